@@ -24,8 +24,8 @@ from tokendraw.probabilities import relative
 from tokendraw_bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
 
 if TYPE_CHECKING:
+    from tokendraw_flashinfer.kernel_sequences import KernelSequence, Kind
     from tokendraw_flashinfer.sampler import FlashInferSampler
-    from tokendraw_flashinfer.ways import Kind, Way
 
 _NEED = Need(tie_rule="either")
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
@@ -96,20 +96,20 @@ def main(repeats: int, output: Path | None) -> None:
         output.write_text(text, encoding="utf-8")
 
 
-def _each_way(device: torch.device) -> Iterator[tuple[Kind, Way, FlashInferSampler]]:
+def _each_way(device: torch.device) -> Iterator[tuple[Kind, KernelSequence, FlashInferSampler]]:
     """Yield a sampler for each way of each kind, which draws that kind by that way alone."""
+    from tokendraw_flashinfer.kernel_sequences import SEQUENCES, available
     from tokendraw_flashinfer.sampler import FlashInferSampler
     from tokendraw_flashinfer.signatures import EntryPoints
-    from tokendraw_flashinfer.ways import WAYS, able
 
-    found = able(WAYS, EntryPoints.installed(), "either", torch.cuda.get_device_capability(device))
+    found = available(SEQUENCES, EntryPoints.installed(), "either", torch.cuda.get_device_capability(device))
     for kind, offered in found.items():
         for way in offered:
             general = next(other for other in offered if other.is_general)
             timed = replace(
                 way, graph_safe=True
             )  # else it would not be captured; replays take as long as draws
-            yield kind, way, FlashInferSampler(device, _NEED, {**WAYS, kind: (timed, general)})
+            yield kind, way, FlashInferSampler(device, _NEED, {**SEQUENCES, kind: (timed, general)})
 
 
 if __name__ == "__main__":

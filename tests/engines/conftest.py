@@ -11,10 +11,10 @@ from tokendraw_vllm import _v1
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """``install(version, modules)``: puts vLLM there; without it, none is."""
+    """``install(version, modules)`` adds a stand-in of vLLM; without a call vLLM is missing."""
     for name in ("TOKENDRAW_VLLM", "TOKENDRAW_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_v1, "LEAST_VOCABULARY", 0)
+    monkeypatch.setattr(_v1, "MIN_CPU_VOCABULARY", 0)
     vllm_stand_in.forget()
     with fake_dists(tmp_path, monkeypatch) as dists:
 
@@ -27,12 +27,12 @@ def install(tmp_path, monkeypatch):
 
 @pytest.fixture
 def vllm(install):
-    """The stand-in is there, of a tested version."""
+    """A stand-in of vLLM in a tested version."""
     install()
 
 
 @pytest.fixture
-def said(caplog):
-    """``said()``: what stands in vLLM's log."""
+def log_lines(caplog):
+    """``log_lines()``: the lines of vLLM's log."""
     caplog.set_level(logging.INFO, "vllm.tokendraw")
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]

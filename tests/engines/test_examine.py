@@ -1,4 +1,4 @@
-"""What an adapter finds of its engine: whether it would draw there, and why not in words."""
+"""The comparison of an adapter with its engine: whether it applies, and the reason in words."""
 
 import pytest
 
@@ -12,11 +12,11 @@ SWITCH = "TOKENDRAW_VLLM"
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
     monkeypatch.delenv(SWITCH, raising=False)
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
+    with fake_dists(tmp_path, monkeypatch) as engine_state:
+        yield engine_state
 
 
-def examined(misfit=lambda: None):
+def examine_acme(misfit=lambda: None):
     return examine(
         "Acme",
         distributions=("acme-engine", "acme-engine-cpu"),
@@ -37,49 +37,49 @@ def state(installed, *, applies, reason):
 @pytest.mark.parametrize("version", ["1.2.0", "1.1.0+cpu"])
 def test_an_adapter_applies_to_a_tested_version(dists, name, version):
     dists.add(name, version)
-    assert examined() == state(version, applies=True, reason="would replace its sampler")
+    assert examine_acme() == state(version, applies=True, reason="would replace its sampler")
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.2.0rc1", "1.2.0.post1", "recent"])
-def test_it_leaves_other_versions_alone(dists, version):
+def test_other_versions_stay_unchanged(dists, version):
     dists.add("acme-engine", version)
-    assert examined() == state(
+    assert examine_acme() == state(
         version, applies=False, reason=f"Acme {version} is untested, tested are 1.1.0 and 1.2.0"
     )
 
 
-def test_it_leaves_an_engine_alone_that_is_not_installed(dists):
-    assert examined() == state(None, applies=False, reason="Acme is not installed")
+def test_a_missing_engine_does_not_apply(dists):
+    assert examine_acme() == state(None, applies=False, reason="Acme is not installed")
 
 
 @pytest.mark.parametrize("value", ["0", "false", "False"])
-def test_a_variable_switches_it_off_before_the_engine_is_looked_at(dists, monkeypatch, value):
+def test_a_variable_switches_the_adapter_off_before_an_import_of_the_engine(dists, monkeypatch, value):
     dists.add("acme-engine", "1.2.0")
     monkeypatch.setenv(SWITCH, value)
-    found = examined(misfit=lambda: pytest.fail("looked at the engine"))
-    assert found == state("1.2.0", applies=False, reason="switched off by TOKENDRAW_VLLM")
+    engine_state = examine_acme(misfit=lambda: pytest.fail("looked at the engine"))
+    assert engine_state == state("1.2.0", applies=False, reason="switched off by TOKENDRAW_VLLM")
 
 
 @pytest.mark.parametrize("value", ["", "1", "true"])
-def test_it_is_on_unless_the_variable_says_so(dists, monkeypatch, value):
+def test_the_adapter_is_on_unless_the_variable_switches_it_off(dists, monkeypatch, value):
     dists.add("acme-engine", "1.2.0")
     monkeypatch.setenv(SWITCH, value)
-    assert examined().applies
+    assert examine_acme().applies
 
 
 def test_a_malformed_variable_is_a_reason_and_no_error(dists, monkeypatch):
     dists.add("acme-engine", "1.2.0")
     monkeypatch.setenv(SWITCH, "off")
-    assert examined() == state(
+    assert examine_acme() == state(
         "1.2.0",
         applies=False,
         reason="'TOKENDRAW_VLLM' needs 0, 1, false or true, found 'off'. Set one of these, or unset it",
     )
 
 
-def test_what_does_not_fit_is_the_reason(dists):
+def test_a_misfit_is_the_reason(dists):
     dists.add("acme-engine", "1.2.0")
-    assert examined(lambda: "its sampler has gone") == state(
+    assert examine_acme(lambda: "its sampler has gone") == state(
         "1.2.0", applies=False, reason="its sampler has gone"
     )
 
@@ -90,8 +90,8 @@ def broken():
 
 def test_an_engine_that_cannot_be_imported_is_a_reason_and_no_error(dists):
     dists.add("acme-engine", "1.2.0")
-    found = examined(broken)
-    assert (found.applies, found.reason.partition(" (")[0]) == (
+    engine_state = examine_acme(broken)
+    assert (engine_state.applies, engine_state.reason.partition(" (")[0]) == (
         False,
         "importing Acme 1.2.0 raised SystemExit: no driver",
     )
@@ -102,16 +102,16 @@ def draw(logits, k, *, seed=None):
 
 
 @pytest.mark.parametrize("leading", [(), ("logits",), ("logits", "k"), ("logits", "k", "seed")])
-def test_parameters_may_follow_those_that_are_relied_on(leading):
+def test_further_parameters_may_follow_the_leading_ones(leading):
     assert changed_signature("draw", draw, leading) is None
 
 
 @pytest.mark.parametrize(
-    ("function", "found"), [(draw, "logits, k, seed"), (None, "none"), (lambda: None, "none")]
+    ("function", "parameters"), [(draw, "logits, k, seed"), (None, "none"), (lambda: None, "none")]
 )
-def test_other_leading_parameters_are_told_with_both_lists(function, found):
+def test_other_leading_parameters_are_reported_with_both_lists(function, parameters):
     assert changed_signature("draw", function, ("logits", "p")) == (
-        f"'draw' needs the parameters logits, p, found {found}"
+        f"'draw' needs the parameters logits, p, found {parameters}"
     )
 
 
@@ -121,4 +121,5 @@ def test_the_face_exports_these_names():
         "EngineState",
         "changed_signature",
         "examine",
+        "format_error",
     ]

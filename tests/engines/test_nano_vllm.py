@@ -1,4 +1,4 @@
-"""The lines for nano-vllm in docs/engines.md run, in a stand-in of its runner, and draw as its own sampler does."""
+"""The lines for nano-vllm in docs/engines.md run in a stand-in of its runner, and draw like its sampler."""
 
 import sys
 from types import ModuleType
@@ -14,14 +14,14 @@ from goodness_of_fit import FALSE_ALARM, chi_square
 
 
 class Sampler(nn.Module):
-    """nano-vllm's own, with its signature."""
+    """nano-vllm's sampler, by its signature."""
 
     def forward(self, logits: torch.Tensor, temperatures: torch.Tensor):
         raise AssertionError("nano-vllm drew itself")
 
 
 class ModelRunner:
-    """Makes its sampler by the name in its module, while torch's defaults are the model's, and calls it."""
+    """Makes its sampler by the name in its module, under the model's torch defaults, and calls it."""
 
     def __init__(self):
         default = torch.get_default_dtype()
@@ -49,7 +49,7 @@ def runner(monkeypatch):
     return module.ModelRunner()
 
 
-def test_they_draw_by_the_temperature_of_each_row(runner):
+def test_the_lines_draw_by_the_temperature_of_each_row(runner):
     """A correct sampler is called wrong with a probability of 1e-7 in each half."""
     torch.manual_seed(4)
     logits, rows = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 2, 10_000
@@ -64,6 +64,6 @@ def test_a_temperature_of_0_is_greedy(runner):
     assert runner.run(logits, [0.0] * 3) == logits.argmax(-1).tolist()
 
 
-def test_they_are_ten_lines_of_code_beside_the_imports():
+def test_the_lines_are_ten_without_imports():
     code = [line for line in LINES.splitlines() if line and "import" not in line]
     assert len(code) <= 10

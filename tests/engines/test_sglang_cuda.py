@@ -1,4 +1,4 @@
-"""The adapter to SGLang on a CUDA device, with a stand-in for SGLang: no draw waits, and none depends on its batch."""
+"""The adapter to a stand-in of SGLang on a CUDA device: draws neither wait nor depend on their batch."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def sampler(engine):
-    """The sampler, warmed up by a greedy batch as SGLang's own warm-up request is one."""
+    """The sampler, warmed up by a greedy batch like SGLang's warm-up request."""
     from sglang.srt.layers.sampler import create_sampler
 
     made = create_sampler()

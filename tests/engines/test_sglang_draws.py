@@ -1,4 +1,4 @@
-"""What SGLang gets from the adapter: the distribution, greedy tokens and log-probabilities of its own sampling.
+"""The adapter's results for SGLang: the distribution, greedy tokens and log-probabilities of SGLang's sampling.
 
 Each check of a distribution calls a correct sampler wrong with a probability of 1e-7.
 """
@@ -37,8 +37,8 @@ def sampler():
 
 
 @pytest.fixture
-def own():
-    """SGLang's own sampler, with its backend in plain PyTorch."""
+def reference():
+    """SGLang's sampler, with its backend in plain PyTorch."""
     from sglang.srt.layers.sampler import Sampler
 
     class Own(Sampler):
@@ -72,9 +72,9 @@ def test_draws_have_the_distribution_of_sglangs_filters(sampler, name):
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("name", SETTINGS)
-def test_sglangs_own_draws_have_that_distribution_too(own, name):
+def test_sglangs_own_draws_have_that_distribution_too(reference, name):
     torch.manual_seed(6)
-    tokens, _ = draw(own, LOGITS.expand(DRAWS, -1), info_of(*[Request(**SETTINGS[name])] * DRAWS))
+    tokens, _ = draw(reference, LOGITS.expand(DRAWS, -1), info_of(*[Request(**SETTINGS[name])] * DRAWS))
     assert chi_square(tokens.numpy(), joint(LOGITS, **SETTINGS[name])) > FALSE_ALARM
 
 
@@ -100,18 +100,18 @@ def test_in_a_mixed_batch_every_row_has_its_own_distribution(sampler):
 
 
 @pytest.mark.parametrize("beside", [[], [Request]])
-def test_greedy_rows_are_the_first_of_the_largest_logits(sampler, own, beside):
+def test_greedy_rows_are_the_first_of_the_largest_logits(sampler, reference, beside):
     logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(1)).bfloat16().float()
     logits[:32, [300, 700]] = 9.0  # tied
     greedy = [Request(temperature=0.0)] * 32 + [Request(top_k=1, temperature=0.7)] * 32
     info = info_of(*greedy, *(make() for make in beside))
     tokens, _ = draw(sampler, torch.cat([logits, torch.randn(len(beside), 1000)]), info)
     assert tokens[:64].tolist() == logits.argmax(-1).tolist()
-    assert tokens[:64].tolist() == draw(own, logits, info_of(*greedy))[0].tolist()
+    assert tokens[:64].tolist() == draw(reference, logits, info_of(*greedy))[0].tolist()
 
 
 @pytest.mark.parametrize("original", [False, True])
-def test_logprobs_are_those_of_sglang(sampler, own, monkeypatch, original):
+def test_logprobs_equal_sglangs(sampler, reference, monkeypatch, original):
     from sglang.srt.layers import sampler as module
 
     monkeypatch.setattr(module, "SGLANG_RETURN_ORIGINAL_LOGPROB", original)
@@ -123,7 +123,7 @@ def test_logprobs_are_those_of_sglang(sampler, own, monkeypatch, original):
     logits = torch.randn(3, V, generator=torch.Generator().manual_seed(2)) * 3
     wanted = {"top": [4, 0, 2], "ids": [[5, 0], None, [7]]}
     tokens, ours = draw(sampler, logits, info_of(*requests), **wanted)
-    _, theirs = draw(own, logits, info_of(*requests), **wanted)
+    _, theirs = draw(reference, logits, info_of(*requests), **wanted)
     scale = torch.ones(3, 1) if original else torch.tensor([[0.6], [1.4], [1.0]])
     expected = (logits / scale).log_softmax(-1).gather(1, tokens[:, None].long()).view(-1)
     torch.testing.assert_close(ours.next_token_logprobs, expected)
@@ -134,16 +134,16 @@ def test_logprobs_are_those_of_sglang(sampler, own, monkeypatch, original):
             torch.testing.assert_close(mine, other)
 
 
-def test_logprobs_of_greedy_batches_are_sglangs_own(sampler, own):
+def test_logprobs_of_greedy_batches_are_sglangs_own(sampler, reference):
     logits, info = torch.randn(2, V), info_of(Request(temperature=0.0), Request(top_k=1, temperature=0.5))
     tokens, ours = draw(sampler, logits, info, top=[3, 1])
-    expected, theirs = draw(own, logits, info, top=[3, 1])
+    expected, theirs = draw(reference, logits, info, top=[3, 1])
     assert tokens.tolist() == expected.tolist()
     assert torch.equal(ours.next_token_logprobs, theirs.next_token_logprobs)
 
 
-def test_rows_that_leave_and_join_keep_their_parameters(sampler):
-    """A row of top_k 2 among greedy rows, whose neighbours go and come: its tokens are always its two best."""
+def test_leaving_and_joining_rows_keep_the_parameters_of_the_rest(sampler):
+    """A row of top_k 2 among changing greedy rows always draws one of its two best tokens."""
     torch.manual_seed(8)
     logits = torch.randn(6, V)
     info = info_of(*[Request(temperature=0.0)] * 3, Request(top_k=2))
@@ -157,9 +157,9 @@ def test_rows_that_leave_and_join_keep_their_parameters(sampler):
         assert fourth == int(logits[5].argmax())
 
 
-def test_tokens_are_int32_as_sglangs_own_draws(sampler, own):
+def test_tokens_are_int32_as_sglangs_own_draws(sampler, reference):
     logits, info = torch.randn(2, V), info_of(Request(), Request(top_k=4))
-    assert draw(sampler, logits, info)[0].dtype is draw(own, logits, info)[0].dtype is torch.int32
+    assert draw(sampler, logits, info)[0].dtype is draw(reference, logits, info)[0].dtype is torch.int32
 
 
 def test_ranks_agree_on_the_tokens_as_sglang_has_them_agree(sampler, monkeypatch):
@@ -177,23 +177,25 @@ def test_an_empty_batch_draws_nothing(sampler):
 
 
 class TestLeftToSGLang:
-    """Batches whose other results depend on how SGLang draws take its own way, with its own backend."""
+    """Batches with results that depend on SGLang's way to draw go to SGLang's sampler and backend."""
 
     @pytest.fixture
-    def never(self, sampler, monkeypatch):
+    def forbid_tokendraw(self, sampler, monkeypatch):
         monkeypatch.setattr(sampler, "_draw", lambda *_: pytest.fail("tokendraw drew"))
         return sampler
 
-    def test_sampling_masks(self, never):
+    def test_sampling_masks(self, forbid_tokendraw):
         tokens, output = draw(
-            never, torch.randn(2, V), info_of(Request(top_k=3), Request(top_k=5, mask=True))
+            forbid_tokendraw, torch.randn(2, V), info_of(Request(top_k=3), Request(top_k=5, mask=True))
         )
         assert tokens.shape == (2,)
         assert output.sampling_mask_output is not None
 
-    def test_logprobs_before_a_watermark(self, never):
+    def test_logprobs_before_a_watermark(self, forbid_tokendraw):
         logits, plain = torch.full((1, V), -1e4), torch.randn(1, V)
         logits[0, 5] = 0.0  # what a watermark forces
-        tokens, output = draw(never, logits, info_of(Request(top_k=3)), top=[1], logprob_logits=plain)
+        tokens, output = draw(
+            forbid_tokendraw, logits, info_of(Request(top_k=3)), top=[1], logprob_logits=plain
+        )
         assert tokens.tolist() == [5]
         torch.testing.assert_close(output.next_token_logprobs, plain.log_softmax(-1)[:, 5])

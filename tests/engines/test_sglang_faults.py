@@ -1,4 +1,4 @@
-"""Fault drill: whatever is wrong, SGLang goes on with its own sampling, and one line of the log says why."""
+"""Fault drill: after any failure SGLang goes on with its sampling, and a line of the log says why."""
 
 import dataclasses
 import logging
@@ -12,7 +12,7 @@ import sglang_engine
 import tokendraw
 import tokendraw_sglang
 from sglang_engine import Request, draw, info_of, sglang_at_hand
-from tokendraw_sglang import _fit, _registration
+from tokendraw_sglang import _engine, _registration
 
 V = 100
 REQUESTS = {"temperature": 0.9, "top_k": 1000, "top_p": 0.9, "sampling_seed": 3}
@@ -39,7 +39,7 @@ def logged(caplog):
 
 
 def rows():
-    """Logits with one token each that is drawn with certainty, and the parameters of a batch."""
+    """Logits with a certain token in each row, and the parameters of a batch."""
     logits = torch.full((3, V), -1e4)
     logits[[0, 1, 2], [11, 22, 33]] = 0.0
     return logits, info_of(Request(**REQUESTS), Request(min_p=0.1), Request(temperature=0.0))
@@ -52,7 +52,7 @@ def chosen_backend():
 
 
 def assert_sglang_draws(sampler):
-    """SGLang's own sampler, with the backend that it would have taken."""
+    """SGLang's sampler draws, with its default backend."""
     from sglang.srt.layers.sampler import Sampler
 
     assert type(sampler) is Sampler
@@ -60,7 +60,7 @@ def assert_sglang_draws(sampler):
     assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
 
 
-def test_where_all_is_well_one_line_says_who_draws(logged):
+def test_a_line_names_the_sampler_after_a_successful_load(logged):
     sampler = _registration.make_sampler(tokendraw_sglang.state())
     assert type(sampler).__name__ == "TokendrawSampler"
     assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
@@ -69,9 +69,9 @@ def test_where_all_is_well_one_line_says_who_draws(logged):
 
 def test_an_untested_version_is_left_alone(logged, monkeypatch):
     monkeypatch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
-    found = tokendraw_sglang.state()
-    assert (found.installed, found.tested, found.applies) == ("0.6.1", ("0.5.23",), False)
-    assert_sglang_draws(_registration.make_sampler(found))
+    result = tokendraw_sglang.state()
+    assert (result.installed, result.tested, result.applies) == ("0.6.1", ("0.5.23",), False)
+    assert_sglang_draws(_registration.make_sampler(result))
     assert logged() == [
         "tokendraw: SGLang left alone: SGLang 0.6.1 is untested, tested are 0.5.23. It samples with its backend "
         "'pytorch'"
@@ -101,16 +101,16 @@ def test_a_changed_signature_is_left_alone(logged, monkeypatch, place, name, cha
     changed.__qualname__ = f"{owner.__name__}.{name}"
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, changed)
-        found = tokendraw_sglang.state()
-    assert (found.applies, found.reason) == (False, f"'{owner.__name__}.{name}' {reason}")
-    assert_sglang_draws(_registration.make_sampler(found))
+        result = tokendraw_sglang.state()
+    assert (result.applies, result.reason) == (False, f"'{owner.__name__}.{name}' {reason}")
+    assert_sglang_draws(_registration.make_sampler(result))
     assert logged() == [
-        f"tokendraw: SGLang left alone: {found.reason}. It samples with its backend 'pytorch'"
+        f"tokendraw: SGLang left alone: {result.reason}. It samples with its backend 'pytorch'"
     ]
 
 
 def test_a_missing_field_and_a_missing_name_are_reasons(monkeypatch):
-    monkeypatch.setattr(_fit, "BATCH_FIELDS", (*_fit.BATCH_FIELDS, "temperature_of_rows"))
+    monkeypatch.setattr(_engine, "BATCH_FIELDS", (*_engine.BATCH_FIELDS, "temperature_of_rows"))
     assert tokendraw_sglang.state().reason == (
         "'SamplingBatchInfo' needs the field temperature_of_rows, found none"
     )
@@ -153,7 +153,7 @@ def test_draws_that_match_a_trainer_are_sglangs(logged):
 
 
 class Broken:
-    """Fails on a later call, as a kernel would that met a batch it was not made for."""
+    """Fails on a later call, as a kernel on an unexpected batch."""
 
     name = "acme"
 
@@ -189,7 +189,7 @@ def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(log
     ]
 
 
-def test_sglangs_processors_of_logits_run_once_on_every_batch_also_on_the_one_that_failed(monkeypatch):
+def test_sglangs_processors_of_logits_run_once_on_every_batch_even_after_a_failure(monkeypatch):
     from sglang.srt.layers.sampler import Sampler
 
     def biased(self, logits, sampling_info):
@@ -203,8 +203,8 @@ def test_sglangs_processors_of_logits_run_once_on_every_batch_also_on_the_one_th
         _, output = draw(sampler, buffer.zero_(), info_of(Request(top_k=V)), ids=[[5]], copy=False)
         expected = torch.zeros(V)
         expected[5] = 1.0
-        (found,) = output.next_token_token_ids_logprobs_val[0]
-        torch.testing.assert_close(found, expected.log_softmax(-1)[5])
+        (result,) = output.next_token_token_ids_logprobs_val[0]
+        torch.testing.assert_close(result, expected.log_softmax(-1)[5])
 
 
 def test_a_warmup_that_raises_leaves_the_draws_to_sglang(logged, monkeypatch):
@@ -254,8 +254,8 @@ class TestRegistration:
         monkeypatch.setattr(
             sampler, "register_sampler_backend", lambda backend, factory: calls.append(backend)
         )
-        monkeypatch.setattr(_registration, "state", lambda: found)
-        found = dataclasses.replace(tokendraw_sglang.state(), applies=True)
+        monkeypatch.setattr(_registration, "state", lambda: result)
+        result = dataclasses.replace(tokendraw_sglang.state(), applies=True)
         monkeypatch.setattr(HookRegistry, "register", lambda target, *_: calls.append(target))
         for _ in range(3):
             tokendraw_sglang.register()

@@ -1,4 +1,4 @@
-"""SGLang's own modules take the adapter as its server would: see `make test-engines`."""
+"""SGLang's modules load the adapter as its server would: see `make test-engines`."""
 
 import argparse
 import json

@@ -1,21 +1,21 @@
-"""The README of the adapter to SGLang names what is there."""
+"""The README of the adapter to SGLang agrees with the code."""
 
 import re
 
 import pages
-from tokendraw_sglang._fit import TESTED
+from tokendraw_sglang._engine import TESTED
 
 README = pages.text_of("integrations/sglang/README.md")
 FOLDER = pages.ROOT / "integrations/sglang"
 
 
-def test_its_links_and_its_table_of_files_are_complete():
+def test_links_and_the_table_of_files_are_complete():
     assert pages.broken_links("integrations/sglang/README.md") == []
     named = set(re.findall(r"^\| `(_\w+\.py)`", README, re.MULTILINE))
     assert named == {path.name for path in FOLDER.glob("src/*/_*.py")} - {"__init__.py"}
 
 
-def test_the_version_that_it_names_is_the_tested_one():
+def test_the_named_version_is_the_tested_version():
     (tested,) = TESTED
     assert set(re.findall(r"[Ss][Gg][Ll]ang (?:other than )?(0\.5\.\d+)", README)) == {tested}
     pages_of_engines = pages.text_of("docs/engines.md")
@@ -23,12 +23,12 @@ def test_the_version_that_it_names_is_the_tested_one():
     assert f"sglang=={tested}" in pages.text_of("Makefile")
 
 
-def test_the_lines_of_the_log_that_it_shows_are_those_that_are_written():
-    from tokendraw_sglang._messages import gone_on, left_alone
+def test_the_log_lines_in_the_readme_are_the_written_lines():
+    from tokendraw_sglang._messages import fallback_message, kept_message
 
     untested, failed = (
         "SGLang 0.6.1 is untested, tested are 0.5.23",
         "'triton-gumbel' raised RuntimeError: ...",
     )
-    assert f"`{left_alone(untested, 'flashinfer')}`" in README
-    assert f"`{gone_on(failed, 'flashinfer')}`" in README
+    assert f"`{kept_message(untested, 'flashinfer')}`" in README
+    assert f"`{fallback_message(failed, 'flashinfer')}`" in README

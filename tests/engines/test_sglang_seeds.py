@@ -1,4 +1,4 @@
-"""Seeds of requests reach the sampler through SGLang's hooks, and a row's tokens do not depend on its batch."""
+"""Seeds of requests reach the sampler through SGLang's hooks, and tokens of a row do not depend on the batch."""
 
 import pytest
 import torch
@@ -32,13 +32,13 @@ def logits():
 
 
 def own_draws(logits, seeds, positions):
-    """The tokens that tokendraw draws for the same seeds and positions, without SGLang."""
+    """The tokens of tokendraw for the same seeds and positions, without SGLang."""
     params = [tokendraw.SamplingParams(seed=seed, filter_order="joint", **PARAMS) for seed in seeds]
     metadata = tokendraw.SamplingMetadata.from_params(params, positions=positions)
     return tokendraw.load_sampler("native", device="cpu").sample(logits, metadata).token_ids.tolist()
 
 
-def test_a_seeded_row_draws_what_tokendraw_draws_alone_and_in_a_batch(sampler, logits):
+def test_a_seeded_row_draws_tokendraws_token_in_any_batch(sampler, logits):
     seeds, positions = [7, -1, 2**63 - 1, 0, -5], [3, 100, 0, 7, 5000]
     expected = own_draws(logits, seeds, positions)
     requests = [Request(sampling_seed=seed, **PARAMS) for seed in seeds]
@@ -79,7 +79,7 @@ def test_a_seeded_row_keeps_its_tokens_while_others_leave_and_join(sampler, logi
 
 
 @pytest.mark.slow
-def test_rows_without_a_seed_draw_anew_beside_one_that_has_one(sampler, logits):
+def test_unseeded_rows_beside_a_seeded_row_draw_anew(sampler, logits):
     torch.manual_seed(2)
     rows = 1000
     info = info_of(Request(sampling_seed=7), *[Request(temperature=1.3, top_k=20)] * rows)

@@ -1,4 +1,4 @@
-"""The warmup compiles for what SGLang sends: the same tensors, dtypes and facts, in its own layout of logits."""
+"""The warmup compiles for SGLang's calls: the same tensors, dtypes and facts, in SGLang's layout of logits."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def engine():
 
 
 def layout(metadata):
-    """What a kernel may be compiled for."""
+    """The properties by which a kernel may be compiled."""
     tensors = {name: value for name, value in vars(metadata).items() if isinstance(value, torch.Tensor)}
     facts = metadata.facts
     return (
@@ -38,7 +38,7 @@ def layout(metadata):
     )
 
 
-def test_it_draws_every_kind_of_batch_that_sglang_sends():
+def test_the_warmup_draws_every_kind_of_batch_of_sglang():
     warmed = {layout(metadata) for metadata in batches(torch.device("cpu"), V)}
     for params, greedy, seed in itertools.product(FILTERS, (False, True), (None, 7)):
         requests = [
@@ -53,7 +53,7 @@ def test_its_batches_are_small_and_large():
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")
-def test_it_draws_from_rows_as_far_apart_as_sglangs_and_leaves_the_random_state(monkeypatch):
+def test_the_warmup_uses_sglangs_row_stride_and_leaves_the_random_state(monkeypatch):
     sampler, drawn = tokendraw.load_sampler("native", device="cpu"), []
     dispatch = type(sampler._dispatcher).dispatch
     monkeypatch.setattr(
@@ -68,7 +68,7 @@ def test_it_draws_from_rows_as_far_apart_as_sglangs_and_leaves_the_random_state(
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_the_first_batch_is_preceded_by_it_whatever_it_is(monkeypatch):
+def test_the_warmup_precedes_the_first_batch_of_any_kind(monkeypatch):
     from sglang.srt.layers.sampler import create_sampler
 
     warmed = []

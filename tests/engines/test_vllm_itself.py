@@ -13,7 +13,7 @@ import pytest
 import vllm_process
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw.resolution import installed_version
-from tokendraw_vllm._supported import DISTRIBUTIONS
+from tokendraw_vllm._engine import DISTRIBUTIONS
 from vllm_process import DRAWS, V
 
 if not any(map(installed_version, DISTRIBUTIONS)):
@@ -26,7 +26,7 @@ REPLACED = "V1 sampler replaced (native 0.1.0, vLLM "
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """``run(drill, **variables)``: what a process of vLLM generated, and its lines about tokendraw."""
+    """``run(drill, **variables)``: the output of a process of vLLM, and its lines about tokendraw."""
     model = tmp_path_factory.mktemp("vllm") / "model"
 
     @functools.cache
@@ -50,25 +50,25 @@ def run(tmp_path_factory):
         )
         assert process.returncode == 0, process.stderr[-3000:]
         lines = (process.stdout + process.stderr).splitlines()
-        said = [line.partition("tokendraw: ")[2] for line in lines if "tokendraw: " in line]
-        return json.loads(process.stdout.splitlines()[-1]), said
+        log_lines = [line.partition("tokendraw: ")[2] for line in lines if "tokendraw: " in line]
+        return json.loads(process.stdout.splitlines()[-1]), log_lines
 
     return running
 
 
 @pytest.fixture
 def ours(run):
-    found, said = run()
-    assert len(said) == 1
-    assert said[0].startswith(REPLACED)
-    return found
+    result, log_lines = run()
+    assert len(log_lines) == 1
+    assert log_lines[0].startswith(REPLACED)
+    return result
 
 
 @pytest.fixture
 def vllms(run):
-    found, said = run(TOKENDRAW_VLLM="0")
-    assert said == ["left alone: switched off by TOKENDRAW_VLLM"]
-    return found
+    result, log_lines = run(TOKENDRAW_VLLM="0")
+    assert log_lines == ["left alone: switched off by TOKENDRAW_VLLM"]
+    return result
 
 
 def test_greedy_tokens_and_their_logprobs_are_vllms(ours, vllms):
@@ -81,8 +81,8 @@ def test_the_adapter_draws(ours, vllms):
     assert ours["draws"] != vllms["draws"]
 
 
-def test_logprobs_of_a_drawn_token_are_those_of_vllm(ours, vllms):
-    """The first step has the same logits in both: of the tokens in both, the best five among them, all is equal."""
+def test_logprobs_of_a_drawn_token_equal_vllms(ours, vllms):
+    """The first step has equal logits: entries of tokens in both results are equal, the best five included."""
     ((_, (mine, *_)),), ((_, (theirs, *_)),) = ours["seeded with logprobs"], vllms["seeded with logprobs"]
     known = {token: (logprob, rank) for token, logprob, rank in theirs}
     shared = [entry for entry in mine if entry[0] in known]
@@ -106,8 +106,8 @@ def test_vllms_edits_come_first(ours):
 
 @pytest.mark.parametrize("who", ["ours", "vllms"])
 def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
-    found = request.getfixturevalue(who)
-    ((_, (step,)),) = found["all logprobs"]
+    result = request.getfixturevalue(who)
+    ((_, (step,)),) = result["all logprobs"]
     row = np.zeros(V)
     for token, logprob, _ in step:
         row[token] = np.exp(logprob)
@@ -117,7 +117,7 @@ def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
     number = int((np.cumsum(chosen) < top_p).sum()) + 1
     expected = np.zeros(V)
     expected[order[:number]] = chosen[:number]
-    drawn = np.array(found["draws"]).ravel()
+    drawn = np.array(result["draws"]).ravel()
     assert len(drawn) == DRAWS
     assert chi_square(drawn, expected) > FALSE_ALARM
 
@@ -139,17 +139,17 @@ def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
         ),
     ],
 )
-def test_where_it_does_not_fit_vllm_generates_as_without_it(run, vllms, drill, sampler, sentence):
-    (before, after), said = run(drill, TOKENDRAW_SAMPLER=sampler)
+def test_an_unsupported_vllm_generates_as_without_the_adapter(run, vllms, drill, sampler, sentence):
+    (before, after), log_lines = run(drill, TOKENDRAW_SAMPLER=sampler)
     assert before == after
     assert before[2] == vllms["seeded alone"]
-    (line,) = said
+    (line,) = log_lines
     version = next(filter(None, map(installed_version, DISTRIBUTIONS)))
     assert line.startswith(sentence.format(version))
 
 
 def test_a_sampler_that_raises_in_the_middle_of_a_run_hands_back_to_vllm(run, ours, vllms):
-    (before, after), said = run("sampler raises")
+    (before, after), log_lines = run("sampler raises")
     assert before[2] == ours["seeded alone"]
     assert after[2] == vllms["seeded alone"]
-    assert said[1:] == ["V1 sampler is vLLM's own again: 'native' raised RuntimeError: injected"]
+    assert log_lines[1:] == ["V1 sampler is vLLM's own again: 'native' raised RuntimeError: injected"]

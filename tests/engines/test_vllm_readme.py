@@ -1,10 +1,10 @@
-"""The README of the adapter to vLLM names what is there, with the figures of the table that it links to."""
+"""The README of the adapter to vLLM agrees with the code, and with the figures of the linked table."""
 
 import re
 
 import pages
-from tokendraw_vllm._log import _say, failed, left_alone, replaced
-from tokendraw_vllm._supported import TESTED
+from tokendraw_vllm._engine import TESTED
+from tokendraw_vllm._log import _say, log_failed, log_kept, log_replaced
 
 README = pages.text_of("integrations/vllm/README.md")
 ENGINES = pages.text_of("docs/engines.md")
@@ -12,42 +12,44 @@ FOLDER = pages.ROOT / "integrations/vllm"
 FIGURES = pages.text_of("benchmarks/results/vllm_cpu.md")
 
 
-def test_its_links_and_its_table_of_files_are_complete():
+def test_links_and_the_table_of_files_are_complete():
     assert pages.broken_links("integrations/vllm/README.md") == []
     named = {name for row in re.findall(r"^\| (`_.*?) \|", README, re.MULTILINE) for name in row.split(", ")}
     assert named == {f"`{path.name}`" for path in FOLDER.glob("src/*/_*.py")} - {"`__init__.py`"}
 
 
-def test_the_versions_that_it_names_are_the_tested_ones():
+def test_the_named_versions_are_the_tested_versions():
     assert f"vLLM {' or '.join(TESTED)}" in README
     assert f"| vLLM {', '.join(TESTED)} |" in ENGINES
 
 
-def test_the_lines_of_the_log_that_it_shows_are_those_that_are_written(caplog):
+def test_the_log_lines_in_the_readme_are_the_written_lines(caplog):
     caplog.set_level("INFO", "vllm.tokendraw")
     _say.cache_clear()
-    replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
-    left_alone(f"vLLM 0.34.0 is untested, tested are {' and '.join(TESTED)}")
-    left_alone("...", what="V2 sampler")
-    failed("V2 sampler", "triton-gumbel", RuntimeError("..."))
+    log_replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
+    log_kept(f"vLLM 0.34.0 is untested, tested are {' and '.join(TESTED)}")
+    log_kept("...", part="V2 sampler")
+    log_failed("V2 sampler", "triton-gumbel", RuntimeError("..."))
     _say.cache_clear()
     for record in caplog.records:
         assert f"| `{record.getMessage()}` |" in README
     assert len(caplog.records) == 4
 
 
-def test_its_figures_are_those_of_the_table():
+def test_the_figures_are_the_figures_of_the_table():
     rows = [line for line in FIGURES.splitlines() if line.startswith("|")]
     assert len(rows) > 5
     assert "\n".join(rows) in README
     times = {row.split("|")[1].strip(): float(row.split("|")[4]) for row in rows[2:]}
     prose = " ".join(ENGINES.split())
-    said = re.search(r"are (\d+) times as many with top-k and top-p, and (\d+) times with top-p alone", prose)
-    assert said is not None
-    assert tuple(map(int, said.groups())) == (int(times["k = 50, p = 0.9"]), int(times["p = 0.9"]))
+    log_lines = re.search(
+        r"are (\d+) times as many with top-k and top-p, and (\d+) times with top-p alone", prose
+    )
+    assert log_lines is not None
+    assert tuple(map(int, log_lines.groups())) == (int(times["k = 50, p = 0.9"]), int(times["p = 0.9"]))
 
 
-def test_its_figures_of_a_start_are_those_of_the_table():
+def test_the_figures_of_a_start_are_the_figures_of_the_table():
     rows = [
         line
         for line in pages.text_of("benchmarks/results/h100_vllm_start.md").splitlines()

@@ -1,4 +1,4 @@
-"""The adapter in vLLM's processes: what it replaces, what it leaves alone, and the one line that says so."""
+"""The adapter in vLLM's processes: replaced samplers, unsupported versions and settings, and the line in the log."""
 
 import subprocess
 import sys
@@ -28,23 +28,23 @@ def v1_token(**options):
 OURS, VLLMS = [2], [0]
 
 
-def test_the_v1_sampler_is_replaced_with_one_line(vllm, said):
+def test_the_v1_sampler_is_replaced_with_one_line(vllm, log_lines):
     tokendraw_vllm.register()
     assert v1_token() == OURS
-    assert said() == [("INFO", f"tokendraw: V1 sampler replaced ({BY_NATIVE})")]
+    assert log_lines() == [("INFO", f"tokendraw: V1 sampler replaced ({BY_NATIVE})")]
 
 
-def test_registering_again_changes_nothing(vllm, said):
+def test_registering_again_changes_nothing(vllm, log_lines):
     for _ in range(3):
         tokendraw_vllm.register()
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
     assert TopKTopPSampler.__call__.__wrapped__ is torch.nn.Module.__call__
     assert (v1_token(), v1_token()) == (OURS, OURS)
-    assert len(said()) == 1
+    assert len(log_lines()) == 1
 
 
-def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, said, monkeypatch):
+def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, log_lines, monkeypatch):
     tokendraw_vllm.register()
     engine = V2Engine(3)
     engine.add(0, vllm_stand_in.request())
@@ -53,7 +53,7 @@ def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, sai
     engine = V2Engine(3)
     engine.add(0, vllm_stand_in.request())
     assert engine.draw(LOGITS, [0], [4]) == OURS
-    assert said() == [
+    assert log_lines() == [
         (
             "WARNING",
             "tokendraw: V2 sampler left alone: 'native' is the best sampler for cpu here, and no quicker than "
@@ -64,7 +64,7 @@ def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, sai
 
 
 @pytest.mark.parametrize("mode", ["processed_logits", "processed_logprobs"])
-def test_processed_logprobs_are_vllms_own(vllm, said, monkeypatch, mode):
+def test_processed_logprobs_are_vllms_own(vllm, log_lines, monkeypatch, mode):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
     assert v1_token(logprobs_mode=mode) == VLLMS
@@ -72,19 +72,19 @@ def test_processed_logprobs_are_vllms_own(vllm, said, monkeypatch, mode):
     engine.add(0, vllm_stand_in.request())
     assert engine.draw(LOGITS, [0], [4]) == VLLMS
     reason = f"left alone: logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes"
-    assert said() == [
+    assert log_lines() == [
         ("WARNING", f"tokendraw: V1 sampler {reason}"),
         ("WARNING", f"tokendraw: V2 sampler {reason}"),
     ]
 
 
-def test_sampling_masks_are_vllms_own(vllm, said, monkeypatch):
+def test_sampling_masks_are_vllms_own(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
     engine = V2Engine(3, return_sampling_mask=True)
     engine.add(0, vllm_stand_in.request())
     assert engine.draw(LOGITS, [0], [4]) == VLLMS
-    assert said() == [
+    assert log_lines() == [
         (
             "WARNING",
             "tokendraw: V2 sampler left alone: return_sampling_mask returns which tokens were kept, which vLLM's own "
@@ -93,25 +93,25 @@ def test_sampling_masks_are_vllms_own(vllm, said, monkeypatch):
     ]
 
 
-def left_alone(said, reason):
-    """Register and draw: vLLM draws, and there is one line."""
+def assert_vllm_draws(log_lines, reason):
+    """Register and draw: vLLM draws, and the log has a single line."""
     tokendraw_vllm.register()
     tokendraw_vllm.register()
     assert v1_token() == VLLMS
-    assert said() == [("WARNING", f"tokendraw: left alone: {reason}")]
-    found = tokendraw_vllm.state()
-    assert (found.applies, found.reason) == (False, reason)
+    assert log_lines() == [("WARNING", f"tokendraw: left alone: {reason}")]
+    result = tokendraw_vllm.state()
+    assert (result.applies, result.reason) == (False, reason)
 
 
-def test_a_variable_switches_it_off(vllm, said, monkeypatch):
+def test_a_variable_switches_the_adapter_off(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_VLLM", "0")
-    left_alone(said, "switched off by TOKENDRAW_VLLM")
+    assert_vllm_draws(log_lines, "switched off by TOKENDRAW_VLLM")
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.34.0", "0.33.1rc1"])
-def test_an_untested_version_is_left_alone(install, said, version):
+def test_an_untested_version_is_left_alone(install, log_lines, version):
     install(version)
-    left_alone(said, f"vLLM {version} is untested, tested are 0.32.0 and 0.33.0")
+    assert_vllm_draws(log_lines, f"vLLM {version} is untested, tested are 0.32.0 and 0.33.0")
 
 
 @pytest.mark.parametrize(
@@ -141,38 +141,38 @@ def test_an_untested_version_is_left_alone(install, said, version):
     ],
     ids=["V1", "V2", "states"],
 )
-def test_a_changed_signature_is_left_alone(install, said, module, old, new, reason):
+def test_a_changed_signature_is_left_alone(install, log_lines, module, old, new, reason):
     source = MODULES[module].replace(old, new, 1)
     assert source != MODULES[module]
     install(modules={**MODULES, module: source})
-    left_alone(said, reason)
+    assert_vllm_draws(log_lines, reason)
 
 
-def test_a_vllm_that_cannot_be_imported_is_no_error(install, said):
+def test_a_vllm_that_cannot_be_imported_is_no_error(install, log_lines):
     broken = {**MODULES, "vllm.v1.worker.gpu.sample.sampler": "raise OSError('libcuda.so.1: no such file')"}
     install(modules=broken)
     tokendraw_vllm.register()
-    ((level, sentence),) = said()
+    ((level, sentence),) = log_lines()
     assert (level, sentence.partition(" (")[0]) == (
         "WARNING",
         "tokendraw: left alone: importing vLLM 0.33.0 raised OSError: libcuda.so.1: no such file",
     )
 
 
-def test_without_a_usable_plugin_vllm_goes_on(vllm, said, monkeypatch):
+def test_without_a_usable_plugin_vllm_goes_on(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native,triton-gumbel,flashinfer,aiter")
     tokendraw_vllm.register()
     assert v1_token() == VLLMS
-    ((level, sentence),) = said()
+    ((level, sentence),) = log_lines()
     assert level == "WARNING"
     assert sentence.startswith("tokendraw: V1 sampler left alone: SamplerUnavailableError: ")
 
 
-def test_a_choice_that_cannot_be_honoured_leaves_vllm_alone(vllm, said, monkeypatch):
+def test_a_choice_that_cannot_be_honoured_leaves_vllm_alone(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
     tokendraw_vllm.register()
     assert v1_token() == VLLMS
-    ((level, sentence),) = said()
+    ((level, sentence),) = log_lines()
     assert level == "WARNING"
     assert "'nativ', asked for by TOKENDRAW_SAMPLER, cannot serve" in sentence
 
@@ -200,7 +200,7 @@ def test_importing_the_package_imports_neither_torch_nor_vllm():
     assert run.stdout == "[]\n"
 
 
-def test_its_entry_points_name_what_it_has():
+def test_the_entry_points_name_existing_functions():
     project = tomllib.loads((ROOT / "integrations/vllm/pyproject.toml").read_text())["project"]
     assert project["entry-points"] == {
         "vllm.general_plugins": {"tokendraw": "tokendraw_vllm:register"},

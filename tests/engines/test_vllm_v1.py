@@ -1,4 +1,4 @@
-"""vLLM's V1 sampler through tokendraw: distribution, seeds, which rows are vLLM's own, and a sampler that fails."""
+"""vLLM's V1 sampler through tokendraw: distribution, seeds, the rows for vLLM, and a failing sampler."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def column(values, dtype):
     return torch.tensor(values, dtype=dtype)
 
 
-def kept(top_k=V, top_p=1.0):
-    """Probabilities of the filtered row, from the definition: top-k, then top-p of what it left."""
+def filtered_probabilities(top_k=V, top_p=1.0):
+    """Probabilities of the filtered row by the definition: top-k, then top-p of the rest."""
     probabilities = LOGITS.double().softmax(0)
     order = probabilities.argsort(descending=True)
     chosen = probabilities[order][:top_k] / probabilities[order][:top_k].sum()
@@ -47,7 +47,7 @@ def test_filtered_rows_are_drawn_from_their_distribution(sampler, top_k, top_p):
     p = None if top_p == 1.0 else column([top_p] * rows, torch.float32)
     ids, _ = sampler(batch(rows), {}, k, p)
     assert ids.dtype == torch.int64
-    assert chi_square(ids.numpy(), kept(top_k, top_p)) > FALSE_ALARM
+    assert chi_square(ids.numpy(), filtered_probabilities(top_k, top_p)) > FALSE_ALARM
 
 
 def test_every_row_of_a_mixed_batch_has_its_own_filters(sampler):
@@ -58,26 +58,29 @@ def test_every_row_of_a_mixed_batch_has_its_own_filters(sampler):
     p = column([top_p for _, top_p in kinds] * rows, torch.float32)
     ids = sampler(batch(4 * rows), {}, k, p)[0].view(rows, 4).numpy()
     for place, (top_k, top_p) in enumerate(kinds):
-        assert chi_square(np.ascontiguousarray(ids[:, place]), kept(top_k, top_p)) > FALSE_ALARM
+        assert (
+            chi_square(np.ascontiguousarray(ids[:, place]), filtered_probabilities(top_k, top_p))
+            > FALSE_ALARM
+        )
 
 
 def test_batches_without_filters_are_vllms_own_on_a_cpu(sampler):
     assert sampler(batch(3), {}, None, None)[0].tolist() == [0, 0, 0]
 
 
-def test_a_small_vocabulary_is_vllms_own_on_a_cpu(sampler, said, monkeypatch):
-    monkeypatch.setattr(_v1, "LEAST_VOCABULARY", V + 1)
+def test_a_small_vocabulary_is_vllms_own_on_a_cpu(sampler, log_lines, monkeypatch):
+    monkeypatch.setattr(_v1, "MIN_CPU_VOCABULARY", V + 1)
     for _ in range(2):
         assert sampler(batch(2), {}, column([3, 3], torch.int32), None)[0].tolist() == [0, 0]
     reason = "a vocabulary of 40 is below 41, where vLLM's own may be quicker on a CPU"
-    assert said() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
+    assert log_lines() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
 
 
-def steps(sampler, seed, mates, number=20):
-    """The tokens of a request with a seed, in a batch whose other rows come and go."""
+def steps(sampler, seed, neighbours, number=20):
+    """The tokens of a seeded request in a batch of changing rows."""
     generator, tokens = torch.Generator().manual_seed(seed), []
     for step in range(number):
-        rows = mates(step)
+        rows = neighbours(step)
         k = column([(V, 7, 3)[row % 3] for row in range(rows)] + [6], torch.int32)
         ids, _ = sampler(batch(rows + 1), {rows: generator}, k, None)
         tokens.append(ids[rows].item())
@@ -97,7 +100,7 @@ def test_a_seeded_row_without_filters_is_vllms_own_whatever_its_mates(sampler):
     for _ in range(10):
         _, unfiltered, filtered = sampler(batch(3), generators, k, None)[0].tolist()
         assert unfiltered == 0
-        assert kept(4)[filtered] > 0
+        assert filtered_probabilities(4)[filtered] > 0
     expected = torch.Generator().manual_seed(5)
     for _ in range(10):
         torch.randint(0, 9, (), generator=expected)
@@ -118,7 +121,7 @@ def test_unseeded_rows_follow_the_global_generator_of_torch(sampler):
     assert drawn() == drawn()
 
 
-def test_noise_in_float64_is_asked_for_where_vllm_asks_for_it(vllm, monkeypatch):
+def test_noise_is_float64_where_vllm_uses_float64(vllm, monkeypatch):
     needs = []
     load = tokendraw.load_sampler
     monkeypatch.setattr(
@@ -132,7 +135,7 @@ def test_noise_in_float64_is_asked_for_where_vllm_asks_for_it(vllm, monkeypatch)
     assert needs == [tokendraw.Need(gumbel_dtype="fp64", batch_invariant=True)]
 
 
-def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(sampler, said, monkeypatch):
+def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(sampler, log_lines, monkeypatch):
     k = column([3, 3], torch.int32)
     assert 0 not in sampler(batch(2), {}, k, None)[0].tolist()
 
@@ -143,7 +146,7 @@ def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(sampler, sai
         patch.setattr(tokendraw.Sampler, "sample", broken)
         assert [sampler(batch(2), {}, k, None)[0].tolist() for _ in range(3)] == [[0, 0]] * 3
     assert sampler(batch(2), {}, k, None)[0].tolist() == [0, 0]
-    assert said()[1:] == [
+    assert log_lines()[1:] == [
         (
             "WARNING",
             "tokendraw: V1 sampler is vLLM's own again: 'native' raised RuntimeError: illegal memory access",

@@ -1,4 +1,4 @@
-"""vLLM's V2 sampler through tokendraw: at which of two places a batch is drawn, and that both draw what vLLM would."""
+"""vLLM's V2 sampler through tokendraw: the method that draws a batch, and the distribution of its draws."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0).to
 
 
 @pytest.fixture
-def seen(vllm, monkeypatch):
-    """The dtypes of the logits that tokendraw draws from, and the metadata: bfloat16 are the model's own."""
+def calls(vllm, monkeypatch):
+    """The dtypes of the logits for tokendraw, and the metadata: the model's logits are bfloat16."""
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
     calls = []
@@ -35,10 +35,10 @@ def batch(rows):
 
 def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
     """The filtered distribution of a row, from the definition."""
-    found = (LOGITS.double() / temperature).softmax(0)
-    found[found < min_p * found.max()] = 0.0
-    order = found.argsort(descending=True)
-    chosen = found[order][:top_k] / found[order][:top_k].sum()
+    result = (LOGITS.double() / temperature).softmax(0)
+    result[result < min_p * result.max()] = 0.0
+    order = result.argsort(descending=True)
+    chosen = result[order][:top_k] / result[order][:top_k].sum()
     chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
     row = torch.zeros(V, dtype=torch.float64)
     row[order[: len(chosen)]] = chosen / chosen.sum()
@@ -55,8 +55,8 @@ KINDS = [
 
 @pytest.mark.parametrize("biased", [None, 3], ids=["raw logits", "processed logits"])
 @pytest.mark.fast_first
-def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(seen, biased):
-    """One more request, in slot 7, edits its logits or does not: then vLLM divides by the temperature itself."""
+def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(calls, biased):
+    """A further request in slot 7 may edit its logits: then vLLM divides by the temperature."""
     engine, draws, at_once = V2Engine(V), 6000, 500
     for slot, kind in enumerate(KINDS):
         engine.add(slot, request(**kind, seed=slot))
@@ -68,7 +68,7 @@ def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(seen, biased)
         for start in range(0, draws, at_once)
     ]
     tokens = np.array(steps).reshape(draws, 6)
-    assert {dtype for dtype, _ in seen} == {torch.float32 if biased else torch.bfloat16}
+    assert {dtype for dtype, _ in calls} == {torch.float32 if biased else torch.bfloat16}
     assert set(tokens[:, 1]) == {int(LOGITS.float().argmax())}
     if biased:
         assert set(tokens[:, 3]) == {biased}
@@ -78,23 +78,23 @@ def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(seen, biased)
             assert p_value > FALSE_ALARM, (slot, KINDS[slot])
 
 
-def test_batches_of_greedy_rows_alone_are_vllms_own(seen):
+def test_batches_of_greedy_rows_alone_are_vllms_own(calls):
     engine = V2Engine(V)
     engine.add(0, request(temperature=0.0))
     engine.add(1, request(temperature=0.0, biased=9))
     assert engine.draw(batch(1), [0], [3]) == [int(LOGITS.float().argmax())]
     assert engine.draw(batch(2), [0, 1], [3, 3]) == [int(LOGITS.float().argmax()), 9]
-    assert seen == []
+    assert calls == []
 
 
-def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go(seen):
+def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go(calls):
     mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
 
-    def text(slot, mates):
+    def text(slot, neighbours):
         engine, tokens = V2Engine(V), []
         engine.add(slot, request(**mine))
         for step in range(20):
-            others = [other for other in mates(step) if other != slot]
+            others = [other for other in neighbours(step) if other != slot]
             for other in others:
                 engine.add(other, request(top_p=0.5 + other / 20, biased=4 if step % 2 else None))
             slots = [*others, slot]
@@ -106,7 +106,7 @@ def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_
     assert text(5, lambda step: range(step % 4)) == alone
 
 
-def test_a_position_draws_the_same_again_and_another_one_does_not(seen):
+def test_a_position_repeats_its_draw_and_other_positions_do_not(calls):
     engine = V2Engine(V)
     engine.add(0, request(seed=1))
     first, again, *later = [engine.draw(batch(1), [0], [p])[0] for p in (5, 5, 6, 7, 8, 9, 10)]
@@ -114,7 +114,7 @@ def test_a_position_draws_the_same_again_and_another_one_does_not(seen):
     assert set(later) != {first}
 
 
-def test_a_slot_takes_the_parameters_of_its_next_request(seen):
+def test_a_slot_takes_the_parameters_of_its_next_request(calls):
     engine = V2Engine(V)
     engine.add(0, request(temperature=0.5, top_k=3, biased=7))
     assert engine.draw(batch(1), [0], [1]) == [7]
@@ -122,10 +122,10 @@ def test_a_slot_takes_the_parameters_of_its_next_request(seen):
     assert engine.draw(batch(1), [0], [1]) == [int(LOGITS.float().argmax())]
     engine.add(0, request())
     assert len({engine.draw(batch(1), [0], [p])[0] for p in range(30)}) > 3
-    assert [dtype for dtype, _ in seen[:2]] == [torch.float32, torch.bfloat16]
+    assert [dtype for dtype, _ in calls[:2]] == [torch.float32, torch.bfloat16]
 
 
-def test_vllms_flag_for_edits_and_filters_is_what_it_was(seen):
+def test_vllms_flag_for_edits_and_filters_is_unchanged(calls):
     engine = V2Engine(V)
     for slot, parameters in enumerate(
         (request(), request(top_k=3), request(biased=1), request(temperature=0))
@@ -134,13 +134,13 @@ def test_vllms_flag_for_edits_and_filters_is_what_it_was(seen):
     assert engine.sampler.needs_logits_processing[:4].tolist() == [False, True, True, False]
 
 
-def test_what_the_host_knows_is_said_and_parameters_that_are_off_are_left_out(seen):
+def test_host_facts_are_passed_and_disabled_parameters_left_out(calls):
     engine = V2Engine(V)
     engine.add(0, request(temperature=0.7, top_k=6))
     engine.add(1, request(temperature=0.0))
     engine.draw(batch(1), [0], [3])
     engine.draw(batch(2), [1, 0], [3, 4])
-    (_, first), (_, second) = seen
+    (_, first), (_, second) = calls
     assert first.facts == tokendraw.BatchFacts(
         any_greedy=False,
         all_seeded=True,
@@ -157,28 +157,28 @@ def test_what_the_host_knows_is_said_and_parameters_that_are_off_are_left_out(se
     assert second.positions.tolist() == [3, 4]
 
 
-def test_with_batch_invariance_every_batch_is_drawn_at_the_same_place(vllm, monkeypatch, seen):
+def test_with_batch_invariance_every_batch_is_drawn_at_the_same_place(vllm, monkeypatch, calls):
     import vllm.envs
 
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
     engine = V2Engine(V)
     engine.add(0, request(temperature=0.7))
     engine.draw(batch(1), [0], [3])
-    assert [dtype for dtype, _ in seen] == [torch.float32]
+    assert [dtype for dtype, _ in calls] == [torch.float32]
 
 
-def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(seen):
+def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(calls):
     engine = V2Engine(V, kind="Watermarking")
     engine.add(0, request(temperature=0.7, top_k=1))
     engine.sampler.watermarks = True
     assert engine.draw(batch(1), [0], [3]) == [1]
-    assert seen == []
+    assert calls == []
     engine.sampler.watermarks = False
     assert engine.draw(batch(1), [0], [3]) == [int(LOGITS.float().argmax())]
-    assert [dtype for dtype, _ in seen] == [torch.float32]
+    assert [dtype for dtype, _ in calls] == [torch.float32]
 
 
-def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, said, monkeypatch):
+def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
     engine = V2Engine(V)
@@ -190,7 +190,7 @@ def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, said, 
 
     monkeypatch.setattr(tokendraw.Sampler, "sample", broken)
     assert [engine.draw(batch(1), [0], [step]) for step in range(3)] == [[0]] * 3
-    assert said()[1:] == [
+    assert log_lines()[1:] == [
         (
             "WARNING",
             "tokendraw: V2 sampler is vLLM's own again: 'native' raised RuntimeError: no kernel image",
@@ -198,31 +198,31 @@ def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, said, 
     ]
 
 
-def test_a_sampler_without_seeds_for_each_row_gets_those_alone_that_a_user_asked_for(seen):
+def test_a_sampler_without_row_seeds_gets_users_seeds_alone(calls):
     engine = V2Engine(V)
     assert engine.sampler._tokendraw.can_draw()
-    engine.sampler._tokendraw._drawing.seeds_unasked = False
+    engine.sampler._tokendraw._replacement.seeds_every_row = False
     engine.add(0, request(top_k=3))
     engine.add(1, request(top_k=3, seed=4))
     engine.draw(batch(1), [0], [3])
     engine.draw(batch(2), [0, 1], [3, 3])
-    (_, without), (_, asked) = seen
+    (_, without), (_, asked) = calls
     assert without.seed is None
     assert asked.seed is not None
 
 
-def test_descriptions_are_kept_and_not_without_end(seen):
+def test_descriptions_are_kept_and_not_without_end(calls):
     engine = V2Engine(400, slots=2)
     for top_k in range(1, 200):
         engine.add(0, request(top_k=top_k))
         engine.draw(torch.zeros(1, 400), [0], [3])
-    assert len(engine.sampler._tokendraw._kept) == 64
+    assert len(engine.sampler._tokendraw._metadata_by_facts) == 64
     engine.draw(torch.zeros(1, 400), [0], [4])
-    (_, one), (_, two) = seen[-2:]
+    (_, one), (_, two) = calls[-2:]
     assert one.memo is two.memo
 
 
-def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(seen, monkeypatch):
+def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(calls, monkeypatch):
     engine, looks = V2Engine(V), []
     slots = engine.sampler._tokendraw
     look = slots._facts
@@ -236,6 +236,6 @@ def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(seen, 
     engine.add(0, request(temperature=0.0))
     engine.draw(batch(2), [0, 1], [3, 4])
     assert len(looks) == 3
-    assert [metadata.facts.any_greedy for _, metadata in seen] == [False, False, False, True]
+    assert [metadata.facts.any_greedy for _, metadata in calls] == [False, False, False, True]
     engine.draw(batch(1), [0], [4])
-    assert len(seen) == 4  # a greedy batch is vLLM's own
+    assert len(calls) == 4  # a greedy batch is vLLM's own

@@ -1,4 +1,4 @@
-"""vLLM's own V2 sampler, from its sources, with the adapter and without: on a GPU, or in Triton's interpreter.
+"""vLLM's V2 sampler from its sources, with and without the adapter: on a GPU, or in Triton's interpreter.
 
 ``make test-engines`` runs it with the sources of the installed vLLM; ``VLLM_SOURCES`` names other ones, such as those
 of an unpacked wheel for CUDA.
@@ -68,8 +68,8 @@ def batch(rows):
     return LOGITS.repeat(rows, 1)
 
 
-def test_its_signatures_are_those_that_the_adapter_relies_on():
-    from tokendraw_vllm._supported import misfit
+def test_vllm_has_the_expected_signatures():
+    from tokendraw_vllm._engine import misfit
 
     assert misfit() is None
 
@@ -86,10 +86,10 @@ EDITING = {"logit_bias": {7: 1000.0}}
 
 def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
     """The filtered distribution of a row, from the definition."""
-    found = (LOGITS.cpu().double() / temperature).softmax(0)
-    found[found < min_p * found.max()] = 0.0
-    order = found.argsort(descending=True)
-    chosen = found[order][:top_k] / found[order][:top_k].sum()
+    result = (LOGITS.cpu().double() / temperature).softmax(0)
+    result[result < min_p * result.max()] = 0.0
+    order = result.argsort(descending=True)
+    chosen = result[order][:top_k] / result[order][:top_k].sum()
     chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
     row = torch.zeros(V, dtype=torch.float64)
     row[order[: len(chosen)]] = chosen / chosen.sum()
@@ -106,17 +106,17 @@ def test_every_row_is_drawn_from_its_distribution(ours, editing):
     if editing:
         made.add(7, **EDITING)
         slots.append(7)
-    found = []
+    result = []
     for start in range(0, draws, at_once):
         places = np.repeat(np.arange(start, start + at_once), len(slots)).tolist()
-        found += tokens(made.step(batch(len(slots) * at_once), slots * at_once, places))
-    found = np.array(found).reshape(draws, len(slots))
-    assert set(found[:, 1]) == {int(LOGITS.argmax())}
+        result += tokens(made.step(batch(len(slots) * at_once), slots * at_once, places))
+    result = np.array(result).reshape(draws, len(slots))
+    assert set(result[:, 1]) == {int(LOGITS.argmax())}
     if editing:
-        assert set(found[:, 5]) == {7}
+        assert set(result[:, 5]) == {7}
     for place, slot in enumerate(slots):
         if slot in (0, 1, 2, 3):
-            p_value = chi_square(np.ascontiguousarray(found[:, place]), probabilities(**KINDS[slot]))
+            p_value = chi_square(np.ascontiguousarray(result[:, place]), probabilities(**KINDS[slot]))
             assert p_value > FALSE_ALARM, (slot, p_value)
 
 
@@ -144,16 +144,16 @@ def test_greedy_rows_and_logprobs_are_vllms():
 def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go():
     mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
 
-    def text(slot, mates):
-        made, found = engine(), []
+    def text(slot, neighbours):
+        made, result = engine(), []
         made.add(slot, **mine)
         for step in range(20):
-            others = [other for other in mates(step) if other != slot]
+            others = [other for other in neighbours(step) if other != slot]
             for other in others:
                 made.add(other, top_p=0.5 + other / 20, **(EDITING if step % 2 else {}))
             slots = [*others, slot]
-            found.append(tokens(made.step(batch(len(slots)), slots, [step] * len(slots)))[-1])
-        return found
+            result.append(tokens(made.step(batch(len(slots)), slots, [step] * len(slots)))[-1])
+        return result
 
     alone = text(0, lambda step: [])
     assert len(set(alone)) > 1

@@ -1,4 +1,4 @@
-"""The start of a V2 sampler: what is loaded and compiled when, and that no request compiles anything after it."""
+"""The start of a V2 sampler: the time of loads and compilations, and no compilation in later requests."""
 
 import threading
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ def test_after_the_warmup_no_batch_compiles_a_kernel(vllm, monkeypatch, kernels,
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, kernels):
-    """Two dtypes, two sizes, filters or none; the statistics of float32 tiles are of one kind for both sizes."""
+    """Two dtypes, two sizes, with and without filters; the statistics of float32 tiles share a kernel."""
     vllm_kernels.draw_through_kernels(monkeypatch)
     tokendraw_vllm.register()
     engine = V2Engine(320, slots=SLOTS, config=vllm_config())
@@ -127,7 +127,7 @@ def test_greedy_batches_wait_too_since_graphs_are_captured_after_the_first_call(
 
 
 def begun(monkeypatch, config, device="cuda:0"):
-    """What a runner's ``RequestState`` began to load, with this current configuration."""
+    """The load begun by a runner's ``RequestState`` under a current configuration."""
     import vllm.config
 
     monkeypatch.setattr(vllm.config, "current", config)
@@ -140,7 +140,7 @@ def test_loading_begins_before_the_weights_are_loaded_and_is_the_sampler_s(loads
     assert loading is not None
     requests = SimpleNamespace(_tokendraw=loading)
     sampler = make_sampler(requests, config)
-    assert sampler._tokendraw._loaded == loading.result
+    assert sampler._tokendraw._wait_for_load == loading.result
     loads.gate.set()
     loading.result()
     assert loads.devices == ["cuda:0"]
@@ -150,7 +150,7 @@ def test_a_sampler_of_another_vocabulary_is_loaded_anew(loads, monkeypatch):
     config = vllm_config()
     loading = begun(monkeypatch, config)
     sampler = make_sampler(SimpleNamespace(_tokendraw=loading), config, vocab_size=V + 1)
-    assert sampler._tokendraw._loaded != loading.result
+    assert sampler._tokendraw._wait_for_load != loading.result
     loads.gate.set()
 
 

@@ -26,7 +26,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def assistant(model):
-    """The same model with a little noise on its weights: near enough to be right often, and not always."""
+    """The same model with a little noise on its weights: often right, and not always."""
     torch.manual_seed(9)
     twin = type(model)(model.config).eval()
     twin.load_state_dict(model.state_dict())
@@ -39,7 +39,7 @@ def assistant(model):
 
 
 def forwards(model, run):
-    """What ``run`` returns, and how often it asked the model."""
+    """The result of ``run``, and the number of forward passes of the model."""
     count = 0
 
     def counting(*_):
@@ -75,8 +75,10 @@ def test_assisted_equals_unassisted_in_every_run(model, assistant):
 
 
 @pytest.mark.slow
-def test_sampling_through_the_rejection_rule_draws_them_too(model, assistant):
-    """With do_sample=True both models are certain of their token, so the rule keeps it or takes the model's own."""
+def test_sampling_through_the_rejection_rule_draws_the_same_tokens(model, assistant):
+    """With do_sample=True both models are certain of their token, so the rule keeps the draft or takes the model's
+    token.
+    """
     for seed in range(5):
         assisted = model.generate(
             prompts(1),
@@ -105,7 +107,7 @@ def test_prompt_lookup_draws_them_too(model):
 
 
 @pytest.mark.slow
-def test_rows_of_a_batch_with_padding_draw_what_the_callable_draws(model):
+def test_rows_of_a_padded_batch_draw_the_tokens_of_the_callable(model):
     ids = prompts(3)
     padded = torch.nn.functional.pad(ids, (2, 0))
     mask = (padded != 0).long()
@@ -132,7 +134,7 @@ def test_one_set_of_parameters_serves_any_number_of_rows(model):
         assert torch.equal(found, draw(model, prompts(rows), seeds=[4] * rows, **WARPERS))
 
 
-def test_what_it_leaves_is_finite_and_its_softmax_is_the_token():
+def test_the_scores_are_finite_and_their_softmax_is_the_token():
     scores = torch.randn(2, 50)
     left = processor(3)(torch.zeros(2, 4, dtype=torch.long), scores)
     assert left.isfinite().all()

@@ -1,4 +1,4 @@
-"""Continuous batching with a seed for every request, behind a flag that says which private names it touches."""
+"""Continuous batching with a seed for every request, behind a flag that names the private names in use."""
 
 import pytest
 import torch
@@ -37,8 +37,8 @@ def batch(inputs, **arguments):
     "settings",
     [{}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, {"top_k": 30, "top_p": 0.9, "min_p": 0.02}],
 )
-def test_requests_draw_what_generate_draws_and_what_they_draw_alone(settings):
-    """Four requests of different lengths, of which three fit into a step."""
+def test_requests_draw_the_tokens_of_generate_and_of_a_batch_of_one(settings):
+    """Four requests of different lengths; a step has room for three."""
     ids = prompts(4)
     inputs = [ids[i, : 5 - i].tolist() for i in range(4)]
     found = batch(inputs, seeds=SEEDS, settings=settings)
@@ -49,12 +49,12 @@ def test_requests_draw_what_generate_draws_and_what_they_draw_alone(settings):
 
 
 def generated(rows, **arguments):
-    """What ``generate`` draws for as many prompts."""
+    """The draws of ``generate`` for as many prompts."""
     return draw(model_of("llama"), prompts(rows), **arguments)[:, 5:].tolist()
 
 
 @pytest.mark.slow
-def test_what_the_settings_leave_out_is_filled_in_as_generate_does_it():
+def test_missing_settings_are_filled_in_as_in_generate():
     seeds = list(range(6))
     found = batch(prompts(6).tolist(), seeds=seeds)
     assert found == generated(6, seeds=seeds) == generated(6, seeds=seeds, top_k=50)
@@ -72,7 +72,7 @@ def test_the_settings_of_the_model_fill_in_before_the_defaults(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_base_seed_or_a_callable_gives_the_seeds_that_it_gives_in_generate():
+def test_a_base_seed_or_a_callable_gives_the_seeds_of_generate():
     ids = prompts(3)[[0, 1, 0]]
     for seeds in (7, lambda row: 100 + row):
         expected = draw(model_of("llama"), ids, seeds=seeds)[:, 5:].tolist()
@@ -152,7 +152,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
-def test_it_is_refused_with_what_to_do(arguments, message):
+def test_refusals_name_a_remedy(arguments, message):
     with pytest.raises(InvalidParameterError) as error:
         batch(**{"inputs": prompts(2).tolist(), **arguments})
     assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""``generate_batch`` does what each setting of a processor does in ``generate``, or refuses the setting by name."""
+"""``generate_batch`` applies each setting of a processor as ``generate`` does, or refuses the setting by name."""
 
 import copy
 import inspect
@@ -113,7 +113,7 @@ def forwards(monkeypatch):
 
 
 def batch(model, inputs=PROMPTS, seeds=SEEDS, config=None, **settings):
-    """Draw in steps of at most three requests, so that some wait for others."""
+    """Draw in steps of at most three requests, so that some have to wait."""
     few = {"num_blocks": 16, "page_size": 16, "max_batch_tokens": 64, "max_requests_per_batch": 3}
     arguments = settings.pop("arguments", {})
     results = tokendraw_transformers.generate_batch(
@@ -297,7 +297,7 @@ def test_a_processor_that_the_model_makes_itself_is_refused_by_its_class(model, 
     "settings", [{}, {"max_length": 9}, {"max_new_tokens": 3, "max_length": 30}], ids=str
 )
 @pytest.mark.fast_first
-def test_lengths_are_those_of_generate(model, settings):
+def test_lengths_equal_those_of_generate(model, settings):
     settings = {"max_new_tokens": None, **settings}
     needed = alone(model, **settings)
     assert batch(model, **settings) == needed
@@ -305,7 +305,7 @@ def test_lengths_are_those_of_generate(model, settings):
 
 
 @pytest.mark.slow
-def test_requests_that_transformers_preempts_are_edited_as_if_it_had_not(model, monkeypatch):
+def test_preempted_requests_are_edited_as_without_the_preemption(model, monkeypatch):
     """In a cache too small for all of them at their full lengths, requests leave and come back."""
     left, again = [], RequestState.create_equivalent_initial_request
     monkeypatch.setattr(
@@ -317,8 +317,8 @@ def test_requests_that_transformers_preempts_are_edited_as_if_it_had_not(model, 
     assert left
 
 
-def test_rows_that_pad_a_batch_stand_for_nobody(model):
-    """As in the warmup of a CUDA graph, and behind the rows of a batch that it serves."""
+def test_padding_rows_belong_to_an_unassigned_slot(model):
+    """Padding rows occur in the warmup of a CUDA graph, and after the rows of a batch in a graph."""
     batching = SimpleNamespace(max_requests_per_batch=3)
     edits = BatchEdits([SuppressTokensLogitsProcessor([1])], batching, 9, 20, V, torch.device("cpu"))
 

@@ -1,4 +1,4 @@
-"""The distribution is that of transformers' own warpers: by draws, and as processed log-probabilities."""
+"""The distribution equals transformers' warpers: by draws, and as processed log-probabilities."""
 
 import pytest
 import torch
@@ -49,8 +49,8 @@ def test_draws_have_the_distribution_of_transformers_own_warpers(name):
 
 
 @pytest.mark.parametrize("name", ["top-p and min-p", "all"])
-def test_the_settings_tell_the_orders_of_min_p_and_top_p_apart(name):
-    """tokendraw's own order, min-p before top-p, keeps other tokens in some of the rows that are looked at below."""
+def test_the_settings_distinguish_the_orders_of_min_p_and_top_p(name):
+    """tokendraw's order, min-p before top-p, keeps other tokens in some of the rows below."""
     model, ids = model_of("qwen2", V), prompts(200, vocab_size=V)
     settings = settings_of(name)
     min_p, top_p = settings.pop("min_p"), settings.pop("top_p")

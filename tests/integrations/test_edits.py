@@ -1,4 +1,4 @@
-"""Processors of transformers that ``process_logits`` stands in for: which, and that their result is the same."""
+"""Processors of transformers replaced by ``process_logits``: the replaced classes, and equal results."""
 
 import pytest
 import torch
@@ -72,18 +72,18 @@ STRETCHES = {
 @pytest.mark.parametrize(("makers", "expected"), STRETCHES.values(), ids=STRETCHES)
 def test_stretches_of_served_processors_are_replaced_at_their_place(makers, expected):
     prepared = [make() for make in makers]
-    found = [
+    result = [
         [prepared.index(own) for own in processor.stretch]
         if isinstance(processor, EditProcessor)
         else prepared.index(processor)
         for processor in with_edits(prepared)
     ]
-    assert found == expected
+    assert result == expected
 
 
 @pytest.fixture
 def transformers_does_nothing(monkeypatch):
-    """Let no served processor of transformers run in a list that was replaced."""
+    """Let no supported processor of transformers run in an edited list."""
 
     def refuse(self, input_ids, scores):
         raise AssertionError(f"{type(self.stretch[0]).__name__} was called")
@@ -102,19 +102,19 @@ def transformers_does_nothing(monkeypatch):
 
 
 def run(processors, input_ids, steps=10, seed=0):
-    """Scores [B, V] that processors leave at each step, where tokens come that they did not choose."""
+    """Scores [B, V] of the processors at each step, for a given sequence of tokens."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    result = []
     for _ in range(steps):
         scores = 3 * torch.randn(len(input_ids), V, generator=generator)
         scores[0, ::7] = -torch.inf
         scores[-1, 4] = 0.0
         before = scores.clone()
-        found.append(processors(input_ids, scores))
+        result.append(processors(input_ids, scores))
         assert torch.equal(scores, before)  # transformers may record them
         token = torch.randint(0, V, (len(input_ids), 1), generator=generator)
         input_ids = torch.cat([input_ids, token], 1)
-    return torch.stack(found)
+    return torch.stack(result)
 
 
 PADDED = {
@@ -125,7 +125,7 @@ PADDED = {
 
 
 @pytest.mark.parametrize("makers", [c[0] for c in STRETCHES.values()], ids=STRETCHES)
-def test_scores_are_those_of_transformers_bit_for_bit(makers):
+def test_scores_equal_transformers_bit_for_bit(makers):
     ids = prompts(3, vocab_size=V)
     expected = run(LogitsProcessorList(make() for make in makers), ids)
     assert torch.equal(run(with_edits([make() for make in makers]), ids), expected)
@@ -136,7 +136,7 @@ def test_scores_are_those_of_transformers_bit_for_bit(makers):
 def test_tokens_count_from_where_transformers_counts_them(
     make, ahead, monkeypatch, transformers_does_nothing
 ):
-    monkeypatch.setattr(_edits, "AHEAD", ahead)  # 3: the slots are made anew on the way
+    monkeypatch.setattr(_edits, "HEADROOM_TOKENS", ahead)  # 3: the slots are made anew on the way
     ids = prompts(3, vocab_size=V)
     ids[1, :3] = ids[2, :4] = PAD
     makers = [bias, make, bad, early, suppressed]
@@ -152,24 +152,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "error"), REFUSED.values(), ids=REFUSED)
-def test_what_tokendraw_refuses_is_left_to_transformers(make, error):
+def test_processors_refused_by_tokendraw_run_in_transformers(make, error):
     ids = prompts(2, vocab_size=V)
     if error is None:
-        expected, found = run(make(), ids), run(with_edits([make()]), ids)
-        assert torch.equal(found.nan_to_num(1e9), expected.nan_to_num(1e9))
+        expected, result = run(make(), ids), run(with_edits([make()]), ids)
+        assert torch.equal(result.nan_to_num(1e9), expected.nan_to_num(1e9))
         return
     with pytest.raises(error) as own:
         run(make(), ids)
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as result:
         run(with_edits([make()]), ids)
-    assert str(found.value) == str(own.value)
+    assert str(result.value) == str(own.value)
 
 
 def test_without_a_provider_transformers_edits(monkeypatch):
     def none(*_, **__):
         raise tokendraw.SamplerUnavailableError("none")
 
-    monkeypatch.setattr(_loading, "_kept", {})
+    monkeypatch.setattr(_loading, "_cache", {})
     monkeypatch.setattr(tokendraw, "load", none)
     ids = prompts(2, vocab_size=V)
     assert torch.equal(run(with_edits([penalty()]), ids), run(penalty(), ids))

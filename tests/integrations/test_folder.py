@@ -1,4 +1,4 @@
-"""A model repository with the folder ``custom_generate`` draws through tokendraw, however its model is used."""
+"""A model repository with the folder ``custom_generate`` draws through tokendraw, whatever the model is used for."""
 
 import shutil
 from pathlib import Path
@@ -33,8 +33,8 @@ def repository(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def loaded(repository):
-    """The model of that folder, whose ``generate`` is the folder's."""
+def folder_model(repository):
+    """The model of the folder, with the folder's ``generate``."""
     return AutoModelForCausalLM.from_pretrained(repository, trust_remote_code=True)
 
 
@@ -52,29 +52,29 @@ def test_a_model_takes_the_method_from_a_folder():
     assert out.logprobs.shape == (2, STEPS)
 
 
-def test_a_model_that_was_loaded_from_the_folder_draws_without_being_told(loaded):
+def test_a_model_loaded_from_the_folder_draws_by_default(folder_model):
     expected = draw(model_of("llama"), prompts(2), seeds=[1, 2])
-    assert torch.equal(loaded.generate(prompts(2), seeds=[1, 2], **SETTINGS), expected)
-    assert torch.equal(loaded.generate(inputs=prompts(2), seeds=[1, 2], **SETTINGS), expected)
+    assert torch.equal(folder_model.generate(prompts(2), seeds=[1, 2], **SETTINGS), expected)
+    assert torch.equal(folder_model.generate(inputs=prompts(2), seeds=[1, 2], **SETTINGS), expected)
 
 
-def test_a_model_that_was_loaded_from_the_folder_may_be_told(loaded, repository):
+def test_a_model_loaded_from_the_folder_takes_the_folder_as_an_argument(folder_model, repository):
     expected = draw(model_of("llama"), prompts(2), seeds=[1, 2])
     for method in (str(repository), tokendraw_transformers.generate):
-        found = loaded.generate(
+        found = folder_model.generate(
             prompts(2), custom_generate=method, trust_remote_code=True, seeds=[1, 2], **SETTINGS
         )
         assert torch.equal(found, expected)
 
 
-def test_another_method_of_the_callers_goes_first(loaded):
+def test_another_method_of_the_callers_goes_first(folder_model):
     def untouched(model, input_ids, **prepared):
         return input_ids
 
-    assert torch.equal(loaded.generate(prompts(2), custom_generate=untouched, **SETTINGS), prompts(2))
+    assert torch.equal(folder_model.generate(prompts(2), custom_generate=untouched, **SETTINGS), prompts(2))
 
 
-def test_the_paged_cache_is_refused_where_it_can_be_seen(loaded):
+def test_the_paged_cache_is_refused_where_it_can_be_seen(folder_model):
     with pytest.raises(InvalidParameterError) as error:
-        loaded.generate(prompts(2), cache_implementation="paged", seeds=[1, 2], **SETTINGS)
+        folder_model.generate(prompts(2), cache_implementation="paged", seeds=[1, 2], **SETTINGS)
     assert str(error.value) == PAGED

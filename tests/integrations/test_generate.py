@@ -62,7 +62,7 @@ def test_a_row_draws_the_same_tokens_alone_reordered_and_left_padded(model, filt
 
 
 @pytest.mark.fast_first
-def test_rows_of_different_lengths_in_one_batch_draw_what_they_draw_alone(model):
+def test_rows_of_different_lengths_draw_the_tokens_of_a_batch_of_one(model):
     lengths = [5, 2, 4]
     rows = [prompts(4)[i : i + 1, :length] for i, length in enumerate(lengths)]
     both = [padded(row, 5 - row.shape[1]) for row in rows]
@@ -73,7 +73,7 @@ def test_rows_of_different_lengths_in_one_batch_draw_what_they_draw_alone(model)
 
 
 @pytest.mark.fast_first
-def test_a_text_goes_on_as_it_would_have_without_a_break(model):
+def test_a_text_continues_as_without_a_break(model):
     whole = draw(model, prompts(2), seeds=[1, 2])
     part = whole[:, :9]
     assert torch.equal(draw(model, part, seeds=[1, 2], max_new_tokens=STEPS - 4), whole)
@@ -140,7 +140,7 @@ def test_a_sampler_is_chosen_by_name_or_brought_along(llama):
 
 
 @pytest.mark.slow
-def test_scores_and_logits_are_those_that_transformers_records(llama):
+def test_scores_and_logits_equal_transformers_records(llama):
     ids, settings = prompts(2), {"repetition_penalty": 1.3, "renormalize_logits": True, **FILTERS}
     recorded = {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
     ours = draw(llama, ids, seeds=[1, 2], **settings, **recorded)
@@ -155,7 +155,7 @@ def test_scores_and_logits_are_those_that_transformers_records(llama):
     assert torch.equal(ours.sequences, draw(llama, ids, seeds=[1, 2], **settings))
 
 
-def test_logprobs_are_of_what_was_drawn(llama):
+def test_logprobs_belong_to_the_drawn_tokens(llama):
     ids = prompts(3)
     out = draw(
         llama, ids, seeds=[1, 2, 3], logprobs=4, return_dict_in_generate=True, output_logits=True, top_k=9
@@ -175,7 +175,7 @@ def test_logprobs_are_of_what_was_drawn(llama):
 
 
 @pytest.mark.slow
-def test_processed_logprobs_are_those_of_transformers_scores(llama):
+def test_processed_logprobs_equal_transformers_scores(llama):
     settings = {"return_dict_in_generate": True, "output_scores": True, **FILTERS}
     out = draw(llama, prompts(3), seeds=[1, 2, 3], logprobs=0, logprobs_mode="processed_logprobs", **settings)
     scores = torch.stack(out.scores, dim=1).log_softmax(-1)
@@ -206,7 +206,7 @@ def test_rows_that_end_early_are_filled_up_and_draw_no_more(llama):
 
 
 class Noted(LogitsProcessor):
-    """Forbids every odd token, and notes what it was given."""
+    """Forbids every odd token, and notes its inputs."""
 
     def __init__(self):
         self.seen = []
@@ -217,7 +217,7 @@ class Noted(LogitsProcessor):
 
 
 class AtLength(StoppingCriteria):
-    """Stops row 0 once it has so many tokens, and notes the scores that it was given."""
+    """Stops row 0 at a length, and notes its scores."""
 
     def __init__(self, length):
         self.length = length
@@ -252,7 +252,7 @@ def test_other_processors_and_stopping_criteria_work_as_before(llama):
 
 
 class Lines(BaseStreamer):
-    """Keeps what is put into it."""
+    """Keeps every value."""
 
     def __init__(self):
         self.put_in, self.ended = [], 0
@@ -273,20 +273,20 @@ def test_a_streamer_is_given_every_token(llama):
 
 
 def test_synced_gpus_reaches_the_loop(llama, monkeypatch):
-    found = []
+    result = []
     own = type(llama)._has_unfinished_sequences
 
     def noting(self, finished, synced_gpus, device):
-        found.append(synced_gpus)
+        result.append(synced_gpus)
         return own(self, finished, False, device)
 
     monkeypatch.setattr(type(llama), "_has_unfinished_sequences", noting)
     draw(llama, prompts(1), max_new_tokens=2)
     draw(llama, prompts(1), max_new_tokens=2, synced_gpus=False)
-    assert set(found) == {False}
-    found.clear()
+    assert set(result) == {False}
+    result.clear()
     draw(llama, prompts(1), max_new_tokens=2, synced_gpus=True)
-    assert set(found) == {True}
+    assert set(result) == {True}
 
 
 def test_a_row_with_nan_is_named_and_harms_no_other(llama):
@@ -296,14 +296,14 @@ def test_a_row_with_nan_is_named_and_harms_no_other(llama):
             scores[1] = torch.nan
             return scores
 
-    with pytest.warns(tokendraw_transformers.InvalidRowsWarning) as found:
+    with pytest.warns(tokendraw_transformers.InvalidRowsWarning) as result:
         out = draw(
             llama, prompts(3), seeds=[1, 2, 3], logits_processor=[Spoils()], return_dict_in_generate=True
         )
-    assert [str(warning.message) for warning in found] == [
+    assert [str(warning.message) for warning in result] == [
         "rows 1 met NaN in their scores, or none above -inf. Look at the model, or pass remove_invalid_values=True."
     ]
-    assert found[0].filename.endswith("transformers_models.py")  # who called model.generate
+    assert result[0].filename.endswith("transformers_models.py")  # who called model.generate
     assert out.valid.tolist() == [True, False, True]
     expected = draw(llama, prompts(3), seeds=[1, 2, 3])
     assert torch.equal(out.sequences[[0, 2]], expected[[0, 2]])

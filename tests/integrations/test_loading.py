@@ -1,4 +1,4 @@
-"""What ``generate`` spends beside the draw: a sampler is loaded once, and a batch is laid out once."""
+"""The overhead of ``generate``: a sampler is loaded once, and a batch is laid out once."""
 
 import threading
 
@@ -14,7 +14,7 @@ from precision_of_noise import SAMPLE
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
-from tokendraw_transformers._loading import loaded
+from tokendraw_transformers._loading import load_sampler
 from transformers_models import constant_model, draw, model_of, prompts
 
 CPU = torch.device("cpu")
@@ -22,13 +22,13 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
+    with fake_dists(tmp_path, monkeypatch) as samplers:
+        yield samplers
 
 
 @pytest.fixture
 def loads(dists, monkeypatch):
-    """What ``tokendraw.load_sampler`` is asked for, from a state in which nothing has been loaded."""
+    """The arguments of ``tokendraw.load_sampler``, starting with an empty cache."""
     asked = []
     load = tokendraw.load_sampler
 
@@ -36,7 +36,7 @@ def loads(dists, monkeypatch):
         asked.append(sampler)
         return load(sampler, **more)
 
-    monkeypatch.setattr("tokendraw_transformers._loading._kept", {})
+    monkeypatch.setattr("tokendraw_transformers._loading._cache", {})
     monkeypatch.setattr(tokendraw, "load_sampler", counting)
     return asked
 
@@ -48,23 +48,23 @@ def test_calls_that_ask_for_the_same_share_a_sampler(loads):
     assert torch.equal(whole[0], whole[2])
 
 
-def test_what_changes_the_decision_loads_anew(loads, monkeypatch, tmp_path):
-    first = loaded(None, CPU, Need())
-    assert loaded(None, CPU, Need()) is first
+def test_a_changed_decision_loads_anew(loads, monkeypatch, tmp_path):
+    first = load_sampler(None, CPU, Need())
+    assert load_sampler(None, CPU, Need()) is first
     different = [
-        loaded("native", CPU, Need()),
-        loaded(None, CPU, Need(filter_orders=("joint",))),
-        loaded(None, CPU, Need(), "processed_logprobs"),
+        load_sampler("native", CPU, Need()),
+        load_sampler(None, CPU, Need(filter_orders=("joint",))),
+        load_sampler(None, CPU, Need(), "processed_logprobs"),
     ]
     monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
-    different.append(loaded(None, CPU, Need()))
+    different.append(load_sampler(None, CPU, Need()))
     config = tmp_path / "config.toml"
     monkeypatch.setenv("TOKENDRAW_CONFIG", str(config))
     for text in ('priority = ["native"]', 'sampler = "native"'):
         config.write_text(text)
-        different.append(loaded(None, CPU, Need()))
+        different.append(load_sampler(None, CPU, Need()))
     monkeypatch.syspath_prepend(tmp_path)  # where another plugin may lie
-    different.append(loaded(None, CPU, Need()))
+    different.append(load_sampler(None, CPU, Need()))
     assert len({id(sampler) for sampler in (first, *different)}) == len(loads) == 1 + len(different)
 
 
@@ -76,7 +76,7 @@ def test_settings_are_read_at_every_call(loads, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_successor_of_a_sampler_that_failed_is_kept_and_told_of_once(dists, loads):
+def test_the_successor_of_a_failed_sampler_stays_and_is_announced_once(dists, loads):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
     expected = draw(model_of("llama"), prompts(2), seeds=[1, 2], sampler="native")
     with pytest.warns(SamplerFallbackWarning) as told:
@@ -89,19 +89,19 @@ def test_the_successor_of_a_sampler_that_failed_is_kept_and_told_of_once(dists, 
 
 
 def test_threads_that_come_together_load_once(loads):
-    start, found = threading.Barrier(8), []
+    start, samplers = threading.Barrier(8), []
 
     def load():
         start.wait()
-        found.append(loaded(None, CPU, Need()))
+        samplers.append(load_sampler(None, CPU, Need()))
 
     threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert len({id(sampler) for sampler in found}) == len(loads) == 1
+    assert len(samplers) == 8
+    assert len({id(sampler) for sampler in samplers}) == len(loads) == 1
 
 
 def test_settings_that_never_stay_keep_few_samplers(loads, monkeypatch):
@@ -109,9 +109,9 @@ def test_settings_that_never_stay_keep_few_samplers(loads, monkeypatch):
 
     for count in range(20):
         monkeypatch.setenv("TOKENDRAW_PRIORITY", ",".join(["native"] * (count + 1)))
-        loaded(None, CPU, Need())
+        load_sampler(None, CPU, Need())
     assert len(loads) == 20
-    assert len(_loading._kept) == 16
+    assert len(_loading._cache) == 16
 
 
 def test_a_step_lays_out_no_batch(monkeypatch):
@@ -133,13 +133,13 @@ def test_a_step_lays_out_no_batch(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_a_sampler_that_is_given_draws_with_the_noise_it_was_loaded_for(dtype):
+def test_a_loaded_sampler_keeps_its_noise(dtype):
     row = next(telling_rows(*SAMPLE))
     sampler = tokendraw.load_sampler("native", device="cpu", need=Need(gumbel_dtype=dtype))
     prompt = torch.ones(1, POSITION + 1, dtype=torch.int64)
     options = {"seeds": [row.seed], "max_new_tokens": 1, "sampler": sampler}
-    found = draw(constant_model(row.logits), prompt, **options)[0, -1].item()
+    samplers = draw(constant_model(row.logits), prompt, **options)[0, -1].item()
     prepared = reference.prepare(row.logits, SamplingParams())
     tokens = {each: reference.draw(prepared, row.seed, POSITION, each)[0] for each in ("fp32", "fp64")}
     assert tokens["fp32"] != tokens["fp64"]
-    assert found == tokens[dtype]
+    assert samplers == tokens[dtype]

@@ -17,7 +17,7 @@ from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 
 def bytes_of(text):
-    """Token ids of the byte tokenizer, one a byte."""
+    """Token ids of the byte tokenizer, an id for each byte."""
     return byte_tokenizer()(text)["input_ids"]
 
 
@@ -36,7 +36,7 @@ def sentence_piece():
 
 
 def two_ways_to_write_a():
-    """Make a tokenizer that has a token for A, and its byte."""
+    """Make a tokenizer with a token for A, and its byte."""
     pieces = ["<unk>", "A", "<0x41>", "</s>", "B"]
     model = tokenizers.models.BPE({piece: token for token, piece in enumerate(pieces)}, [], unk_token="<unk>")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), unk_token="<unk>")
@@ -52,8 +52,8 @@ STEPS = [
 
 
 def test_a_completion_has_four_lists():
-    found = completion_logprobs(STEPS, byte_tokenizer())
-    assert found == {
+    result = completion_logprobs(STEPS, byte_tokenizer())
+    assert result == {
         "tokens": ["a", r"bytes:\xc3", r"bytes:\xa9", "z"],
         "token_logprobs": [-0.5, -3.0, -0.125, -0.75],
         "top_logprobs": [
@@ -64,7 +64,7 @@ def test_a_completion_has_four_lists():
         ],
         "text_offset": [0, 1, 1, 2],  # of "aéz"
     }
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert completion_logprobs(STEPS, byte_tokenizer(), text_offset=10)["text_offset"] == [10, 11, 11, 12]
 
 
@@ -82,16 +82,16 @@ def test_a_completion_has_four_lists():
 def test_the_likeliest_of_tokens_with_one_text_is_in_the_dict_of_a_completion(step, top_logprobs):
     tokenizer = two_ways_to_write_a()
     steps = [[(token, logprob, None) for token, logprob in step]]
-    found = completion_logprobs(steps, tokenizer)
-    assert found["top_logprobs"] == [top_logprobs]
-    assert found["token_logprobs"] == [max(step[0][1], -9999.0)]  # of the drawn one, whatever its text
+    result = completion_logprobs(steps, tokenizer)
+    assert result["top_logprobs"] == [top_logprobs]
+    assert result["token_logprobs"] == [max(step[0][1], -9999.0)]  # of the drawn one, whatever its text
     best = chat_logprobs(steps, tokenizer)["content"][0]["top_logprobs"]
     assert [entry["logprob"] for entry in best] == [max(logprob, -9999.0) for _, logprob in step[1:]]
 
 
 def test_a_chat_has_an_entry_a_token_with_its_bytes():
-    found = chat_logprobs(STEPS[:2], byte_tokenizer())
-    assert found == {
+    result = chat_logprobs(STEPS[:2], byte_tokenizer())
+    assert result == {
         "content": [
             {
                 "token": "a",
@@ -114,7 +114,7 @@ def test_a_chat_has_an_entry_a_token_with_its_bytes():
         ],
         "refusal": None,
     }
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
 @pytest.mark.parametrize("text", ["Grüße, 世界", "🙂 ok", "tab\tand\nline"])
@@ -150,7 +150,7 @@ def out():
     )
 
 
-def test_the_rows_of_an_output_are_what_the_formats_take(out):
+def test_the_rows_of_an_output_fit_the_formats(out):
     for index in range(3):
         row = out.row(index)
         drawn = [token for token in out.sequences[index, 5:].tolist() if token]  # 0 fills up a row that ended
@@ -177,5 +177,5 @@ def test_only_the_drawn_token_has_no_best():
     only = draw(model_of("llama"), prompts(1), seeds=[1], logprobs=0, return_dict_in_generate=True)
     row = only.row(0)
     torch.testing.assert_close(torch.tensor([step[0][1] for step in row]), only.logprobs[0])
-    found = chat_logprobs(row, byte_tokenizer())["content"]
-    assert [entry["top_logprobs"] for entry in found] == [[]] * len(row)
+    result = chat_logprobs(row, byte_tokenizer())["content"]
+    assert [entry["top_logprobs"] for entry in result] == [[]] * len(row)

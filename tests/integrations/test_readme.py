@@ -1,4 +1,4 @@
-"""The README of the adapter is true: its Python runs, on models that are made in memory."""
+"""The README of the adapter is true: its Python runs, on models made in memory."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 
 import transformers
 
-from tokendraw_transformers._supported import supported_range
+from tokendraw_transformers._versions import supported_range
 from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "transformers"
@@ -82,7 +82,7 @@ def test_the_range_is_the_declared_one():
     assert f"transformers outside `{lowest},{below}`" in README
 
 
-def test_every_file_that_it_names_is_there():
+def test_every_named_file_exists():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (FOLDER / link).exists()] == []

@@ -1,4 +1,4 @@
-"""What is not served is refused, with the whole message; nothing that was passed is dropped without a word."""
+"""Unsupported arguments are refused with the whole message; no argument is dropped silently."""
 
 import pytest
 import torch
@@ -127,7 +127,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
-def test_it_is_refused_with_what_to_do(arguments, message):
+def test_refusals_name_a_remedy(arguments, message):
     with pytest.raises(InvalidParameterError) as error:
         draw(model_of("llama"), prompts(2), **arguments)
     assert str(error.value) == message
@@ -206,7 +206,7 @@ def test_transformers_itself_refuses_stop_strings_since_it_drops_the_tokenizer()
         draw(model_of("llama"), prompts(1), stop_strings=["x"], tokenizer=object())
 
 
-def test_the_processor_refuses_logprobs_and_another_number_of_rows():
+def test_the_processor_refuses_logprobs_and_a_wrong_number_of_rows():
     with pytest.raises(InvalidParameterError) as error:
         DrawLogitsProcessor(SamplingParams(logprobs=3))
     assert str(error.value) == (

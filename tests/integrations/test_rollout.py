@@ -41,13 +41,13 @@ def unwrap_model_for_generation(
     generation_kwargs=None,
     gradient_checkpointing_kwargs=None,
 ):
-    """As in TRL 1.16, for a model that nothing wraps."""
+    """As in TRL 1.16, for a model without wrappers."""
     yield accelerator.unwrap_model(model)
 
 
 @pytest.fixture
 def trainer(monkeypatch):
-    """What a rollout looks at of a GRPOTrainer of TRL 1.16, whose packages need not be installed here."""
+    """The attributes of TRL 1.16's GRPOTrainer that a rollout reads, without TRL's packages."""
     models = ModuleType("trl.models")
     models.unwrap_model_for_generation = unwrap_model_for_generation
     monkeypatch.setitem(sys.modules, "trl", ModuleType("trl"))
@@ -71,22 +71,22 @@ def trainer(monkeypatch):
 
 
 def test_there_is_an_entry_for_each_prompt(trainer):
-    found = rollout_func(seed=7)(PROMPTS, trainer)
-    assert sorted(found) == ["completion_ids", "logprobs", "prompt_ids", "seeds"]
-    assert found["prompt_ids"] == byte_tokenizer()(PROMPTS)["input_ids"]
-    lengths = [len(completion) for completion in found["completion_ids"]]
-    assert lengths == [len(logprobs) for logprobs in found["logprobs"]]
+    result = rollout_func(seed=7)(PROMPTS, trainer)
+    assert sorted(result) == ["completion_ids", "logprobs", "prompt_ids", "seeds"]
+    assert result["prompt_ids"] == byte_tokenizer()(PROMPTS)["input_ids"]
+    lengths = [len(completion) for completion in result["completion_ids"]]
+    assert lengths == [len(logprobs) for logprobs in result["logprobs"]]
     assert len(lengths) == 4
     assert len(set(lengths)) > 1
-    for completion in found["completion_ids"]:
+    for completion in result["completion_ids"]:
         assert completion[-1] in EOS or len(completion) == 16
         assert not set(completion[:-1]) & set(EOS)
 
 
-def test_logprobs_are_those_of_the_models_logits_at_the_temperature(trainer):
-    found = rollout_func(seed=7)(PROMPTS, trainer)
+def test_logprobs_are_at_the_temperature_of_the_models_logits(trainer):
+    result = rollout_func(seed=7)(PROMPTS, trainer)
     for prompt, completion, logprobs in zip(
-        found["prompt_ids"], found["completion_ids"], found["logprobs"], strict=True
+        result["prompt_ids"], result["completion_ids"], result["logprobs"], strict=True
     ):
         with torch.no_grad():
             logits = model_of("llama")(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
@@ -96,15 +96,15 @@ def test_logprobs_are_those_of_the_models_logits_at_the_temperature(trainer):
 
 @pytest.mark.slow
 def test_a_seed_draws_its_completion_again(trainer):
-    found = rollout_func(seed=7)(PROMPTS, trainer)
+    result = rollout_func(seed=7)(PROMPTS, trainer)
     base = derived_seed(7, [3, 0])
     repeats = [0, 1, 0, 0]
-    assert found["seeds"] == [
+    assert result["seeds"] == [
         derived_seed(base, prompt, repeat)
-        for prompt, repeat in zip(found["prompt_ids"], repeats, strict=True)
+        for prompt, repeat in zip(result["prompt_ids"], repeats, strict=True)
     ]
     for prompt, completion, seed in zip(
-        found["prompt_ids"], found["completion_ids"], found["seeds"], strict=True
+        result["prompt_ids"], result["completion_ids"], result["seeds"], strict=True
     ):
         again = draw(model_of("llama"), torch.tensor([prompt]), seeds=[seed], **SETTINGS)
         assert again[0, len(prompt) :].tolist() == completion
@@ -138,8 +138,8 @@ def test_conversations_go_through_the_chat_template(trainer):
     trainer.chat_template = "{% for message in messages %}{{ message['content'] }};{% endfor %}{{ end }}"
     trainer.chat_template_kwargs = {"end": "!"}
     conversation = [{"role": "user", "content": "a"}]
-    found = rollout_func(seed=7)([conversation], trainer)
-    assert found["prompt_ids"] == byte_tokenizer()(["a;!"])["input_ids"]
+    result = rollout_func(seed=7)([conversation], trainer)
+    assert result["prompt_ids"] == byte_tokenizer()(["a;!"])["input_ids"]
 
 
 def test_the_settings_of_the_trainer_stay_as_they_are(trainer):
@@ -193,8 +193,8 @@ def test_a_loaded_sampler_needs_the_mode(trainer):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # TRL's and those of what it uses
-def test_a_real_trainer_trains_with_it(tmp_path):
-    """And computes the same log-probabilities of the completions for its loss, to 1e-4."""
+def test_a_real_trainer_trains_with_the_rollout(tmp_path):
+    """The trainer computes the same log-probabilities of the completions for its loss, to 1e-4."""
     pytest.importorskip("trl", minversion="1.0", reason="needs trl")
     from datasets import Dataset
     from datasets.table import InMemoryTable
@@ -204,9 +204,9 @@ def test_a_real_trainer_trains_with_it(tmp_path):
     rollout = rollout_func(seed=7)
 
     def compared(prompts, trainer):
-        found = rollout(prompts, trainer)
+        result = rollout(prompts, trainer)
         for prompt, completion, logprobs in zip(
-            found["prompt_ids"], found["completion_ids"], found["logprobs"], strict=True
+            result["prompt_ids"], result["completion_ids"], result["logprobs"], strict=True
         ):
             ids = torch.tensor([prompt + completion])
             with torch.no_grad():
@@ -214,8 +214,8 @@ def test_a_real_trainer_trains_with_it(tmp_path):
                     trainer.model, ids, torch.ones_like(ids), len(completion)
                 )[0]
             differences.append((theirs[0] - torch.tensor(logprobs)).abs().max().item())
-        rollouts.append(found)
-        return found
+        rollouts.append(result)
+        return result
 
     def reward(completions, seeds, **_):
         assert seeds == rollouts[-1]["seeds"]
@@ -245,6 +245,6 @@ def test_a_real_trainer_trains_with_it(tmp_path):
     )
     trainer.train()
     assert len(rollouts) == 2
-    for found in rollouts:
-        assert len({str(completion) for completion in found["completion_ids"]}) == 4  # two of each prompt
+    for result in rollouts:
+        assert len({str(completion) for completion in result["completion_ids"]}) == 4  # two of each prompt
     assert max(differences) < 1e-4

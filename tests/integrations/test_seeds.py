@@ -50,7 +50,7 @@ def test_padding_is_no_part_of_a_prompt_and_copies_differ(llama):
     assert not torch.equal(copies[1::2], whole)
 
 
-def test_rows_given_as_embeddings_are_told_apart_by_their_place(llama):
+def test_rows_of_embeddings_are_distinguished_by_their_index(llama):
     embeds = llama.get_input_embeddings()(prompts(2))
     seeds = [derived_seed(7, [], 0), derived_seed(7, [], 1)]
     expected = draw(llama, None, inputs_embeds=embeds, seeds=seeds)
@@ -65,8 +65,8 @@ def test_a_callable_is_asked_for_the_seed_of_each_row(llama):
         return None if row == 3 else 100 + row
 
     ids = prompts(2)
-    found = draw(llama, ids, seeds=seeds, num_return_sequences=2)
-    assert torch.equal(found[:3], draw(llama, ids, seeds=[100, 101, 102, 5], num_return_sequences=2)[:3])
+    result = draw(llama, ids, seeds=seeds, num_return_sequences=2)
+    assert torch.equal(result[:3], draw(llama, ids, seeds=[100, 101, 102, 5], num_return_sequences=2)[:3])
     first, second = (tuple(row.tolist()) for row in ids)
     assert asked == [(0, first, 0), (1, first, 1), (2, second, 0), (3, second, 1)]
 
@@ -80,7 +80,7 @@ def test_every_kind_of_list_of_integers_is_one(llama, seeds):
 
 
 @pytest.mark.slow
-def test_the_settings_may_hold_seeds_and_what_else_the_adapter_takes(llama):
+def test_the_settings_may_hold_the_adapters_arguments(llama):
     expected = draw(llama, prompts(2), seeds=[1, 2], logprobs=0, return_dict_in_generate=True)
     config = GenerationConfig(
         seeds=[1, 2],
@@ -90,11 +90,11 @@ def test_the_settings_may_hold_seeds_and_what_else_the_adapter_takes(llama):
         max_new_tokens=STEPS,
         return_dict_in_generate=True,
     )
-    found = llama.generate(prompts(2), generation_config=config, custom_generate=generate)
-    assert torch.equal(found.sequences, expected.sequences)
-    assert torch.equal(found.logprobs, expected.logprobs)
-    given = llama.generate(prompts(2), generation_config=config, seeds=[3, 4], custom_generate=generate)
-    assert torch.equal(given.sequences, draw(llama, prompts(2), seeds=[3, 4]))
+    result = llama.generate(prompts(2), generation_config=config, custom_generate=generate)
+    assert torch.equal(result.sequences, expected.sequences)
+    assert torch.equal(result.logprobs, expected.logprobs)
+    arguments = llama.generate(prompts(2), generation_config=config, seeds=[3, 4], custom_generate=generate)
+    assert torch.equal(arguments.sequences, draw(llama, prompts(2), seeds=[3, 4]))
 
 
 UNUSED = (
@@ -103,20 +103,22 @@ UNUSED = (
 )
 
 
-@pytest.mark.parametrize("given", [{"seeds": [1, None]}, {"seeds": 7}, {"generation_config": {"seeds": 7}}])
-def test_seeds_of_greedy_decoding_are_warned_of(llama, given, monkeypatch):
+@pytest.mark.parametrize(
+    "arguments", [{"seeds": [1, None]}, {"seeds": 7}, {"generation_config": {"seeds": 7}}]
+)
+def test_seeds_of_greedy_decoding_are_warned_of(llama, arguments, monkeypatch):
     settings = {"do_sample": False, "max_new_tokens": STEPS}
-    if "generation_config" in given:
-        given = {"generation_config": GenerationConfig(**given["generation_config"], **settings)}
+    if "generation_config" in arguments:
+        arguments = {"generation_config": GenerationConfig(**arguments["generation_config"], **settings)}
         settings = {}
-    with pytest.warns(SeedsUnusedWarning) as found:
-        greedy = llama.generate(prompts(2), custom_generate=generate, **given, **settings)
-    assert [str(warning.message) for warning in found] == [UNUSED]
-    assert found[0].filename == __file__
+    with pytest.warns(SeedsUnusedWarning) as result:
+        greedy = llama.generate(prompts(2), custom_generate=generate, **arguments, **settings)
+    assert [str(warning.message) for warning in result] == [UNUSED]
+    assert result[0].filename == __file__
     assert torch.equal(greedy, draw(llama, prompts(2), do_sample=False))
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     with pytest.raises(SeedsUnusedWarning) as error:
-        llama.generate(prompts(2), custom_generate=generate, **given, **settings)
+        llama.generate(prompts(2), custom_generate=generate, **arguments, **settings)
     assert str(error.value) == f"{UNUSED} TOKENDRAW_STRICT=1 makes this warning an error."
 
 
@@ -140,10 +142,10 @@ def test_a_pipeline_takes_a_base_seed_whatever_its_batches(llama, batch_size):
         seeds=7,
     )
     out = pipe(TEXTS, do_sample=True, max_new_tokens=STEPS, **SAMPLING, return_tensors=True)
-    for text, (found,) in zip(TEXTS, out, strict=True):
+    for text, (result,) in zip(TEXTS, out, strict=True):
         ids = byte_tokenizer()(text)["input_ids"]
         alone = draw(llama, torch.tensor([ids]), seeds=[derived_seed(7, ids)], **SAMPLING)
-        assert found["generated_token_ids"][-len(alone[0]) :] == alone[0].tolist()
+        assert result["generated_token_ids"][-len(alone[0]) :] == alone[0].tolist()
 
 
 def test_a_pipeline_takes_a_callable_of_the_row(llama):
@@ -159,9 +161,9 @@ def test_a_pipeline_takes_a_callable_of_the_row(llama):
         seeds=lambda row: known[row.prompt_ids],
         return_tensors=True,
     )
-    for (prompt, seed), (found,) in zip(known.items(), out, strict=True):
+    for (prompt, seed), (result,) in zip(known.items(), out, strict=True):
         alone = draw(llama, torch.tensor([prompt]), seeds=[seed], **SAMPLING)
-        assert found["generated_token_ids"][-len(alone[0]) :] == alone[0].tolist()
+        assert result["generated_token_ids"][-len(alone[0]) :] == alone[0].tolist()
 
 
 def test_a_row_counts_as_its_index():

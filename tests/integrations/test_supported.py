@@ -1,4 +1,4 @@
-"""The range of transformers stands in one place; outside it, and where a signature differs, there is a clear error."""
+"""The range of transformers stands in a single place; other versions and signatures are a clear error."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from transformers import GenerationMixin
 
 import tokendraw_transformers
 from tokendraw_transformers import TransformersVersionError
-from tokendraw_transformers._supported import check_signatures, check_version, supported_range
+from tokendraw_transformers._versions import check_signatures, check_version, supported_range
 
 PROJECT = Path(__file__).parents[2] / "integrations" / "transformers"
 
@@ -49,7 +49,7 @@ def test_the_installed_one_has_the_signatures():
 def test_a_loop_with_other_parameters_is_refused():
     class Later(GenerationMixin):
         def _sample(self, input_ids, sampler, **model_kwargs):
-            """Take other arguments."""
+            """Have a different signature."""
 
     with pytest.raises(TransformersVersionError) as error:
         check_signatures(Later, "5.99.0")
@@ -61,7 +61,7 @@ def test_a_loop_with_other_parameters_is_refused():
     )
 
 
-def test_a_generate_without_what_is_read_from_it_is_refused():
+def test_a_generate_without_the_expected_arguments_is_refused():
     class Later(GenerationMixin):
         def generate(self, inputs, streamer):
             """Take fewer arguments."""
@@ -75,7 +75,7 @@ def test_a_generate_without_what_is_read_from_it_is_refused():
     )
 
 
-def test_a_loop_that_takes_other_tokens_is_refused(monkeypatch):
+def test_a_loop_with_another_choice_of_tokens_is_refused(monkeypatch):
     import torch
 
     from tokendraw_transformers._drawing import DrawnScores
@@ -91,14 +91,14 @@ def test_a_loop_that_takes_other_tokens_is_refused(monkeypatch):
     assert issubclass(DrawnScores, torch.Tensor)
 
 
-def test_importing_it_loads_neither_torch_nor_transformers():
+def test_importing_the_adapter_loads_neither_torch_nor_transformers():
     code = "import sys, tokendraw_transformers; print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_its_names_are_those_that_it_lists():
-    assert sorted(tokendraw_transformers._HOME_OF) == sorted(tokendraw_transformers.__all__)
+def test_all_names_the_exported_names():
+    assert sorted(tokendraw_transformers._MODULE_OF) == sorted(tokendraw_transformers.__all__)
     assert dir(tokendraw_transformers) == sorted(tokendraw_transformers.__all__)
     for name in set(tokendraw_transformers.__all__) - {"generate_batch"}:  # which has a range of its own
         assert getattr(tokendraw_transformers, name).__doc__
@@ -110,7 +110,7 @@ def test_its_names_are_those_that_it_lists():
 def test_continuous_batching_has_a_range_of_its_own(monkeypatch):
     import transformers
 
-    from tokendraw_transformers._supported import check_continuous
+    from tokendraw_transformers._versions import check_continuous
 
     monkeypatch.setattr(transformers, "__version__", "5.22.2")
     with pytest.raises(TransformersVersionError) as error:
@@ -121,8 +121,8 @@ def test_continuous_batching_has_a_range_of_its_own(monkeypatch):
     )
 
 
-def test_without_its_metadata_it_says_so(monkeypatch):
-    monkeypatch.setattr("tokendraw_transformers._supported.requires", lambda name: None)
+def test_missing_metadata_is_an_error(monkeypatch):
+    monkeypatch.setattr("tokendraw_transformers._versions.requires", lambda name: None)
     with pytest.raises(TransformersVersionError) as error:
         supported_range()
     assert str(error.value) == (

@@ -1,4 +1,4 @@
-"""What is taken from a list of prepared processors, and what stays in it."""
+"""The division of a list of prepared processors between tokendraw and transformers."""
 
 import pytest
 import torch
@@ -52,28 +52,28 @@ CASES = {
 
 @pytest.mark.parametrize(("prepared", "processors", "params", "narrowing"), CASES.values(), ids=CASES)
 def test_warpers_are_taken_from_the_end_of_the_list(prepared, processors, params, narrowing):
-    found = plan(prepared, do_sample=True)
-    assert list(found.processors) == processors
-    assert found.params == params
-    assert list(found.narrowing) == narrowing
-    assert [*found.processors, *found.recorded] == prepared
+    result = plan(prepared, do_sample=True)
+    assert list(result.processors) == processors
+    assert result.params == params
+    assert list(result.narrowing) == narrowing
+    assert [*result.processors, *result.recorded] == prepared
 
 
 def test_top_k_and_min_p_mean_the_same_in_both_orders():
-    found = plan([K, M], do_sample=True)
-    assert found.params == SamplingParams(top_k=40, min_p=0.1)
-    assert list(found.narrowing) == []
+    result = plan([K, M], do_sample=True)
+    assert result.params == SamplingParams(top_k=40, min_p=0.1)
+    assert list(result.narrowing) == []
 
 
 def test_greedy_decoding_takes_nothing():
-    found = plan([PENALTY, K], do_sample=False)
-    assert list(found.processors) == [PENALTY, K]
-    assert found.params == SamplingParams(temperature=0.0)
-    assert list(found.recorded) == []
+    result = plan([PENALTY, K], do_sample=False)
+    assert list(result.processors) == [PENALTY, K]
+    assert result.params == SamplingParams(temperature=0.0)
+    assert list(result.recorded) == []
 
 
 def kept_here(logits, **filters):
-    """[B, V] bool: what tokendraw keeps."""
+    """[B, V] bool: tokens kept by tokendraw."""
     sampler = load_sampler("native", device="cpu", logprobs_mode="processed_logprobs")
     params = [SamplingParams(logprobs=-1, **filters)] * len(logits)
     best = sampler.sample(logits, SamplingMetadata.from_params(params)).logprobs
@@ -82,13 +82,13 @@ def kept_here(logits, **filters):
 
 
 def kept_there(warper, logits):
-    """[B, V] bool: what a warper of transformers keeps."""
+    """[B, V] bool: tokens kept by a warper of transformers."""
     return warper(None, logits) > -torch.inf
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
 @pytest.mark.fast_first
-def test_without_ties_the_kept_sets_are_those_of_transformers(p):
+def test_without_ties_the_kept_sets_equal_transformers(p):
     logits = 2 * torch.randn(200, 5000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(kept_here(logits, top_p=p), kept_there(TopPLogitsWarper(p), logits))
     assert torch.equal(kept_here(logits, min_p=1 - p), kept_there(MinPLogitsWarper(1 - p), logits))

@@ -1,4 +1,4 @@
-"""Addresses, values and grids of triton-gumbel's launches from call to call, with kernels that only record arguments."""
+"""Addresses, values and grids of triton-gumbel's launches between calls, with kernels that only record arguments."""
 
 import ctypes
 import gc

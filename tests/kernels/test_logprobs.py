@@ -1,4 +1,4 @@
-"""Compares logprobs of triton-gumbel with native's in Triton's interpreter, and compiles the kernels for every target."""
+"""Compares logprobs of triton-gumbel and native in Triton's interpreter; compiles the kernels for every target."""
 
 from itertools import cycle
 

@@ -61,7 +61,7 @@ def test_masks_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_mask_writes_nothing_back_to_ids_that_are_edited_beside_those_that_it_forbids(dtype, biased):
-    """Programs have no order: reading, choosing and writing entire words would sometimes undo another program's edits."""
+    """Programs have no order: reading, choosing and writing entire words might undo another program's edits."""
     rows, vocab_size = 256, 8192
     edited = list(range(0, vocab_size, 2))
     bias = {"logit_bias": dict.fromkeys(edited[:1000], 3.0)} if biased else {}

@@ -1,4 +1,4 @@
-"""The arithmetic between steps: lengths go on by what was kept, and segments count from their own start."""
+"""The arithmetic between steps: lengths grow by the accepted tokens, and segments count from their start."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from tokendraw.paged_kv import advance, segment_query_indptr
 NAMES = ("num_computed", "query_lens", "num_logits", "num_sampled", "next_query_lens")
 
 
-def test_lengths_go_on_by_what_was_kept(device):
-    """None, one and all of three drafts stand; then comes a decode without drafts."""
+def test_lengths_grow_by_the_accepted_tokens(device):
+    """None, then one, then all of three drafts are accepted; a decode without drafts follows."""
     computed, lengths = advance(
         ints([10, 10, 10, 10], device),
         ints([4, 4, 4, 1], device),
@@ -25,7 +25,7 @@ def test_lengths_go_on_by_what_was_kept(device):
 
 
 @pytest.mark.parametrize("sampled", [0, 1, 7])
-def test_a_row_in_its_prefill_loses_nothing_whatever_is_said_of_its_tokens(device, sampled):
+def test_a_row_in_its_prefill_loses_nothing_whatever_its_token_counts(device, sampled):
     computed, lengths = advance(
         ints([512, 0], device),
         ints([256, 9], device),
@@ -38,10 +38,10 @@ def test_a_row_in_its_prefill_loses_nothing_whatever_is_said_of_its_tokens(devic
 
 
 def test_inputs_stay_and_results_are_new(device):
-    given = [ints([3, 5], device) for _ in NAMES]
-    results = advance(*given)
-    assert [tensor.tolist() for tensor in given] == [[3, 5]] * 5
-    memory = [tensor.data_ptr() for tensor in (*given, *results)]
+    inputs = [ints([3, 5], device) for _ in NAMES]
+    results = advance(*inputs)
+    assert [tensor.tolist() for tensor in inputs] == [[3, 5]] * 5
+    memory = [tensor.data_ptr() for tensor in (*inputs, *results)]
     assert len(set(memory)) == 7
 
 
@@ -58,38 +58,38 @@ def test_no_request_is_a_batch_too(device):
         (torch.ones(2, 1, dtype=torch.int32), "'{}' needs one dimension, found shape [2, 1]."),
     ],
 )
-def test_what_is_no_vector_of_int32_is_refused(at, wrong, message):
-    given = [ints([1, 2], "cpu") for _ in NAMES]
-    given[at] = wrong
+def test_anything_but_a_vector_of_int32_is_refused(at, wrong, message):
+    inputs = [ints([1, 2], "cpu") for _ in NAMES]
+    inputs[at] = wrong
     with pytest.raises(InvalidInputError) as error:
-        advance(*given)
+        advance(*inputs)
     assert str(error.value) == message.format(NAMES[at])
 
 
 @pytest.mark.parametrize("at", range(1, 5))
 def test_other_shapes_and_devices_are_refused(at):
-    given = [ints([1, 2], "cpu") for _ in NAMES]
+    inputs = [ints([1, 2], "cpu") for _ in NAMES]
     for wrong, message in (
         (ints([1], "cpu"), "'{}' needs the shape of 'num_computed', [2], found [1]."),
         (ints([1, 2], "meta"), "'{}' needs the device of 'num_computed', cpu, found meta."),
     ):
         with pytest.raises(InvalidInputError) as error:
-            advance(*given[:at], wrong, *given[at + 1 :])
+            advance(*inputs[:at], wrong, *inputs[at + 1 :])
         assert str(error.value) == message.format(NAMES[at])
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_segment_counts_from_its_own_start(device, dtype):
     indptr = torch.tensor([0, 4, 5, 9, 265], dtype=dtype, device=device)
-    found = [segment_query_indptr(indptr, first) for first in range(5)]
-    assert [segment.tolist() for segment in found] == [
+    result = [segment_query_indptr(indptr, first) for first in range(5)]
+    assert [segment.tolist() for segment in result] == [
         [0, 4, 5, 9, 265],
         [0, 1, 5, 261],
         [0, 4, 260],
         [0, 256],
         [0],
     ]
-    assert {segment.dtype for segment in found} == {dtype}
+    assert {segment.dtype for segment in result} == {dtype}
 
 
 def test_a_segment_is_a_tensor_of_its_own(device):

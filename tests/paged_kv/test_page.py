@@ -1,4 +1,4 @@
-"""docs/paged-kv.md is true: its loop runs and gives what it shows, and its table is that of ``requirements``."""
+"""docs/paged-kv.md is true: its loop runs with the printed results, and its table equals ``requirements``."""
 
 import dataclasses
 import itertools
@@ -18,15 +18,15 @@ TABLE = {
 }
 
 
-def test_its_loop_gives_what_it_shows():
+def test_the_loop_prints_the_shown_results():
     names = {}
     (source,) = pages.blocks(PAGE, "python")
     exec(source, names)
     shown = {cells[0]: cells[1] for cells in pages.rows(PAGE, 2) if re.fullmatch(r"[-\d, ]+", cells[1])}
     assert len(shown) == 7
     for expression, values in shown.items():
-        found = eval(expression.strip("`"), names).tolist()
-        assert found[: len(shown[expression].split(", "))] == [int(value) for value in values.split(", ")], (
+        result = eval(expression.strip("`"), names).tolist()
+        assert result[: len(shown[expression].split(", "))] == [int(value) for value in values.split(", ")], (
             expression
         )
     assert names["prefill_query_indptr"].tolist() == [0, 60]
@@ -34,7 +34,7 @@ def test_its_loop_gives_what_it_shows():
     assert names["prefills"] is names["prefill_buffers"]
 
 
-def test_it_says_what_each_field_of_a_plan_holds():
+def test_the_page_describes_each_field_of_a_plan():
     named = {cells[0].split("`")[1] for cells in pages.rows(PAGE, 2) if "[B" in cells[0]}
     assert named == {field.name for field in dataclasses.fields(PagedKVPlan)}
 
@@ -44,7 +44,7 @@ def test_it_says_what_each_field_of_a_plan_holds():
 def test_its_table_is_that_of_the_function(drafts, bound):
     flags = itertools.product((0, 2), (0, 2), (False, True), (False, True), (False, True), (False, True))
     for prefills, decodes, prefill_on_device, decode_on_device, dcp, causal in flags:
-        found = requirements(
+        result = requirements(
             num_prefills=prefills,
             num_decodes=decodes,
             prefill_on_device=prefill_on_device,
@@ -61,4 +61,4 @@ def test_its_table_is_that_of_the_function(drafts, bound):
         rows = [row for row in TABLE if row[:2] == kernels]
         rows = [row for row in rows if row[2] in ("any", "more" if drafts else "0")]
         (row,) = [row for row in rows if row[3] in ("any", "yes" if bound else "no")]
-        assert TABLE[row] == (found.host_seq_lens, "yes" if found.page_indices else "no")
+        assert TABLE[row] == (result.host_seq_lens, "yes" if result.page_indices else "no")

@@ -1,4 +1,4 @@
-"""A step's needs of the host: the whole table, and what is refused."""
+"""The requirements of a step on the host: the whole table, and refusals."""
 
 import itertools
 
@@ -40,7 +40,7 @@ WAYS = {
 
 
 def expected(row):
-    """The entry of one row, looked up."""
+    """The entry of a row, looked up."""
     prefills, decodes, prefill_on_device, decode_on_device, dcp, causal, speculative, bound = row
     pages = (prefill_on_device, decode_on_device) in ON_HOST[prefills > 0, decodes > 0]
     needs_lengths = {pages, dcp, not causal} != {False}
@@ -49,13 +49,13 @@ def expected(row):
 
 @pytest.mark.parametrize("row", EVERY, ids=lambda row: "".join(str(int(value)) for value in row))
 def test_the_table(row):
-    given = dict(zip((*FIELDS, "upper_bound_known"), row, strict=True))
-    needed, pages = expected(row)
-    assert requirements(**given) == Requirements(host_seq_lens=needed, page_indices=pages)
+    inputs = dict(zip((*FIELDS, "upper_bound_known"), row, strict=True))
+    expected_needs, pages = expected(row)
+    assert requirements(**inputs) == Requirements(host_seq_lens=expected_needs, page_indices=pages)
 
 
 def test_the_table_is_complete():
-    """Of 256 rows, how many need what: counted by hand from the three rules."""
+    """The number of rows with each requirement, of 256, counted by hand from the three rules."""
     found = [requirements(**dict(zip((*FIELDS, "upper_bound_known"), row, strict=True))) for row in EVERY]
     # Pages: 0 of 4 kinds of kernels without requests, 2 with one kind of them, 3 with both, times 16 others.
     assert sum(entry.page_indices for entry in found) == 16 * (0 + 2 + 2 + 3)
@@ -66,7 +66,7 @@ def test_the_table_is_complete():
 
 
 @pytest.mark.parametrize(
-    ("given", "needed"),
+    ("inputs", "expected_needs"),
     [
         # A mixed batch of a backend that takes tensors: nothing, also with drafts.
         ({"prefill_on_device": True, "decode_on_device": True, "num_speculative": 3}, ("none", False)),
@@ -90,9 +90,9 @@ def test_the_table_is_complete():
         ({"prefill_on_device": True, "decode_on_device": True, "causal": False}, ("sync", False)),
     ],
 )
-def test_what_engines_ask(given, needed):
-    found = requirements(num_prefills=2, num_decodes=30, **given)
-    assert (found.host_seq_lens, found.page_indices) == needed
+def test_requirements_of_engines(inputs, expected_needs):
+    found = requirements(num_prefills=2, num_decodes=30, **inputs)
+    assert (found.host_seq_lens, found.page_indices) == expected_needs
 
 
 def test_flags_have_defaults():
@@ -105,9 +105,9 @@ def test_flags_have_defaults():
 @pytest.mark.parametrize("name", ["num_prefills", "num_decodes", "num_speculative"])
 @pytest.mark.parametrize("found", [-1, True, 1.0, "2", None])
 def test_a_count_that_cannot_be_is_refused(name, found):
-    given = {"num_prefills": 1, "num_decodes": 1, "prefill_on_device": True, "decode_on_device": True}
+    inputs = {"num_prefills": 1, "num_decodes": 1, "prefill_on_device": True, "decode_on_device": True}
     with pytest.raises(tokendraw.InvalidParameterError) as error:
-        requirements(**given | {name: found})
+        requirements(**inputs | {name: found})
     assert str(error.value) == f"'{name}' needs an integer in [0, 2147483647], found {found!r}."
     assert isinstance(error.value, ValueError)
 
@@ -117,7 +117,7 @@ def test_a_count_that_cannot_be_is_refused(name, found):
 )
 @pytest.mark.parametrize("found", [1, "no", None])
 def test_a_flag_that_is_no_bool_is_refused(name, found):
-    given = {"num_prefills": 1, "num_decodes": 1, "prefill_on_device": True, "decode_on_device": True}
+    inputs = {"num_prefills": 1, "num_decodes": 1, "prefill_on_device": True, "decode_on_device": True}
     with pytest.raises(tokendraw.InvalidParameterError) as error:
-        requirements(**given | {name: found})
+        requirements(**inputs | {name: found})
     assert str(error.value) == f"'{name}' needs True or False, found {found!r}."

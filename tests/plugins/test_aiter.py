@@ -84,7 +84,7 @@ def test_rows_go_to_their_operators(sampler, params, expected):
 
 
 @pytest.mark.parametrize(("params", "kept"), [(TWO_FILTERS, {0, 1, 2}), (JOINT, {0, 1, 2, 3})])
-def test_the_two_orders_keep_what_they_say(sampler, params, kept):
+def test_the_two_orders_keep_their_tokens(sampler, params, kept):
     torch.manual_seed(3)
     assert set(sample(sampler, KNOWN.repeat(2000, 1), params).token_ids.tolist()) == kept
 
@@ -115,7 +115,7 @@ def test_the_largest_k_goes_beside_the_tensor(sampler, ks, expected):
 
 
 def test_without_the_largest_k_the_operator_overruns_its_scratch(sampler):
-    """The fault that the number beside the tensor is there for."""
+    """The fault behind the number beside the tensor."""
     probs, top_k = torch.softmax(gaussians(2), -1), torch.tensor([60, 60], dtype=torch.int32)
     for number, message in ((0, "60 ids in row 1 of scratch for 50 each"), (10, "of scratch for 10 each")):
         with pytest.raises(RuntimeError, match=message):
@@ -156,7 +156,7 @@ def test_more_rows_than_kernels_can_count_are_drawn_in_parts(sampler):
 
 
 @pytest.mark.parametrize("shape", [(0, 50), (3, 1)])
-def test_batches_that_leave_nothing_to_draw_launch_nothing(sampler, shape):
+def test_batches_without_a_choice_launch_nothing(sampler, shape):
     assert sample(sampler, torch.zeros(shape), TWO_FILTERS).token_ids.tolist() == [0] * shape[0]
     assert called() == []
 
@@ -215,7 +215,7 @@ def test_architecture_and_version_are_compared_before_anything_is_imported(host,
     assert {decision.name: decision.reason for decision in found.decisions}["aiter"] == reason
 
 
-def test_on_hardware_that_it_was_made_for_it_says_that_nobody_has_tested_it():
+def test_on_supported_hardware_the_plugin_says_that_it_is_untested():
     found = resolve(candidates(), MI300X, Need(), Choice())
     assert found.chosen == "aiter"
     assert found.untested == (
@@ -224,7 +224,7 @@ def test_on_hardware_that_it_was_made_for_it_says_that_nobody_has_tested_it():
     )
 
 
-def test_rows_that_it_cannot_serve_are_named():
+def test_unsupported_rows_are_named():
     found = resolve(candidates(), MI300X, Need(), Choice())
     assert found.beyond == (
         "greedy rows",
@@ -234,7 +234,7 @@ def test_rows_that_it_cannot_serve_are_named():
     )
 
 
-def test_what_it_promises_is_what_its_sources_show():
+def test_the_description_agrees_with_the_sources():
     found = INFO.operations["sample"]
     assert (found.seeding, found.greedy, found.graph_safe, found.sync_free) == ("launch", False, False, False)
     assert found.filter_orders == ("top_k_first", "joint")

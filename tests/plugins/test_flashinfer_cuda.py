@@ -1,5 +1,6 @@
-"""FlashInfer's own kernels, by every way that its version has, and its verification of drafts: on a CUDA device, where
-it is installed."""
+"""FlashInfer's kernels by every sequence of its version, and its verification of drafts, on a CUDA device with
+FlashInfer.
+"""
 
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ REQUESTS = {
     "joint": [replace(BOTH, filter_order="joint")],
     "both orders": [BOTH, replace(BOTH, filter_order="joint")],
 }
-EVERY = [(kind, place) for kind, requests in REQUESTS.items() for place in range(2)]
+SINGLE_SEQUENCES = [(kind, index) for kind, requests in REQUESTS.items() for index in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +38,22 @@ def device():
     return torch.device("cuda", torch.cuda.current_device())
 
 
-@pytest.fixture(scope="module", params=EVERY, ids=str)
-def way(request, device):
-    """A kind of batch, and a sampler that draws it by one of its ways alone."""
+@pytest.fixture(scope="module", params=SINGLE_SEQUENCES, ids=str)
+def single_sequence(request, device):
+    """A kind of batch, and a sampler restricted to a single kernel sequence."""
+    from tokendraw_flashinfer.kernel_sequences import SEQUENCES, available
     from tokendraw_flashinfer.sampler import FlashInferSampler
     from tokendraw_flashinfer.signatures import EntryPoints
-    from tokendraw_flashinfer.ways import WAYS, able
 
-    kind, place = request.param
+    kind, index = request.param
     capability = torch.cuda.get_device_capability(device)
-    offered = able(WAYS, EntryPoints.installed(), "either", capability)[kind]
-    if place >= len(offered):
-        pytest.skip(f"there are {len(offered)} ways for {kind}")
-    general = next(other for other in offered if other.is_general)
-    return kind, FlashInferSampler(device, Need(tie_rule="either"), WAYS | {kind: (offered[place], general)})
+    sequences = available(SEQUENCES, EntryPoints.installed(), "either", capability)[kind]
+    if index >= len(sequences):
+        pytest.skip(f"there are {len(sequences)} ways for {kind}")
+    general = next(other for other in sequences if other.is_general)
+    return kind, FlashInferSampler(
+        device, Need(tie_rule="either"), SEQUENCES | {kind: (sequences[index], general)}
+    )
 
 
 def metadata_of(kind, rows, device):
@@ -73,8 +76,8 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_poisoned_row_stays_in_range_and_leaves_its_mates_alone(way, name, device):
-    kind, sampler = way
+def test_a_nan_row_stays_in_range_and_leaves_its_batch_neighbours_alone(single_sequence, name, device):
+    kind, sampler = single_sequence
     size, poisoned = 32001, [1, 4]
     clean = torch.randn(9, size, generator=torch.Generator().manual_seed(1)).mul_(3).to(device)
     logits = clean.clone()
@@ -86,9 +89,9 @@ def test_a_poisoned_row_stays_in_range_and_leaves_its_mates_alone(way, name, dev
             logits[row] = PATTERNS[name]
     metadata = metadata_of(kind, 9, device)
     outputs = []
-    for given in (clean, logits):
+    for inputs in (clean, logits):
         torch.manual_seed(7)
-        outputs.append(sampler.sample(given, metadata))
+        outputs.append(sampler.sample(inputs, metadata))
     mates = [row for row in range(9) if row not in poisoned]
     assert torch.equal(outputs[0].token_ids[mates], outputs[1].token_ids[mates])
     found = outputs[1]
@@ -105,8 +108,8 @@ def test_a_poisoned_row_stays_in_range_and_leaves_its_mates_alone(way, name, dev
         assert not drawn.isnan().any()
 
 
-def test_draws_follow_the_distribution(way, device):
-    kind, sampler = way
+def test_draws_follow_the_distribution(single_sequence, device):
+    kind, sampler = single_sequence
     size, rows, calls = 1200, 8192, 24
     row = torch.randn(size, generator=torch.Generator().manual_seed(3)).mul_(2)
     logits, metadata = row.to(device).repeat(rows, 1), metadata_of(kind, rows, device)
@@ -172,7 +175,7 @@ def test_tokens_of_verifications_follow_the_target(verifier, device, case):
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize("size", [1200, 5003])
 def test_tokens_of_wide_rows_follow_the_target(verifier, device, name, size):
-    """Both algorithms of top-p: from 2048 tokens on it is another one. Drafts come from torch, without filters."""
+    """top-p has two algorithms: from 2048 tokens on FlashInfer changes over."""
     trials, params = 4096, WIDE[name]
     rng = np.random.default_rng(3)
     target, draft = (rng.normal(size=size).astype(np.float32) * 2 for _ in range(2))
@@ -193,8 +196,8 @@ def test_tokens_of_wide_rows_follow_the_target(verifier, device, name, size):
 
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize("size", [1200, 5003, 128256])
-def test_verifications_keep_what_the_reference_keeps(verifier, device, name, size):
-    """Of rows with ties at every border, beside rows that keep all; a flat row that keeps all among them."""
+def test_verifications_keep_the_tokens_of_the_reference(verifier, device, name, size):
+    """Ties lie at every border; flat rows and rows without filters are among the rows."""
     values = np.random.default_rng(4).normal(size=(6, size)).astype(np.float32).round(1)
     values[1] *= 0.01
     params = [WIDE[name], SamplingParams()] * 3
@@ -235,7 +238,7 @@ def test_equal_logits_are_accepted_a_million_times(verifier, device, name, dtype
 
 
 @pytest.mark.parametrize("bad", [0.0, -0.5, NAN, INF])
-def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, device, bad):
+def test_an_impossible_draft_is_rejected(verifier, device, bad):
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
     q = torch.tensor([bad, 0.05, 0.5, 0.45]).expand(requests, 4)
     target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
@@ -245,7 +248,7 @@ def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, device, bad):
     assert chi_square(output.token_ids[:, 0].cpu().numpy(), residual / residual.sum()) > FALSE_ALARM
 
 
-def test_a_residual_that_is_empty_gives_way_to_the_target(verifier, device):
+def test_an_empty_residual_gives_way_to_the_target(verifier, device):
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
     q = torch.from_numpy(2 * p).expand(requests, 4)
     target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
@@ -258,22 +261,22 @@ def test_a_residual_that_is_empty_gives_way_to_the_target(verifier, device):
 
 @pytest.mark.parametrize("kind", ["draft_probs", "draft_logits"])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_poisoned_row_of_a_verification_stays_in_range(verifier, device, kind, name):
-    """In the first row of the target of request 0, and of the drafts of request 1; the others stay as they are."""
+def test_a_nan_row_of_a_verification_stays_in_range(verifier, device, kind, name):
+    """NaN in the first target row of request 0 and in the drafts of request 1; other requests keep their tokens."""
     size, lists = 32001, [[5, 6], [7, 8], [9, 10]]
     target, rows = torch.from_numpy(gaussian(9, size)), torch.from_numpy(gaussian(6, size, seed=2))
     rows = rows.softmax(-1) if kind == "draft_probs" else rows
     outputs = []
     for poisoned in (False, True):
-        given = [target.clone(), rows.clone()]
-        for tensor, row in ((given[0], 0), (given[1], 2)):
+        inputs = [target.clone(), rows.clone()]
+        for tensor, row in ((inputs[0], 0), (inputs[1], 2)):
             if poisoned and isinstance(PATTERNS[name], dict):
                 for at, value in PATTERNS[name].items():
                     tensor[row, int(tensor[row].argmax()) if at == "top" else at] = value
             elif poisoned:
                 tensor[row] = PATTERNS[name]
         torch.manual_seed(7)
-        outputs.append(verify(verifier, given[0], lists, BOTH, device=device, **{kind: given[1]}))
+        outputs.append(verify(verifier, inputs[0], lists, BOTH, device=device, **{kind: inputs[1]}))
     clean, found = outputs
     assert torch.equal(clean.token_ids[2], found.token_ids[2])
     assert clean.valid.all()
@@ -281,7 +284,7 @@ def test_a_poisoned_row_of_a_verification_stays_in_range(verifier, device, kind,
     emitted = found.token_ids[steps <= found.num_accepted.unsqueeze(1)]
     assert ((emitted >= 0) & (emitted < size)).all()
     assert (found.token_ids[steps > found.num_accepted.unsqueeze(1)] == -1).all()
-    first = given[0][0]
+    first = inputs[0][0]
     assert bool(found.valid[0]) == bool(not first.isnan().any() and (first > -INF).any())
 
 

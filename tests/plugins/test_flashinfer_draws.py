@@ -23,7 +23,7 @@ from tokendraw import (
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
-from tokendraw_flashinfer import ways
+from tokendraw_flashinfer import kernel_sequences
 from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
 from tokendraw_testing import Effort, Status, Subject, check, properties
@@ -39,7 +39,7 @@ JOINT = replace(TWO_FILTERS, filter_order="joint")
 
 @pytest.fixture(scope="module", params=[OLD, NEW])
 def version(request, tmp_path_factory):
-    """A FlashInfer that is installed."""
+    """An installed FlashInfer."""
     with pytest.MonkeyPatch.context() as patch, fake_dists(tmp_path_factory.mktemp("dists"), patch) as dists:
         dists.add("flashinfer-python", request.param, modules=stand_in.SOURCES[request.param])
         yield request.param
@@ -119,7 +119,7 @@ def test_rows_of_both_orders_go_through_one_launch(sampler):
 
 
 @pytest.mark.parametrize(("params", "kept"), [(TWO_FILTERS, {0, 1, 2}), (JOINT, {0, 1, 2, 3})])
-def test_the_two_orders_keep_what_they_say(sampler, params, kept):
+def test_the_two_orders_keep_their_tokens(sampler, params, kept):
     assert set(tokens_of(sampler, KNOWN, params).tolist()) == kept
 
 
@@ -130,25 +130,30 @@ def test_each_row_keeps_its_own_order_in_a_batch_of_both(sampler):
 
 
 @pytest.mark.parametrize("kind", ["top_k", "top_k_first", "joint", "min_p"])
-def test_every_way_of_a_kind_keeps_the_same_tokens(version, kind):
+def test_every_sequence_of_a_kind_keeps_the_same_tokens(version, kind):
     params = {
         "top_k": SamplingParams(top_k=3),
         "top_k_first": TWO_FILTERS,
         "joint": JOINT,
         "min_p": SamplingParams(min_p=0.5),
     }[kind]
-    offered = ways.able(ways.WAYS, EntryPoints.installed(), "either")[kind]
-    assert len(offered) == (1 if kind.startswith("top_k") and version == OLD else 2)
+    sequences = kernel_sequences.available(kernel_sequences.SEQUENCES, EntryPoints.installed(), "either")[
+        kind
+    ]
+    assert len(sequences) == (1 if kind.startswith("top_k") and version == OLD else 2)
     found = {}
-    for way in offered:
-        alone = FlashInferSampler(CPU, EITHER, ways.WAYS | {kind: (way, *offered)})
-        assert alone.way(metadata_of(params, 1), len(KNOWN)) is way
-        found[way.name] = set(tokens_of(alone, KNOWN, params).tolist())
+    for sequence in sequences:
+        single = FlashInferSampler(CPU, EITHER, kernel_sequences.SEQUENCES | {kind: (sequence, *sequences)})
+        assert single.sequence(metadata_of(params, 1), len(KNOWN)) is sequence
+        found[sequence.name] = set(tokens_of(single, KNOWN, params).tolist())
     assert len(set(map(frozenset, found.values()))) == 1, found
 
 
-def test_a_way_is_named_by_its_steps():
-    names = {kind: [way.name for way in offered] for kind, offered in ways.WAYS.items()}
+def test_a_sequence_is_named_by_its_steps():
+    names = {
+        kind: [sequence.name for sequence in sequences]
+        for kind, sequences in kernel_sequences.SEQUENCES.items()
+    }
     fused = "cake_sampling.top_k_top_p_sampling_from_probs"
     in_two = "top_k_renorm_probs, top_p_sampling_from_probs"
     assert names == {
@@ -162,14 +167,16 @@ def test_a_way_is_named_by_its_steps():
     }
 
 
-def test_kernels_never_see_a_filter_that_is_off_as_a_number_out_of_range(sampler):
+def test_kernels_see_a_disabled_filter_as_a_number_in_range(sampler):
     metadata = SamplingMetadata(
         top_k=torch.tensor([0, -1, 2**40, 3]), top_p=torch.tensor([NAN, 1.0, 0.0, 0.5], dtype=torch.float64)
     )
     output = sampler.sample(gaussians(4), metadata)
-    given = dict(stand_in.CALLS)
-    assert given["top_k_renorm_probs"]["top_k"].tolist() == [V, V, V, 3]
-    assert given["top_p_sampling_from_probs"]["top_p"].tolist() == pytest.approx([2.0, 2.0, 1e-30, 0.5])
+    arguments_by_name = dict(stand_in.CALLS)
+    assert arguments_by_name["top_k_renorm_probs"]["top_k"].tolist() == [V, V, V, 3]
+    assert arguments_by_name["top_p_sampling_from_probs"]["top_p"].tolist() == pytest.approx(
+        [2.0, 2.0, 1e-30, 0.5]
+    )
     assert output.valid.all()
     assert output.token_ids[2] == gaussians(4)[2].argmax()
 
@@ -203,7 +210,7 @@ def test_more_rows_than_kernels_can_count_are_drawn_in_parts_with_noise_of_their
 
 @pytest.mark.parametrize("name", POISON)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_poisoned_row_is_told_of_and_its_mates_are_not(sampler, name, kind):
+def test_a_nan_row_is_invalid_and_its_batch_neighbours_are_valid(sampler, name, kind):
     logits = gaussians(3)
     logits[1] = POISON[name]
     output = sampler.sample(logits, metadata_of(KINDS[kind][0], 3))
@@ -221,18 +228,22 @@ def test_the_valid_flag_of_the_kernel_counts_too(sampler, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(0, 50), (3, 1)])
-def test_batches_that_leave_nothing_to_draw_launch_nothing(sampler, shape):
+def test_batches_without_a_choice_launch_nothing(sampler, shape):
     output = sampler.sample(torch.zeros(shape), metadata_of(TWO_FILTERS, shape[0]))
     assert (output.token_ids.tolist(), output.valid.tolist()) == ([0] * shape[0], [True] * shape[0])
     assert called() == []
 
 
-def test_building_calls_every_way_once_so_that_no_request_compiles(version):
+def test_building_calls_every_sequence_once_so_requests_compile_nothing(version):
     FlashInferSampler(CPU, EITHER)
-    offered = {
-        way for kind in ways.able(ways.WAYS, EntryPoints.installed(), "either").values() for way in kind
+    sequences = {
+        sequence
+        for kind in kernel_sequences.available(
+            kernel_sequences.SEQUENCES, EntryPoints.installed(), "either"
+        ).values()
+        for sequence in kind
     }
-    assert called().count("softmax") == len(offered)
+    assert called().count("softmax") == len(sequences)
     assert ("fused" in called()) == (version == NEW)
 
 
@@ -240,7 +251,9 @@ def test_the_fused_sampler_draws_where_it_can_and_ties_do_not_matter(either, ver
     metadata = metadata_of(SamplingParams(top_k=50, top_p=0.9), 2)
     either.sample(gaussians(2), metadata)
     assert called()[1] == ("fused" if version == NEW else "top_k_renorm_probs")
-    assert either.way(metadata, V) is (ways.FUSED if version == NEW else ways.TOP_K_RENORM_TOP_P)
+    assert either.sequence(metadata, V) is (
+        kernel_sequences.FUSED if version == NEW else kernel_sequences.TOP_K_RENORM_TOP_P
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,12 +269,14 @@ def test_the_fused_sampler_draws_where_it_can_and_ties_do_not_matter(either, ver
     ],
 )
 def test_the_fused_sampler_is_passed_over_where(either, params, capturing, vocab_size):
-    assert either.way(metadata_of(params, 2), vocab_size, capturing=capturing) is not ways.FUSED
+    assert (
+        either.sequence(metadata_of(params, 2), vocab_size, capturing=capturing) is not kernel_sequences.FUSED
+    )
 
 
 def test_the_fused_sampler_is_passed_over_where_the_largest_k_is_unknown(either):
     ready = SamplingMetadata(top_k=torch.tensor([5, 5]), facts=BatchFacts(all_top_k=True))
-    assert either.way(ready, 5000) is not ways.FUSED
+    assert either.sequence(ready, 5000) is not kernel_sequences.FUSED
 
 
 def test_without_leave_ties_are_kept_whatever_the_batch(sampler):
@@ -274,14 +289,16 @@ def test_the_fused_sampler_keeps_k_of_the_tied_tokens(either, version):
     assert found == (set(range(5)) if version == NEW else set(range(50)))
 
 
-def test_fused_ways_need_a_device_that_runs_them():
+def test_fused_sequences_need_a_supported_device():
     class Everything:
-        def lacking(self, *steps):
+        def unsupported(self, *steps):
             return None
 
     for capability, expected in (((8, 9), False), ((9, 0), True), (None, True)):
-        offered = ways.able(ways.WAYS, Everything(), "either", capability)["top_k"]
-        assert (ways.FUSED in offered) == expected
+        sequences = kernel_sequences.available(
+            kernel_sequences.SEQUENCES, Everything(), "either", capability
+        )["top_k"]
+        assert (kernel_sequences.FUSED in sequences) == expected
 
 
 def test_an_upstream_without_the_least_entry_points_is_refused(monkeypatch):
@@ -311,7 +328,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
     assert isinstance(backend, FlashInferSampler)
 
 
-def test_on_a_machine_without_an_nvidia_gpu_asking_for_it_is_an_error(tmp_path, monkeypatch):
+def test_requesting_flashinfer_without_an_nvidia_gpu_is_an_error(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
         with pytest.raises(SamplerUnavailableError) as error:

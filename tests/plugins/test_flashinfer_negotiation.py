@@ -1,4 +1,4 @@
-"""What the FlashInfer plugin says before anything is built: what the installed version can do, why it cannot run."""
+"""The FlashInfer plugin before a build: the capabilities of the installed version, and why it cannot run."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_both_tested_versions_offer_everything(dists, version):
     )
 
 
-def test_what_a_version_lacks_is_drawn_another_way_or_not_offered_whatever_its_number(dists):
+def test_a_missing_entry_point_is_replaced_or_not_offered_whatever_the_version_number(dists):
     source = stand_in.SOURCES[NEW]["flashinfer.sampling"]
     less = source.replace("def min_p_sampling_from_probs", "def other").replace(
         "filter_apply_order=", "order="
@@ -84,7 +84,7 @@ def test_parameters_count_not_names_alone(dists):
     )
 
 
-def test_an_upstream_without_its_source_is_told_of(dists):
+def test_an_upstream_without_its_source_is_unavailable_for_this_reason(dists):
     folder = install_flashinfer(dists, modules={"other": ""})
     assert probe() == (
         f"needs flashinfer.sampling.softmax, found no source in {str(folder / 'flashinfer')!r}; "
@@ -92,7 +92,7 @@ def test_an_upstream_without_its_source_is_told_of(dists):
     )
 
 
-def test_a_source_that_cannot_be_parsed_is_none(dists):
+def test_an_unparsable_source_counts_as_missing(dists):
     install_flashinfer(dists, modules={"flashinfer": "", "flashinfer.sampling": "def softmax(:"})
     assert EntryPoints.installed().parameters == {}
 
@@ -150,7 +150,7 @@ def test_probing_reads_nothing_of_other_distributions_and_looks_for_none_of_the_
     assert len(looked_at) < 100
 
 
-def test_a_listed_module_that_is_gone_is_none(dists):
+def test_a_listed_but_deleted_module_counts_as_missing(dists):
     install_flashinfer(dists)
     folder = add_jit_cache(dists, NEW)
     (folder / "flashinfer_jit_cache/jit_cache/sampling/sampling.so").unlink()
@@ -192,7 +192,7 @@ def test_a_jit_cache_of_another_version_is_not(dists, monkeypatch):
     assert probe() is None
 
 
-def test_what_was_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists):
+def test_a_module_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists):
     install_flashinfer(dists)
     cached = dists.folder / "workspace/.cache/flashinfer" / NEW / "90a/cached_ops/sampling/sampling.so"
     write(cached)
@@ -204,7 +204,7 @@ def test_what_was_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists)
     assert probe(A100) == f"{NEEDED}no nvcc and no C++ compiler{ADVICE}"
 
 
-def test_with_compilers_the_module_is_built_unless_that_is_forbidden(dists, monkeypatch):
+def test_with_compilers_the_module_is_built_unless_the_jit_is_disabled(dists, monkeypatch):
     install_flashinfer(dists)
     add_tools(dists, "ninja", "c++", "nvcc")
     assert probe() is None
@@ -243,7 +243,7 @@ def test_compute_capability_12_with_an_old_toolkit_gets_the_real_reason(dists, c
     assert probe(host) == expected
 
 
-def test_targets_that_the_user_names_are_taken_as_they_are(dists, monkeypatch):
+def test_targets_named_by_the_user_are_taken_as_they_are(dists, monkeypatch):
     folder = install_flashinfer(dists)
     write(folder / "flashinfer/data/aot/sampling/sampling.so")
     add_tools(dists, "nvcc")
@@ -266,7 +266,7 @@ def candidate(**facts):
         (RTX5090, None),
     ],
 )
-def test_machines_are_told_apart_by_what_the_plugin_declares(host, reason):
+def test_machines_are_admitted_by_the_declared_capabilities(host, reason):
     native = Candidate(name="native", state=State.LOADED, info=replace_native())
     found = resolve([candidate(upstream_version=NEW), native], host, Need(), Choice())
     reasons = {decision.name: decision.reason for decision in found.decisions}
@@ -297,7 +297,7 @@ def test_triton_gumbel_goes_first_where_both_can_run():
 
 
 @pytest.mark.slow
-def test_installed_without_flashinfer_it_is_listed_and_everything_else_works(tmp_path):
+def test_without_flashinfer_the_plugin_is_listed_and_everything_else_works(tmp_path):
     for project in ("core", "plugins/native", "plugins/flashinfer", "plugins/aiter"):
         install(ROOT / project, tmp_path)
     listed = run_with(tmp_path, "tokendraw", "list")

@@ -1,4 +1,4 @@
-"""FlashInfer's own packing functions on a CUDA device of compute capability 9.0, where it is installed.
+"""FlashInfer's packing functions on a CUDA device of compute capability 9.0 with FlashInfer.
 
 Their module is a whole GEMM of more than 150 files. What packs is one of these, and a function of another: a module is
 made of them alone, in a minute, and FlashInfer's own functions load it in the place of theirs.
@@ -77,14 +77,14 @@ def random_bytes(*shape, device):
     return torch.randint(256, shape, dtype=torch.uint8, device=device, generator=generator)
 
 
-def test_the_source_says_what_the_function_does(packing, packer):
+def test_the_source_agrees_with_the_function(packing, packer):
     assert packing.is_read
     assert packing.layout == layout_of_flashinfer()
     assert (packer.name, packer.resolution.companion) == ("flashinfer", "native")
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_it_packs_bit_for_bit_as_native_does(packer, native, packing, device, shape):
+def test_packing_equals_native_bit_for_bit(packer, native, packing, device, shape):
     experts, rows, columns = shape
     weights = random_bytes(experts, rows, columns // 2, device=device)
     for name in packing.formats:
@@ -109,7 +109,7 @@ def test_weights_at_an_odd_address_are_packed_too(packer, native, packing, devic
     assert torch.equal(packed, native.pack_weights(odd.clone(), format="int4", layout=packing.layout))
 
 
-def test_it_packs_on_the_current_stream_without_waiting(packer, native, packing, device):
+def test_packing_runs_on_the_current_stream_without_waiting(packer, native, packing, device):
     weights = random_bytes(2, 512, 512, device=device)
     needed = native.pack_weights(weights, format="fp4", layout=packing.layout)
     late, stream = torch.zeros_like(weights), torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""What the FlashInfer plugin packs: what it reads from the installed version, who serves what, and how it calls."""
+"""Packing by the FlashInfer plugin: reading the installed version, negotiation, and calls."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def dists(tmp_path, monkeypatch):
 
 
 def install(dists, layout="v2", version="0.7.2.post1", **modules):
-    """Install a version, with the modules of a layout and others in place of them."""
+    """Install a version with the modules of a layout, some of them replaced."""
     named = {f"flashinfer.{name}": source for name, source in modules.items()}
     return dists.add(
         "flashinfer-python", version, modules={"flashinfer": ""} | stand_in.MODULES[layout] | named
@@ -49,7 +49,7 @@ def install(dists, layout="v2", version="0.7.2.post1", **modules):
 
 
 def changed(old, new):
-    """The module that defines the functions of v2, with other words."""
+    """The module of v2's functions, edited."""
     source = stand_in.MODULES["v2"]["flashinfer.fused_moe.prepare"]
     assert old in source
     return {"fused_moe.prepare": source.replace(old, new)}
@@ -82,7 +82,7 @@ def test_without_a_source_the_version_decides(dists, layout, version):
     ],
 )
 @pytest.mark.parametrize(("layout", "version"), RELEASES.items())
-def test_a_source_that_is_not_understood_leaves_it_to_the_version(dists, layout, version, result):
+def test_behind_an_unknown_source_the_version_number_decides(dists, layout, version, result):
     source = changed("folded.contiguous().reshape(experts, rows // 64, groups // 4, 16, 16)", result)
     install(dists, "v2", version, **source)
     assert Packing.installed() == Packing(layout, FORMATS.get(layout, ()), is_read=False)
@@ -95,7 +95,7 @@ def test_a_source_that_is_not_understood_leaves_it_to_the_version(dists, layout,
         ('{"fp4": 1, "fp4_fp8": 2, "int4": 0}', "dict(fp4=1)", ("fp4", "int4", "fp4_fp8")),
     ],
 )
-def test_a_format_that_the_source_does_not_number_is_not_offered(dists, old, new, formats):
+def test_a_format_missing_from_the_source_is_not_offered(dists, old, new, formats):
     install(dists, **changed(old, new))
     assert Packing.installed() == replace(V2, formats=formats)
 
@@ -114,7 +114,7 @@ def test_reading_imports_nothing(dists):
     assert not {name for name in set(sys.modules) - before if name.startswith("flashinfer")}
 
 
-def test_a_description_loads_of_packing_what_describes_it_alone():
+def test_a_description_loads_no_packer():
     code = "import sys, tokendraw_flashinfer; tokendraw_flashinfer.plugin.tokendraw_describe()\n"
     code += "print('tokendraw.sm90_w4' in sys.modules)"
     environ = os.environ | {"PYTHONPATH": str(Path(tokendraw_flashinfer.__file__).parents[1])}
@@ -128,7 +128,7 @@ def test_a_description_loads_of_packing_what_describes_it_alone():
 
 
 def decided(dists, host=H100):
-    """The resolution on a machine, with native beside it."""
+    """The resolution on a machine among FlashInfer and native."""
     for name in ("flashinfer", "native"):
         dists.add(f"tokendraw-{name}", "0.1.0", plugins={name: f"tokendraw_{name}:plugin"})
     plugins = [c for c in gather(host, Choice()).plugins if c.name in ("flashinfer", "native")]
@@ -141,7 +141,7 @@ def reason(resolution):
 
 
 @pytest.mark.parametrize(
-    ("layout", "version", "words", "beyond"),
+    ("layout", "version", "words", "unsupported"),
     [
         ("v1", "0.6.17", "packs layout v1", ("the layout v2", "the format fp4_fp8", "unpacking")),
         ("v2", "0.6.18", "packs layout v2", ("the layout v1", "unpacking")),
@@ -149,19 +149,19 @@ def reason(resolution):
         ("v2", "0.6.9", "packs layout v2 by its files", ("the layout v1", "unpacking")),
     ],
 )
-def test_native_serves_what_the_installed_version_does_not(dists, layout, version, words, beyond):
+def test_native_serves_the_other_layout_and_formats(dists, layout, version, words, unsupported):
     folder = install(dists, layout, version)
     write(folder / "flashinfer/data/aot/fused_moe_90/fused_moe_90.so")
     resolution = decided(dists)
     assert (resolution.chosen, resolution.companion) == ("flashinfer", "native")
     assert reason(resolution) == f"best available, priority 40; flashinfer-python {version} {words}"
-    assert resolution.beyond == beyond
+    assert resolution.beyond == unsupported
 
 
 @pytest.mark.parametrize(
     ("layout", "version", "seen"), [(None, "0.6.9", ""), (None, "0.6.17", " by its files")]
 )
-def test_a_version_that_packs_nothing_is_passed_over(dists, layout, version, seen):
+def test_a_version_without_packing_is_passed_over(dists, layout, version, seen):
     install(dists, layout, version)
     resolution = decided(dists)
     assert resolution.chosen == "native"
@@ -187,7 +187,7 @@ AGAIN = ": weights that were packed in the other layout have to be packed again"
         ("v2", "0.6.18", None),
     ],
 )
-def test_doctor_says_that_another_layout_needs_weights_to_be_packed_again(dists, layout, version, words):
+def test_doctor_says_that_weights_of_another_layout_need_packing_again(dists, layout, version, words):
     install(dists, layout, version)
     dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
     (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
@@ -240,7 +240,7 @@ def test_a_jit_cache_of_another_version_is_not(dists):
     assert probe() == f"{NEEDED}none, and flashinfer-jit-cache 0.7.1 of another version{ADVICE}"
 
 
-def test_what_was_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists, monkeypatch):
+def test_a_module_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists, monkeypatch):
     install(dists)
     write(
         dists.folder / "workspace/.cache/flashinfer/0.7.2.post1/90a/cached_ops/fused_moe_90/fused_moe_90.so"
@@ -257,7 +257,7 @@ def test_what_was_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists,
     ("source", "module"),
     [('module_name = "fused_moe_90_h20_prebuilt_d"', "fused_moe_90_h20_prebuilt_d"), ("", "fused_moe_90")],
 )
-def test_an_h20_has_a_module_of_its_own_where_the_source_says_so(dists, source, module):
+def test_an_h20_has_a_separate_module_if_the_source_names_it(dists, source, module):
     folder = install(dists)
     write(folder / "flashinfer/jit/fused_moe.py", source)
     write(folder / f"flashinfer/data/aot/{module}/{module}.so")
@@ -268,7 +268,7 @@ def test_an_h20_has_a_module_of_its_own_where_the_source_says_so(dists, source, 
 # Calls
 
 
-def test_a_version_that_cannot_be_imported_is_not_built(dists):
+def test_an_unimportable_version_is_not_built(dists):
     install(dists, fused_moe="raise OSError('libcudart.so.13: cannot open')")
     with pytest.raises(PluginError) as refused:
         FlashInferPacker()
@@ -278,7 +278,7 @@ def test_a_version_that_cannot_be_imported_is_not_built(dists):
     )
 
 
-def test_what_the_function_does_beats_what_its_source_says(dists):
+def test_the_function_overrules_its_source(dists):
     install(
         dists,
         **changed(
@@ -296,7 +296,7 @@ def test_what_the_function_does_beats_what_its_source_says(dists):
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_it_packs_as_native_does(dists, layout):
+def test_packing_equals_native(dists, layout):
     install(dists, layout)
     packer, native = FlashInferPacker(), tokendraw.load("pack_sm90_w4", "native", device="cpu")
     weights, scales = (torch.randint(256, (2, 128, size), dtype=torch.uint8) for size in (128, 8))
@@ -317,7 +317,7 @@ def test_weights_at_an_odd_address_are_copied_first(dists):
     assert torch.equal(packed, stand_in.pack(odd.clone(), 0, "v2"))
 
 
-def test_an_expert_that_the_kernels_cannot_count_is_refused(dists):
+def test_an_expert_too_large_for_the_kernels_is_refused(dists):
     install(dists)
     with pytest.raises(PluginError) as refused:
         FlashInferPacker().pack_weights(
@@ -327,21 +327,21 @@ def test_an_expert_that_the_kernels_cannot_count_is_refused(dists):
 
 
 @pytest.mark.parametrize(
-    ("layout", "asked", "words"),
+    ("layout", "requested", "words"),
     [
         ("v1", {"format": "fp4", "layout": "v2"}, "needs fp4, int4 in v1, found fp4 in v2"),
         ("v1", {"format": "fp4_fp8", "layout": "v1"}, "needs fp4, int4 in v1, found fp4_fp8 in v1"),
     ],
 )
-def test_what_it_does_not_advertise_is_refused(dists, layout, asked, words):
+def test_unadvertised_layouts_and_formats_are_refused(dists, layout, requested, words):
     install(dists, layout)
     with pytest.raises(PluginError) as refused:
-        FlashInferPacker().pack_weights(torch.zeros(1, 64, 64, dtype=torch.uint8), **asked)
+        FlashInferPacker().pack_weights(torch.zeros(1, 64, 64, dtype=torch.uint8), **requested)
     assert str(refused.value) == words
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_the_kit_passes_in_what_it_advertises(dists, layout):
+def test_the_kit_passes_for_the_advertised_layout(dists, layout):
     install(dists, layout)
     offered = tokendraw_flashinfer.packing_capabilities(Packing.installed())
     subject = Subject(
@@ -366,7 +366,7 @@ def test_the_kit_passes_in_what_it_advertises(dists, layout):
 
 @pytest.fixture
 def packers(dists, monkeypatch):
-    """Loads the plugin's packer as if its kernels ran on a CPU, with native beside it."""
+    """Loads the plugin's packer as if its kernels ran on a CPU, with native as the alternative."""
     offered = tokendraw_flashinfer.packing_capabilities
     anywhere = {"device_types": None, "compute_capability": None}
     monkeypatch.setattr(
@@ -395,7 +395,7 @@ def test_calls_in_the_other_layout_and_the_way_back_go_to_native(packers, layout
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_the_layout_upstream_is_that_of_the_installed_version(packers, layout):
+def test_the_layout_upstream_is_the_layout_of_the_installed_version(packers, layout):
     packer = packers(layout)
     weights = torch.randint(256, (2, 64, 64), dtype=torch.uint8)
     stand_in.CALLS.clear()
@@ -404,7 +404,7 @@ def test_the_layout_upstream_is_that_of_the_installed_version(packers, layout):
     assert torch.equal(packer.unpack_weights(packed, format="fp4", layout=layout), weights)
 
 
-def test_the_layout_upstream_needs_a_version_that_packs(dists):
+def test_the_layout_upstream_needs_a_version_with_packing(dists):
     install(dists, None)
     native = tokendraw.load("pack_sm90_w4", "native", device="cpu")
     with pytest.raises(InvalidParameterError) as refused:

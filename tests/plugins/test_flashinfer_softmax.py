@@ -11,7 +11,7 @@ from tokendraw_flashinfer import sampler, softmax
 
 
 @pytest.mark.slow
-def test_it_agrees_with_torch_whatever_the_rows_hold():
+def test_the_kernel_agrees_with_torch_for_any_rows():
     found = triton_on_a_cpu.interpreted("triton_softmax.py")
     assert found["wrong"] == []
     assert found["compared"] > 100
@@ -20,7 +20,7 @@ def test_it_agrees_with_torch_whatever_the_rows_hold():
 @pytest.mark.parametrize("temperature", ["*fp32", None])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("target", [t for t in triton_on_a_cpu.TARGETS if t.startswith("sm_")])
-def test_it_compiles_for_every_nvidia_target(target, dtype, temperature):
+def test_the_kernel_compiles_for_every_nvidia_target(target, dtype, temperature):
     types = {"logits": f"*{dtype}", "probs": "*fp32", "valid": "*i1", "row_stride": "i64"}
     constants = {"vocab_size": 128256, "BLOCK": softmax.configuration(1000, 4 if dtype == "fp32" else 2)[0]}
     if temperature:

@@ -50,7 +50,7 @@ FILTERS = {
 
 @pytest.fixture(scope="module", params=[OLD, NEW])
 def version(request, tmp_path_factory):
-    """A FlashInfer that is installed."""
+    """An installed FlashInfer."""
     with pytest.MonkeyPatch.context() as patch, fake_dists(tmp_path_factory.mktemp("dists"), patch) as dists:
         dists.add("flashinfer-python", request.param, modules=stand_in.SOURCES[request.param])
         yield request.param
@@ -88,16 +88,17 @@ CASES = {
 @pytest.mark.fast_first
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_follow_the_target(verifier, version, case):
-    """Chi-square of every token, of the first two together and of the drafts accepted in a row, and the rate at which
-    the first one is."""
+    """Chi-square of every token, of the first two together and of the number of accepted drafts, and the acceptance
+    rate of the first draft.
+    """
     found = run(CASES[case], verifier, TRIALS if version == NEW else TRIALS // 10)
     assert faults(CASES[case], found) == []
 
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("name", FILTERS)
-def test_filters_are_those_of_the_target_alone_where_probabilities_are_given(verifier, name):
-    """The first two tokens together, of drafts that another sampler drew, without any filter."""
+def test_with_given_probabilities_only_the_target_is_filtered(verifier, name):
+    """The first two tokens together, of unfiltered drafts from another sampler."""
     params, trials = FILTERS[name], 100_000
     q = softmax(NEAR_EIGHT)
     ids = np.random.default_rng(2).choice(8, size=(trials, 1), p=q)
@@ -123,8 +124,8 @@ def test_filters_are_those_of_the_target_alone_where_probabilities_are_given(ver
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("size", [40, 3000])
 @pytest.mark.fast_first
-def test_what_is_verified_is_what_the_native_sampler_keeps(verifier, name, size):
-    """Rows with ties at every border, in a batch with rows that keep all."""
+def test_the_target_distribution_keeps_the_tokens_of_native(verifier, name, size):
+    """Rows with ties at every border, in a batch with unfiltered rows."""
     values = np.random.default_rng(4).normal(size=(6, size)).astype(np.float32).round(1)
     params = [FILTERS[name], SamplingParams()] * 3
     metadata = SamplingMetadata.from_params(params)
@@ -136,7 +137,7 @@ def test_what_is_verified_is_what_the_native_sampler_keeps(verifier, name, size)
     assert valid.all()
 
 
-def test_both_orders_stand_in_one_batch(verifier):
+def test_a_batch_may_mix_both_orders(verifier):
     known = np.log([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).astype(np.float32)
     first = SamplingParams(top_k=4, top_p=0.82)
     params = [first, replace(first, filter_order="joint")] * 1000
@@ -158,7 +159,7 @@ def test_both_orders_stand_in_one_batch(verifier):
         (ALL, ["top_k_renorm_probs", "top_p_renorm_probs"]),
     ],
 )
-def test_what_is_called(verifier, params, expected):
+def test_entry_points_by_filter(verifier, params, expected):
     target, rows = gaussian(6), gaussian(4)
     verify(verifier, target, [[1, 2], [3, 4]], params, draft_probs=softmax(rows))
     assert called() == ["softmax", *expected, "chain_speculative_sampling", "sampling_from_probs"]
@@ -167,8 +168,8 @@ def test_what_is_called(verifier, params, expected):
     assert called() == ["softmax", *expected] * 2 + ["chain_speculative_sampling", "sampling_from_probs"]
 
 
-def test_every_launch_has_noise_of_its_own_from_the_generator_of_torch(verifier):
-    """As tensors, which a CUDA graph reads anew: numbers would stay in it."""
+def test_every_launch_has_fresh_noise_from_the_generator_of_torch(verifier):
+    """Seeds are tensors: a CUDA graph reads tensors anew, and would keep numbers."""
 
     def seeds():
         stand_in.CALLS.clear()
@@ -176,9 +177,9 @@ def test_every_launch_has_noise_of_its_own_from_the_generator_of_torch(verifier)
         for _ in range(2):
             verifier.sample(torch.zeros(2, 50), SamplingMetadata(), draft=True)
             verify(verifier, torch.zeros(4, 50), [[1], [2]], SamplingParams(), draft_probs=q)
-        given = [arguments["seed"] for _, arguments in stand_in.CALLS if "seed" in arguments]
-        assert all(isinstance(seed, torch.Tensor) for seed in given)
-        return [int(seed) for seed in given]
+        inputs = [arguments["seed"] for _, arguments in stand_in.CALLS if "seed" in arguments]
+        assert all(isinstance(seed, torch.Tensor) for seed in inputs)
+        return [int(seed) for seed in inputs]
 
     torch.manual_seed(1)
     first = seeds()
@@ -191,12 +192,12 @@ def test_every_launch_has_noise_of_its_own_from_the_generator_of_torch(verifier)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_shapes_dtypes_and_padding(verifier, kind, padded, dtype):
-    """Of a target and drafts with any stride; neither they nor the ids are modified."""
+    """Target and drafts may have any stride; the call modifies no input."""
     target = torch.from_numpy(gaussian(12, 50)).to(dtype)
-    given = torch.from_numpy(gaussian(9, 50, seed=2)).to(dtype)
+    inputs = torch.from_numpy(gaussian(9, 50, seed=2)).to(dtype)
     if kind == "draft_probs":
-        given = given.softmax(-1)
-    storage = torch.nn.functional.pad(given, (0, 7))
+        inputs = inputs.softmax(-1)
+    storage = torch.nn.functional.pad(inputs, (0, 7))
     ids = torch.arange(9).view(3, 3) if padded else torch.arange(9)
     drafts = Drafts.from_counts(ids, [3] * 3, **{kind: storage[:, :50]})
     before = [tensor.clone() for tensor in (target, storage, ids)]
@@ -212,10 +213,10 @@ def test_shapes_dtypes_and_padding(verifier, kind, padded, dtype):
         assert torch.equal(tensor, copy)
 
 
-def test_probabilities_that_begin_between_two_loads_are_moved(verifier):
+def test_unaligned_probabilities_are_copied(verifier):
     storage = torch.full((1 + 4 * 8,), 1 / 8)
-    given = storage[1:].view(4, 8)
-    verify(verifier, gaussian(6, 8), [[1, 2], [3, 4]], SamplingParams(), draft_probs=given)
+    inputs = storage[1:].view(4, 8)
+    verify(verifier, gaussian(6, 8), [[1, 2], [3, 4]], SamplingParams(), draft_probs=inputs)
     (arguments,) = [found for name, found in stand_in.CALLS if name == "chain_speculative_sampling"]
     assert arguments["draft_probs"].data_ptr() % 16 == 0
 
@@ -245,7 +246,7 @@ def test_rows_behind_the_last_request_are_ignored(verifier):
 
 @pytest.mark.parametrize("max_elements", [8 * 3 * 2, 1])
 def test_more_than_kernels_can_count_is_verified_in_parts(version, max_elements):
-    """Each part with noise of its own, and each request with the parameters that are its own."""
+    """Each part has fresh noise, and each request its parameters."""
     verifier = FlashInferVerifier(CPU, Need(), max_elements=max_elements)
     stand_in.CALLS.clear()
     target = gaussian(15, 8)
@@ -260,7 +261,7 @@ def test_more_than_kernels_can_count_is_verified_in_parts(version, max_elements)
     assert output.token_ids[1::2].tolist() == best[1::2].tolist()
 
 
-def test_a_grid_takes_no_more_rows_than_it_has_room_for(verifier):
+def test_a_grid_takes_at_most_its_limit_of_rows(verifier):
     """65535 rows of the target, 3 a request."""
     requests = 21_900
     drafts = Drafts.from_counts(
@@ -295,8 +296,8 @@ def test_equal_distributions_are_accepted_even_if_u_is_1(verifier, kind, params,
 
 @pytest.mark.parametrize("bad", [0.0, -0.5, NAN, INF, -INF])
 @pytest.mark.fast_first
-def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, bad):
-    """What follows comes from the residual all the same, the rejected token among the others."""
+def test_an_impossible_draft_is_rejected(verifier, bad):
+    """The next token comes from the residual all the same, the rejected token included."""
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
     q = torch.tensor([bad, 0.05, 0.5, 0.45]).expand(requests, 4)
     target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
@@ -308,7 +309,7 @@ def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, bad):
 
 
 @pytest.mark.fast_first
-def test_what_is_no_probability_counts_as_0_in_a_residual(verifier):
+def test_an_invalid_probability_counts_as_0_in_a_residual(verifier):
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
     q = torch.tensor([0.8, NAN, -2.0, INF]).expand(requests, 4)
     target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
@@ -321,8 +322,8 @@ def test_what_is_no_probability_counts_as_0_in_a_residual(verifier):
 
 
 @pytest.mark.fast_first
-def test_a_residual_that_is_empty_gives_way_to_the_target(verifier):
-    """q is more than p everywhere, as where it was summed up in a half."""
+def test_an_empty_residual_gives_way_to_the_target(verifier):
+    """q exceeds p everywhere, as after a sum in float16."""
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
     q = torch.from_numpy(2 * p).expand(requests, 4)
     target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
@@ -336,7 +337,7 @@ def test_a_residual_that_is_empty_gives_way_to_the_target(verifier):
 
 @pytest.mark.parametrize("outside", [-1, 50, 2**31 - 1, -(2**63)])
 def test_an_id_outside_the_vocabulary_is_rejected_and_reads_nothing(verifier, outside):
-    """Though such batches are not advertised: a caller may have promised that there are none."""
+    """The plugin does not advertise such batches, but a caller may have promised that there are none."""
     target = gaussian(6, 50)
     rows = np.full((4, 50), NAN)
     output = verify(verifier, target, [[outside, 5]] * 2, SamplingParams(top_k=1), draft_probs=rows)
@@ -347,7 +348,7 @@ def test_an_id_outside_the_vocabulary_is_rejected_and_reads_nothing(verifier, ou
 
 @pytest.mark.parametrize("kind", ["draft_probs", "draft_logits"])
 @pytest.mark.parametrize("nothing", [NAN, -INF])
-def test_rows_that_hold_nothing_are_token_0_and_invalid(verifier, kind, nothing):
+def test_empty_rows_are_token_0_and_invalid(verifier, kind, nothing):
     target = np.full((6, 30), nothing, np.float32)
     output = verify(verifier, target, [[0], [1], [2]], SamplingParams(), **{kind: gaussian(3, 30) ** 2})
     assert [tokens[0] for tokens in chains(output)] == [0, 0, 0]
@@ -356,19 +357,19 @@ def test_rows_that_hold_nothing_are_token_0_and_invalid(verifier, kind, nothing)
 
 @pytest.mark.parametrize("kind", ["draft_probs", "draft_logits"])
 @pytest.mark.parametrize("name", ["none", "all"])
-def test_a_poisoned_row_is_told_of_where_it_was_used_and_its_mates_are_not(verifier, kind, name):
-    """Requests 0 and 1 have their first draft rejected, of two, and request 2 has both accepted."""
+def test_a_nan_row_invalidates_its_request_if_used_and_no_batch_neighbour(verifier, kind, name):
+    """In requests 0 and 1 the first of two drafts is rejected, in request 2 both are accepted."""
     target, rows = gaussian(9, seed=9), gaussian(6, seed=10)
     target[[0, 3], 4], target[[6, 7], [4, 5]], target[8, 9] = -60.0, 60.0, 60.0
     rows[:, 4], rows[[1, 3, 5], 5] = 60.0, 70.0
     lists = [[4, 5]] * 3
 
     def call(target, rows):
-        given = (
+        inputs = (
             rows if kind == "draft_logits" else np.where(np.isnan(rows), NAN, softmax(np.nan_to_num(rows)))
         )
         torch.manual_seed(8)
-        return verify(verifier, target, lists, FILTERS[name], **{kind: given})
+        return verify(verifier, target, lists, FILTERS[name], **{kind: inputs})
 
     clean = call(target, rows)
     assert clean.num_accepted.tolist() == [0, 0, 2]
@@ -408,7 +409,7 @@ def test_the_limits_are_advertised(version):
     assert (found.graph_safe, found.sync_free, found.valid_flag) == (True, True, True)
     verifier = loaded("flashinfer", None, found, operation="verify")
     q = {"draft_probs": torch.full((2, 4), 0.25)}
-    for lists, given, mode, reason in (
+    for lists, inputs, mode, reason in (
         ([[1], [2]], q, "rejection", None),
         ([[1], [2]], {"draft_logits": q["draft_probs"]}, "rejection", None),
         ([[1], [2]], q, "coupled", "the mode coupled"),
@@ -416,7 +417,7 @@ def test_the_limits_are_advertised(version):
         ([[1, 2], []], q, "rejection", "requests with different numbers of drafts"),
         ([[1], [-1]], q, "rejection", "placeholders among drafts"),
     ):
-        drafts = Drafts.from_lists(lists, **given)
+        drafts = Drafts.from_lists(lists, **inputs)
         call = Verify(
             torch.zeros(4, 4), drafts, SamplingMetadata.from_params([SamplingParams()] * 2), mode=mode
         )
@@ -439,7 +440,7 @@ def test_the_limits_are_advertised(version):
         ("def chain_speculative_sampling(", None),
     ],
 )
-def test_what_a_version_lacks_is_not_advertised(tmp_path, monkeypatch, line, filters):
+def test_a_missing_entry_point_is_not_advertised(tmp_path, monkeypatch, line, filters):
     modules = dict(stand_in.SOURCES[OLD])
     modules["flashinfer.sampling"] = modules["flashinfer.sampling"].replace(line, line.replace(" ", " _"))
     with fake_dists(tmp_path, monkeypatch) as dists:
@@ -461,21 +462,21 @@ def test_what_a_version_lacks_is_not_advertised(tmp_path, monkeypatch, line, fil
 
 
 @pytest.mark.parametrize(
-    ("lists", "given", "mode"),
+    ("lists", "inputs", "mode"),
     [
         ([[1], [2]], {"draft_probs": torch.full((2, 300), 1 / 300)}, "coupled"),
         ([[1, 2], []], {"draft_probs": torch.full((2, 300), 1 / 300)}, "rejection"),
         ([[1], [2]], {}, "rejection"),
     ],
 )
-def test_what_the_host_sees_to_be_beyond_it_is_refused(verifier, lists, given, mode):
+def test_batches_unsupported_by_the_host_facts_are_refused(verifier, lists, inputs, mode):
     with pytest.raises(PluginError, match="needs the mode rejection and as many drafts of each request"):
-        verify(verifier, gaussian(4), lists, SamplingParams(), mode=mode, **given)
+        verify(verifier, gaussian(4), lists, SamplingParams(), mode=mode, **inputs)
 
 
 @pytest.mark.parametrize("tie_rule", [None, "either"])
 def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule):
-    """A draft keeps all ties, whatever is admitted: it is verified as what the same filters keep."""
+    """A draft keeps all ties whatever the need admits, as the verification keeps them."""
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
         need = Need(tie_rule=tie_rule)
@@ -497,7 +498,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
     assert len(drawn.token_ids.unique()) == 50
 
 
-def test_building_calls_once_what_a_verification_calls(version):
+def test_building_calls_every_kernel_of_a_verification_once(version):
     FlashInferVerifier(CPU, Need())
     last = ["softmax", "top_k_renorm_probs", "top_p_renorm_probs", "chain_speculative_sampling"]
     assert called()[-5:] == [*last, "sampling_from_probs"]

@@ -22,7 +22,7 @@ WEIGHTS = {"v1": [*BOTH, (1, 16, 64), (2, 48, 192), (2, 5760, 2880), (2, 2880, 2
 
 
 def of(shapes):
-    """One case for each release that packs, and each shape of its layout."""
+    """A case for each release with packing, and each shape of its layout."""
     return [
         pytest.param(release, layout, shape, id=f"{release}-{layout}-{'x'.join(map(str, shape))}")
         for release in RELEASES
@@ -55,7 +55,7 @@ def source(pytestconfig, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def kernels(request, source, tmp_path_factory):
-    """Returns the kernels of a release, compiled once for a kind of device, and that."""
+    """Returns the kernels of a release, compiled once for a kind of device, and the kind."""
     compiler = "nvcc" if request.param == "cuda" else os.environ.get("CXX", "c++")
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}, found none")
@@ -80,7 +80,7 @@ def native(device):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_release_has_the_functions_as_its_number_promises(source, release):
+def test_a_release_has_the_functions_promised_by_its_number(source, release):
     assert offers(source(release)) is (layout_by_number(release) is not None)
 
 

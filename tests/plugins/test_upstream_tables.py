@@ -1,4 +1,4 @@
-"""The tables of releases of our plugins: by the metadata of a version, the decision on it and its whole words."""
+"""The release tables of our plugins: the decision on a version by its metadata, and its whole reason."""
 
 import tomllib
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def refused(plugin: str, version: str, operation: str, says: str = "") -> tuple[
 
 
 def refused_for(plugin: str, version: str, operation: str, says: str) -> tuple[str, ...]:
-    """Refused for one operation alone, of which the first used release is named."""
+    """Refused for a single operation, with the first supported release."""
     upstream = TABLES[plugin]
     rows = [row for row in upstream.releases if row.operation == operation and not row.refused]
     return (
@@ -128,7 +128,7 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
 
 
 def installed(dists: FakeDists, name: str, version: str) -> Candidate:
-    """The plugin beside nothing but the metadata of a version; what else its probe misses is no matter."""
+    """The plugin with nothing installed but the metadata of a version; the rest of its probe does not matter."""
     dists.add(TABLES[name].distribution, version)
     found = gather(HOSTS[name], Choice()).plugins
     (candidate,) = [c for c in found if c.name == name]
@@ -137,7 +137,7 @@ def installed(dists: FakeDists, name: str, version: str) -> Candidate:
 
 
 @pytest.mark.parametrize(("plugin", "operation", "version", "words"), DECISIONS)
-def test_a_version_is_decided_by_its_row_in_the_words_of_that(
+def test_a_version_is_decided_by_its_row_of_the_table(
     dists: FakeDists, plugin: str, operation: str, version: str, words: str
 ) -> None:
     candidate = installed(dists, plugin, version)
@@ -217,7 +217,7 @@ def test_the_files_of_flashinfer_decide_and_not_its_number(
     ("plugin", "required"),
     [("native", True), ("triton-gumbel", True), ("flashinfer", True), ("aiter", False)],
 )
-def test_the_range_is_the_one_that_the_distribution_asks_pip_for(plugin: str, required: bool) -> None:
+def test_the_range_is_the_requirement_of_the_distribution(plugin: str, required: bool) -> None:
     folder = ROOT / "plugins" / plugin.replace("-", "_")
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     every = [*project["dependencies"], *chain(*project.get("optional-dependencies", {}).values())]

@@ -109,6 +109,19 @@ def test_dir_shows_what_is_exported(face: ModuleType) -> None:
     assert dir(face) == sorted(face.__all__)
 
 
+def test_the_parameters_of_rows_export_these_names() -> None:
+    assert tokendraw.row_parameters.__all__ == [
+        "FilterColumns",
+        "FilterPresence",
+        "PerRow",
+        "RowParameters",
+        "Temperatures",
+        "clamped_filters",
+        "filter_columns",
+        "widest_float",
+    ]
+
+
 def test_the_face_for_commands_exports_these_names() -> None:
     assert sorted(tokendraw.commands.__all__) == [
         "ENTRY_POINT_GROUP",

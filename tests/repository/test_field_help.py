@@ -17,6 +17,7 @@ MODULES = [
     "tokendraw.plugin",
     "tokendraw.probabilities",
     "tokendraw.resolution",
+    "tokendraw.row_parameters",
     "tokendraw.sm90_w4",
     "tokendraw.speculative",
     "tokendraw_testing",

@@ -3,7 +3,7 @@
 import torch
 
 from tokendraw_native import sampler, verify
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 
 def drop_float64(monkeypatch, *streams):

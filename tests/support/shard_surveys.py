@@ -4,8 +4,8 @@ import torch
 
 from shard_cases import INF, NAN
 from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import Digits, Layout, Span, Weighing, keys
-from tokendraw_native.row_params import RowParams
 from tokendraw_native.shards import LocalColumns
 from tokendraw_triton_gumbel.device import LaunchDevice
 from tokendraw_triton_gumbel.launches.parameters import kind_of, tensors_of
@@ -61,7 +61,7 @@ def compared(dtype, device):
         tensors, kind = tensors_of(metadata), kind_of(metadata)
         return sampler._columns(logits, metadata.facts, layout, tensors, kind)
 
-    native = LocalColumns(logits, RowParams.of(metadata, len(logits), device), layout, "fp32")
+    native = LocalColumns(logits, RowParameters.of(metadata, len(logits), device), layout, "fp32")
     found = Comparison()
     _largest(found, columns(), native, len(logits), device)
     _by_digits(found, columns(), native, logits)

@@ -18,9 +18,10 @@ import torch  # noqa: E402
 
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
+from tokendraw.row_parameters import RowParameters  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402
 from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
-from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
+from tokendraw_native.noise import Noise  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_testing import reference  # noqa: E402
@@ -70,7 +71,7 @@ def left_by_the_draw(logits, temperature):
 def described(logits, m, mode):
     """What the kernel says, and what the native sampler does, of the same drawn tokens."""
     rows = logits.shape[0]
-    request = RowParams.of(m, rows, logits.device)
+    request = RowParameters.of(m, rows, logits.device)
     found = row_stats(logits, request, masses=True)
     token = draw(logits, found, request, Noise.of(m, rows, logits.device), "fp32")
     kept_mass = log_kept_mass(found, request)

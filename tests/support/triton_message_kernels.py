@@ -19,9 +19,9 @@ import shard_metadata  # noqa: E402
 import tokendraw  # noqa: E402
 from shard_cases import cuts, logits_of, params_of  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard  # noqa: E402
+from tokendraw.row_parameters import RowParameters  # noqa: E402
 from tokendraw.vocab_parallel import MetadataParameters, sample_shard, thresholds  # noqa: E402
 from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
-from tokendraw_native.row_params import RowParams  # noqa: E402
 from tokendraw_native.shards import LocalColumns  # noqa: E402
 from tokendraw_testing.shards.thread_ranks import on_ranks  # noqa: E402
 from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
@@ -49,7 +49,7 @@ def merged(logits, metadata, shard, need):
     """Draw from native's columns, and merge by kernels: the output, and how many bounds are not torch's."""
     agree(shard, logits, metadata, need, "kernels", None)
     layout = shard.agreement.layout
-    params = RowParams.of(metadata, len(logits), logits.device)
+    params = RowParameters.of(metadata, len(logits), logits.device)
     columns = LocalColumns(logits, params, layout, need.gumbel_dtype)
     given = parameters.readable(parameters.tensors_of(metadata))
     plain = MetadataParameters(metadata, len(logits), logits.device)

@@ -6,7 +6,7 @@ import tokendraw
 from routing import CPU, drafting
 from selections import substitute
 from tokendraw_triton_gumbel import plugin
-from tokendraw_vllm import _drawing
+from tokendraw_vllm import _replacement
 from triton_stand_ins import sampler_for
 
 MODEL_DTYPE = torch.bfloat16
@@ -35,7 +35,7 @@ def draw_through_kernels(patch):
 
     patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")
     patch.setattr(tokendraw, "load_sampler", load_sampler)
-    patch.setattr(_drawing, "_described", lambda name: ("0.1.0", "counter"))
+    patch.setattr(_replacement, "_version_and_seeding", lambda name: ("0.1.0", "counter"))
     return CPU
 
 

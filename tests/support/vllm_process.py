@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import tokendraw
-from tokendraw_vllm import _supported, _v1
+from tokendraw_vllm import _engine, _v1
 
 V = 1000
 PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
@@ -115,11 +115,11 @@ def fail(*arguments):
 
 def main() -> None:
     folder, drill = Path(sys.argv[1]), sys.argv[2]
-    _v1.LEAST_VOCABULARY = 0  # the model's is small
+    _v1.MIN_CPU_VOCABULARY = 0  # the model's is small
     if drill == "untested version":
-        _supported.TESTED = ("0.1.0",)
+        _engine.TESTED = ("0.1.0",)
     if drill == "changed signature":
-        _supported.V1_SIGNATURES = {"forward_native": ("self", "scores")}
+        _engine.V1_SIGNATURES = {"forward_native": ("self", "scores")}
     if not folder.exists():
         write_model(folder)
     engine = Engine(folder)

@@ -48,6 +48,7 @@ _MODULES = (
     "plugin",
     "probabilities",
     "resolution",
+    "row_parameters",
     "sm90_w4",
     "speculative",
     "vocab_parallel",

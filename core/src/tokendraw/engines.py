@@ -32,11 +32,11 @@ from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.discovery.settings import is_switched_off
 from tokendraw.errors.exceptions import PluginError, SettingsError
-from tokendraw.errors.formatting import all_of
+from tokendraw.errors.formatting import all_of, format_error
 
 ENTRY_POINT_GROUP = "tokendraw.engines"
 
-__all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine"]
+__all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine", "format_error"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Brings logits and parameters into the form that kernels which draw from probabilities take.
+"""Brings logits and parameters into the form of kernels that draw from probabilities.
 
 Such kernels (FlashInfer, AMD's aiter) want a contiguous [rows, V] of float32 probabilities, and parameters that are in
 range for every row: their arithmetic has no notion of NaN, of an infinite logit, or of a filter that is off. Here all
@@ -14,14 +14,15 @@ of that is settled before one of them runs, by operations that wait for no devic
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final, Self
 
 import torch
 from torch import Tensor
 
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.row_parameters import PerRow, filter_columns
 
 OFF_TOP_P: Final = 2.0
 """A top-p that keeps every token. 1 would not: float32 sums of the more likely tokens reach it before the last one."""
@@ -34,22 +35,6 @@ _LEAST_TEMPERATURE = 1e-37
 _LEAST_TOP_P = 1e-30
 _INF = float("inf")
 _LARGEST = torch.finfo(torch.float32).max
-
-
-class PerRow:
-    """A base for frozen dataclasses whose tensors have one entry a row in their first dimension."""
-
-    __slots__ = ()
-
-    def chunk(self, rows: slice | Tensor) -> Self:
-        """Return the record of some of the rows.
-
-        :param rows: a slice, or the rows' numbers as [n] int64.
-        """
-        record: Any = self
-        values = {field.name: getattr(self, field.name) for field in fields(record)}
-        chosen = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(record, **chosen)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +60,7 @@ class Filters(PerRow):
     @classmethod
     def of(cls, metadata: SamplingMetadata, vocab_size: int) -> Self:
         """Bring the parameters of a batch into range. Reads none of them on the host."""
-        facts = metadata.facts
-        temperature = metadata.per_row("temperature")
-        top_k = metadata.per_row("top_k") if facts.max_top_k != 0 else None
-        top_p = metadata.per_row("top_p") if facts.any_top_p else None
-        min_p = metadata.per_row("min_p") if facts.any_min_p else None
+        temperature, (top_k, top_p, min_p, joint) = metadata.per_row("temperature"), filter_columns(metadata)
         if temperature is not None:
             temperature = (
                 temperature.nan_to_num(nan=0.0).clamp(_LEAST_TEMPERATURE, 1 / _LEAST_TEMPERATURE).float()
@@ -95,8 +76,8 @@ class Filters(PerRow):
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
-            joint=metadata.per_row("joint") if facts.any_joint else None,
-            any_top_k_first=facts.any_top_k_first,
+            joint=joint,
+            any_top_k_first=metadata.facts.any_top_k_first,
         )
 
 
@@ -123,7 +104,7 @@ def relative(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def drop_below(probs: Tensor, min_p: Tensor) -> Tensor:
-    """Apply min-p, and renormalise, both in place.
+    """Apply min-p and renormalise, in place.
 
     :param probs: [rows, V] float32 probabilities.
     :param min_p: [rows] float32 in [0, 1].
@@ -137,7 +118,7 @@ def drop_below(probs: Tensor, min_p: Tensor) -> Tensor:
 
 
 def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Tensor:
-    """Restate the top-p of joint rows for probabilities that other filters have renormalised.
+    """Restate the top-p of joint rows for probabilities renormalised by other filters.
 
     A token is in the nucleus if the tokens above it hold less than p. Renormalised, they hold ``1 / kept_mass`` times
     as much, so p grows by as much; at 1 and above it drops nothing.
@@ -153,7 +134,7 @@ def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Ten
 
 
 def min_p_threshold(x_max: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:
-    """Return the least float32 that min-p keeps, [rows, 1]; -inf where it is off.
+    """Return the least float32 kept by min-p, [rows, 1]; -inf where min-p is off.
 
     :param x_max: [rows, 1] float32: the largest value.
     :param min_p: [rows, 1] in the widest float; 0 and below, and NaN, are off.
@@ -168,7 +149,7 @@ def min_p_threshold(x_max: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor
 
 
 def threshold_of_sorted(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Return the largest value v such that the weight of ``x >= v`` is at least ``target``, or as near as it comes.
+    """Return the largest value v where the weight of ``x >= v`` is at least ``target``, or comes nearest to it.
 
     :param x: [rows, n] in descending order.
     :param weight: [rows, n], non-negative.
@@ -179,7 +160,7 @@ def threshold_of_sorted(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 
 def first_reaching(from_above: Tensor, target: Tensor) -> Tensor:
-    """Return the first place at which a running sum [rows, n] reaches the target: [rows, 1] int64."""
+    """Return the first index where a running sum [rows, n] reaches the target: [rows, 1] int64."""
     tiny = torch.finfo(from_above.dtype).tiny
     reachable = target.to(from_above.dtype).minimum(from_above[:, -1:]).clamp_(min=tiny)
     return torch.searchsorted(from_above, reachable).clamp_(max=from_above.shape[-1] - 1)
@@ -192,7 +173,7 @@ def sample_in_parts(
     *,
     max_elements: int = MAX_ELEMENTS,
 ) -> SamplerOutput:
-    """Draw one token a row, some rows at a time, by kernels that take a limited number of logits.
+    """Draw a token in each row, some rows at a time, by kernels with a limited number of logits.
 
     ``draw`` is not called for an empty batch, nor for a vocabulary of one token.
 

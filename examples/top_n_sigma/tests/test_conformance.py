@@ -1,4 +1,4 @@
-"""What the plugin advertises, it does: one test for each property of tokendraw's conformance kit."""
+"""The plugin keeps its promises: a test for each property of tokendraw's conformance kit."""
 
 import pytest
 

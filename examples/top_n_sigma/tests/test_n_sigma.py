@@ -1,4 +1,4 @@
-"""The filter: kept sets against numpy, and every row that it must leave alone."""
+"""The filter: kept sets against numpy, and rows without the filter."""
 
 import dataclasses
 
@@ -42,7 +42,9 @@ def kept(output, rows, size):
 
 
 def within(x, n):
-    """Which tokens lie within n standard deviations of the largest, by numpy in float64; and whether that is clear."""
+    """Return the tokens within n standard deviations of the largest, by numpy in float64, and whether the border is
+    clear.
+    """
     x = np.asarray(x, np.float64)
     below = np.where(np.isnan(x), -INF, x) - x[np.isfinite(x)].max()
     edge = -n * x[np.isfinite(x)].std()
@@ -55,7 +57,7 @@ def rows_of(family, count, size=V):
 
 
 @pytest.mark.parametrize("family", logits_families.FAMILIES)
-def test_a_row_keeps_what_lies_within_n_standard_deviations_of_its_maximum(sampler, family):
+def test_a_row_keeps_tokens_within_n_standard_deviations_of_its_maximum(sampler, family):
     logits, n_sigma = rows_of(family, 24), [0.1, 0.5, 1.0, 1.7, 3.0, 100.0] * 4
     metadata = with_n_sigma([SamplingParams(logprobs=-1)] * 24, n_sigma)
     found = kept(sampler.sample(torch.from_numpy(logits), metadata), 24, V)
@@ -80,7 +82,7 @@ def test_the_kept_set_is_the_same_at_any_temperature(sampler):
     assert (found == found[0]).all()
 
 
-def test_the_draw_is_from_what_is_kept_and_renormalised(sampler):
+def test_the_draw_is_from_the_renormalised_kept_tokens(sampler):
     x = rows_of("gaussian", 1)[0]
     params = [SamplingParams(seed=i, logprobs=-1) for i in range(200)]
     out = sampler.sample(torch.from_numpy(x).expand(200, V), with_n_sigma(params, [0.4] * 200))
@@ -113,7 +115,7 @@ HEAD, ALL_THREE = [True, False, False, False, False], [True, True, True, False, 
         (SamplingParams(min_p=0.1, logprobs=-1), ALL_THREE),
     ],
 )
-def test_it_comes_first_and_the_other_filters_see_what_it_left(sampler, params, wanted):
+def test_n_sigma_comes_before_the_other_filters(sampler, params, wanted):
     logits = np.log([0.4, 0.2, 0.2, 0.1, 0.1])
     metadata = with_n_sigma([params], [np.log(3.0) / logits.std()])
     out = sampler.sample(torch.from_numpy(logits.astype(np.float32))[None], metadata)
@@ -126,7 +128,7 @@ def assert_same(left, right):
             assert torch.equal(a, b)
 
 
-def test_rows_with_the_filter_off_answer_as_without_it_whatever_their_neighbours(sampler):
+def test_rows_without_n_sigma_are_unaffected_by_their_neighbours(sampler):
     logits = torch.from_numpy(rows_of("gaussian", 6))
     params = [
         SamplingParams(seed=i, logprobs=4, top_k=k, top_p=p, temperature=t)
@@ -218,7 +220,7 @@ def test_new_positions_keep_the_parameter():
     assert (moved.n_sigma.tolist(), moved.positions.tolist()) == ([2.0], [9])
 
 
-def test_a_sampler_that_does_not_declare_the_parameter_is_not_given_it():
+def test_a_sampler_without_the_declared_parameter_does_not_get_it():
     native = tokendraw.load_sampler("native", device="cpu")
     with pytest.raises(SamplerUnavailableError) as error:
         native.sample(torch.zeros(2, V), with_n_sigma([SamplingParams()] * 2, [1.0, 0.0]))

@@ -12,7 +12,7 @@ def generate(
     trust_remote_code: bool | None = None,
     **named: Any,
 ) -> Any:
-    """Pass everything back to ``generate`` of transformers, which draws through tokendraw.
+    """Pass everything back to ``generate`` of transformers, to draw through tokendraw.
 
     A model that is loaded from a repository with this folder has this function as its ``generate``; any other model
     calls it for ``custom_generate="<repository>"``. A decoding method that the caller passes takes precedence.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from packing import WAYS, random_bytes
-from tokendraw_native.sm90_w4 import by_torch, fused
+from tokendraw_native.sm90_w4 import eager, fused
 from tokendraw_native.sm90_w4.packer import NativePacker
 from tokendraw_native.sm90_w4.words import WORDS
 
@@ -52,7 +52,7 @@ def test_its_words_are_those_of_torch(compiled, monkeypatch, format, layout):
     monkeypatch.setattr(fused, "_kernel", compiled)
     words, weights = WORDS[format, layout], random_bytes((2, 128, 192))
     packed = fused.pack(weights, words)
-    assert torch.equal(packed, by_torch.pack(weights, words))
+    assert torch.equal(packed, eager.pack(weights, words))
     assert torch.equal(fused.unpack(packed, words), weights)
 
 
@@ -65,12 +65,12 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_work_to_torch(monkeypatch):
     monkeypatch.setattr(fused, "_is_gpu", lambda device: True)
     packer = NativePacker(torch.device("cpu"))
     found = packer.pack_weights(weights, format="fp4", layout="v2")
-    assert torch.equal(found, by_torch.pack(weights, WORDS["fp4", "v2"]))
+    assert torch.equal(found, eager.pack(weights, WORDS["fp4", "v2"]))
 
 
 def test_a_kernel_that_packs_wrongly_is_not_used(compiled, monkeypatch):
     monkeypatch.setattr(fused, "_is_gpu", lambda device: True)
     monkeypatch.setattr(fused, "_kernel", compiled)
-    assert fused.works(torch.device("cpu"))
+    assert fused.is_supported(torch.device("cpu"))
     monkeypatch.setattr(fused, "_kernel", lambda code: lambda *given: compiled(code)(*given) + 1)
-    assert not fused.works(torch.device("cpu"))
+    assert not fused.is_supported(torch.device("cpu"))

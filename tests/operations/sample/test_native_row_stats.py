@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native import row_stats, threshold_search
-from tokendraw_native.row_params import RowParams
 
 CPU = torch.device("cpu")
 ALIKE = [SamplingParams(temperature=0.7, top_p=0.8)] * 3
@@ -19,7 +19,7 @@ def test_an_expanded_row_is_read_once_for_equal_requests_and_says_what_its_copie
     monkeypatch, requests, read
 ):
     row = torch.randn(2500, generator=torch.Generator().manual_seed(1))
-    params = RowParams.of(SamplingMetadata.from_params(requests, device="cpu"), 3, CPU)
+    params = RowParameters.of(SamplingMetadata.from_params(requests, device="cpu"), 3, CPU)
     expected = row_stats.row_stats(row.repeat(3, 1), params, masses=True)
     looked, load = [], row_stats.load
 

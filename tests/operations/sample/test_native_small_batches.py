@@ -11,7 +11,7 @@ import torch
 from operations import Operations
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, load_sampler, philox
 from tokendraw._torch.threads import one_thread
-from tokendraw_native.largest import first_largest, largest
+from tokendraw_native.topk import argmax, topk
 
 REQUESTS = {
     "greedy": SamplingParams(temperature=0.0),
@@ -84,9 +84,9 @@ def test_the_largest_by_way_of_blocks_are_those_of_torch(size, dtype):
         torch.full((3, size), -torch.inf),
     ):
         x = given.to(dtype)
-        assert torch.equal(first_largest(x), x.argmax(-1))
+        assert torch.equal(argmax(x), x.argmax(-1))
         for n in (1, 2, 51, 1024):
-            values, ids = largest(x, min(n, size))
+            values, ids = topk(x, min(n, size))
             assert torch.equal(values, x.topk(min(n, size)).values)
             assert torch.equal(x.gather(-1, ids), values)
             assert all(len(set(row.tolist())) == len(row) for row in ids)
@@ -95,7 +95,7 @@ def test_the_largest_by_way_of_blocks_are_those_of_torch(size, dtype):
 def test_nan_comes_first_among_the_largest():
     x = torch.randn(2, 20_000)
     x[0, 7] = x[1, -1] = torch.nan
-    values, ids = largest(x, 3)
+    values, ids = topk(x, 3)
     assert values[:, 0].isnan().all()
     assert ids[:, 0].tolist() == [7, 19_999]
 

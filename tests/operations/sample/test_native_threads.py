@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import Digits, Layout, Span
 from tokendraw_native import row_threads
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import RowParams
-from tokendraw_native.row_threads import CHUNK_LOGITS, by_steps, sharing
+from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
 from tokendraw_native.shards import LocalColumns
 
 ROWS, VOCAB_SIZE = 64, 40_000
@@ -213,8 +213,8 @@ def test_several_threads_compute_the_chunks(sampler, monkeypatch):
 def test_buffers_of_a_cpu_serve_the_next_call_inside_and_outside_of_inference_mode():
     def addresses(threads):
         torch.set_num_threads(threads)
-        with sharing(torch.empty(2, CHUNK_LOGITS)):
-            return by_steps(
+        with share_threads(torch.empty(2, CHUNK_LOGITS)):
+            return map_steps(
                 lambda _, buffers: buffers.take("test", 3, 7, torch.float32).zero_().data_ptr(), 2, 1, CPU
             )
 
@@ -253,8 +253,8 @@ def test_an_error_of_a_chunk_leaves_its_buffers_to_no_other_call():
 
     torch.set_num_threads(1)
     for _ in range(2):
-        with sharing(torch.empty(2, CHUNK_LOGITS)), pytest.raises(ValueError, match=r"^$"):
-            by_steps(compute, 2, 1, CPU)
+        with share_threads(torch.empty(2, CHUNK_LOGITS)), pytest.raises(ValueError, match=r"^$"):
+            map_steps(compute, 2, 1, CPU)
     assert kept[0] is not kept[1]
 
 
@@ -275,17 +275,17 @@ def test_helpers_that_cannot_start_or_get_no_turn_hold_nothing_up(sampler, monke
 def shared(compute, chunks=8):
     """Compute chunks of a row on two threads."""
     torch.set_num_threads(2)
-    with sharing(torch.empty(chunks, CHUNK_LOGITS)):
-        return by_steps(compute, chunks, 1, CPU)
+    with share_threads(torch.empty(chunks, CHUNK_LOGITS)):
+        return map_steps(compute, chunks, 1, CPU)
 
 
 def test_the_columns_of_a_rank_are_read_the_same_with_any_number_of_threads():
     layout = Layout.of([Span(0, 500), Span(500, 500 + VOCAB_SIZE)], 1, 500 + VOCAB_SIZE, CPU)
-    params = RowParams.of(metadata_of(mixed()), ROWS, CPU)
+    params = RowParameters.of(metadata_of(mixed()), ROWS, CPU)
     columns = LocalColumns(logits_of(), params, layout, "fp32")
 
     def read():
-        with sharing(columns.logits):
+        with share_threads(columns.logits):
             survey = columns.largest(3, 2, None)
             histogram = columns.histogram(Digits(None, 24), None)
             draws = columns.draw(None, None, best=2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata, philox, speculative
-from tokendraw_native.row_params import RowParams
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.row_stats import row_stats
 
 INF = float("inf")
@@ -102,7 +102,7 @@ class Call:
 
     def kept(self) -> Tensor:
         """Which tokens the filters keep: [rows, V] bool."""
-        params = RowParams.of(self.metadata, len(self.logits), self.logits.device)
+        params = RowParameters.of(self.metadata, len(self.logits), self.logits.device)
         stats = row_stats(self.logits, params, masses=False)
         return self.logits.float() >= stats.threshold
 

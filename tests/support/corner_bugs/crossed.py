@@ -250,7 +250,7 @@ class HalfOfTheWideTiles(Draws):
     def patches(self):
         from unittest import mock
 
-        from tokendraw_native.row_params import Noise
+        from tokendraw_native.noise import Noise
 
         own = Noise.gumbel
 

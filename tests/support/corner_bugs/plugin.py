@@ -23,7 +23,7 @@ from tokendraw import (
     philox,
 )
 from tokendraw_native import plugin
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_testing import Subject
 

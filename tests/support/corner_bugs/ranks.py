@@ -9,8 +9,9 @@ from torch import Tensor
 from corner_bugs.call import INF
 from corner_bugs.plugin import Draws, bugs_of
 from tokendraw import philox
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import sample_shard
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.shards import LocalColumns
 
 TILE = philox.TILE_SIZE
@@ -44,7 +45,7 @@ class Ranks(Draws):
         if shard is None or draft:
             return super().sample(logits, metadata, draft=draft)
         talk, layout = shard.agreement
-        params = self.params(RowParams.of(metadata, len(logits), logits.device))
+        params = self.params(RowParameters.of(metadata, len(logits), logits.device))
         own = self.Columns(self.held(logits), params, layout, self.need.gumbel_dtype)
         own.rank = talk.rank
         shard.agreed.by_all = shard.agreement._replace(transport=self.talk(talk))
@@ -53,7 +54,7 @@ class Ranks(Draws):
     def held(self, logits: Tensor) -> Tensor:
         return logits
 
-    def params(self, params: RowParams) -> RowParams:
+    def params(self, params: RowParameters) -> RowParameters:
         return params
 
     def talk(self, talk):

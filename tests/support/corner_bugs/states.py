@@ -7,7 +7,7 @@ import torch
 
 from corner_bugs.call import INF
 from corner_bugs.plugin import Draws, bugs_of
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 
 class AliasedLogprobs(Draws):

@@ -11,7 +11,7 @@ from corner_bugs.plugin import Draws, Verifies, bugs_of
 from corner_bugs.verify_dtypes import exchanged, other_draft
 from tokendraw import philox, speculative
 from tokendraw_native.distributions import ProcessedLogits
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 WIDE, WIDER = 1 << 16, 1 << 17
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "joint")

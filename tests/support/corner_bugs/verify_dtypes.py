@@ -9,7 +9,7 @@ import tokendraw_native.verify as pieces
 from corner_bugs.call import INF
 from corner_bugs.plugin import Verifies, bugs_of
 from tokendraw_native.distributions import ProcessedLogits
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 
 def exchanged(**names):

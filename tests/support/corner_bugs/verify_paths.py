@@ -10,9 +10,9 @@ from corner_bugs.call import INF, places
 from corner_bugs.plugin import Verifies, bugs_of
 from corner_bugs.verify_dtypes import Mapped, exchanged, other_draft
 from tokendraw import philox, speculative
-from tokendraw_native.distributions import GivenProbs
+from tokendraw_native.distributions import DraftProbs
 from tokendraw_native.draw import SAMPLE
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 
 class ShortIds(Verifies):
@@ -53,7 +53,7 @@ class NormalisedProbs(Verifies):
 
     def patches(self):
         def normalised(q):
-            if not isinstance(q, GivenProbs):
+            if not isinstance(q, DraftProbs):
                 return q
             total = q.given.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0).sum(1)
             return Shares(q, total.clamp(min=1e-30))

@@ -9,7 +9,7 @@ import tokendraw_native.verify as pieces
 from corner_bugs.plugin import Verifies, bugs_of
 from corner_bugs.verify_dtypes import exchanged
 from tokendraw import philox, speculative
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 
 class LateBonus(Verifies):

@@ -9,8 +9,8 @@ import tokendraw_native.verify as pieces
 from corner_bugs.call import INF
 from corner_bugs.plugin import Verifies, bugs_of
 from corner_bugs.verify_dtypes import Mapped, exchanged, other_draft
-from tokendraw_native.distributions import GivenProbs, ProcessedLogits
-from tokendraw_native.row_params import Noise
+from tokendraw_native.distributions import DraftProbs, ProcessedLogits
+from tokendraw_native.noise import Noise
 
 WIDE = 1 << 16
 
@@ -60,11 +60,11 @@ class QIn16Bits(Verifies):
     above = WIDE
 
     def patches(self):
-        own = GivenProbs.probs_at
+        own = DraftProbs.probs_at
         logits = ProcessedLogits.probs_at
 
         def at(found):
-            if isinstance(found, GivenProbs):
+            if isinstance(found, DraftProbs):
                 return Looked(found, lambda rows, ids: own(found, rows, ids % WIDE))
             if isinstance(found, ProcessedLogits):
                 return Looked(found, lambda rows, ids: logits(found, rows, ids % WIDE))

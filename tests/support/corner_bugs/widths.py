@@ -7,7 +7,7 @@ import torch
 
 from corner_bugs.call import INF, places
 from corner_bugs.plugin import Draws, Filters, bugs_of, noise
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 WIDE, WIDER = 1 << 16, 1 << 17
 

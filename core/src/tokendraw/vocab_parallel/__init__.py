@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw.row_parameters import RowParameters as RowParameters
     from tokendraw.vocab_parallel.layout import Layout as Layout
     from tokendraw.vocab_parallel.layout import Span as Span
     from tokendraw.vocab_parallel.layout import Tiles as Tiles
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.merging import TorchMerging as TorchMerging
     from tokendraw.vocab_parallel.messages import Received as Received
     from tokendraw.vocab_parallel.parameters import MetadataParameters as MetadataParameters
-    from tokendraw.vocab_parallel.parameters import RowParameters as RowParameters
     from tokendraw.vocab_parallel.radix import BINS as BINS
     from tokendraw.vocab_parallel.radix import DIGIT_BITS as DIGIT_BITS
     from tokendraw.vocab_parallel.radix import KEY_BITS as KEY_BITS

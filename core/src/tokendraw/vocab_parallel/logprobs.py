@@ -14,7 +14,7 @@ from tokendraw.backends.description.capabilities import LogprobsMode
 from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
 from tokendraw.output import LogprobsTensors
 from tokendraw.vocab_parallel.merging import Merged
-from tokendraw.vocab_parallel.parameters import RowParameters
+from tokendraw.vocab_parallel.parameters import Parameters
 
 _INF = float("inf")
 
@@ -25,7 +25,7 @@ def logprobs(
     best: tuple[Tensor, Tensor],
     width: int,
     num_best: Tensor | None,
-    params: RowParameters,
+    params: Parameters,
     mode: LogprobsMode,
     ranks: Tensor | None,
 ) -> LogprobsTensors:
@@ -47,7 +47,7 @@ def logprobs(
     return LogprobsTensors(*pad_logprobs(ids, values, num_best), ranks)
 
 
-def log_kept_mass(row: RowMasses, params: RowParameters) -> Tensor:
+def log_kept_mass(row: RowMasses, params: Parameters) -> Tensor:
     """Return the log of the kept share of the temperature-scaled mass, [B] float32, at most 0; 0 in greedy rows."""
     share = (row.kept.log() - row.mass.log()).clamp_(max=0.0)
     if params.greedy is not None:
@@ -63,7 +63,7 @@ def _best(x: Tensor, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _shown(
-    x: Tensor, ids: Tensor, drawn: Merged, row: RowMasses, params: RowParameters, mode: LogprobsMode
+    x: Tensor, ids: Tensor, drawn: Merged, row: RowMasses, params: Parameters, mode: LogprobsMode
 ) -> tuple[Tensor, Tensor]:
     """Replace values shown as -inf by the lowest ids among the tokens shown as -inf."""
     is_shown = x >= least_shown(row, params.temperature, mode)

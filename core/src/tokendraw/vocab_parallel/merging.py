@@ -18,7 +18,7 @@ from tokendraw.backends.description.capabilities import GumbelDtype
 from tokendraw.vocab_parallel.layout import Layout
 from tokendraw.vocab_parallel.local import Argmax, Bounds, Draws, Sums, Survey
 from tokendraw.vocab_parallel.messages import Received
-from tokendraw.vocab_parallel.parameters import RowParameters
+from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import Histograms
 from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
 from tokendraw.vocab_parallel.thresholds import Plan, thresholds
@@ -67,7 +67,7 @@ class Merging(Protocol):
 class TorchMerging:
     """The :class:`Merging` of plain torch."""
 
-    def __init__(self, params: RowParameters, layout: Layout, dtype: GumbelDtype) -> None:
+    def __init__(self, params: Parameters, layout: Layout, dtype: GumbelDtype) -> None:
         self._params = params
         self._layout = layout
         self._dtype: GumbelDtype = dtype
@@ -117,7 +117,7 @@ def merge(
     draws: Draws,
     bounds: Bounds | None,
     layout: Layout,
-    params: RowParameters,
+    params: Parameters,
     seeds: Seeds | None,
     dtype: GumbelDtype,
 ) -> Merged:

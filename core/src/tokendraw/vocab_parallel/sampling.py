@@ -27,11 +27,12 @@ from tokendraw.backends.description.capabilities import Need
 from tokendraw.logprobs import RowMasses
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.row_parameters import FilterPresence
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.logprobs import log_kept_mass, logprobs
 from tokendraw.vocab_parallel.merging import Merging, TorchMerging
 from tokendraw.vocab_parallel.messages import exchange
-from tokendraw.vocab_parallel.parameters import Filters, RowParameters
+from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import Histograms
 from tokendraw.vocab_parallel.seeds import RowSeeds
 from tokendraw.vocab_parallel.shard import VocabShard
@@ -41,7 +42,7 @@ from tokendraw.vocab_parallel.transport import Wait
 
 def sample_shard(
     local: LocalLogits,
-    params: RowParameters,
+    params: Parameters,
     metadata: SamplingMetadata,
     shard: VocabShard,
     need: Need,
@@ -63,7 +64,7 @@ def sample_shard(
     # Every rank draws fresh seeds, so that equally seeded generators stay equal; rank 0's are used.
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
     is_drawn = not metadata.facts.all_greedy
-    filters = Filters.of(metadata)
+    filters = FilterPresence.of(metadata)
     bounds: Bounds | None = None
     wait: Wait = _at_once
     if filters.top_k or filters.top_p or filters.min_p:

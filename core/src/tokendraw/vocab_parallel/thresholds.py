@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.row_parameters import FilterPresence
 from tokendraw.vocab_parallel.local import Bounds, Survey, Weighing
-from tokendraw.vocab_parallel.parameters import Filters, RowParameters
+from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import BINS, Histograms, first_digit, search
 
 MAX_VALUES: Final = 1024
@@ -46,7 +47,7 @@ class Plan(NamedTuple):
     """
 
     vocab_size: int
-    filters: Filters
+    filters: FilterPresence
     values: int
     any_large_k: bool
     any_wide: bool
@@ -62,8 +63,8 @@ class Plan(NamedTuple):
     @classmethod
     def of(
         cls,
-        filters: Filters,
-        params: RowParameters,
+        filters: FilterPresence,
+        params: Parameters,
         vocab_size: int,
         device: torch.device,
         *,
@@ -97,7 +98,7 @@ class Plan(NamedTuple):
         return cls(vocab_size, filters, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
 
 
-def thresholds(received: Survey, plan: Plan, params: RowParameters, histograms: Histograms) -> Bounds:
+def thresholds(received: Survey, plan: Plan, params: Parameters, histograms: Histograms) -> Bounds:
     """Find the largest value and the threshold of each row.
 
     :param received: tensors [R, B, n].
@@ -119,7 +120,7 @@ def thresholds(received: Survey, plan: Plan, params: RowParameters, histograms: 
 class _Largest:
     """The largest values of all ranks together."""
 
-    def __init__(self, received: Survey, params: RowParameters) -> None:
+    def __init__(self, received: Survey, params: Parameters) -> None:
         ranks, rows, count = received.x.shape
         self.complete_from = received.x[..., -1:].amax(0)
         """[B, 1]: every value of the row from here on is present; -inf behind the last value: all are."""
@@ -148,7 +149,7 @@ class _Largest:
 
 
 def _nucleus(
-    histograms: Histograms, params: RowParameters, plan: Plan, largest: _Largest, base: Tensor
+    histograms: Histograms, params: Parameters, plan: Plan, largest: _Largest, base: Tensor
 ) -> Tensor:
     """Return the smallest value of top-p's set, [B, 1]; -inf in rows without top-p.
 
@@ -184,7 +185,7 @@ def _nucleus(
     return torch.where(top_p < 1, nucleus, -_INF)
 
 
-def _all(complete: Tensor, params: RowParameters) -> bool:
+def _all(complete: Tensor, params: Parameters) -> bool:
     """Return whether every row with a nucleus has its threshold. Waits for the device, so only for CPUs."""
     assert params.top_p is not None
     settled = complete | (params.top_p >= 1)

@@ -1,4 +1,4 @@
-"""The plugin `top-n-sigma`: a plain sampler with one more filter, for :class:`~.metadata.TopNSigmaMetadata`.
+"""The plugin `top-n-sigma`: a plain sampler with an additional filter, for :class:`~.metadata.TopNSigmaMetadata`.
 
 The entry point names this module, and `tokendraw list` imports it: nothing heavy may be imported at its top.
 """
@@ -39,7 +39,7 @@ class TopNSigmaPlugin:
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """Describe it with data only, the same on every machine."""
+        """Describe the plugin with data only, the same on every machine."""
         return PluginInfo(
             name="top-n-sigma",
             api_version=1,
@@ -53,7 +53,7 @@ class TopNSigmaPlugin:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: tokendraw.Need) -> TopNSigmaSampler:
-        """Build the sampler for one device. Plain PyTorch lacks nothing on any machine, so there is no probe."""
+        """Build the sampler for a device. Plain PyTorch lacks nothing on any machine, so there is no probe."""
         from top_n_sigma_tokendraw.sampler import TopNSigmaSampler  # imports torch
 
         return TopNSigmaSampler(device, need)

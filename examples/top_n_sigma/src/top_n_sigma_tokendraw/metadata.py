@@ -1,4 +1,4 @@
-"""The parameter by which callers ask for the filter, added to the core's parameters of a batch."""
+"""The parameter for the filter, added to the core's parameters of a batch."""
 
 from __future__ import annotations
 

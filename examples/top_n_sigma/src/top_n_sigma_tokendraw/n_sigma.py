@@ -1,4 +1,4 @@
-"""The filter: keep every token whose logit lies within n standard deviations of the largest.
+"""The filter: keep every token with a logit within n standard deviations of the largest.
 
 Tang, Liu, Xu and Huang, "Top-n-sigma: Not All Logits Are You Need", 2024, arXiv 2411.07641. Most logits are noise,
 roughly Gaussian; the few that matter stand out above it, and the distance from the maximum in units of the noise says
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def kept_count(order: Tensor, n_sigma: Tensor) -> Tensor:
-    """Count the largest values of each row that the filter keeps: [B, 1] int64, at least 1.
+    """Count the kept tokens of each row, its largest values: [B, 1] int64, at least 1.
 
     :param order: [B, V] float32 in descending order, without NaN.
     :param n_sigma: [B, 1] floating point; a row with n <= 0 or NaN keeps all V.

@@ -1,4 +1,4 @@
-"""The sampler: plain PyTorch, as `tokendraw new` writes it, with one filter more.
+"""The sampler: plain PyTorch from `tokendraw new`, with an additional filter.
 
 A call never modifies its logits and never waits for a CUDA device. It holds several float64 copies of the logits,
 and sorts them where a filter is on.
@@ -29,7 +29,7 @@ class TopNSigmaSampler:
 
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one token a row of logits [B, V]."""
+        """Draw a token in each row of logits [B, V]."""
         x = logits.to(torch.float32).nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
         top = x.amax(-1, keepdim=True)
         valid = ~logits.isnan().any(-1) & (top > -INF).squeeze(-1)
@@ -62,7 +62,7 @@ class TopNSigmaSampler:
         return SamplerOutput(token, valid, best, log_kept_mass.to(torch.float32))
 
     def _threshold(self, x: Tensor, top: Tensor, temperature: Tensor, metadata: SamplingMetadata) -> Tensor:
-        """Return the least value that each row keeps: [B, 1].
+        """Return the least kept value of each row: [B, 1].
 
         Each filter keeps some number of the largest values, and the smallest number counts. Comparing x with the last
         value kept keeps all its ties. y would not do for that, since dividing by T may make new ties.
@@ -91,7 +91,7 @@ class TopNSigmaSampler:
         return order.gather(-1, count - 1)
 
     def _draw(self, kept: Tensor, metadata: SamplingMetadata) -> Tensor:
-        """Draw the tile by its log-mass plus noise, then the token in it, the lowest id on a tie: [B] int64."""
+        """Draw a tile by its log-mass plus noise, then a token in the tile, the lowest id on a tie: [B] int64."""
         seed, position = (
             column.unsqueeze(-1)
             for column in philox.seeds_and_positions(metadata, kept.shape[0], kept.device)

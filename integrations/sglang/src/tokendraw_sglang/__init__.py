@@ -4,7 +4,7 @@ SGLang finds :func:`register` by its entry point in ``sglang.srt.plugins``, toke
 ``tokendraw.engines``. Importing this package imports neither torch nor SGLang.
 """
 
-from tokendraw_sglang._fit import state
+from tokendraw_sglang._engine import state
 from tokendraw_sglang._registration import register
 
 __all__ = ["register", "state"]

@@ -1,7 +1,7 @@
 """Turns SGLang's parameters of a batch into tokendraw's.
 
 SGLang keeps tensors on the device and a few facts about them on the host. The same tensors come back step after step
-until a request joins or leaves, so what was made of them is kept.
+until a request joins or leaves, so the metadata made from them is cached.
 """
 
 from __future__ import annotations
@@ -57,35 +57,35 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
     )
 
 
-class Batches:
-    """Describes the batches of a run, and keeps what it made of the last one."""
+class MetadataCache:
+    """Describes the batches of a run, and caches the last description."""
 
     def __init__(self) -> None:
-        self._last: _Described | None = None
+        self._last: _CacheEntry | None = None
 
     def metadata(self, info: Any, positions: Tensor) -> SamplingMetadata:
-        """Describe a batch; see :func:`metadata_of`. Tensors that came before are not looked at again."""
+        """Describe a batch; see :func:`metadata_of`. Tensors of the last batch are not read again."""
         last = self._last
-        if last is None or not last.is_of(info):
-            last = self._last = _Described.of(info, positions)
+        if last is None or not last.matches(info):
+            last = self._last = _CacheEntry.of(info, positions)
         return last.metadata if last.metadata.seed is None else last.metadata.with_positions(positions)
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
-    """Metadata, and what it was made from."""
+class _CacheEntry:
+    """Metadata and the tensors and facts behind it."""
 
     tensors: tuple[Tensor | None, ...]
     facts: tuple[Any, ...]
     metadata: SamplingMetadata
 
     @classmethod
-    def of(cls, info: Any, positions: Tensor) -> _Described:
+    def of(cls, info: Any, positions: Tensor) -> _CacheEntry:
         return cls(_tensors(info), _facts(info), metadata_of(info, positions))
 
-    def is_of(self, info: Any) -> bool:
-        """Return whether the batch has the same tensors, which this object keeps alive, and the same facts."""
-        same = all(ours is theirs for ours, theirs in zip(self.tensors, _tensors(info), strict=True))
+    def matches(self, info: Any) -> bool:
+        """Return whether a batch has the same tensors, which the entry keeps alive, and the same facts."""
+        same = all(cached is current for cached, current in zip(self.tensors, _tensors(info), strict=True))
         return same and self.facts == _facts(info)
 
 
@@ -95,6 +95,6 @@ def _tensors(info: Any) -> tuple[Tensor | None, ...]:
 
 def _facts(info: Any) -> tuple[Any, ...]:
     device = info.temperatures.device
-    # What was made on one stream may not be ready on another.
+    # Tensors made on one stream may not be ready on another.
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
     return (*(getattr(info, name) for name in _FACTS), stream)

@@ -1,6 +1,6 @@
-"""The sampler that SGLang calls: SGLang's own, which has tokendraw draw where a batch is to be drawn from.
+"""A subclass of SGLang's sampler that draws through tokendraw.
 
-The batches that it leaves to SGLang, and all after a call that failed, take the way that they take without the adapter.
+SGLang draws some batches, and all batches after a failed call, as it does without the adapter.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from sglang.srt.runtime_context import get_exec
 from torch import Tensor
 
 import tokendraw
-from tokendraw_sglang._messages import gone_on, log, spoken
-from tokendraw_sglang._metadata import Batches
-from tokendraw_sglang._own_backend import own_backend
+from tokendraw.engines import format_error
+from tokendraw_sglang._default_backend import default_backend
+from tokendraw_sglang._messages import fallback_message, log
+from tokendraw_sglang._metadata import MetadataCache
 from tokendraw_sglang._warmup import warm_up
 
 
 def load() -> tuple[TokendrawSampler, str]:
-    """Load the best sampler for the device, and make SGLang's sampler of it.
+    """Load the best sampler for the device, and make SGLang's sampler with it.
 
     :returns: the sampler, and the name and version of the plugin that draws.
-    :raises SamplerUnavailableError: there is no plugin that can draw here, or not the one that was asked for.
+    :raises SamplerUnavailableError: no plugin can draw here, or the requested plugin cannot.
     """
     draws = tokendraw.load_sampler(need=tokendraw.Need(filter_orders=("joint",)))
-    versions = {found.name: found.version for found in tokendraw.discover()}
+    versions = {engine_state.name: engine_state.version for engine_state in tokendraw.discover()}
     return TokendrawSampler(draws), f"{draws.name} {versions[draws.name]}"
 
 
@@ -40,10 +41,10 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         super().__init__()
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
-        self._batches = Batches()
+        self._batches = MetadataCache()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
-        """Logits that SGLang's processors have run on already."""
+        """Logits already processed by SGLang."""
 
     def forward(
         self,
@@ -53,28 +54,28 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         top_logprobs_nums: list[int],
         token_ids_logprobs: list[Any],
         positions: Tensor,
-        **more: Any,
+        **options: Any,
     ) -> Tensor:
-        """Draw a token a row, and fill in the log-probabilities that SGLang asks for, as its own sampler does.
+        """Draw a token in each row, and fill in the requested log-probabilities, as SGLang's sampler does.
 
         :param logits_output: with ``next_token_logits`` [B, V], which may be overwritten.
         :param sampling_info: a ``SamplingBatchInfo`` of B rows.
         :param positions: [B] integer: length of each sequence less one.
-        :param more: what else SGLang may pass, as ``logprob_logits`` of a watermark; with it the batch is SGLang's.
+        :param options: further arguments of SGLang, as ``logprob_logits`` of a watermark; then SGLang draws the batch.
         :returns: [B] int32; int64 from SGLang where all rows are greedy.
         """
         logits = logits_output.next_token_logits
-        rest = (return_logprob, top_logprobs_nums, token_ids_logprobs, positions)
+        arguments = (return_logprob, top_logprobs_nums, token_ids_logprobs, positions)
         self._warm_up(logits)
-        if self._draws is None or self._is_left(sampling_info, more):
-            return self._by_engine(logits_output, sampling_info, *rest, **more)
+        if self._draws is None or self._needs_sglang(sampling_info, options):
+            return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         logits = self._preprocess_logits(logits, sampling_info)
         try:
             token_ids = self._draw(logits, sampling_info, positions)
         except Exception as error:
-            self._give_up(error)
+            self._fall_back(error)
             with self._as_preprocessed(logits):
-                return self._by_engine(logits_output, sampling_info, *rest, **more)
+                return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         if return_logprob:
             self.output_logprob_processor.compute_logprobs(
                 _logprobs(logits, sampling_info), top_logprobs_nums, token_ids_logprobs, token_ids
@@ -82,25 +83,25 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         self._sync_token_ids_across_tp(token_ids, sampling_info)
         return token_ids
 
-    def _is_left(self, info: Any, more: dict[str, Any]) -> bool:
-        """Return whether a batch is SGLang's: what it asks for beside the tokens depends on how SGLang draws them."""
+    def _needs_sglang(self, info: Any, options: dict[str, Any]) -> bool:
+        """Return whether SGLang has to draw a batch: its other results depend on SGLang's way to draw."""
         return (
             info.is_all_greedy
             or info.sampling_mask_batch_indices is not None
-            or any(value is not None for value in more.values())
+            or any(value is not None for value in options.values())
         )
 
     def _draw(self, logits: Tensor, info: Any, positions: Tensor) -> Tensor:
         assert self._draws is not None
         output = self._draws.sample(logits, self._batches.metadata(info, positions))
-        # As SGLang's own draws are, so that a rank that fails can still be synchronised with the others.
+        # The dtype of SGLang's draws, so that a rank that fails can still be synchronised with the others.
         return output.token_ids.to(torch.int32)
 
-    def _by_engine(self, logits_output: Any, info: Any, *rest: Any, **more: Any) -> Tensor:
-        """Draw as SGLang does without the adapter, which leaves ``sampling_seed`` empty."""
+    def _draw_by_sglang(self, logits_output: Any, info: Any, *arguments: Any, **options: Any) -> Tensor:
+        """Draw as SGLang does without the adapter, with ``sampling_seed`` empty."""
         info = info if info.sampling_seed is None else dataclasses.replace(info, sampling_seed=None)
-        with get_exec().kernel.override(sampling_backend=own_backend()):
-            token_ids: Tensor = super().forward(logits_output, info, *rest, **more)
+        with get_exec().kernel.override(sampling_backend=default_backend()):
+            token_ids: Tensor = super().forward(logits_output, info, *arguments, **options)
         return token_ids
 
     def _preprocess_logits(self, logits: Tensor, sampling_info: Any) -> Tensor:
@@ -118,23 +119,24 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             self._preprocessed = None
 
     def _warm_up(self, logits: Tensor) -> None:
-        """Compile on the first batch, which is that of SGLang's own warm-up request unless the server skips it."""
+        """Compile on the first batch: SGLang's warm-up request, unless the server skips it."""
         if self._draws is None or self._is_warm:
             return
         self._is_warm = True
         try:
             warm_up(self._draws, logits)
         except Exception as error:
-            self._give_up(error)
+            self._fall_back(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def _fall_back(self, error: Exception) -> None:
         assert self._draws is not None
-        log.warning("%s", gone_on(f"{self._draws.name!r} raised {spoken(error)}", own_backend()))
+        error_line = format_error(error).removesuffix(".")
+        log.warning("%s", fallback_message(f"{self._draws.name!r} raised {error_line}", default_backend()))
         self._draws = None
 
 
 def _logprobs(logits: Tensor, info: Any) -> Tensor:
-    """Return log-probabilities [B, V] after temperature and before filters; in SGLang's other mode before both."""
+    """Return log-probabilities [B, V] before filters, and after temperature unless SGLang wants the original ones."""
     if not engine.SGLANG_RETURN_ORIGINAL_LOGPROB:
         logits.div_(info.temperatures)
     return torch.log_softmax(logits, dim=-1)

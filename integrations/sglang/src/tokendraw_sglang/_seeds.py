@@ -6,7 +6,7 @@ The first hook fills it for batches that tokendraw draws where a request has a s
 seeds: SGLang joins columns only where both batches have them.
 
 Verification of drafts reads ``sampling_seed`` too and would draw with :data:`NO_SEED` as with a seed, so speculative
-decoding goes without.
+decoding gets no seeds.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from torch import Tensor
 from tokendraw_sglang._metadata import NO_SEED
 
 _BATCH = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
-_INSTEAD = 2**63 - 1
+_REPLACEMENT_SEED = 2**63 - 1
 
 
 def hook_seeds() -> None:
-    """Register both hooks; SGLang applies them when all of its plugins are loaded."""
+    """Register the hooks; SGLang applies them after loading its plugins."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(f"{_BATCH}.from_schedule_batch", with_seeds, HookType.AROUND)
-    HookRegistry.register(f"{_BATCH}.merge_batch", merged_with_seeds, HookType.AROUND)
+    HookRegistry.register(f"{_BATCH}.merge_batch", merge_seeds, HookType.AROUND)
 
 
 def with_seeds(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
     """Make SGLang's parameters of a batch, with the seeds of its requests.
 
-    :param batch: what SGLang schedules; ``reqs[i].sampling_params.sampling_seed`` is an integer or None.
+    :param batch: the batch scheduled by SGLang; ``reqs[i].sampling_params.sampling_seed`` is an integer or None.
     """
     info = original(cls, batch, vocab_size)
     seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
@@ -43,17 +43,17 @@ def with_seeds(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: i
     return info
 
 
-def merged_with_seeds(original: Callable[..., None], info: Any, other: Any) -> None:
-    """Merge two batches as SGLang does, after both have a column of seeds or neither has."""
-    for lacking, having in ((info, other), (other, info)):
-        if lacking.sampling_seed is None and having.sampling_seed is not None:
-            lacking.sampling_seed = having.sampling_seed.new_full((len(lacking),), NO_SEED)
+def merge_seeds(original: Callable[..., None], info: Any, other: Any) -> None:
+    """Merge two batches as SGLang does, after a column of seeds in either batch is matched by a column in the other."""
+    for unseeded, seeded in ((info, other), (other, info)):
+        if unseeded.sampling_seed is None and seeded.sampling_seed is not None:
+            unseeded.sampling_seed = seeded.sampling_seed.new_full((len(unseeded),), NO_SEED)
     original(info, other)
 
 
 def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
-    """Write seeds as [B] int64 on a device, ``NO_SEED`` where there is none; waits for no device."""
-    entries = [NO_SEED if seed is None else _INSTEAD if seed == NO_SEED else seed for seed in seeds]
+    """Write seeds as [B] int64 on a device, ``NO_SEED`` for None, without waiting for the device."""
+    entries = [NO_SEED if seed is None else _REPLACEMENT_SEED if seed == NO_SEED else seed for seed in seeds]
     column = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda")
     return column.to(device, non_blocking=True)
 

@@ -1,4 +1,4 @@
-"""Makes up batches as SGLang's, so that kernels are compiled for their dtypes before a request waits for them."""
+"""Makes up batches like SGLang's, so that kernels are compiled for their dtypes before any request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def warm_up(sampler: tokendraw.Sampler, logits: Tensor) -> None:
 
 
 def batches(device: torch.device, largest_k: int) -> Iterator[tokendraw.SamplingMetadata]:
-    """Yield the metadata of every combination of filters, greedy rows and seeds that SGLang may send."""
+    """Yield the metadata of every combination of filters, greedy rows and seeds from SGLang."""
     for rows in BATCH_SIZES:
         positions = torch.arange(rows, device=device)
         for filters in _FILTERS:
@@ -46,15 +46,15 @@ def batches(device: torch.device, largest_k: int) -> Iterator[tokendraw.Sampling
 def _info(
     rows: int, device: torch.device, filters: tuple[str, ...], any_greedy: bool, any_seeded: bool, k: int
 ) -> SimpleNamespace:
-    """Fill in the fields that :func:`metadata_of` reads, in SGLang's dtypes; every second row is plain or greedy."""
-    whole = torch.arange(rows, device=device) % 2 == 0
+    """Fill in the fields for :func:`metadata_of`, in SGLang's dtypes; every second row is plain or greedy."""
+    is_plain_row = torch.arange(rows, device=device) % 2 == 0
     top_ks = torch.full((rows,), k if "top_k" in filters else _OFF, dtype=torch.int32, device=device)
     return SimpleNamespace(
         temperatures=torch.full((rows, 1), 0.8, device=device),
-        top_ks=top_ks.masked_fill(~whole, 1) if any_greedy else top_ks,
+        top_ks=top_ks.masked_fill(~is_plain_row, 1) if any_greedy else top_ks,
         top_ps=torch.full((rows,), 0.9 if "top_p" in filters else 1.0, device=device),
         min_ps=torch.full((rows,), 0.05 if "min_p" in filters else 0.0, device=device),
-        sampling_seed=torch.where(whole, 7, NO_SEED) if any_seeded else None,
+        sampling_seed=torch.where(is_plain_row, 7, NO_SEED) if any_seeded else None,
         is_any_greedy=any_greedy,
         need_top_k_sampling=any_greedy or "top_k" in filters,
         need_top_p_sampling="top_p" in filters,

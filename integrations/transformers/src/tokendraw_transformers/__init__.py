@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokendraw_transformers._rollout import rollout_func
     from tokendraw_transformers._seeds import Row, derived_seed
 
-_HOME_OF = {
+_MODULE_OF = {
     "DrawDecoderOnlyOutput": "_output",
     "DrawEncoderDecoderOutput": "_output",
     "DrawLogitsProcessor": "_processor",
@@ -57,15 +57,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _HOME_OF[name] != "_errors":
-        from tokendraw_transformers._supported import check_continuous, check_transformers
+    if _MODULE_OF[name] != "_errors":
+        from tokendraw_transformers._versions import check_continuous, check_transformers
 
         check_transformers()
-        if _HOME_OF[name] == "_continuous":
+        if _MODULE_OF[name] == "_continuous":
             check_continuous()
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -28,7 +28,7 @@ from transformers import (
 from transformers.generation.configuration_utils import ContinuousBatchingConfig, GenerationMode
 
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw_transformers._batch_edits import is_edit, is_kept
+from tokendraw_transformers._batch_edits import is_batch_safe, is_edit
 from tokendraw_transformers._edits import edit_params
 from tokendraw_transformers._warpers import REFUSED as REFUSED_WARPERS
 
@@ -48,17 +48,17 @@ _FIELDS = {
     **REFUSED_WARPERS,
 }
 """Fields of a ``GenerationConfig`` by the processors that transformers makes of them, where one may be refused."""
-SERVED_FIELDS = (
+REPLACED_FIELDS = (
     *("sequence_bias", "repetition_penalty", "bad_words_ids", "min_length", "min_new_tokens"),
     *("remove_invalid_values", "suppress_tokens", "begin_suppress_tokens"),
 )
 """Fields whose processors tokendraw takes over, so that the manager of transformers is to make none of them."""
-_UNSERVED = ("max_time", "stop_strings", "token_healing", "logprobs")
+_UNSUPPORTED = ("max_time", "stop_strings", "token_healing", "logprobs")
 """Fields that end a text, change a prompt or ask for an output, and that continuous batching does not read."""
 
 
 def check_settings(model: Any, seeds: Sequence[int | None], config: Any, batching: Any) -> None:
-    """Refuse seeds that are none, and settings that no request of a batch can have.
+    """Refuse invalid seeds, and settings that no request of a batch can have.
 
     :raises InvalidParameterError: names the setting.
     """
@@ -84,7 +84,7 @@ def check_settings(model: Any, seeds: Sequence[int | None], config: Any, batchin
 
 
 def _check_mode(config: Any) -> None:
-    """Refuse what ``generate`` does in another way than by one token a step.
+    """Refuse generation modes other than a token a step.
 
     :raises InvalidParameterError: names the mode or the field.
     """
@@ -94,29 +94,33 @@ def _check_mode(config: Any) -> None:
             f"'generate_batch' needs sampling or greedy search, found {mode.value}. Leave out what asks for it, as "
             "num_beams."
         )
-    for field in _UNSERVED:
+    for field in _UNSUPPORTED:
         value = getattr(config, field, None)
         if value is not None and value is not False:
             raise _refusal(field, value)
 
 
-def new_token_limits(model: Any, config: Any, prompts: Sequence[Sequence[int]], given: Any) -> list[int]:
-    """Return how many tokens each request may draw, as ``generate`` takes that from the lengths of a config.
+def new_token_limits(
+    model: Any, config: Any, prompts: Sequence[Sequence[int]], caller_config: Any
+) -> list[int]:
+    """Return the number of new tokens of each request, by the lengths of a config, as ``generate`` does.
 
     :param config: filled up with the defaults of the model and of transformers.
-    :param given: the caller's own config, or None.
+    :param caller_config: the caller's own config, or None.
     :raises InvalidParameterError: a prompt leaves no room for a token.
     """
     if config.max_new_tokens is not None:
         return [config.max_new_tokens] * len(prompts)
     limits = []
-    is_default = getattr(given, "max_length", None) is None and model.generation_config.max_length is None
-    most = getattr(model.config, "max_position_embeddings", None)
+    is_default = (
+        getattr(caller_config, "max_length", None) is None and model.generation_config.max_length is None
+    )
+    max_positions = getattr(model.config, "max_position_embeddings", None)
     for row, prompt in enumerate(prompts):
         length = config.max_length
         if is_default:
             length += len(prompt)
-            length = length if most is None else min(length, most)
+            length = length if max_positions is None else min(length, max_positions)
         if length <= len(prompt):
             raise InvalidParameterError(
                 f"'max_length' of prompt {row} needs more than its {len(prompt)} tokens, found {length}. Pass "
@@ -126,8 +130,8 @@ def new_token_limits(model: Any, config: Any, prompts: Sequence[Sequence[int]], 
     return limits
 
 
-def prepared_processors(model: Any, config: Any) -> LogitsProcessorList:
-    """Let transformers make the processors of a config, and refuse those that a batch cannot have.
+def prepare_processors(model: Any, config: Any) -> LogitsProcessorList:
+    """Let transformers make the processors of a config, and refuse processors that a batch cannot have.
 
     Then no field of the config asks for a processor that tokendraw takes over.
 
@@ -156,15 +160,15 @@ def prepared_processors(model: Any, config: Any) -> LogitsProcessorList:
                 params.check(vocab_size)
             except InvalidParameterError as error:
                 raise _refusal(field, value, f": {error} ") from None
-        elif not is_kept(processor):
+        elif not is_batch_safe(processor):
             raise _refusal(field, value)
-    for field in SERVED_FIELDS:
+    for field in REPLACED_FIELDS:
         setattr(config, field, None)
     return prepared
 
 
-def synchronous(batching: Any) -> Any:
-    """Return a config without asynchronous batches, which begin a step before the tokens of the last one are known.
+def without_async_batches(batching: Any) -> Any:
+    """Return a config without asynchronous batches, which begin before the last step's tokens are known.
 
     :raises InvalidParameterError: the caller asks for asynchronous batches.
     """
@@ -183,10 +187,11 @@ def vocab_size_of(model: Any) -> int:
     return size
 
 
-def _refusal(field: str, value: object, why: str = ". ") -> InvalidParameterError:
-    mend = f"Leave out {field}"
+def _refusal(field: str, value: object, detail: str = ". ") -> InvalidParameterError:
+    remedy = f"Leave out {field}"
     if field not in REFUSED_WARPERS.values():
-        mend += ", or use model.generate with custom_generate=tokendraw_transformers.generate"
+        remedy += ", or use model.generate with custom_generate=tokendraw_transformers.generate"
     return InvalidParameterError(
-        f"'generate_batch' needs settings that it serves in continuous batching, found {field}={value!r}{why}{mend}."
+        f"'generate_batch' needs settings that it serves in continuous batching, found {field}={value!r}{detail}"
+        f"{remedy}."
     )

@@ -1,9 +1,9 @@
-"""Continuous batching with a seed for every request, through names that transformers does not promise to keep.
+"""Continuous batching with a seed for every request, through undocumented names of transformers.
 
 The manager of transformers draws with one generator for all requests that share a step, so the tokens of a request
-depend on its neighbours and on when it arrived. Its logits processors may bring one int32 a request to the device, in
+depend on its neighbours and on when it arrived. Its logits processors may bring an int32 a request to the device, in
 tensors that a CUDA graph can hold. Three processors bring the two halves of the seed and the position. The last
-of them draws, and returns scores whose maximum is the drawn token. Before them stand those of :mod:`_batch_edits`.
+processor draws, and returns scores with their maximum at the drawn token. The edits of :mod:`_batch_edits` come first.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tokendraw_transformers._batch_edits import BatchEdits, is_edit, with_batch_
 from tokendraw_transformers._batch_settings import (
     check_settings,
     new_token_limits,
-    prepared_processors,
-    synchronous,
+    prepare_processors,
     vocab_size_of,
+    without_async_batches,
 )
-from tokendraw_transformers._loading import loaded
-from tokendraw_transformers._scores import certain_of
-from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused
+from tokendraw_transformers._loading import load_sampler
+from tokendraw_transformers._scores import one_hot_scores
+from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused_seeds
 from tokendraw_transformers._warpers import Plan, plan
 
 PRIVATE_NAMES = (
@@ -51,7 +51,7 @@ PRIVATE_NAMES = (
     "RequestState.position_offset",
     "RequestState.logit_processor_kwargs",
 )
-"""Undocumented names of transformers' continuous batching that this module touches."""
+"""Undocumented names of transformers' continuous batching in use here."""
 
 
 def generate_batch(
@@ -96,20 +96,20 @@ def generate_batch(
     prompts = _token_ids(inputs)
     seeds = getattr(config, "seeds", None) if seeds is None else seeds
     sampler = getattr(config, "sampler", None) if sampler is None else sampler
-    each = row_seeds(seeds, len(prompts), lambda: prompts, named=f"a prompt, {len(prompts)}")
-    check_settings(model, each, config, continuous_batching_config)
+    seeds_by_row = row_seeds(seeds, len(prompts), lambda: prompts, subject=f"a prompt, {len(prompts)}")
+    check_settings(model, seeds_by_row, config, continuous_batching_config)
     config.max_new_tokens = config.max_new_tokens if max_new_tokens is None else max_new_tokens
     limits = new_token_limits(model, config, prompts, generation_config)
-    prepared = prepared_processors(model, config)
+    prepared = prepare_processors(model, config)
     is_edited = any(map(is_edit, prepared))
-    batching = synchronous(continuous_batching_config) if is_edited else continuous_batching_config
+    batching = without_async_batches(continuous_batching_config) if is_edited else continuous_batching_config
     do_sample = bool(config.do_sample)
-    warn_of_unused(each, do_sample=do_sample, stacklevel=2)
+    warn_of_unused_seeds(seeds_by_row, do_sample=do_sample, stacklevel=2)
     manager = model.init_continuous_batching(generation_config=config, continuous_batching_config=batching)
     try:
         plans = plan(prepared, do_sample=do_sample)
-        most = max([1, *(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))])
-        edits = with_batch_edits(plans.processors, manager, len(prompts), most, vocab_size_of(model))
+        max_tokens = max([1, *(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))])
+        edits = with_batch_edits(plans.processors, manager, len(prompts), max_tokens, vocab_size_of(model))
         manager.logit_processor = _processors(replace(plans, processors=edits), sampler, model.device)
         manager.generation_config.do_sample = False  # the maximum is the token drawn
         if warmup:
@@ -122,7 +122,7 @@ def generate_batch(
                 **({"prompt_length": len(prompt)} if is_edited else {}),
                 **({} if seed is None else {"seed": seed}),
             )
-            for prompt, limit, seed in zip(prompts, limits, each, strict=True)
+            for prompt, limit, seed in zip(prompts, limits, seeds_by_row, strict=True)
         ]
         return _results(manager, ids)
     finally:
@@ -163,11 +163,11 @@ def _results(manager: Any, ids: Sequence[str]) -> dict[str, Any]:
 def _processors(plans: Plan, sampler: str | Sampler | None, device: torch.device) -> Any:
     low, high = SeedHalf(0), SeedHalf(32)
     drawing = Draw(plans, sampler, device, low, high)
-    every = ContinuousBatchingLogitsProcessorList(
+    processors = ContinuousBatchingLogitsProcessorList(
         LogitsProcessorList([*plans.processors, low, high, drawing]), drop_unsupported_processors=False
     )
-    every.tensors_required = 3 + sum(isinstance(processor, BatchEdits) for processor in plans.processors)
-    return every
+    processors.tensors_required = 3 + sum(isinstance(processor, BatchEdits) for processor in plans.processors)
+    return processors
 
 
 class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
@@ -181,21 +181,23 @@ class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self.bits = torch.empty(0)
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
-        """Fill the tensor [N] int32 that is used before the first request."""
+        """Fill the tensor [N] int32 in use before the first request."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
         """Return the bits of each request, [requests] int32; without a seed they are fresh at every step."""
-        given = [future.state.logit_processor_kwargs.get("seed") for future in requests_with_new_token]
-        fresh = torch.randint(0, 1 << 32, (len(given),)).tolist()
+        request_seeds = [
+            future.state.logit_processor_kwargs.get("seed") for future in requests_with_new_token
+        ]
+        fresh = torch.randint(0, 1 << 32, (len(request_seeds),)).tolist()
         bits = [
             new if seed is None else (seed >> self._shift) & 0xFFFFFFFF
-            for seed, new in zip(given, fresh, strict=True)
+            for seed, new in zip(request_seeds, fresh, strict=True)
         ]
         return torch.tensor(bits, dtype=torch.int64).to(torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        """Keep the bits of the rows for the processor that draws."""
+        """Keep the bits of the rows for the drawing processor."""
         self.bits = tensor_arg[: scores.shape[0]]
         return scores
 
@@ -212,36 +214,36 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self._plan, self._low, self._high = plans, low, high
         params = plans.params
         need = Need(filter_orders=(params.filter_order,), graph_safe=device.type == "cuda")
-        self._sampler = loaded(sampler, device, need)
+        self._sampler = load_sampler(sampler, device, need)
         self._one = SamplingMetadata.from_params([params], device=device)
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
-        """Fill the tensor [N] int32 that is used before the first request."""
+        """Fill the tensor [N] int32 in use before the first request."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
-        """[requests] int32: position of the last token that the model is given in this step."""
+        """Return the position of the last input token of each request in this step, [requests] int32."""
         positions = [future.state.position_offset - 1 for future in requests_with_new_token]
         return torch.tensor(positions, dtype=torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        """Return scores [N, V] that are certain of the token drawn in each row."""
+        """Return scores [N, V] with probability 1 on the token drawn in each row."""
         rows = scores.shape[0]
         seed = (self._high.bits.to(torch.int64) << 32) | (self._low.bits.to(torch.int64) & 0xFFFFFFFF)
-        one = self._one
+        params_row = self._one
 
         def spread(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.expand(rows)
 
         metadata = SamplingMetadata(
-            temperature=spread(one.temperature),
-            top_k=spread(one.top_k),
-            top_p=spread(one.top_p),
-            min_p=spread(one.min_p),
-            joint=spread(one.joint),
+            temperature=spread(params_row.temperature),
+            top_k=spread(params_row.top_k),
+            top_p=spread(params_row.top_p),
+            min_p=spread(params_row.min_p),
+            joint=spread(params_row.joint),
             seed=seed,
             positions=tensor_arg[:rows].to(torch.int64),
-            facts=replace(one.facts, any_seeded=True, all_seeded=True),
+            facts=replace(params_row.facts, any_seeded=True, all_seeded=True),
         )
         narrowed = self._plan.narrowing(None, scores)
-        return certain_of(scores, self._sampler.sample(narrowed, metadata).token_ids)
+        return one_hot_scores(scores, self._sampler.sample(narrowed, metadata).token_ids)

@@ -22,33 +22,33 @@ _ARGMAX = (torch.argmax, Tensor.argmax)
 
 
 class DrawnScores(Tensor):
-    """Scores [B, V] whose first argmax is the tokens that were drawn from them.
+    """Scores [B, V] with the drawn tokens as the result of their first argmax.
 
     It shares the memory of the scores. For any other function, and from the second argmax on, it is a plain tensor.
     """
 
-    drawn: Tensor | None
+    token_ids: Tensor | None
 
     @classmethod
     def of(cls, scores: Tensor, token_ids: Tensor) -> DrawnScores:
         """Wrap ``scores`` with the ``token_ids`` [B]."""
-        dressed = scores.as_subclass(cls)
-        dressed.drawn = token_ids
-        return dressed
+        drawn_scores = scores.as_subclass(cls)
+        drawn_scores.token_ids = token_ids
+        return drawn_scores
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _ARGMAX and isinstance(args[0], cls) and args[0].drawn is not None:
-            drawn, args[0].drawn = args[0].drawn, None
-            return drawn
+        if func in _ARGMAX and isinstance(args[0], cls) and args[0].token_ids is not None:
+            token_ids, args[0].token_ids = args[0].token_ids, None
+            return token_ids
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
 
 class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
-    """The last processor of the list, which draws, keeps what it drew, and returns :class:`DrawnScores`."""
+    """The last processor of the list: draws, records the outputs, and returns :class:`DrawnScores`."""
 
     def __init__(self, plan: Plan, rows: Rows, offset: Tensor, *, records_scores: bool) -> None:
         self._plan = plan
@@ -66,11 +66,11 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
         :returns: [B, V], warped if scores are recorded.
         """
         self.check_taken()
-        given = self._plan.narrowing(input_ids, scores)
-        output = self._rows.draw(given, self._offset + input_ids.shape[1])
+        narrowed = self._plan.narrowing(input_ids, scores)
+        output = self._rows.draw(narrowed, self._offset + input_ids.shape[1])
         self.steps.append(output)
-        shown = self._plan.recorded(input_ids, scores) if self._records_scores else scores
-        self._last = DrawnScores.of(shown, output.token_ids)
+        recorded_scores = self._plan.recorded(input_ids, scores) if self._records_scores else scores
+        self._last = DrawnScores.of(recorded_scores, output.token_ids)
         return self._last
 
     def check_taken(self) -> None:
@@ -78,7 +78,7 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
 
         :raises TransformersVersionError: it took others, in a way that the adapter does not know.
         """
-        if self._last is not None and self._last.drawn is not None:
+        if self._last is not None and self._last.token_ids is not None:
             raise TransformersVersionError(
                 "'GenerationMixin._sample' needs to take its tokens by torch.argmax, found that it took others. "
                 "Install a transformers that tokendraw-transformers was tested with, or leave out custom_generate."
@@ -86,22 +86,22 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 class Processors(LogitsProcessorList):  # type: ignore[misc]
-    """A list of the processors that stay and the one that draws, called without a look at each signature."""
+    """The remaining processors and the drawing processor, called without a look at each signature."""
 
-    def __init__(self, before: LogitsProcessorList, draws: DrawProcessor) -> None:
-        super().__init__([*before, draws])
-        self._before = before
+    def __init__(self, processors: LogitsProcessorList, draws: DrawProcessor) -> None:
+        super().__init__([*processors, draws])
+        self._processors = processors
         self._draws = draws
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         """Return the scores [B, V] to draw from."""
-        if self._before:
-            scores = self._before(input_ids, scores, **kwargs)
+        if self._processors:
+            scores = self._processors(input_ids, scores, **kwargs)
         return self._draws(input_ids, scores)
 
 
 class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
-    """Stopping criteria that remember which rows they stopped at each step."""
+    """Stopping criteria with a record of the rows stopped at each step."""
 
     def __init__(self, criteria: StoppingCriteriaList) -> None:
         super().__init__(criteria)
@@ -113,12 +113,12 @@ class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
         self.stopped.append(stopped)
         return stopped
 
-    def drew(self, steps: int) -> Tensor:
-        """Return whether a row drew its token at a step, [B, steps] bool, or was filled with padding."""
+    def drawn_steps(self, steps: int) -> Tensor:
+        """Return the steps [B, steps] bool at which rows drew a token instead of padding."""
         stopped = torch.stack(self.stopped[:steps], dim=1)
         if not any(hasattr(criterion, "eos_token_id") for criterion in self):
             return torch.ones_like(
                 stopped
             )  # transformers fills rows up only where there is an end of sequence
-        before = stopped.cumsum(dim=1) - stopped.to(torch.int64)
-        return before == 0
+        stops_before = stopped.cumsum(dim=1) - stopped.to(torch.int64)
+        return stops_before == 0

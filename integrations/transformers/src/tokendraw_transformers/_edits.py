@@ -1,9 +1,9 @@
 """Replaces transformers' processors of biases, penalties and forbidden tokens by ``process_logits``.
 
 The list keeps its order: a stretch of served processors, one behind the other, becomes one processor at their place.
-In a stretch the biases come before the penalty, as in ``process_logits``. What sets scores to -inf may stand anywhere
-in it, since -inf stays -inf. In ``generate``, what needs the order of tokens, a sequence of several ids, is left to
-transformers: it looks for the ids before the last one in prompt and padding too.
+In a stretch the biases come before the penalty, as in ``process_logits``. Processors that set scores to -inf may
+stand anywhere in it, since -inf stays -inf. In ``generate``, transformers handles sequences of several ids: it also
+looks for their first ids in prompt and padding.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ from transformers import (
 )
 
 from tokendraw import InvalidParameterError, RequestSlots, SamplerUnavailableError, SamplingParams
-from tokendraw_transformers._loading import loaded_processor
+from tokendraw_transformers._loading import load_processor
 
 BIASES = (SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor)
 _DELAYS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor, SuppressTokensAtBeginLogitsProcessor)
-"""Processors that hold tokens back for a while: ``process_logits`` has one list of these."""
-SERVED = (
+"""Processors that delay tokens: ``process_logits`` has a single list of delayed tokens."""
+SUPPORTED = (
     *BIASES,
     RepetitionPenaltyLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
 """Processors that tokendraw replaces, by their exact types."""
-AHEAD = 1024
-"""Tokens that there is room for in the slots; then they are made anew."""
+HEADROOM_TOKENS = 1024
+"""Room in the slots, in tokens; full slots are made anew."""
 
 
 def with_edits(prepared: Iterable[Any]) -> LogitsProcessorList:
-    """Replace each stretch of served processors by one that calls ``process_logits``."""
-    return with_stretches(prepared, _is_served, EditProcessor)
+    """Replace each stretch of supported processors by a call of ``process_logits``."""
+    return with_stretches(prepared, _is_supported, EditProcessor)
 
 
 def with_stretches(
-    prepared: Iterable[Any], is_served: Callable[[Any], bool], make: Callable[[Sequence[Any]], Any]
+    prepared: Iterable[Any], is_supported: Callable[[Any], bool], make: Callable[[Sequence[Any]], Any]
 ) -> LogitsProcessorList:
-    """Replace each stretch of served processors by one.
+    """Replace each stretch of supported processors by a single processor.
 
     :param make: returns the processor of a stretch.
     """
     stretches: list[list[Any]] = []
     for processor in prepared:
         last = stretches[-1] if stretches else []
-        if is_served(processor) and last and is_served(last[0]) and _may_follow(last, processor):
+        if is_supported(processor) and last and is_supported(last[0]) and _may_follow(last, processor):
             last.append(processor)
         else:
             stretches.append([processor])
     return LogitsProcessorList(
-        make(stretch) if is_served(stretch[0]) else stretch[0] for stretch in stretches
+        make(stretch) if is_supported(stretch[0]) else stretch[0] for stretch in stretches
     )
 
 
-def _is_served(processor: Any) -> bool:
+def _is_supported(processor: Any) -> bool:
     if type(processor) in BIASES:
         return all(len(sequence) == 1 for sequence in processor.sequence_bias)
-    return type(processor) in SERVED
+    return type(processor) in SUPPORTED
 
 
 def _may_follow(stretch: Sequence[Any], processor: Any) -> bool:
-    """Tell whether ``process_logits``, which has one of each kind, edits in this order."""
+    """Return whether ``process_logits``, with a processor of each kind, edits in this order."""
     kinds = {type(other) for other in stretch}
     late = type(processor) is SequenceBiasLogitsProcessor and RepetitionPenaltyLogitsProcessor in kinds
     second = type(processor) in _DELAYS and not kinds.isdisjoint(_DELAYS)
@@ -82,10 +82,10 @@ def _may_follow(stretch: Sequence[Any], processor: Any) -> bool:
 
 
 class EditProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Does what a stretch of transformers' processors does, by ``process_logits``.
+    """Replaces a stretch of transformers' processors by ``process_logits``.
 
-    The slots hold a request a row. They are made at the first call, and follow the tokens from then on. What tokendraw
-    refuses goes to the processors themselves, which do it or say in their own words why not.
+    The slots hold a request a row. They are made at the first call, and follow the tokens from then on. Requests
+    refused by tokendraw go to transformers' processors, which edit or raise.
     """
 
     def __init__(self, stretch: Sequence[Any]) -> None:
@@ -98,28 +98,28 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         self._slots: RequestSlots | None = None
         self._processor: Any = None
         self._rows = torch.empty(0)
-        self._length = self._full_at = 0
+        self._length = self._max_length = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return edited scores; those that are given stay as they are.
+        """Return edited scores, in a new tensor.
 
         :param input_ids: [B, L].
         :param scores: [B, V].
         """
         if self._is_refused or scores.dtype is not torch.float32:  # transformers rounds after each processor
-            return self._left_to_transformers(input_ids, scores)
+            return self._edit_by_transformers(input_ids, scores)
         try:
             self._follow(input_ids, scores)
         except (InvalidParameterError, SamplerUnavailableError):
             self._is_refused = True
-            return self._left_to_transformers(input_ids, scores)
+            return self._edit_by_transformers(input_ids, scores)
         edited = scores.detach().clone(memory_format=torch.contiguous_format)
         self._processor.process(edited, self._slots, self._rows)
         return edited
 
-    def _left_to_transformers(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        found: Tensor = self.stretch(input_ids, scores)
-        return found
+    def _edit_by_transformers(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        edited: Tensor = self.stretch(input_ids, scores)
+        return edited
 
     def _follow(self, input_ids: Tensor, scores: Tensor) -> None:
         """Bring the slots up to the tokens of this step."""
@@ -128,7 +128,7 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         if slots is not None and slots.device == scores.device and len(self._rows) == count:
             if length == self._length or not self._follows:
                 return
-            if length == self._length + 1 and length <= self._full_at:
+            if length == self._length + 1 and length <= self._max_length:
                 new = input_ids[:, -1].to(scores.device)
                 known = (new >= 0) & (new < slots.vocab_size)  # padding may be any id
                 slots.append(self._rows, new.masked_fill(~known, -1))
@@ -137,27 +137,27 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         self._begin(input_ids, scores)
 
     def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
-        """Make slots that hold what the rows have now."""
+        """Make slots with the present tokens of the rows."""
         (count, length), vocab_size = input_ids.shape, scores.shape[1]
         params = edit_params(self._kinds, vocab_size, prompt_length=None, num_counted=length)
         known = _histories(self._kinds.get(RepetitionPenaltyLogitsProcessor), input_ids, vocab_size)
-        self._processor = loaded_processor(scores.device)
-        max_tokens = length + AHEAD if self._follows else 1
+        self._processor = load_processor(scores.device)
+        max_tokens = length + HEADROOM_TOKENS if self._follows else 1
         slots = slots_for(params, count, max_tokens, vocab_size, scores.device)
         for row, history in enumerate(known):
             slots.add(row, params, prompt_token_ids=history)
-        self._slots, self._length, self._full_at = slots, length, length + AHEAD
+        self._slots, self._length, self._max_length = slots, length, length + HEADROOM_TOKENS
         self._rows = torch.arange(count, device=scores.device)
 
 
 def edit_params(
     kinds: Mapping[type, Any], vocab_size: int, *, prompt_length: int | None, num_counted: int
 ) -> SamplingParams:
-    """Express what the processors of a stretch do as parameters of a request.
+    """Express the processors of a stretch as parameters of a request.
 
     :param kinds: the processors by their types.
-    :param prompt_length: tokens of the prompt; None: as the processors say.
-    :param num_counted: tokens of the request that do not stand in the output of its slot.
+    :param prompt_length: tokens of the prompt; None: by the processors.
+    :param num_counted: tokens of the request outside of the output of its slot.
     :raises InvalidParameterError: an id is outside the vocabulary, or a value is not finite.
     """
     bias: dict[int, float] = {}
@@ -171,20 +171,20 @@ def edit_params(
                 bias[int(sequence[0])] = float(value)
     if SuppressTokensLogitsProcessor in kinds:
         tokens = kinds[SuppressTokensLogitsProcessor].suppress_tokens
-        forbidden |= {(token,) for token in _within(tokens, vocab_size)}
+        forbidden |= {(token,) for token in _ids_in_vocabulary(tokens, vocab_size)}
     penalty = kinds.get(RepetitionPenaltyLogitsProcessor)
-    least_length, held_back = _delay(kinds, prompt_length)
+    least_length, delayed_tokens = _delay(kinds, prompt_length)
     return SamplingParams(
         repetition_penalty=1.0 if penalty is None else penalty.penalty,
         logit_bias=bias or None,
         bad_words=[list(word) for word in sorted(forbidden)] or None,
         min_tokens=max(0, least_length - num_counted),
-        stop_token_ids=None if held_back is None else _within(held_back, vocab_size),
+        stop_token_ids=None if delayed_tokens is None else _ids_in_vocabulary(delayed_tokens, vocab_size),
     )
 
 
 def _delay(kinds: Mapping[type, Any], prompt_length: int | None) -> tuple[int, Tensor | None]:
-    """Return the length of a sequence from which on some tokens are no longer held back, and those tokens."""
+    """Return the sequence length from which on delayed tokens are allowed, and the delayed tokens."""
     for kind in _DELAYS:
         if kind not in kinds:
             continue
@@ -202,7 +202,7 @@ def _delay(kinds: Mapping[type, Any], prompt_length: int | None) -> tuple[int, T
 def slots_for(
     params: SamplingParams, num_slots: int, max_tokens: int, vocab_size: int, device: torch.device
 ) -> RequestSlots:
-    """Make slots with room for the lists of such requests."""
+    """Make slots with room for the lists of requests with ``params``."""
     words = params.bad_words or ()
     return RequestSlots(
         num_slots=num_slots,
@@ -216,27 +216,27 @@ def slots_for(
     )
 
 
-def _within(ids: Tensor, vocab_size: int) -> list[int]:
-    """Return the ids of the vocabulary: transformers passes over others."""
+def _ids_in_vocabulary(ids: Tensor, vocab_size: int) -> list[int]:
+    """Return the ids inside the vocabulary, as transformers does."""
     return [token for token in ids.tolist() if 0 <= token < vocab_size]
 
 
 def _histories(penalty: Any, input_ids: Tensor, vocab_size: int) -> list[list[int]]:
-    """Return the tokens that each row is penalized for: not its padding. Waits for the device if there is a penalty.
+    """Return the penalized tokens of each row, without padding. Waits for the device if there is a penalty.
 
-    :raises InvalidParameterError: more is to be passed over than there is, so some of what comes too.
+    :raises InvalidParameterError: the ignored prefix is longer than the prompt.
     """
     rows = len(input_ids)
     if penalty is None:
         return [[]] * rows
     skipped = getattr(penalty, "prompt_ignore_length", None)
-    each = skipped.tolist() if isinstance(skipped, Tensor) else [skipped or 0] * rows
-    if len(each) != rows or max(each, default=0) > input_ids.shape[1]:
+    skipped_lengths = skipped.tolist() if isinstance(skipped, Tensor) else [skipped or 0] * rows
+    if len(skipped_lengths) != rows or max(skipped_lengths, default=0) > input_ids.shape[1]:
         raise InvalidParameterError(
             f"'prompt_ignore_length' needs one number of tokens a row, {rows}, each at most {input_ids.shape[1]}, "
-            f"found {each}. Leave it out."
+            f"found {skipped_lengths}. Leave it out."
         )
     return [
         [token for token in row[first:] if 0 <= token < vocab_size]
-        for row, first in zip(input_ids.tolist(), each, strict=True)
+        for row, first in zip(input_ids.tolist(), skipped_lengths, strict=True)
     ]

@@ -22,7 +22,7 @@ from tokendraw.resolution import read_settings
 
 
 class TransformersVersionError(TokendrawError, ImportError):
-    """transformers is outside the supported range, or its decoding loop is not the one that the adapter knows."""
+    """transformers is outside the supported range, or its decoding loop is unknown to the adapter."""
 
 
 class InvalidRowsWarning(TokendrawWarning):
@@ -33,11 +33,11 @@ class InvalidRowsWarning(TokendrawWarning):
 
 
 class SeedsUnusedWarning(TokendrawWarning):
-    """Seeds were given to greedy decoding, which draws nothing: they changed no token."""
+    """Seeds were given to greedy decoding, which draws nothing: no token changed."""
 
 
 def warn(text: str, category: type[TokendrawWarning], *, stacklevel: int) -> None:
-    """Warn, or raise the warning where ``TOKENDRAW_STRICT=1`` asks for that.
+    """Warn, or raise the warning under ``TOKENDRAW_STRICT=1``.
 
     :param stacklevel: 1 is the caller of this function.
     """

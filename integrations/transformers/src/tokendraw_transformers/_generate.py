@@ -1,4 +1,4 @@
-"""The callable for ``custom_generate``, which runs transformers' own decoding loop with its last step taken over."""
+"""The callable for ``custom_generate``: runs transformers' decoding loop with its last step replaced."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from transformers import GenerationMixin, LogitsProcessorList
 from transformers.generation import GenerationMode
 
 from tokendraw import InvalidParameterError, Sampler
+from tokendraw_transformers._caller_arguments import caller_arguments
 from tokendraw_transformers._drawing import DrawProcessor, Processors, RecordingStoppingCriteria
 from tokendraw_transformers._edits import with_edits
 from tokendraw_transformers._errors import InvalidRowsWarning, warn
-from tokendraw_transformers._kept_back import kept_back
 from tokendraw_transformers._output import with_draws
 from tokendraw_transformers._positions import position_offset, prompts
 from tokendraw_transformers._rows import Rows
-from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused
+from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused_seeds
 from tokendraw_transformers._warpers import plan
 
-_WE = "'custom_generate=tokendraw_transformers.generate'"
+_NAME = "'custom_generate=tokendraw_transformers.generate'"
 
 
 def generate(
@@ -67,12 +67,12 @@ def generate(
     seeds, sampler, logprobs, logprobs_mode = _from_config(
         generation_config, seeds=seeds, sampler=sampler, logprobs=logprobs, logprobs_mode=logprobs_mode
     )
-    kept = kept_back()
-    streamer = kept.get("streamer") if streamer is None else streamer
-    synced_gpus = kept.get("synced_gpus") if synced_gpus is None else synced_gpus
+    arguments = caller_arguments()
+    streamer = arguments.get("streamer") if streamer is None else streamer
+    synced_gpus = arguments.get("synced_gpus") if synced_gpus is None else synced_gpus
     # transformers' own default, by its own method: True under FSDP and DeepSpeed ZeRO-3
     mode = model._extract_generation_mode_kwargs(None, {}, synced_gpus, None, None)
-    _check_mode(model, generation_config, kept.get("assistant_model"))
+    _check_mode(model, generation_config, arguments.get("assistant_model"))
     if logprobs is not None and not generation_config.return_dict_in_generate:
         raise InvalidParameterError(
             "'logprobs' needs return_dict_in_generate=True, found False. Pass return_dict_in_generate=True."
@@ -80,20 +80,20 @@ def generate(
 
     do_sample = bool(generation_config.do_sample)
     plans = plan(logits_processor, do_sample=do_sample)
-    each = row_seeds(
+    seeds_by_row = row_seeds(
         seeds,
         input_ids.shape[0],
         lambda: prompts(model, input_ids, model_kwargs),
-        named=_row_in_words(input_ids.shape[0], generation_config.num_return_sequences),
+        subject=_row_phrase(input_ids.shape[0], generation_config.num_return_sequences),
     )
     params = replace(plans.params, logprobs=logprobs)
     draws = DrawProcessor(
         plans,
-        Rows([replace(params, seed=seed) for seed in each], sampler, logprobs_mode),
+        Rows([replace(params, seed=seed) for seed in seeds_by_row], sampler, logprobs_mode),
         position_offset(model, input_ids, generation_config, model_kwargs),
         records_scores=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
     )
-    warn_of_unused(each, do_sample=do_sample, stacklevel=4)  # the caller of model.generate
+    warn_of_unused_seeds(seeds_by_row, do_sample=do_sample, stacklevel=4)  # the caller of model.generate
     criteria = RecordingStoppingCriteria(stopping_criteria)
     by_argmax = copy.copy(generation_config)
     by_argmax.do_sample = False
@@ -110,43 +110,48 @@ def generate(
 
     sequences = result.sequences if generation_config.return_dict_in_generate else result
     steps = draws.steps[: sequences.shape[1] - input_ids.shape[1]]
-    drew = criteria.drew(len(steps))
-    valid = (torch.stack([step.valid for step in steps], dim=1) | ~drew).all(dim=1)
+    drawn_steps = criteria.drawn_steps(len(steps))
+    valid = (torch.stack([step.valid for step in steps], dim=1) | ~drawn_steps).all(dim=1)
     _warn_of_invalid_rows(valid)
-    return with_draws(result, valid, steps, drew) if generation_config.return_dict_in_generate else result
+    return (
+        with_draws(result, valid, steps, drawn_steps) if generation_config.return_dict_in_generate else result
+    )
 
 
 def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> None:
-    """Refuse anything but one token a row and step, by one model."""
+    """Refuse generation modes other than a token a row and step, by a single model."""
     if type(model)._sample is not GenerationMixin._sample:
         raise InvalidParameterError(
-            f"{_WE} needs the decoding loop of transformers, found that {type(model).__name__} has one of its own. "
+            f"{_NAME} needs the decoding loop of transformers, found that {type(model).__name__} has one of its own. "
             "Leave out custom_generate."
         )
     mode = generation_config.get_generation_mode(assistant_model)
     if mode == GenerationMode.ASSISTED_GENERATION:
         raise InvalidParameterError(
-            f"{_WE} needs one model and one token a step, found assisted generation. Leave out custom_generate, and "
+            f"{_NAME} needs one model and one token a step, found assisted generation. Leave out custom_generate, and "
             "pass logits_processor=[tokendraw_transformers.DrawLogitsProcessor(...)] with do_sample=False: it draws "
             "the same tokens."
         )
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise InvalidParameterError(
-            f"{_WE} needs sampling or greedy search, found {mode.value}. Leave out what asks for it, as num_beams, or "
-            "custom_generate."
+            f"{_NAME} needs sampling or greedy search, found {mode.value}. Leave out what asks for it, as num_beams, "
+            "or custom_generate."
         )
 
 
-def _from_config(generation_config: Any, **given: Any) -> tuple[Any, ...]:
-    """Take arguments that were not given from the ``GenerationConfig``, which keeps entries unknown to transformers."""
+def _from_config(generation_config: Any, **arguments: Any) -> tuple[Any, ...]:
+    """Take missing arguments from the ``GenerationConfig``, which keeps entries unknown to transformers."""
     return tuple(
-        getattr(generation_config, name, None) if value is None else value for name, value in given.items()
+        getattr(generation_config, name, None) if value is None else value
+        for name, value in arguments.items()
     )
 
 
-def _row_in_words(rows: int, copies: int | None) -> str:
-    each = f" ({rows // copies} prompts, num_return_sequences={copies})" if copies and copies > 1 else ""
-    return f"a row, {rows}{each}"
+def _row_phrase(rows: int, copies: int | None) -> str:
+    copies_phrase = (
+        f" ({rows // copies} prompts, num_return_sequences={copies})" if copies and copies > 1 else ""
+    )
+    return f"a row, {rows}{copies_phrase}"
 
 
 def _warn_of_invalid_rows(valid: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what was loaded, because to negotiate and prove it may take longer than a call of ``generate``."""
+"""Caches loaded samplers, since negotiation and proof may take longer than a call of ``generate``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tokendraw import InvalidParameterError, Need, Sampler
 from tokendraw.resolution import read_settings
 
 _lock = threading.Lock()
-_kept: dict[Hashable, Any] = {}
-_MOST_KEPT = 16
+_cache: dict[Hashable, Any] = {}
+_MAX_CACHE_ENTRIES = 16
 """Number of objects that are kept: settings may change at every call."""
 
 
-def loaded(
+def load_sampler(
     sampler: str | Sampler | None, device: torch.device, need: Need, logprobs_mode: str | None = None
 ) -> Sampler:
-    """Load a sampler, or return the one that was loaded before with the same arguments, settings and packages.
+    """Load a sampler, or return the sampler of an earlier load with the same arguments, settings and packages.
 
     It is the same object, so a sampler whose call failed stays replaced, and is not warned of again.
 
@@ -38,7 +38,7 @@ def loaded(
             f"{type(sampler).__name__}. Pass one of these, or leave it out."
         )
     mode = "raw_logprobs" if logprobs_mode is None else logprobs_mode
-    found: Sampler = _kept_by(
+    value: Sampler = _cached(
         (sampler, device, need, repr(mode)),
         lambda: tokendraw.load_sampler(
             sampler,
@@ -47,24 +47,24 @@ def loaded(
             need=need,
         ),
     )
-    return found
+    return value
 
 
-def loaded_processor(device: torch.device) -> Any:
-    """Load the best processor of logits for a device, or return the one that was loaded before.
+def load_processor(device: torch.device) -> Any:
+    """Load the best processor of logits for a device, or return the processor of an earlier load.
 
     :raises SamplerUnavailableError: no plugin in force has one.
     """
-    return _kept_by(("process_logits", device), lambda: tokendraw.load("process_logits", device=device))
+    return _cached(("process_logits", device), lambda: tokendraw.load("process_logits", device=device))
 
 
-def _kept_by(key: tuple[Hashable, ...], load: Callable[[], Any]) -> Any:
+def _cached(key: tuple[Hashable, ...], load: Callable[[], Any]) -> Any:
     # a decision also depends on the settings in force, and on where packages are found
     key = (*key, read_settings(), tuple(sys.path))
     with _lock:
-        if key not in _kept:
-            found = load()
-            while len(_kept) >= _MOST_KEPT:
-                del _kept[next(iter(_kept))]
-            _kept[key] = found
-        return _kept[key]
+        if key not in _cache:
+            value = load()
+            while len(_cache) >= _MAX_CACHE_ENTRIES:
+                del _cache[next(iter(_cache))]
+            _cache[key] = value
+        return _cache[key]

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 Entries: TypeAlias = Sequence[tuple[int, float, int | None]]
 """(token id, logprob, rank) of a drawn token, then of the best of its step, as ``LogprobsTensors.row`` lists them."""
 
-LEAST = -9999.0
+MIN_LOGPROB = -9999.0
 """OpenAI's value for tokens that are very unlikely; JSON has no infinity."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -42,17 +42,17 @@ def completion_logprobs(
         "text_offset": [],
     }
     for entries in steps:
-        found = [pieces.of(token_id, behind) for token_id, *_ in entries]
-        names = [piece.named(prefix="bytes:") for piece in found]
+        step_pieces = [pieces.of(token_id, behind) for token_id, *_ in entries]
+        texts = [piece.format(prefix="bytes:") for piece in step_pieces]
         values = [_finite(logprob) for _, logprob, *_ in entries]
-        logprobs["tokens"].append(names[0])
+        logprobs["tokens"].append(texts[0])
         logprobs["token_logprobs"].append(values[0])
         likeliest: dict[str, float] = {}
-        for name, value in zip([*names[1:], names[0]], [*values[1:], values[0]], strict=True):
+        for name, value in zip([*texts[1:], texts[0]], [*values[1:], values[0]], strict=True):
             likeliest[name] = max(likeliest.get(name, value), value)
         logprobs["top_logprobs"].append(likeliest)
         logprobs["text_offset"].append(text_offset)
-        text_offset += len(text.decode(found[0].utf8))
+        text_offset += len(text.decode(step_pieces[0].utf8))
         behind = entries[0][0]
     return logprobs
 
@@ -71,7 +71,7 @@ def chat_logprobs(steps: Sequence[Entries], tokenizer: Any, *, behind: int | Non
     content = []
     for entries in steps:
         drawn, *best = [
-            {"token": piece.named(), "logprob": _finite(logprob), "bytes": list(piece.utf8)}
+            {"token": piece.format(), "logprob": _finite(logprob), "bytes": list(piece.utf8)}
             for token_id, logprob, *_ in entries
             for piece in [pieces.of(token_id, behind)]
         ]
@@ -81,17 +81,17 @@ def chat_logprobs(steps: Sequence[Entries], tokenizer: Any, *, behind: int | Non
 
 
 def _finite(logprob: float) -> float:
-    return max(float(logprob), LEAST)
+    return max(float(logprob), MIN_LOGPROB)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The text, or the bytes, that a token adds to a text."""
+    """The text, or the bytes, of a token in a text."""
 
     utf8: bytes
 
-    def named(self, prefix: str = "") -> str:
-        """Return the token as text, or its bytes where they are not whole characters."""
+    def format(self, prefix: str = "") -> str:
+        """Return the token as text, or its bytes if they are incomplete characters."""
         try:
             return self.utf8.decode()
         except UnicodeDecodeError:
@@ -99,7 +99,7 @@ class _Piece:
 
 
 class _Pieces:
-    """Find the bytes of a tokenizer's tokens, which may be parts of characters.
+    """Finds the bytes of a tokenizer's tokens, which may be parts of characters.
 
     Tokenizers of bytes (GPT-2's and its heirs) write each byte as a letter, those with a fall back to bytes
     (SentencePiece's) as ``<0x0A>``. Any other token is what it adds to the text of the token before it.
@@ -112,23 +112,23 @@ class _Pieces:
         decoder = b"" if backend is None or backend.decoder is None else backend.decoder.__getstate__()
         self._writes_bytes = b'"ByteLevel"' in decoder
 
-    def of(self, token_id: int, before: int | None) -> _Piece:
-        """Look up the bytes of a token that follows the token ``before``."""
+    def of(self, token_id: int, previous: int | None) -> _Piece:
+        """Look up the bytes of a token after the token ``previous``."""
         written = self._tokenizer.convert_ids_to_tokens(int(token_id))
         if token_id not in self._special:
             if byte := _BYTE_PIECE.fullmatch(written):
                 return _Piece(bytes([int(byte[1], 16)]))
             if self._writes_bytes and set(written) <= _byte_of_letter().keys():
                 return _Piece(bytes(_byte_of_letter()[letter] for letter in written))
-        alone = [] if before is None else [before]
-        text = self._tokenizer.decode([*alone, token_id], clean_up_tokenization_spaces=False)
-        known = self._tokenizer.decode(alone, clean_up_tokenization_spaces=False) if alone else ""
-        return _Piece(text.removeprefix(known).encode())
+        context = [] if previous is None else [previous]
+        text = self._tokenizer.decode([*context, token_id], clean_up_tokenization_spaces=False)
+        context_text = self._tokenizer.decode(context, clean_up_tokenization_spaces=False) if context else ""
+        return _Piece(text.removeprefix(context_text).encode())
 
 
 @functools.cache
 def _byte_of_letter() -> dict[str, int]:
-    """Return GPT-2's letters for bytes: printable bytes stand for themselves, others become code points from 256 on."""
+    """Return GPT-2's letters for bytes: printable bytes as they are, the rest as code points from 256 on."""
     printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
@@ -136,5 +136,5 @@ def _byte_of_letter() -> dict[str, int]:
     ]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
+        chr(256 + index): byte for index, byte in enumerate(others)
     }

@@ -23,7 +23,7 @@ class _Logprobs:
     sequences: Any
 
     def row(self, index: int) -> list[list[tuple[int, float, int]]]:
-        """List what one row drew: for each of its tokens (token id, logprob, rank), then those of the best.
+        """List the draws of a row: for each token (token id, logprob, rank), then the entries of the best tokens.
 
         What :func:`completion_logprobs` and :func:`chat_logprobs` write in OpenAI's format. Waits for the device.
 
@@ -38,8 +38,8 @@ class _Logprobs:
             best = zip(self.top_token_ids[index].tolist(), self.top_logprobs[index].tolist(), strict=True)
             for step, (ids, values) in zip(steps, best, strict=False):
                 step += [
-                    (token_id, value, place)
-                    for place, (token_id, value) in enumerate(zip(ids, values, strict=True), 1)
+                    (token_id, value, rank)
+                    for rank, (token_id, value) in enumerate(zip(ids, values, strict=True), 1)
                     if token_id != PAD_TOKEN_ID
                 ]
         return steps
@@ -47,7 +47,7 @@ class _Logprobs:
 
 @dataclass
 class DrawDecoderOnlyOutput(_Logprobs, GenerateDecoderOnlyOutput):  # type: ignore[misc]
-    """``GenerateDecoderOnlyOutput`` with the log-probabilities of what was drawn."""
+    """``GenerateDecoderOnlyOutput`` with the log-probabilities of the drawn tokens."""
 
     valid: Tensor | None = None
     """[B] bool: False for rows that met NaN, or nothing above -inf."""
@@ -72,34 +72,34 @@ class DrawEncoderDecoderOutput(_Logprobs, GenerateEncoderDecoderOutput):  # type
     top_logprobs: Tensor | None = None
 
 
-def with_draws(result: Any, valid: Tensor, steps: list[SamplerOutput], drew: Tensor) -> Any:
+def with_draws(result: Any, valid: Tensor, steps: list[SamplerOutput], drawn_steps: Tensor) -> Any:
     """Add validity and log-probabilities to transformers' own output.
 
     :param result: a ``GenerateDecoderOnlyOutput`` or a ``GenerateEncoderDecoderOutput``.
     :param valid: [B] bool.
-    :param drew: [B, steps] bool.
+    :param drawn_steps: [B, steps] bool.
     """
     fields = dict(result.items())
     if fields.get("scores"):
         fields["scores"] = tuple(scores.as_subclass(Tensor) for scores in fields["scores"])
     encoder_decoder = isinstance(result, GenerateEncoderDecoderOutput)
     kind = DrawEncoderDecoderOutput if encoder_decoder else DrawDecoderOnlyOutput
-    return kind(**fields, valid=valid, **_logprobs(steps, drew))
+    return kind(**fields, valid=valid, **_logprobs(steps, drawn_steps))
 
 
-def _logprobs(steps: list[SamplerOutput], drew: Tensor) -> dict[str, Tensor]:
-    found = [step.logprobs for step in steps if step.logprobs is not None]
-    if not found:
+def _logprobs(steps: list[SamplerOutput], drawn_steps: Tensor) -> dict[str, Tensor]:
+    step_logprobs = [step.logprobs for step in steps if step.logprobs is not None]
+    if not step_logprobs:
         return {}
-    token_ids = torch.stack([best.token_ids for best in found], dim=1)
-    logprobs = torch.stack([best.logprobs for best in found], dim=1)
-    ranks = torch.stack([best.ranks for best in found if best.ranks is not None], dim=1)
+    token_ids = torch.stack([best.token_ids for best in step_logprobs], dim=1)
+    logprobs = torch.stack([best.logprobs for best in step_logprobs], dim=1)
+    ranks = torch.stack([best.ranks for best in step_logprobs if best.ranks is not None], dim=1)
     fields = {
-        "logprobs": logprobs[..., 0].masked_fill(~drew, 0.0),
-        "ranks": ranks.masked_fill(~drew, 0),
+        "logprobs": logprobs[..., 0].masked_fill(~drawn_steps, 0.0),
+        "ranks": ranks.masked_fill(~drawn_steps, 0),
     }
     if logprobs.shape[-1] > 1:
-        ended = ~drew[..., None]
+        ended = ~drawn_steps[..., None]
         fields["top_token_ids"] = token_ids[..., 1:].masked_fill(ended, PAD_TOKEN_ID)
         fields["top_logprobs"] = logprobs[..., 1:].masked_fill(ended, PAD_LOGPROB)
     return fields

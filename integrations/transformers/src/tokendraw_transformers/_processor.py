@@ -1,4 +1,4 @@
-"""A logits processor that draws, for assisted generation and every other loop that takes an argmax."""
+"""A drawing logits processor, for assisted generation and every other loop with an argmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import LogitsProcessor
 
 from tokendraw import InvalidParameterError, Sampler, SamplingParams
 from tokendraw_transformers._rows import Rows
-from tokendraw_transformers._scores import certain_of
+from tokendraw_transformers._scores import one_hot_scores
 
 
 class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -44,32 +44,34 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         sampler: str | Sampler | None = None,
         left_padding: int | Sequence[int] = 0,
     ) -> None:
-        each = [params] if isinstance(params, SamplingParams) else params
-        if not isinstance(each, Sequence) or not all(isinstance(entry, SamplingParams) for entry in each):
+        entries = [params] if isinstance(params, SamplingParams) else params
+        if not isinstance(entries, Sequence) or not all(
+            isinstance(entry, SamplingParams) for entry in entries
+        ):
             raise InvalidParameterError(
                 "'params' needs a tokendraw.SamplingParams, or a list of them, one a row, found something else. Pass "
                 "one of these."
             )
-        if any(p.logprobs is not None for p in each):
+        if any(p.logprobs is not None for p in entries):
             raise InvalidParameterError(
                 "'logprobs' needs an output to stand in, found a logits processor, which has none. Leave it out, or "
                 "use custom_generate=tokendraw_transformers.generate."
             )
-        self._one_for_all = isinstance(params, SamplingParams)
-        self._params = list(each)
+        self._is_shared = isinstance(params, SamplingParams)
+        self._params = list(entries)
         self._sampler = sampler
         self._left_padding = _paddings(left_padding)
-        self._rows = Rows(each, sampler)
+        self._rows = Rows(entries, sampler)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Draw one token a row.
+        """Draw a token in each row.
 
         :param input_ids: [B, L].
         :param scores: [B, V] floating point.
         :returns: [B, V]: 0 at the drawn token, half the least finite number elsewhere.
         """
         count = scores.shape[0]
-        if self._one_for_all and len(self._params) != count:
+        if self._is_shared and len(self._params) != count:
             self._params = self._params[:1] * count
             self._rows = Rows(self._params, self._sampler)
         if len(self._params) != count:
@@ -82,17 +84,17 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 "for all."
             )
         padding = torch.tensor(self._left_padding, dtype=torch.int64, device=scores.device)
-        drawn = self._rows.draw(scores, (input_ids.shape[1] - 1 - padding).expand(count)).token_ids
-        return certain_of(scores, drawn)
+        token_ids = self._rows.draw(scores, (input_ids.shape[1] - 1 - padding).expand(count)).token_ids
+        return one_hot_scores(scores, token_ids)
 
 
 def _paddings(left_padding: Any) -> list[int]:
-    """List the widths of padding: a single one for all rows, or one a row."""
-    given = left_padding.tolist() if isinstance(left_padding, Tensor) else left_padding
-    each = given if isinstance(given, Sequence) else [given]
-    if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 0 for width in each):
+    """List the widths of padding: a single width for all rows, or a width for each."""
+    widths = left_padding.tolist() if isinstance(left_padding, Tensor) else left_padding
+    entries = widths if isinstance(widths, Sequence) else [widths]
+    if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 0 for width in entries):
         raise InvalidParameterError(
             f"'left_padding' needs an integer >= 0, or a list of them, one a row, found {left_padding!r}. Pass one of "
             "these."
         )
-    return list(each)
+    return list(entries)

@@ -1,4 +1,4 @@
-"""Completions for TRL's ``GRPOTrainer``: its ``rollout_func``, which TRL 1.x marks as experimental.
+"""Completions for TRL's ``GRPOTrainer``: its ``rollout_func``, marked as experimental by TRL 1.x.
 
 TRL hands over the prompts of this process, each as often as it wants completions of it, and the trainer. It wants a
 dict of lists back, with an entry a prompt: ``prompt_ids``, ``completion_ids`` and ``logprobs``; whatever else is in it
@@ -45,7 +45,7 @@ def rollout_func(
         base = int(torch.randint(2**63 - 1, ())) if seed is None else seed
         base = derived_seed(base, [trainer.state.global_step, trainer.accelerator.process_index])
         prompt_ids = _prompt_ids(prompts, trainer)
-        seeds = row_seeds(base, len(prompt_ids), lambda: prompt_ids, named="a prompt")
+        seeds = row_seeds(base, len(prompt_ids), lambda: prompt_ids, subject="a prompt")
         completion_ids, logprobs = _complete(prompt_ids, seeds, trainer, sampler)
         return {
             "prompt_ids": prompt_ids,
@@ -76,7 +76,7 @@ def _check(trainer: Any) -> None:
 
 
 def _prompt_ids(prompts: Sequence[Any], trainer: Any) -> list[list[int]]:
-    """Return the token ids of each prompt as TRL makes them: a text as it is, a conversation by the chat template."""
+    """Return the token ids of each prompt as TRL makes them: texts tokenized, conversations by the chat template."""
     processing = trainer.processing_class
     if isinstance(prompts[0], str):
         ids = processing(text=list(prompts))["input_ids"]
@@ -98,7 +98,7 @@ def _complete(
     trainer: Any,
     sampler: str | None,
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """Draw a completion for each prompt: its token ids, an end of sequence among them, and their logprobs."""
+    """Draw a completion for each prompt: its token ids, including an end of sequence, and their logprobs."""
     from trl.models import unwrap_model_for_generation
 
     config = copy.deepcopy(trainer.generation_config)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, Need, Sampler, SamplerOutput, SamplingMetadata, SamplingParams
-from tokendraw_transformers._loading import loaded
+from tokendraw_transformers._loading import load_sampler
 
 
 class Rows:
@@ -29,26 +29,26 @@ class Rows:
         self._on_cpu = self._metadata(torch.device("cpu"))  # refuses bad values here and now
         self._sampler = sampler
         self._logprobs_mode = logprobs_mode
-        self._ready: dict[torch.device, tuple[Sampler, SamplingMetadata, Tensor]] = {}
+        self._loaded_by_device: dict[torch.device, tuple[Sampler, SamplingMetadata, Tensor]] = {}
 
     def draw(self, scores: Tensor, positions: Tensor) -> SamplerOutput:
-        """Draw one token a row.
+        """Draw a token in each row.
 
         :param scores: [B, V] floating point.
         :param positions: [B] integer, on the device of the scores.
         """
-        if scores.device not in self._ready:
-            self._ready[scores.device] = self._load(scores.device)
-        sampler, metadata, place = self._ready[scores.device]
-        place.copy_(positions)
+        if scores.device not in self._loaded_by_device:
+            self._loaded_by_device[scores.device] = self._load(scores.device)
+        sampler, metadata, positions_in_metadata = self._loaded_by_device[scores.device]
+        positions_in_metadata.copy_(positions)
         return sampler.sample(scores, metadata)
 
     def _load(self, device: torch.device) -> tuple[Sampler, SamplingMetadata, Tensor]:
-        """Make the sampler, the metadata, and the tensor [B] in it that receives the positions of each step."""
+        """Make the sampler, the metadata, and its tensor [B] for the positions of each step."""
         metadata = self._on_cpu if device.type == "cpu" else self._metadata(device)
         assert metadata.positions is not None
         orders = tuple(sorted({params.filter_order for params in self._params}))
-        sampler = loaded(self._sampler, device, Need(filter_orders=orders), self._logprobs_mode)
+        sampler = load_sampler(self._sampler, device, Need(filter_orders=orders), self._logprobs_mode)
         return sampler, metadata, metadata.positions
 
     def _metadata(self, device: torch.device) -> SamplingMetadata:

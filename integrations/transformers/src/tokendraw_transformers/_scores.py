@@ -1,4 +1,4 @@
-"""Makes scores that are certain of one token a row."""
+"""Makes scores with all probability on a token in each row."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def certain_of(scores: Tensor, token_ids: Tensor) -> Tensor:
-    """Make scores [B, V] like ``scores`` whose softmax gives probability 1 to ``token_ids`` [B].
+def one_hot_scores(scores: Tensor, token_ids: Tensor) -> Tensor:
+    """Make scores [B, V] like ``scores``, with probability 1 for ``token_ids`` [B] after a softmax.
 
     They are 0 at the token and half the least finite number elsewhere. They are finite, since prompt lookup
     takes -inf for a token that may never be drawn, and drops its candidate.

@@ -1,4 +1,4 @@
-"""Finds the seeds of the rows of a batch: they are listed, derived from a base seed, or returned by a callable."""
+"""Finds the seeds of the rows of a batch: listed, derived from a base seed, or returned by a callable."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def derived_seed(base: int, token_ids: Iterable[int], repeat: int = 0) -> int:
 
 
 def row_seeds(
-    seeds: Any, rows: int, prompts: Callable[[], Sequence[Sequence[int]]], *, named: str
+    seeds: Any, rows: int, prompts: Callable[[], Sequence[Sequence[int]]], *, subject: str
 ) -> list[int | None]:
     """Find the seed of each row. Listed seeds, and those that a callable returns, are checked when the batch is built.
 
     :param seeds: as :data:`Seeds` says.
     :param prompts: returns the token ids of each row's prompt, without padding; called only if they are needed.
-    :param named: what a row is, in a message.
+    :param subject: what a row is, in a message.
     :raises InvalidParameterError: a ValueError: ``seeds`` is of another type, or of another length.
     """
     if seeds is None:
@@ -72,22 +72,22 @@ def row_seeds(
     if hasattr(seeds, "tolist"):  # a tensor, an array, a scalar of numpy
         seeds = seeds.tolist()
     if isinstance(seeds, int):
-        return [derived_seed(seeds, row.prompt_ids, row.repeat) for row in _numbered(prompts())]
+        return [derived_seed(seeds, row.prompt_ids, row.repeat) for row in _rows_of_prompts(prompts())]
     if callable(seeds):
-        return [seeds(row) for row in _numbered(prompts())]
+        return [seeds(row) for row in _rows_of_prompts(prompts())]
     if not isinstance(seeds, Sequence) or isinstance(seeds, (str, bytes)):
         raise InvalidParameterError(
-            f"'seeds' needs an integer, one entry {named}, or a callable of the row, found a "
+            f"'seeds' needs an integer, one entry {subject}, or a callable of the row, found a "
             f"{type(seeds).__name__}. Pass one of these."
         )
     if len(seeds) != rows:
         raise InvalidParameterError(
-            f"'seeds' needs one entry {named}, found {len(seeds)}. Pass a list of integers or None."
+            f"'seeds' needs one entry {subject}, found {len(seeds)}. Pass a list of integers or None."
         )
     return list(seeds)
 
 
-def warn_of_unused(seeds: Sequence[int | None], *, do_sample: bool, stacklevel: int) -> None:
+def warn_of_unused_seeds(seeds: Sequence[int | None], *, do_sample: bool, stacklevel: int) -> None:
     """Warn that greedy decoding uses no seed.
 
     :param stacklevel: 1 is the caller of this function.
@@ -101,10 +101,10 @@ def warn_of_unused(seeds: Sequence[int | None], *, do_sample: bool, stacklevel: 
         )
 
 
-def _numbered(prompts: Sequence[Sequence[int]]) -> list[Row]:
-    before: Counter[tuple[int, ...]] = Counter()
+def _rows_of_prompts(prompts: Sequence[Sequence[int]]) -> list[Row]:
+    previous: Counter[tuple[int, ...]] = Counter()
     rows = []
     for index, prompt in enumerate(map(tuple, prompts)):
-        rows.append(Row.of(index, prompt, before[prompt]))
-        before[prompt] += 1
+        rows.append(Row.of(index, prompt, previous[prompt]))
+        previous[prompt] += 1
     return rows

@@ -1,9 +1,8 @@
-"""Replaces transformers' warpers by sampling parameters, whose values come from the prepared processors.
+"""Replaces transformers' warpers by sampling parameters with the values of the prepared processors.
 
 ``generate`` prepares one list: processors, then the warpers temperature, top-k, top-p and min-p, then perhaps a
-watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its end. Whatever stands
-behind one of them has to see what it left, so then that warper stays in the list as it is: slower, and the same
-distribution.
+watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its end. A processor
+behind a warper has to see the warper's result, so then the warper stays in the list: slower, and the same distribution.
 
 transformers applies min-p last; tokendraw applies it before top-k and top-p. It is relative to the largest
 probability, so with top-k alone both are the same. With top-p, whose mass min-p must not reduce, the order "joint" has
@@ -31,7 +30,7 @@ from transformers import (
 
 from tokendraw import InvalidParameterError, SamplingParams
 
-SERVED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
+SUPPORTED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
 """Warpers that tokendraw replaces, in the order in which transformers applies them."""
 REFUSED = {
     TopHLogitsWarper: "top_h",
@@ -46,19 +45,19 @@ class Plan:
     """The division of a step between transformers' processors and tokendraw."""
 
     processors: LogitsProcessorList
-    """Everything that tokendraw does not do, in order; these run first."""
+    """Processors of transformers, in order; they run first."""
     params: SamplingParams
-    """Parameters by which tokendraw draws from the scores that the processors leave."""
+    """Parameters for tokendraw's draw from the processed scores."""
     narrowing: LogitsProcessorList = field(default_factory=LogitsProcessorList)
-    """Processors for the scores that are drawn from, and for no others."""
+    """Processors for the scores of the draw alone."""
     recorded: LogitsProcessorList = field(default_factory=LogitsProcessorList)
-    """Processors that turn the scores into those that ``output_scores`` shows."""
+    """Processors for ``output_scores``."""
 
 
 def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
     """Divide a list of prepared processors between transformers and tokendraw.
 
-    :raises InvalidParameterError: it holds a warper that tokendraw does not know.
+    :raises InvalidParameterError: a warper is unknown to tokendraw.
     """
     if not do_sample:
         return Plan(LogitsProcessorList(prepared), SamplingParams(temperature=0.0))
@@ -72,9 +71,9 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
     end = len(prepared)
     if end and type(prepared[-1]) is LogitNormalization:
         end -= 1
-    start, place = end, len(SERVED)
-    while start and (before := _place(prepared[start - 1])) is not None and before < place:
-        start, place = start - 1, before
+    start, index = end, len(SUPPORTED)
+    while start and (previous := _warper_index(prepared[start - 1])) is not None and previous < index:
+        start, index = start - 1, previous
     warpers = {type(processor): processor for processor in prepared[start:end]}
     params, narrowing = _sampling_params(warpers)
     return Plan(
@@ -85,16 +84,16 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
     )
 
 
-def _place(processor: Any) -> int | None:
-    """Return the index of a warper in ``SERVED``; None if it is not served, or was built to do something else."""
-    if type(processor) not in SERVED:
+def _warper_index(processor: Any) -> int | None:
+    """Return the index of a warper in ``SUPPORTED``; None if it is unsupported, or built with another behaviour."""
+    if type(processor) not in SUPPORTED:
         return None
     if getattr(processor, "filter_value", float("-inf")) != float("-inf"):
         return None
-    # top-k already counts it in
+    # top-k already includes min_tokens_to_keep
     if type(processor) is not TopKLogitsWarper and getattr(processor, "min_tokens_to_keep", 1) != 1:
         return None
-    return SERVED.index(type(processor))
+    return SUPPORTED.index(type(processor))
 
 
 def _sampling_params(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:

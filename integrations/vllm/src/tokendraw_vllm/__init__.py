@@ -1,4 +1,4 @@
-"""tokendraw draws the tokens of vLLM, wherever this distribution is installed beside it.
+"""tokendraw draws the tokens of vLLM where this distribution is installed.
 
 vLLM calls :func:`register` in each of its processes, through the entry point group ``vllm.general_plugins``. Importing
 this package imports neither vLLM nor torch.
@@ -15,29 +15,30 @@ __all__ = ["register", "state"]
 
 
 def register() -> None:
-    """Put tokendraw in the place of vLLM's samplers; what does not fit is left alone, with one line in vLLM's log.
+    """Replace vLLM's samplers by tokendraw; unsupported parts stay, with a line in vLLM's log.
 
     May be called any number of times. Raises nothing: an exception here would end the engine.
     """
+    from tokendraw.engines import format_error
     from tokendraw_vllm import _log
 
     try:
-        from tokendraw_vllm._supported import examined
+        from tokendraw_vllm._engine import compare_engine
 
-        found = examined()
-        if found.applies:
+        batch = compare_engine()
+        if batch.applies:
             from tokendraw_vllm import _v1, _v2
 
             _v1.install()
             _v2.install()
         else:
-            _log.left_alone(found.reason)
+            _log.log_kept(batch.reason)
     except Exception as error:
-        _log.left_alone(f"registering raised {_log.spoken(error)}")
+        _log.log_kept(f"registering raised {format_error(error)}")
 
 
 def state() -> EngineState:
-    """Say whether the installed vLLM is one that :func:`register` would change. Imports vLLM, changes nothing."""
-    from tokendraw_vllm._supported import examined
+    """Say whether :func:`register` would change the installed vLLM. Imports vLLM, changes nothing."""
+    from tokendraw_vllm._engine import compare_engine
 
-    return examined()
+    return compare_engine()

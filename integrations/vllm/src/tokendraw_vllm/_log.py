@@ -1,36 +1,32 @@
-"""Says in vLLM's log what was replaced, or why not: each sentence once per process."""
+"""Writes replacements, and reasons against them, to vLLM's log: each sentence once per process."""
 
 from __future__ import annotations
 
 import functools
 import logging
 
-_log = logging.getLogger("vllm.tokendraw")  # below vLLM's own, so that its handlers and levels hold
+from tokendraw.engines import format_error
+
+_log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handlers and levels apply
 
 
-def replaced(what: str, by: str) -> None:
-    """Say what draws through tokendraw from now on."""
-    _say(logging.INFO, f"tokendraw: {what} replaced ({by})")
+def log_replaced(part: str, by: str) -> None:
+    """Log that tokendraw draws from now on."""
+    _say(logging.INFO, f"tokendraw: {part} replaced ({by})")
 
 
-def left_alone(reason: str, *, what: str = "") -> None:
-    """Say why vLLM draws by itself: a warning, since vLLM may register plugins before it shows anything less.
+def log_kept(reason: str, *, part: str = "") -> None:
+    """Log why vLLM keeps its sampler: a warning, since vLLM may register plugins before it shows lower levels.
 
-    :param what: the part of vLLM; "" for all of it.
+    :param part: the part of vLLM; "" for all parts.
     """
-    subject = f"{what} left alone" if what else "left alone"
+    subject = f"{part} left alone" if part else "left alone"
     _say(logging.WARNING, f"tokendraw: {subject}: {reason}")
 
 
-def failed(what: str, sampler: str, error: BaseException) -> None:
-    """Say that a draw failed and that vLLM goes on by itself."""
-    _say(logging.WARNING, f"tokendraw: {what} is vLLM's own again: '{sampler}' raised {spoken(error)}")
-
-
-def spoken(error: BaseException) -> str:
-    """Put an exception on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def log_failed(part: str, sampler: str, error: BaseException) -> None:
+    """Log that a draw failed and that vLLM draws from now on."""
+    _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The V1 runner: what draws after its temperature and min-p, ``TopKTopPSampler``, in every process that has one."""
+"""The V1 runner: replaces ``TopKTopPSampler``, which draws after temperature and min-p, in every process."""
 
 from __future__ import annotations
 
@@ -9,91 +9,92 @@ import torch
 from torch import Tensor
 
 from tokendraw_vllm import _log
-from tokendraw_vllm._drawing import Drawing, load, reason_to_leave_alone
-from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, rows_left_to_vllm
+from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
+from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, unfiltered_seeded_rows
 
-_WHAT = "V1 sampler"
-_HOME = "_tokendraw"
-LEAST_VOCABULARY = 100_000
-"""V from which tokendraw draws on a CPU. With few tokens vLLM is quicker where all requests have top-k alone, and who
-draws must not depend on what shares a batch.
+_PART = "V1 sampler"
+_ATTRIBUTE = "_tokendraw"
+MIN_CPU_VOCABULARY = 100_000
+"""Least V that tokendraw draws on a CPU. With fewer tokens vLLM is quicker where all requests have top-k alone, and the
+choice must not depend on the batch neighbours.
 """
 
 
 def install() -> None:
-    """Have every ``TopKTopPSampler`` of this process draw through tokendraw, those that exist included."""
+    """Have every ``TopKTopPSampler`` of this process draw through tokendraw, existing instances included."""
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
-    vllms_own = TopKTopPSampler.__call__
-    if hasattr(vllms_own, _HOME):
+    original = TopKTopPSampler.__call__
+    if hasattr(original, _ATTRIBUTE):
         return
 
-    @functools.wraps(vllms_own)
-    def __call__(  # noqa: N807 (the name of what it replaces)
+    @functools.wraps(original)
+    def __call__(  # noqa: N807 (the name of the replaced method)
         self: Any, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        ids = _drawn(self, logits, generators, k, p, vllms_own)
-        return vllms_own(self, logits, generators, k, p) if ids is None else (ids, None)
+        ids = _draw(self, logits, generators, k, p, original)
+        return original(self, logits, generators, k, p) if ids is None else (ids, None)
 
-    setattr(__call__, _HOME, True)
+    setattr(__call__, _ATTRIBUTE, True)
     TopKTopPSampler.__call__ = __call__
 
 
-def _drawn(
+def _draw(
     sampler: Any,
     logits: Tensor,
     generators: dict[int, torch.Generator],
     k: Tensor | None,
     p: Tensor | None,
-    vllms_own: Any,
+    original: Any,
 ) -> Tensor | None:
-    """Draw one token a row: ids [B] int64; None if vLLM has to.
+    """Draw a token in each row: ids [B] int64; None if vLLM has to.
 
-    On a CPU vLLM draws from all tokens in C++, as quickly as anybody: batches without filters are left to it. A seeded
-    row without filters is left to it in every other batch too, so that its tokens do not depend on its mates.
+    On a CPU vLLM draws from all tokens in C++, as quickly as tokendraw, so vLLM draws batches without filters. It also
+    draws seeded rows without filters in every other batch, so that their tokens do not depend on batch neighbours.
     """
-    if logits.is_cpu and logits.shape[1] < LEAST_VOCABULARY:
-        _log.left_alone(
-            f"a vocabulary of {logits.shape[1]} is below {LEAST_VOCABULARY}, where vLLM's own may be quicker on a CPU",
-            what=_WHAT,
+    if logits.is_cpu and logits.shape[1] < MIN_CPU_VOCABULARY:
+        _log.log_kept(
+            f"a vocabulary of {logits.shape[1]} is below {MIN_CPU_VOCABULARY}, where vLLM's own may be quicker on a "
+            "CPU",
+            part=_PART,
         )
         return None
-    drawing = _drawing(sampler, logits.device)
-    if drawing is None or (logits.is_cpu and k is None and p is None):
+    replacement = _replacement(sampler, logits.device)
+    if replacement is None or (logits.is_cpu and k is None and p is None):
         return None
-    rows = rows_left_to_vllm(generators, k, p, logits.shape[1]) if logits.is_cpu else []
+    rows = unfiltered_seeded_rows(generators, k, p, logits.shape[1]) if logits.is_cpu else []
     if not rows:
-        return drawing.draw(logits, lambda: metadata_of(logits, generators, k, p))
+        return replacement.draw(logits, lambda: metadata_of(logits, generators, k, p))
     if len(rows) == logits.shape[0]:
         return None
-    filtered = FilteredRows.beside(rows, logits, generators, k, p)
-    drawn = drawing.draw(filtered.logits, filtered.metadata)
-    if drawn is None:
+    filtered = FilteredRows.excluding(rows, logits, generators, k, p)
+    filtered_ids = replacement.draw(filtered.logits, filtered.metadata)
+    if filtered_ids is None:
         return None
-    own = {index: generators[row] for index, row in enumerate(rows)}
-    ids, _ = vllms_own(sampler, logits[torch.tensor(rows)], own, None, None)
-    return filtered.merged(drawn, rows, ids.long())
+    seeded_generators = {index: generators[row] for index, row in enumerate(rows)}
+    ids, _ = original(sampler, logits[torch.tensor(rows)], seeded_generators, None, None)
+    return filtered.merge(filtered_ids, rows, ids.long())
 
 
-def _drawing(sampler: Any, device: torch.device) -> Drawing | None:
-    """Return what was loaded at the first batch of this sampler; None: vLLM's own draws."""
-    if _HOME not in vars(sampler):
-        vars(sampler)[_HOME] = _loaded(sampler, device)
-    drawing: Drawing | None = vars(sampler)[_HOME]
-    return drawing
+def _replacement(sampler: Any, device: torch.device) -> Replacement | None:
+    """Return the sampler loaded at the first batch; None: vLLM draws."""
+    if _ATTRIBUTE not in vars(sampler):
+        vars(sampler)[_ATTRIBUTE] = _load(sampler, device)
+    replacement: Replacement | None = vars(sampler)[_ATTRIBUTE]
+    return replacement
 
 
-def _loaded(sampler: Any, device: torch.device) -> Drawing | None:
+def _load(sampler: Any, device: torch.device) -> Replacement | None:
     import vllm.envs as envs
 
-    reason = reason_to_leave_alone(sampler.logprobs_mode)
+    reason = unsupported_reason(sampler.logprobs_mode)
     if reason is not None:
-        _log.left_alone(reason, what=_WHAT)
+        _log.log_kept(reason, part=_PART)
         return None
     return load(
-        _WHAT,
+        _PART,
         device,
         use_fp64=sampler.use_fp64_gumbel,
         batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
-        reference_gains=device.type == "cpu",
+        reference_is_faster=device.type == "cpu",
     )

@@ -1,4 +1,4 @@
-"""The rows of a V1 batch: the parameters that tokendraw draws them with, and which of them it does not draw."""
+"""The rows of a V1 batch: their parameters for tokendraw, and the rows for vLLM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Generators = Mapping[int, torch.Generator]
 def metadata_of(
     logits: Tensor, generators: Generators, k: Tensor | None, p: Tensor | None
 ) -> SamplingMetadata:
-    """Describe a batch whose logits vLLM has divided by the temperature and filtered by min-p.
+    """Describe a batch of logits after vLLM's temperature and min-p.
 
     :param logits: [B, V].
     :param k: [B] integer, V or more: off; None: off in every row.
@@ -37,7 +37,7 @@ def metadata_of(
 
 
 def _largest(k: Tensor, vocab_size: int) -> dict[str, Any]:
-    """Read from a tensor on the CPU what the host may say of the largest top-k."""
+    """Read the host's facts about the largest top-k from a tensor on the CPU."""
     active = k[(k > 0) & (k < vocab_size)]
     return {
         "max_top_k": int(active.max()) if len(active) else 0,
@@ -46,10 +46,10 @@ def _largest(k: Tensor, vocab_size: int) -> dict[str, Any]:
 
 
 def _noise(generators: Generators, rows: int, device: torch.device) -> dict[str, Any]:
-    """Take a seed and a position of every row that has a generator, and move the generator on by one draw.
+    """Take a seed and a position of every row with a generator, and move the generator on by a draw.
 
-    vLLM's V1 tells no positions, so the generator's state is what tells one step from the next. On a CUDA device its
-    seed and its offset are read on the host; elsewhere a generator has no offset, and gives a number of 63 bits.
+    vLLM's V1 passes no positions, so the generator's state distinguishes the steps. On a CUDA device its seed and
+    offset are read on the host; elsewhere a generator has no offset, and gives a number of 63 bits.
     """
     if not generators:
         return {}
@@ -62,7 +62,7 @@ def _noise(generators: Generators, rows: int, device: torch.device) -> dict[str,
             generator.set_offset(offset + 4)
         else:
             seeds[row] = int(torch.randint(0, 2**63 - 1, (), generator=generator))
-    # one copy, from pageable memory: torch reads that before the call returns
+    # one copy, from pageable memory, which torch reads before the call returns
     columns = torch.tensor([seeds, positions, seeded], dtype=torch.int64).to(device, non_blocking=True)
     noise = {"seed": columns[0], "positions": columns[1]}
     return noise if len(generators) == rows else {**noise, "seeded": columns[2].bool()}
@@ -73,10 +73,10 @@ def _signed(seed: int) -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def rows_left_to_vllm(
+def unfiltered_seeded_rows(
     generators: Generators, k: Tensor | None, p: Tensor | None, vocab_size: int
 ) -> list[int]:
-    """Find the seeded rows that have no filter. Reads the tensors, which lie on the CPU."""
+    """Find the seeded rows without filters. Reads the tensors on the CPU."""
     if not generators:
         return []
     top_k = [vocab_size] * (max(generators) + 1) if k is None else k.tolist()
@@ -86,10 +86,10 @@ def rows_left_to_vllm(
 
 @dataclass(frozen=True)
 class FilteredRows:
-    """The rows of a batch that tokendraw draws, where vLLM draws others."""
+    """The rows for tokendraw in a batch with rows for vLLM."""
 
     index: Tensor
-    """[n] int64: their places in the batch."""
+    """[n] int64: row numbers in the batch."""
     logits: Tensor
     """[n, V]."""
     generators: Generators
@@ -97,28 +97,33 @@ class FilteredRows:
     p: Tensor | None
 
     @classmethod
-    def beside(
-        cls, others: Sequence[int], logits: Tensor, generators: Generators, k: Tensor | None, p: Tensor | None
+    def excluding(
+        cls,
+        excluded: Sequence[int],
+        logits: Tensor,
+        generators: Generators,
+        k: Tensor | None,
+        p: Tensor | None,
     ) -> FilteredRows:
-        """Take all rows but ``others``, whose logits are copied."""
-        left = set(others)
-        rows = [row for row in range(logits.shape[0]) if row not in left]
+        """Take all rows but ``excluded``, and copy their logits."""
+        excluded_rows = set(excluded)
+        rows = [row for row in range(logits.shape[0]) if row not in excluded_rows]
         index = torch.tensor(rows)
         return cls(
             index=index,
             logits=logits[index],
-            generators={place: generators[row] for place, row in enumerate(rows) if row in generators},
+            generators={index: generators[row] for index, row in enumerate(rows) if row in generators},
             k=None if k is None else k[index],
             p=None if p is None else p[index],
         )
 
     def metadata(self) -> SamplingMetadata:
-        """Describe these rows."""
+        """Describe the rows."""
         return metadata_of(self.logits, self.generators, self.k, self.p)
 
-    def merged(self, drawn: Tensor, others: Sequence[int], ids: Tensor) -> Tensor:
-        """Put the tokens of these rows and those of the others in their places: [B] int64."""
-        tokens = drawn.new_empty(len(drawn) + len(ids))
-        tokens[self.index] = drawn
-        tokens[torch.tensor(others)] = ids
+    def merge(self, filtered_ids: Tensor, excluded: Sequence[int], ids: Tensor) -> Tensor:
+        """Merge the tokens of tokendraw's and vLLM's rows: [B] int64."""
+        tokens = filtered_ids.new_empty(len(filtered_ids) + len(ids))
+        tokens[self.index] = filtered_ids
+        tokens[torch.tensor(excluded)] = ids
         return tokens

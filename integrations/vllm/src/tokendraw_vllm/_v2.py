@@ -1,12 +1,12 @@
-"""The V2 runner: its ``Sampler``, at two places.
+"""The V2 runner: replaces two methods of its ``Sampler``.
 
-``sample`` is where the logits come as the model made them. If no request of the batch edits them (penalties, biases,
-bad words, processors, thinking budget), tokendraw reads them once, in their own dtype, in the place of vLLM's copy to
-float32, temperature, min-p, filters and draw. ``_sample_random`` is behind the edits, temperature and min-p, and takes
-over the filters and the draw. A sampler of another class keeps its own ``_sample_random``: that of watermarks calls
-this one for batches without any.
+``sample`` gets the model's logits. If no request of the batch edits them (penalties, biases, bad words, processors,
+thinking budget), tokendraw reads them once, in the dtype of the model, instead of vLLM's copy to float32, temperature,
+min-p, filters and draw. ``_sample_random`` comes after the edits, temperature and min-p: tokendraw does the filters and
+the draw. Subclasses keep their ``_sample_random``; the sampler of watermarks calls the replaced method for batches
+without any watermark.
 
-``RequestState``, which the runner makes before it loads the model's weights, begins to load the sampler.
+The load of the sampler begins with ``RequestState``, which the runner makes before it loads the model's weights.
 """
 
 from __future__ import annotations
@@ -21,70 +21,82 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendraw.engines import format_error
 from tokendraw_vllm import _log
-from tokendraw_vllm._drawing import reason_to_leave_alone
-from tokendraw_vllm._v2_loading import WHAT, Loading, Setup, begin_beside_weights
+from tokendraw_vllm._replacement import unsupported_reason
+from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm._v2_slots import Slots
 
-_HOME = "_tokendraw"
+_ATTRIBUTE = "_tokendraw"
 Method = Callable[..., Any]
 
 
 def install() -> None:
-    """Have every V2 ``Sampler`` that this process makes from now on draw through tokendraw."""
-    from vllm.v1.worker.gpu.sample.sampler import Sampler as OfVllm
+    """Have every new V2 ``Sampler`` of this process draw through tokendraw."""
+    from vllm.v1.worker.gpu.sample.sampler import Sampler as VllmSampler
     from vllm.v1.worker.gpu.states import RequestState
 
-    if hasattr(OfVllm.__init__, _HOME):
+    if hasattr(VllmSampler.__init__, _ATTRIBUTE):
         return
-    for owner, wrappers in ((OfVllm, _WRAPPERS), (RequestState, {"__init__": _beginning_to_load})):
+    for owner, wrappers in ((VllmSampler, _WRAPPERS), (RequestState, {"__init__": _wrap_request_state})):
         for name, wrapper in wrappers.items():
-            vllms_own = getattr(owner, name)
-            wrapped = functools.wraps(vllms_own)(wrapper(vllms_own))
-            setattr(wrapped, _HOME, True)
-            setattr(owner, name, wrapped)
+            original = getattr(owner, name)
+            wrapper_method = functools.wraps(original)(wrapper(original))
+            setattr(wrapper_method, _ATTRIBUTE, True)
+            setattr(owner, name, wrapper_method)
 
 
-def _loading(vllms_own: Method) -> Method:
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 (the name of what it replaces)
-        vllms_own(self, *arguments, **named)
+def _wrap_init(original: Method) -> Method:
+    def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
+        original(self, *arguments, **keywords)
         try:
-            given = inspect.signature(vllms_own).bind(self, *arguments, **named).arguments
-            setattr(self, _HOME, _slots(self, given["vllm_config"], given["device"], given.get("req_states")))
+            values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
+            setattr(
+                self,
+                _ATTRIBUTE,
+                _slots(
+                    self,
+                    values["vllm_config"],
+                    values["device"],
+                    values.get("req_states"),
+                ),
+            )
         except Exception as error:
-            _log.left_alone(_log.spoken(error), what=WHAT)
+            _log.log_kept(format_error(error), part=PART)
 
     return __init__
 
 
-def _beginning_to_load(vllms_own: Method) -> Method:
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 (the name of what it replaces)
-        vllms_own(self, *arguments, **named)
-        given = inspect.signature(vllms_own).bind(self, *arguments, **named).arguments
-        with contextlib.suppress(Exception):  # the sampler begins again, and says in the log what is wrong
+def _wrap_request_state(original: Method) -> Method:
+    def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
+        original(self, *arguments, **keywords)
+        values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
+        with contextlib.suppress(Exception):  # the sampler loads again, and logs the reason
             setattr(
                 self,
-                _HOME,
-                begin_beside_weights(
-                    given["vocab_size"], given["max_num_reqs"], torch.device(given["device"])
+                _ATTRIBUTE,
+                load_during_weights(
+                    values["vocab_size"],
+                    values["max_num_reqs"],
+                    torch.device(values["device"]),
                 ),
             )
 
     return __init__
 
 
-def _noting(vllms_own: Method) -> Method:
+def _wrap_add_request(original: Method) -> Method:
     def add_request(self: Any, req_idx: int, sampling_params: Any) -> None:
-        slots: Slots | None = getattr(self, _HOME, None)
+        slots: Slots | None = getattr(self, _ATTRIBUTE, None)
         if slots is None:
-            vllms_own(self, req_idx, sampling_params)
+            original(self, req_idx, sampling_params)
         else:
-            slots.add_request(req_idx, lambda: vllms_own(self, req_idx, sampling_params))
+            slots.add_request(req_idx, lambda: original(self, req_idx, sampling_params))
 
     return add_request
 
 
-def _on_raw_logits(vllms_own: Method) -> Method:
+def _wrap_sample(original: Method) -> Method:
     def sample(
         self: Any,
         logits: Tensor,
@@ -92,61 +104,61 @@ def _on_raw_logits(vllms_own: Method) -> Method:
         idx_mapping: Tensor,
         idx_mapping_np: np.ndarray,
         pos: Tensor,
-        *others: Any,
-        **named: Any,
+        *positional: Any,
+        **keywords: Any,
     ) -> tuple[Tensor, Tensor]:
-        slots: Slots | None = getattr(self, _HOME, None)
+        slots: Slots | None = getattr(self, _ATTRIBUTE, None)
         if slots is not None and slots.can_draw() and slots.may_draw_raw(idx_mapping_np):
             ids = slots.draw(logits, expanded_idx_mapping, idx_mapping_np, pos, raw=True)
             if ids is not None:
                 return ids, logits
-        drawn: tuple[Tensor, Tensor] = vllms_own(
-            self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *others, **named
+        result: tuple[Tensor, Tensor] = original(
+            self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **keywords
         )
-        return drawn
+        return result
 
     return sample
 
 
-def _on_processed_logits(vllms_own: Method) -> Method:
+def _wrap_sample_random(original: Method) -> Method:
     def _sample_random(
         self: Any,
         processed_logits: Tensor,
         expanded_idx_mapping: Tensor,
         idx_mapping_np: np.ndarray,
         pos: Tensor,
-        *others: Any,
-        **named: Any,
+        *positional: Any,
+        **keywords: Any,
     ) -> tuple[Tensor, Tensor]:
-        slots: Slots | None = getattr(self, _HOME, None)
+        slots: Slots | None = getattr(self, _ATTRIBUTE, None)
         if slots is not None and slots.can_draw() and not slots.all_greedy(idx_mapping_np):
             ids = slots.draw(processed_logits, expanded_idx_mapping, idx_mapping_np, pos, raw=False)
             if ids is not None:
                 return ids, processed_logits
-        drawn: tuple[Tensor, Tensor] = vllms_own(
-            self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, *others, **named
+        result: tuple[Tensor, Tensor] = original(
+            self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, *positional, **keywords
         )
-        return drawn
+        return result
 
     return _sample_random
 
 
 _WRAPPERS: dict[str, Callable[[Method], Method]] = {
-    "__init__": _loading,
-    "add_request": _noting,
-    "sample": _on_raw_logits,
-    "_sample_random": _on_processed_logits,
+    "__init__": _wrap_init,
+    "add_request": _wrap_add_request,
+    "sample": _wrap_sample,
+    "_sample_random": _wrap_sample_random,
 }
 
 
 def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any) -> Slots | None:
-    """Make the slots of one of vLLM's samplers; None: vLLM is left alone, and the log says why.
+    """Make the slots of a sampler of vLLM; None, with a line in the log, if vLLM draws.
 
-    :param requests: vLLM's ``RequestState``, whose making began to load the sampler.
+    :param requests: vLLM's ``RequestState``, which may hold the load of the sampler.
     """
-    reason = reason_to_leave_alone(sampler.logprobs_mode, sampler.return_sampling_mask)
+    reason = unsupported_reason(sampler.logprobs_mode, sampler.return_sampling_mask)
     if reason is not None:
-        _log.left_alone(reason, what=WHAT)
+        _log.log_kept(reason, part=PART)
         return None
     states = sampler.sampling_states
     setup = Setup.of(
@@ -156,16 +168,16 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
         max_requests=states.max_num_reqs,
         use_fp64=sampler.use_fp64_gumbel,
     )
-    loading: Loading | None = getattr(requests, _HOME, None)
+    loading: BackgroundLoad | None = getattr(requests, _ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
-        loading = Loading(setup)
-    # a derived class may do anything between the logits and its draw
-    raw = type(sampler) is _plain() and not setup.batch_invariant
+        loading = BackgroundLoad(setup)
+    # a subclass may do anything between the logits and its draw
+    raw = type(sampler) is _sampler_class() and not setup.batch_invariant
     return Slots(sampler, loading.result, setup.device, raw=raw)
 
 
-def _plain() -> type:
-    from vllm.v1.worker.gpu.sample.sampler import Sampler as OfVllm
+def _sampler_class() -> type:
+    from vllm.v1.worker.gpu.sample.sampler import Sampler as VllmSampler
 
-    kind: type = OfVllm
+    kind: type = VllmSampler
     return kind

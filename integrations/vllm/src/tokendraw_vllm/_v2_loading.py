@@ -1,4 +1,4 @@
-"""Loads the sampler that draws for a V2 sampler of vLLM in a thread, beside the loading of the model's weights.
+"""Loads the sampler for a V2 sampler of vLLM in a thread, during the loading of the model's weights.
 
 The thread compiles the kernels of every batch that vLLM may send, so that no request waits for a compiler. vLLM's first
 call of its sampler, the dummy run that measures memory, waits for the thread: CUDA graphs are captured after that call,
@@ -14,11 +14,11 @@ from typing import Any, Self
 import torch
 
 from tokendraw import Sampler
-from tokendraw_vllm._drawing import Drawing, load, reason_to_leave_alone
+from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
 from tokendraw_vllm._v2_slots import example_batches
 
-WHAT = "V2 sampler"
-"""The part of vLLM that is replaced, for the log."""
+PART = "V2 sampler"
+"""The replaced part of vLLM, for the log."""
 _LOGITS_PADDING = 64
 """vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
 
@@ -58,23 +58,23 @@ class Setup:
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
         )
 
-    def load(self) -> Drawing | None:
-        """Load the sampler, and compile its kernels; None where vLLM is left alone. Raises nothing."""
+    def load(self) -> Replacement | None:
+        """Load the sampler, and compile its kernels; None where vLLM draws. Raises nothing."""
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)
         return load(
-            WHAT,
+            PART,
             self.device,
             use_fp64=self.use_fp64,
             batch_invariant=self.batch_invariant,
-            reference_gains=False,
+            reference_is_faster=False,
             prepare=self._warm_up,
         )
 
-    def _warm_up(self, sampler: Sampler, seeds_unasked: bool) -> None:
+    def _warm_up(self, sampler: Sampler, seeds_every_row: bool) -> None:
         """Draw made-up batches of the model's logits, and of edited logits: float32, rows without padding."""
         padded = -(-self.vocab_size // _LOGITS_PADDING) * _LOGITS_PADDING
-        batches = example_batches(self.max_requests, self.device, seeds_unasked=seeds_unasked)
+        batches = example_batches(self.max_requests, self.device, seeds_every_row=seeds_every_row)
         dtypes_by_stride: dict[int, set[torch.dtype]] = {}
         for stride, dtype in ((padded, self.dtype), (self.vocab_size, torch.float32)):
             dtypes_by_stride.setdefault(stride, set()).add(dtype)
@@ -94,24 +94,24 @@ class Setup:
             warmup.result()
 
 
-class Loading:
-    """The load of one setup in a thread, which begins at once."""
+class BackgroundLoad:
+    """The load of a setup in a thread, started at once."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         pool = ThreadPoolExecutor(1, thread_name_prefix="tokendraw")
-        self._drawing: Future[Drawing | None] = pool.submit(setup.load)
+        self._replacement: Future[Replacement | None] = pool.submit(setup.load)
         pool.shutdown(wait=False)
 
-    def result(self) -> Drawing | None:
+    def result(self) -> Replacement | None:
         """Wait until the sampler is loaded; None where vLLM is left alone."""
-        return self._drawing.result()
+        return self._replacement.result()
 
 
-def begin_beside_weights(vocab_size: int, max_requests: int, device: torch.device) -> Loading | None:
-    """Begin to load for the sampler that the runner will make of vLLM's current configuration.
+def load_during_weights(vocab_size: int, max_requests: int, device: torch.device) -> BackgroundLoad | None:
+    """Start to load for the sampler of vLLM's current configuration.
 
-    :returns: None where the runner may make no sampler that tokendraw replaces, or where nothing is to be compiled.
+    :returns: None where the runner may make no replaceable sampler, or where nothing needs compiling.
     """
     from vllm.config import get_current_vllm_config_or_none
 
@@ -122,9 +122,9 @@ def begin_beside_weights(vocab_size: int, max_requests: int, device: torch.devic
     is_last_rank = config.parallel_config.pipeline_parallel_size == 1
     if not is_last_rank or model.runner_type == "pooling":
         return None
-    if reason_to_leave_alone(model.logprobs_mode, model.return_sampling_mask) is not None:
+    if unsupported_reason(model.logprobs_mode, model.return_sampling_mask) is not None:
         return None
-    return Loading(
+    return BackgroundLoad(
         Setup.of(
             config,
             device=device,

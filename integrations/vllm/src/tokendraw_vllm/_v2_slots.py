@@ -1,8 +1,8 @@
-"""The requests of the V2 runner's sampler, as tokendraw takes them: one entry a slot, copied when a request comes.
+"""The requests of the V2 runner's sampler as tokendraw's parameters: an entry a slot, copied when a request comes.
 
-vLLM keeps the parameters in pinned host memory that the device reads, in buffers that take turns. A copy in the memory
-of the device changes only when a request is added, and lies where it lies, so that a step builds nothing anew but what
-the host knows of its rows.
+vLLM keeps the parameters in pinned host memory that the device reads, in alternating buffers. A copy in device memory
+changes only when a request is added, and keeps its address, so a step builds nothing but the host's facts about its
+rows.
 """
 
 from __future__ import annotations
@@ -16,69 +16,74 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
-from tokendraw_vllm._drawing import Drawing
+from tokendraw_vllm._replacement import Replacement
 
-_DTYPES = {  # those that kernels are compiled for where a parameter is absent, so that its absence compiles nothing
+_DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
     "temperature": torch.float32,
     "top_k": torch.int64,
     "top_p": torch.float32,
     "min_p": torch.float32,
     "seeds": torch.int64,
 }
-_MOST_KEPT = 64
-"""Number of batches that are kept, and of descriptions, one for each set of facts: mixed traffic may bring many."""
+_MAX_CACHED_BATCHES = 64
+"""Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
 
 
 class _Batch(NamedTuple):
-    """Holds what the host knows of the requests of a batch."""
+    """Host facts about the requests of a batch."""
 
     all_greedy: bool
     may_draw_raw: bool
-    described: dict[bool, SamplingMetadata]
-    """Descriptions without rows, by whether they are of the model's own logits."""
+    metadata_by_stage: dict[bool, SamplingMetadata]
+    """Metadata without rows, by whether it describes the model's logits."""
 
 
 class Slots:
-    """The parameters of all requests of one of vLLM's samplers, and the drawing in its place."""
+    """The parameters of all requests of a sampler of vLLM, and the draws in its place."""
 
     def __init__(
-        self, sampler: Any, loaded: Callable[[], Drawing | None], device: torch.device, *, raw: bool
+        self,
+        sampler: Any,
+        wait_for_load: Callable[[], Replacement | None],
+        device: torch.device,
+        *,
+        raw: bool,
     ) -> None:
-        """Hold the states of a sampler that was just made, without requests.
+        """Hold the states of a new sampler, without requests.
 
-        :param sampler: vLLM's.
-        :param loaded: waits for what draws in its place; returns None if vLLM is left alone.
-        :param raw: whether batches may be drawn from the model's own logits. Between that way and the other one the
-            last bit of a logit may differ, so that a near tie may fall otherwise.
+        :param sampler: the sampler of vLLM.
+        :param wait_for_load: waits for the replacement; returns None if vLLM draws.
+        :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
+            may differ, so that a near tie may fall otherwise.
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
-        self._loaded: Callable[[], Drawing | None] | None = loaded
-        self._drawing: Drawing | None = None
+        self._wait_for_load: Callable[[], Replacement | None] | None = wait_for_load
+        self._replacement: Replacement | None = None
         self._raw = raw
         requests = self._states.max_num_reqs
         self._columns = _empty(requests, device)
-        self._edited = np.zeros(requests, dtype=bool)
-        """Which requests edit their logits, by anything but temperature and filters."""
-        self._applied = torch.zeros(requests, dtype=torch.float32, device=device)
+        self._edits_logits = np.zeros(requests, dtype=bool)
+        """Requests that edit their logits by anything but temperature and filters."""
+        self._unit_temperatures = torch.zeros(requests, dtype=torch.float32, device=device)
         self._is_stale = True
-        self._kept: dict[Hashable, SamplingMetadata] = {}
+        self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
         self._batches: dict[bytes, _Batch] = {}
-        """By the slots of their rows: steps of a running batch are alike until a request is added."""
+        """Batches by the slots of their rows: steps of a running batch are equal until a request is added."""
         self._last: tuple[bytes, _Batch] | None = None
-        """The last of them."""
-        self._vllms_own_add = self._states.add_request
+        """The last batch."""
+        self._original_add_request = self._states.add_request
 
     def add_request(self, slot: int, add: Callable[[], None]) -> None:
-        """Note whether a request edits its logits, while vLLM's sampler adds it.
+        """Note whether a request edits its logits, while vLLM's sampler adds the request.
 
-        vLLM keeps one flag for edits and filters together. So the states' part of it is held back during the call and
-        put in behind it.
+        vLLM keeps one flag for edits and filters together. So the states' part of the flag is withheld during the call
+        and added afterwards.
         """
         filtered = []
 
         def without_flag(*arguments: Any) -> bool:
-            filtered.append(bool(self._vllms_own_add(*arguments)))
+            filtered.append(bool(self._original_add_request(*arguments)))
             return False
 
         self._states.add_request = without_flag
@@ -87,90 +92,92 @@ class Slots:
         finally:
             del self._states.add_request
         flags = self._sampler.needs_logits_processing
-        self._edited[slot] = flags[slot]
+        self._edits_logits[slot] = flags[slot]
         flags[slot] |= any(filtered)
         self._is_stale = True
         self._batches.clear()
         self._last = None
 
     def can_draw(self) -> bool:
-        """Whether tokendraw draws in the place of this sampler; the first call waits until that is loaded."""
-        if self._loaded is not None:
-            self._drawing, self._loaded = self._loaded(), None
-        return self._drawing is not None
+        """Return whether tokendraw draws; the first call waits for the load."""
+        if self._wait_for_load is not None:
+            self._replacement, self._wait_for_load = self._wait_for_load(), None
+        return self._replacement is not None
 
     def all_greedy(self, requests: np.ndarray) -> bool:
-        """Whether every one of these requests is greedy: those batches are vLLM's own."""
+        """Return whether every request is greedy: vLLM draws greedy batches."""
         return self._batch(requests).all_greedy
 
     def may_draw_raw(self, requests: np.ndarray) -> bool:
-        """Whether a batch of these requests can be drawn from the model's own logits."""
+        """Return whether a batch of requests can be drawn from the model's logits."""
         return self._raw and self._batch(requests).may_draw_raw
 
     def _batch(self, requests: np.ndarray) -> _Batch:
         key = requests.tobytes()
-        if self._last is not None and key == self._last[0]:  # to compare is quicker than to hash
+        if self._last is not None and key == self._last[0]:  # a comparison is quicker than a hash
             return self._last[1]
-        found = self._batches.get(key)
-        if found is None:
+        batch = self._batches.get(key)
+        if batch is None:
             all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
-            found = _Batch(all_greedy, not (all_greedy or self._edited[requests].any()), {})
-            if len(self._batches) >= _MOST_KEPT:
+            batch = _Batch(all_greedy, not (all_greedy or self._edits_logits[requests].any()), {})
+            if len(self._batches) >= _MAX_CACHED_BATCHES:
                 self._batches.clear()
-            self._batches[key] = found
-        self._last = key, found
-        return found
+            self._batches[key] = batch
+        self._last = key, batch
+        return batch
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
     ) -> Tensor | None:
-        """Draw one token a row: ids [rows] int64; None if that failed, now or before, or vLLM is left alone.
+        """Draw a token in each row: ids [rows] int64; None after a failure, now or before, or if vLLM draws.
 
         :param logits: [rows, V].
         :param slot_of_row: [rows] integer, on the device.
-        :param requests: their slots, on the host.
-        :param positions: [rows] integer: index of the token that was fed last.
+        :param requests: slots of the requests, on the host.
+        :param positions: [rows] integer: index of the token fed last.
         :param raw: whether temperature and min-p are still to be applied.
         """
-        drawing = self._drawing
-        if drawing is None:
+        replacement = self._replacement
+        if replacement is None:
             return None
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
-            # vLLM's copy of one row keeps the padding of the model's, that of several does not
+            # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
 
         def metadata() -> SamplingMetadata:
             if self._is_stale:
                 self._refresh()
-            described = self._batch(requests).described
-            if raw not in described:
-                described[raw] = self._described(requests, raw=raw, seeds_unasked=drawing.seeds_unasked)
-            return described[raw].for_rows(slot_of_row, positions)
+            metadata_by_stage = self._batch(requests).metadata_by_stage
+            if raw not in metadata_by_stage:
+                metadata_by_stage[raw] = self._cached_metadata(
+                    requests, raw=raw, seeds_every_row=replacement.seeds_every_row
+                )
+            return metadata_by_stage[raw].for_rows(slot_of_row, positions)
 
-        return drawing.draw(logits, metadata)
+        return replacement.draw(logits, metadata)
 
     def _refresh(self) -> None:
-        """Copy the parameters, behind the draws of the steps before, on the stream of this one."""
+        """Copy the parameters after the draws of earlier steps, on the current stream."""
         for name, column in self._columns.items():
             column.copy_(getattr(self._states, name).gpu, non_blocking=True)
-        # 0 where a row is greedy, else 1: what is left of a temperature that was applied
-        torch.ne(self._columns["temperature"], 0.0, out=self._applied)
+        # 0 where a row is greedy, else 1: the temperature is applied already
+        torch.ne(self._columns["temperature"], 0.0, out=self._unit_temperatures)
         self._is_stale = False
 
-    def _described(self, requests: np.ndarray, *, raw: bool, seeds_unasked: bool) -> SamplingMetadata:
-        """Describe a batch of these requests; those with equal facts share what samplers remember of them."""
+    def _cached_metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
+        """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it."""
         facts = self._facts(requests, min_p=raw)
-        has_seeds = seeds_unasked or self._states.any_explicit_seed(requests)
+        has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
         key = facts, raw, has_seeds
-        if key not in self._kept:
-            while len(self._kept) >= _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-            divisors = self._columns["temperature"] if raw else self._applied
-            self._kept[key] = _metadata(self._columns, divisors, facts, has_seeds=has_seeds)
-        return self._kept[key]
+        if key not in self._metadata_by_facts:
+            while len(self._metadata_by_facts) >= _MAX_CACHED_BATCHES:
+                del self._metadata_by_facts[next(iter(self._metadata_by_facts))]
+            temperatures = self._columns["temperature"] if raw else self._unit_temperatures
+            self._metadata_by_facts[key] = _metadata(self._columns, temperatures, facts, has_seeds=has_seeds)
+        return self._metadata_by_facts[key]
 
     def _facts(self, requests: np.ndarray, *, min_p: bool) -> BatchFacts:
-        """Collect what the host knows of these requests.
+        """Collect the host's facts about requests.
 
         :param min_p: whether min-p is still to be applied.
         """
@@ -189,12 +196,12 @@ class Slots:
 
 
 def example_batches(
-    max_requests: int, device: torch.device, *, seeds_unasked: bool
+    max_requests: int, device: torch.device, *, seeds_every_row: bool
 ) -> list[SamplingMetadata]:
-    """Make up batches of the forms that :class:`Slots` describes, to compile kernels for.
+    """Make up batches like those of :class:`Slots`, to compile kernels.
 
-    :param max_requests: number of slots; there are batches of one row, and of as many, up to 256.
-    :param seeds_unasked: whether every batch has seeds, or those alone whose users gave some.
+    :param max_requests: number of slots; the batches have one row, or as many rows as slots, up to 256.
+    :param seeds_every_row: whether every batch has seeds, or only batches with users' seeds.
     """
     columns = _empty(max_requests, device)
     for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
@@ -215,7 +222,7 @@ def example_batches(
             has_seeds=has_seeds,
         )
         for greedy, top_k, top_p, min_p in switches
-        for has_seeds in ((True,) if seeds_unasked else (False, True))
+        for has_seeds in ((True,) if seeds_every_row else (False, True))
     ]
     rows = [torch.arange(count, device=device) for count in sorted({1, min(max_requests, 256)})]
     return [form.for_rows(slots, slots) for form in forms for slots in rows]
@@ -228,15 +235,15 @@ def _empty(requests: int, device: torch.device) -> dict[str, Tensor]:
 def _metadata(
     columns: Mapping[str, Tensor], temperature: Tensor, facts: BatchFacts, *, has_seeds: bool
 ) -> SamplingMetadata:
-    """Describe batches with these facts, until :meth:`SamplingMetadata.for_rows` says which rows there are."""
-    nowhere = columns["seeds"].new_zeros(1)
+    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows."""
+    placeholder = columns["seeds"].new_zeros(1)
     return SamplingMetadata(
         temperature=temperature,
         top_k=columns["top_k"] if facts.max_top_k else None,
         top_p=columns["top_p"] if facts.any_top_p else None,
         min_p=columns["min_p"] if facts.any_min_p else None,
         seed=columns["seeds"] if has_seeds else None,
-        positions=nowhere,
-        row_index=nowhere,
+        positions=placeholder,
+        row_index=placeholder,
         facts=facts,
     )

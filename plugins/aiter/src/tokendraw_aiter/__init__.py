@@ -43,7 +43,7 @@ class AiterPlugin:
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """Describe what aiter's sources promise; it has not run on hardware."""
+        """Describe the promises of aiter's sources; nothing has run on hardware."""
         return PluginInfo(
             name="aiter",
             api_version=1,
@@ -57,7 +57,7 @@ class AiterPlugin:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: tokendraw.Need) -> AiterSampler:
-        """Build the sampler for one device; aiter compiles its kernels when they are first called."""
+        """Build the sampler for a device; aiter compiles its kernels in their first calls."""
         from tokendraw_aiter.sampler import AiterSampler  # imports torch and aiter
 
         return AiterSampler(device, need)

@@ -1,4 +1,4 @@
-"""The call: bring parameters into range, make clean probabilities, and draw by one or two of aiter's operators.
+"""The call: bring parameters into range, make clean probabilities, and draw by one or two operators of aiter.
 
 ============================  =========================================================================================
 rows                          operators
@@ -9,9 +9,9 @@ both in order "top_k_first"   ``top_k_renorm_probs``, then ``top_p_sampling_from
 both orders in one batch      the same two, with the p of joint rows restated for what top-k left
 ============================  =========================================================================================
 
-They keep a token if fewer than k tokens lie above it and those weigh less than p: all ties stay, a k of V and a p above
-the sum of a row are off. For a row without any mass, releases before 0.1.17 read out of bounds (pull request 3658), so
-they are given none. The seed is that of torch's generator of the device, taken on the host.
+The operators keep a token if fewer than k tokens lie above it and weigh less than p together: all ties stay, a k of V
+and a p above the sum of a row are off. For a row without mass, releases before 0.1.17 read out of bounds (pull request
+3658), so every row gets some. The seed comes from torch's generator of the device, taken on the host.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ class AiterSampler:
 
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one token a row; see :class:`tokendraw.plugin.SamplerBackend`."""
+        """Draw a token in each row; see :class:`tokendraw.plugin.SamplerBackend`."""
         vocab_size = logits.shape[1]
         draw = partial(self._draw, _largest_top_k(metadata.facts, vocab_size))
         return sample_in_parts(
             logits, Filters.of(metadata, vocab_size), draw, max_elements=self._max_elements
         )
 
-    def _draw(self, largest_top_k: int, logits: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
+    def _draw(self, largest_top_k: int, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
         y, valid = relative(logits)
-        if wanted.temperature is not None:
-            y.div_(wanted.temperature.unsqueeze(-1))
+        if filters.temperature is not None:
+            y.div_(filters.temperature.unsqueeze(-1))
         probs = torch.softmax(y, -1)
-        top_k, top_p = wanted.top_k, wanted.top_p
+        top_k, top_p = filters.top_k, filters.top_p
         if top_k is None:
             return self._nucleus(probs, top_p), valid
-        if top_p is None or (wanted.joint is not None and not wanted.any_top_k_first):
+        if top_p is None or (filters.joint is not None and not filters.any_top_k_first):
             tokens: Tensor = self._ops.top_k_top_p_sampling_from_probs(
                 probs, None, top_k, largest_top_k, top_p, OFF_TOP_P
             )
             return tokens.long(), valid
         # The operator sizes its scratch by the number, and writes to it by the tensor (pull request 5191).
-        kept = self._ops.top_k_renorm_probs(probs, top_k, largest_top_k)
-        if wanted.joint is not None:
-            top_p = top_p_of_kept(top_p, wanted.joint, probs.amax(-1) / kept.amax(-1))
-        return self._nucleus(kept, top_p), valid
+        kept_probabilities = self._ops.top_k_renorm_probs(probs, top_k, largest_top_k)
+        if filters.joint is not None:
+            top_p = top_p_of_kept(top_p, filters.joint, probs.amax(-1) / kept_probabilities.amax(-1))
+        return self._nucleus(kept_probabilities, top_p), valid
 
     def _nucleus(self, probs: Tensor, top_p: Tensor | None) -> Tensor:
         tokens: Tensor = self._ops.top_p_sampling_from_probs(probs, None, top_p, OFF_TOP_P)
@@ -79,7 +79,7 @@ class AiterSampler:
 
 
 def _largest_top_k(facts: BatchFacts, vocab_size: int) -> int:
-    """Return a number that is at least the largest k of :attr:`Filters.top_k`, where a row without top-k has V."""
+    """Return an upper bound of the largest k in :attr:`Filters.top_k`, where a row without top-k has V."""
     if facts.all_top_k and not facts.any_greedy and facts.max_top_k is not None:
         return min(facts.max_top_k, vocab_size)
     return vocab_size

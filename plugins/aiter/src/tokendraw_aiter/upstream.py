@@ -1,6 +1,6 @@
-"""States what is known of aiter by version: which releases are used, and what they do.
+"""States the releases of aiter in use, and their properties.
 
-It was read from the sources; no version has run on hardware. What is done about the faults stands in the ``README.md``.
+The table was read from the sources; no version has run on hardware. ``README.md`` says how its faults are avoided.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """FlashInfer's sampling kernels as a tokendraw plugin.
 
-The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_flashinfer.signatures` reads from the
-source of the installed version what it can do, :mod:`~tokendraw_flashinfer.upstream` is the table of what versions are
-known to do, :mod:`~tokendraw_flashinfer.kernels` finds on disk where its kernels come from, and
-:mod:`~tokendraw_flashinfer.ways` is the table of entry points that draw each kind of rows. The calls are in
+The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_flashinfer.signatures` reads the
+abilities of the installed version from its source, :mod:`~tokendraw_flashinfer.upstream` is the table of versions and
+their properties, :mod:`~tokendraw_flashinfer.kernels` finds the files of its kernels on disk, and
+:mod:`~tokendraw_flashinfer.kernel_sequences` is the table of entry points by kind of rows. The calls are in
 :mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`; weights are packed by
 :mod:`~tokendraw_flashinfer.packer`, as :mod:`~tokendraw_flashinfer.packing` reads from the source.
 """
@@ -25,10 +25,10 @@ from tokendraw.plugin import (
     printable,
 )
 from tokendraw_flashinfer import kernels
+from tokendraw_flashinfer.kernel_sequences import RENORMS, SAMPLE, SEQUENCES, VERIFY, available
 from tokendraw_flashinfer.packing import Packing, gemm_module
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
 from tokendraw_flashinfer.upstream import PACKING, upstream
-from tokendraw_flashinfer.ways import RENORMS, SAMPLE, VERIFY, WAYS, able
 
 if TYPE_CHECKING:
     import torch
@@ -56,13 +56,13 @@ _SAMPLE = Capabilities(
 
 
 class FlashInferPlugin:
-    """Describes and builds what draws, verifies and packs by FlashInfer."""
+    """Describes FlashInfer's kernels, and builds the sampler, the verifier and the packer."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """Describe the installed version, or without one the newest that is known."""
+        """Describe the installed version, or without an installation the newest known version."""
         entry_points, packing = EntryPoints.installed(), Packing.installed()
-        offered: dict[str, HostCapabilities | None] = {
+        operations: dict[str, HostCapabilities | None] = {
             "sample": capabilities(entry_points),
             "verify": verify_capabilities(entry_points),
             PACKING: packing_capabilities(packing),
@@ -71,7 +71,7 @@ class FlashInferPlugin:
             name="flashinfer",
             api_version=1,
             priority=40,
-            operations={name: able for name, able in offered.items() if able is not None},
+            operations={name: offer for name, offer in operations.items() if offer is not None},
             upstream=upstream(entry_points, packing),
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer; "
@@ -81,23 +81,23 @@ class FlashInferPlugin:
 
     @hookimpl
     def tokendraw_probe(self, operation: str, host: Host, need: tokendraw.Need) -> str | None:
-        """Say why FlashInfer cannot run here; its own messages name the wrong reason in some cases."""
+        """Say why FlashInfer cannot run here; its messages give a wrong reason in some cases."""
         if operation == PACKING:
             return kernels.find(host.compute_capability, gemm_module(host)).reason
         entry_points = EntryPoints.installed()
-        lacking = entry_points.lacking(*(SAMPLE if operation == "sample" else VERIFY))
-        if lacking is not None:
-            found = (
+        unsupported = entry_points.unsupported(*(SAMPLE if operation == "sample" else VERIFY))
+        if unsupported is not None:
+            source = (
                 "no such thing" if entry_points.parameters else f"no source in {str(entry_points.folder)!r}"
             )
-            return f"needs {lacking}, found {found}; reinstall {DISTRIBUTION}"
+            return f"needs {unsupported}, found {source}; reinstall {DISTRIBUTION}"
         return kernels.unnamed_target(host) or kernels.find(host.compute_capability).reason
 
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.Need
     ) -> FlashInferSampler | FlashInferPacker:
-        """Build for one device; compiles FlashInfer's sampling module if that was not done before."""
+        """Build for a device; compiles FlashInfer's sampling module unless it is compiled already."""
         if operation == PACKING:
             from tokendraw_flashinfer.packer import FlashInferPacker
 
@@ -109,10 +109,10 @@ class FlashInferPlugin:
 
 
 def capabilities(entry_points: EntryPoints) -> Capabilities:
-    """Return the capabilities that a version's entry points allow; those of the newest if there are none to look at."""
+    """Return the capabilities of a version by its entry points, of the newest version without any."""
     if not entry_points.parameters:
         return _SAMPLE
-    kinds = able(WAYS, entry_points)
+    kinds = available(SEQUENCES, entry_points)
     orders: dict[FilterOrder, bool] = {
         "top_k_first": "top_k_first" in kinds,
         "joint": {"joint", "both orders"} <= kinds.keys(),
@@ -120,7 +120,9 @@ def capabilities(entry_points: EntryPoints) -> Capabilities:
     return replace(
         _SAMPLE,
         filters=tuple(pair for pair in _SAMPLE.filters if pair[0] in kinds),
-        filter_orders=tuple(order for order, offered in orders.items() if offered),
+        filter_orders=tuple(
+            order for order, capabilities_by_operation in orders.items() if capabilities_by_operation
+        ),
     )
 
 
@@ -128,9 +130,9 @@ def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
     """Return the capabilities for verification; None if a version cannot verify drafts."""
     sampling, missing = capabilities(entry_points), set()
     if entry_points.parameters:
-        if entry_points.lacking(*VERIFY) is not None:
+        if entry_points.unsupported(*VERIFY) is not None:
             return None
-        missing = {name for name, step in RENORMS.items() if entry_points.lacking(step) is not None}
+        missing = {name for name, step in RENORMS.items() if entry_points.unsupported(step) is not None}
     return VerifyCapabilities.of(
         sampling,
         filters=tuple(pair for pair in sampling.filters if pair[0] not in missing),
@@ -140,7 +142,7 @@ def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
 
 
 def packing_capabilities(packing: Packing) -> Sm90W4Capabilities | None:
-    """Return the capabilities for packing, on the GPUs whose GEMM reads it; None if a version packs nothing."""
+    """Return the capabilities for packing on the GPUs of the matching GEMM; None if a version packs nothing."""
     if packing.layout is None:
         return None
     return Sm90W4Capabilities(

@@ -1,4 +1,4 @@
-"""Finds where a module of FlashInfer's kernels comes from on this machine, or why there is none.
+"""Finds the file of a module of FlashInfer's kernels on this machine, or the reason for its absence.
 
 FlashInfer loads a module, such as ``sampling``, from the first of these that it finds:
 
@@ -10,7 +10,7 @@ compiled now       by nvcc, ninja and a C++ compiler, ``sampling`` in one to thr
 =================  ================================================================================================
 
 Without any of them the first call of any entry point raises. It also raises where FlashInfer cannot name the target of
-the compiler, which it reports as a device older than sm75. The search takes milliseconds and imports nothing.
+the compiler, and reports a device older than sm75. The search takes milliseconds and imports nothing.
 (The distribution ``flashinfer-cubin`` holds no kernel that draws.)
 """
 
@@ -40,12 +40,12 @@ class Module:
     name: str
     description: str
     """Names it in reasons."""
-    too_long: str = ""
-    """Says why it is not compiled when it is needed; empty: it is."""
+    no_compile_reason: str = ""
+    """Why it is not compiled on demand; empty: it is."""
 
     @property
     def file(self) -> str:
-        """Return its path below each of the places where it may be."""
+        """Return the path of the module below each folder of the search."""
         return f"{self.name}/{self.name}.so"
 
 
@@ -54,18 +54,18 @@ SAMPLING = Module("sampling", "sampling module")
 
 @dataclass(frozen=True)
 class Kernels:
-    """The module that was found, or the reason why there is none."""
+    """The module in use, or the reason for its absence."""
 
     source: str
-    """Describes the place of the module; empty if there is none."""
+    """The place of the module in words; empty without one."""
     reason: str | None = None
-    """Says what is needed and what was found, if there is none."""
+    """What is needed and what was found, if there is no module."""
 
 
 def find(compute_capability: tuple[int, int] | None = None, module: Module = SAMPLING) -> Kernels:
-    """Look for a module in the order in which FlashInfer does.
+    """Look for a module in FlashInfer's order.
 
-    :param compute_capability: that of the device, if it is known.
+    :param compute_capability: of the device, if known.
     """
     version = installed_version()
     if version is None:
@@ -73,57 +73,58 @@ def find(compute_capability: tuple[int, int] | None = None, module: Module = SAM
     if (package_folder() / "data" / "aot" / module.file).is_file():
         return Kernels(f"prebuilt, in {DISTRIBUTION} {version}")
     other_versions = []
-    for name, own in _jit_caches(module):
+    for name, distribution_version in _jit_caches(module):
         if (
-            own == version
-            or own.startswith(f"{version}+")
+            distribution_version == version
+            or distribution_version.startswith(f"{version}+")
             or os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")
         ):
-            return Kernels(f"prebuilt, in {name} {own}")
-        other_versions.append(f"{name} {own}")
+            return Kernels(f"prebuilt, in {name} {distribution_version}")
+        other_versions.append(f"{name} {distribution_version}")
     without_ninja = [] if shutil.which("ninja") else ["ninja"]
     cached = _compiled_earlier(module, version, compute_capability)
-    if cached is not None and not without_ninja and _cuda_home().is_dir() and not _forbidden():
+    if cached is not None and not without_ninja and _cuda_home().is_dir() and not _jit_is_disabled():
         return Kernels(f"compiled earlier, in {cached}")
     missing = [*_missing_compilers(), *without_ninja]
-    if not missing and not _forbidden() and not module.too_long:
+    if not missing and not _jit_is_disabled() and not module.no_compile_reason:
         return Kernels(f"compiled here when the sampler is built, by {_nvcc()}")
-    found = "FLASHINFER_DISABLE_JIT set" if _forbidden() else " and ".join(f"no {tool}" for tool in missing)
-    if module.too_long:
-        found = f"one compiled earlier, but {found or 'no CUDA toolkit'}" if cached else "none"
+    shortcoming = (
+        "FLASHINFER_DISABLE_JIT set" if _jit_is_disabled() else " and ".join(f"no {tool}" for tool in missing)
+    )
+    if module.no_compile_reason:
+        shortcoming = f"one compiled earlier, but {shortcoming or 'no CUDA toolkit'}" if cached else "none"
     other = f", and {' and '.join(other_versions)} of another version" if other_versions else ""
-    return Kernels("", f"{_needed(module)}, found {found}{other}; {_advice(module, version)}")
+    return Kernels("", f"{_requirement(module)}, found {shortcoming}{other}; {_advice(module, version)}")
 
 
-def _needed(module: Module) -> str:
-    if module.too_long:
-        return (
-            f"needs FlashInfer's {module.description} prebuilt or compiled earlier, since {module.too_long}"
-        )
+def _requirement(module: Module) -> str:
+    if module.no_compile_reason:
+        return f"needs FlashInfer's {module.description} prebuilt or compiled earlier, since {module.no_compile_reason}"
     tools = "nvcc, ninja and a C++ compiler to build it"
     return f"needs FlashInfer's {module.description} prebuilt, or {tools}"
 
 
 def _advice(module: Module, version: str) -> str:
-    other = "call FlashInfer's GEMM once" if module.too_long else "install a CUDA toolkit"
+    other = "call FlashInfer's GEMM once" if module.no_compile_reason else "install a CUDA toolkit"
     return f"run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or {other}"
 
 
 def unnamed_target(host: Host) -> str | None:
-    """Say why FlashInfer cannot name the target of a device to its compiler; None if it can.
+    """Say why FlashInfer cannot name a device to its compiler; None if it can.
 
-    It decides by the version of nvcc, or without one by that of torch.
+    FlashInfer decides by the version of nvcc, or without nvcc by torch's CUDA version.
     """
     capability = host.compute_capability
     if capability is None or capability[0] != 12 or os.environ.get("FLASHINFER_CUDA_ARCH_LIST"):
         return None
-    least = _least_cuda(capability[1])
-    found, where = _toolkit() or (host.cuda_version, "the driver")
-    if found is None or found >= least:
+    required = _least_cuda(capability[1])
+    version, source = _toolkit() or (host.cuda_version, "the driver")
+    if version is None or version >= required:
         return None
     return (
-        f"needs CUDA {_dotted(least)} or later for compute capability {_dotted(capability)}, found {_dotted(found)} "
-        f"({where}), which FlashInfer reports as a device below sm75; install a newer CUDA toolkit"
+        f"needs CUDA {_format_version(required)} or later for compute capability {_format_version(capability)}, "
+        f"found {_format_version(version)} ({source}), which FlashInfer reports as a device below sm75; "
+        "install a newer CUDA toolkit"
     )
 
 
@@ -137,10 +138,10 @@ def _least_cuda(minor: int) -> tuple[int, int]:
 
 
 def _jit_caches(module: Module) -> Iterator[tuple[str, str]]:
-    """Find name and version of every installed jit-cache that holds a module.
+    """Find name and version of every installed jit-cache with a module.
 
-    They are found by the names of their folders, and their lists of files are searched as text. Reading the metadata of
-    all distributions, or checking some thousand files, would take a second on a slow disk.
+    Distributions are found by the names of their folders, and their lists of files are searched as text. Reading the
+    metadata of all distributions, or checking some thousand files, would take a second on a slow disk.
     """
     for folder in _metadata_folders("flashinfer_jit_cache"):
         distribution = importlib_metadata.Distribution.at(folder)
@@ -151,10 +152,10 @@ def _jit_caches(module: Module) -> Iterator[tuple[str, str]]:
 
 
 def _metadata_folders(prefix: str) -> Iterator[Path]:
-    """Find metadata folders on ``sys.path`` of distributions whose names, as installers write them, have a prefix."""
-    for place in map(Path, sys.path):
+    """Find metadata folders on ``sys.path`` of distributions by a prefix of their names, as installers write them."""
+    for folder_path in map(Path, sys.path):
         try:
-            folders = sorted(place.glob("*.dist-info"))
+            folders = sorted(folder_path.glob("*.dist-info"))
         except OSError:  # not readable, or an archive
             continue
         yield from (path for path in folders if path.name.lower().replace("-", "_").startswith(prefix))
@@ -173,14 +174,14 @@ def _compiled_earlier(
     return None
 
 
-def _forbidden() -> bool:
+def _jit_is_disabled() -> bool:
     return bool(os.environ.get("FLASHINFER_DISABLE_JIT"))
 
 
 def _cuda_home() -> Path:
-    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    if named:
-        return Path(named)
+    cuda_home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if cuda_home:
+        return Path(cuda_home)
     nvcc = shutil.which("nvcc")
     return Path(nvcc).parents[1] if nvcc else Path("/usr/local/cuda")
 
@@ -196,7 +197,7 @@ def _missing_compilers() -> list[str]:
 
 
 def _toolkit() -> tuple[tuple[int, int], str] | None:
-    """Return the CUDA version that FlashInfer goes by, and whose it is."""
+    """Return the CUDA version by which FlashInfer decides, and its source."""
     try:
         run = subprocess.run(
             [_cuda_home() / "bin" / "nvcc", "--version"],
@@ -218,5 +219,5 @@ def _toolkit() -> tuple[tuple[int, int], str] | None:
     return ((int(match[1]), int(match[2])), "torch") if match else None
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def _format_version(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

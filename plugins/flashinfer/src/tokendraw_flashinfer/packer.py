@@ -1,13 +1,13 @@
 """Packs weights and scales by FlashInfer's own functions.
 
-What they do, beyond what their documentation says:
+Properties that their documentation leaves out:
 
-* The kernels start on the current device, whichever one holds the weights, and nobody looks whether they started. So
-  that device is made the current one first.
+* The kernels start on the current device, wherever the weights lie, and their start is not checked. So the device
+  of the weights is made the current device first.
 * They read two bytes at once in the formats int4 and fp4_fp8, so weights at an odd address are copied first.
-* They count what is before a row in 32 bits, so experts of 2^31 weights or more are refused.
+* They count the weights before a row in 32 bits, so experts of 2^31 weights or more are refused.
 * In layout v1 they look at neither the number of rows nor that of columns, and write outside of the packed tensor if
-  those are no multiples of 16 and 64. The core has checked both before it calls.
+  they are no multiples of 16 and 64. The core has checked both before it calls.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tokendraw_flashinfer.packing import SCALES, WEIGHTS, Packing
 
 _ALIGNMENT = 2
 """Bytes that a kernel loads at once."""
-_MOST_WEIGHTS = 2**31
+_MAX_EXPERT_WEIGHTS = 2**31
 """Bound of N K, the weights of an expert."""
 
 
 class FlashInferPacker:
     """FlashInfer's packing functions. Made by ``tokendraw.load("pack_sm90_w4", "flashinfer")``.
 
-    :raises PluginError: the functions do not pack into the layout that was read from their source.
+    :raises PluginError: the functions do not pack into the layout of their source.
     """
 
     def __init__(self) -> None:
-        described, found = Packing.installed(), probe_flashinfer()
-        if found.layout is None:
-            raise PluginError(found.reason)
-        if found.layout != described.layout:
+        packing, probe = Packing.installed(), probe_flashinfer()
+        if probe.layout is None:
+            raise PluginError(probe.reason)
+        if probe.layout != packing.layout:
             raise PluginError(
-                f"needs the layout {described.layout}, which the source of FlashInfer says, "
-                f"found that its scale function packs into {found.layout}; reinstall flashinfer-python"
+                f"needs the layout {packing.layout}, which the source of FlashInfer says, "
+                f"found that its scale function packs into {probe.layout}; reinstall flashinfer-python"
             )
-        self._layout, self._formats = found.layout, described.formats
+        self._layout, self._formats = probe.layout, packing.formats
         module = importlib.import_module("flashinfer.fused_moe")
         self._pack_weights, self._pack_scales = getattr(module, WEIGHTS), getattr(module, SCALES)
 
@@ -54,7 +54,7 @@ class FlashInferPacker:
         """
         self._check(layout, format)
         rows, bytes_per_row = weights.shape[1:]
-        if 2 * rows * bytes_per_row >= _MOST_WEIGHTS:
+        if 2 * rows * bytes_per_row >= _MAX_EXPERT_WEIGHTS:
             raise PluginError(f"needs fewer than 2^31 weights in an expert, found {2 * rows * bytes_per_row}")
         if weights.data_ptr() % _ALIGNMENT:
             weights = weights.clone()
@@ -74,5 +74,5 @@ class FlashInferPacker:
 
     def _check(self, layout: Layout, format: Format | None = None) -> None:
         if layout != self._layout or format not in (None, *self._formats):
-            asked = layout if format is None else f"{format} in {layout}"
-            raise PluginError(f"needs {', '.join(self._formats)} in {self._layout}, found {asked}")
+            requested = layout if format is None else f"{format} in {layout}"
+            raise PluginError(f"needs {', '.join(self._formats)} in {self._layout}, found {requested}")

@@ -1,9 +1,9 @@
-"""Reads from the installed FlashInfer's source into which layout it packs weights for its SM90 mixed-input GEMM.
+"""Reads the layout of packed weights for FlashInfer's SM90 mixed-input GEMM from the installed source.
 
-The functions of two layouts have one name and one signature, and version numbers tell little: the third post-release
-of 0.6.16 packs as 0.6.15 did, not as 0.6.16. What tells them apart is the shape that the scale function gives to its
-result. So that is read, without importing anything; :mod:`tokendraw_flashinfer.packer` sees whether it is so when it is
-built. The number counts only where there is nothing to read.
+The functions of two layouts share a name and a signature, and version numbers tell little: the third post-release of
+0.6.16 packs as 0.6.15 did, not as 0.6.16. The layouts differ in the shape of the scale function's result. So this shape
+is read, without importing anything, and :mod:`tokendraw_flashinfer.packer` checks it when it is built. The version
+number counts only without a source to read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _H20_MODULE = "fused_moe_90_h20_prebuilt_d"
 
 @dataclass(frozen=True)
 class Packing:
-    """The layout and formats into which the installed FlashInfer packs."""
+    """The layout and formats of the installed FlashInfer."""
 
     layout: Layout | None
     """None: nothing."""
@@ -44,37 +44,39 @@ class Packing:
 
     @classmethod
     def installed(cls) -> Self:
-        """Look at the installed distribution; without one, return what the newest that is known packs."""
+        """Read the installed distribution; without an installation, return the layout of the newest known version."""
         version = installed_version()
         if version is None:
             return cls("v2", FORMATS["v2"])
         folder = package_folder() / "fused_moe"
         exported = _text(folder / "__init__.py")
         if exported is None:
-            return cls._promised(version)
+            return cls._by_version(version)
         if SCALES not in exported or WEIGHTS not in exported:
             return cls(None, is_read=True)
         layout = _layout(_definition(folder, SCALES))
         if layout is None:
-            return cls._promised(version)
+            return cls._by_version(version)
         return cls(layout, _formats(_definition(folder, WEIGHTS)) or FORMATS[layout], is_read=True)
 
     @classmethod
-    def _promised(cls, version: str) -> Self:
+    def _by_version(cls, version: str) -> Self:
         layout = layout_by_number(version)
         return cls(layout, FORMATS[layout] if layout else ())
 
 
 def gemm_module(host: Host) -> Module:
-    """Return the module of kernels that packing weights loads: that of the whole GEMM."""
+    """Return the module of kernels for packing weights: the module of the whole GEMM."""
     name = "fused_moe_90"
     if host.sm_count == _H20_SMS and _H20_MODULE in (_text(package_folder() / "jit" / "fused_moe.py") or ""):
         name = _H20_MODULE
-    return Module(name, f"module {name}", too_long="more than 150 CUDA files take too long to compile")
+    return Module(
+        name, f"module {name}", no_compile_reason="more than 150 CUDA files take too long to compile"
+    )
 
 
 def _definition(folder: Path, name: str) -> ast.FunctionDef | None:
-    """Parse the definition of one function, out of modules that take too long to be parsed as a whole."""
+    """Parse the definition of a function alone, since its module takes too long to parse."""
     for source in ("prepare.py", "core.py"):
         _, start, rest = (_text(folder / source) or "").partition(f"\ndef {name}(")
         if not start:
@@ -90,7 +92,7 @@ def _definition(folder: Path, name: str) -> ast.FunctionDef | None:
 
 
 def _layout(function: ast.FunctionDef | None) -> Layout | None:
-    """Return the layout of what a scale function returns, ``....reshape(experts, ..., ...)``; None if it is another."""
+    """Return the layout of a scale function by its result ``....reshape(experts, ..., ...)``; None: unknown."""
     ranks = set()
     for node in ast.walk(function) if function else ():
         match node:
@@ -102,7 +104,7 @@ def _layout(function: ast.FunctionDef | None) -> Layout | None:
 
 
 def _formats(function: ast.FunctionDef | None) -> tuple[Format, ...]:
-    """Return the formats that a weight function numbers, ``{"fp4": 1, ...}``; none if there is no such table."""
+    """Return the formats in a weight function's table, ``{"fp4": 1, ...}``; () without a table."""
     for node in ast.walk(function) if function else ():
         match node:
             case ast.Dict(keys=keys):

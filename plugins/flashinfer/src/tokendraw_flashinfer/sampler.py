@@ -1,4 +1,4 @@
-"""The call: bring parameters into range, make clean probabilities, and draw by the first way that serves the batch."""
+"""The call: bring parameters into range, make clean probabilities, and run the first sequence for the batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata, philox
 from tokendraw.probabilities import MAX_ELEMENTS, Filters, relative, sample_in_parts
-from tokendraw_flashinfer.draws import Batch, draw, kind_of, load
+from tokendraw_flashinfer.draws import Batch, batch_kind, draw, import_functions
+from tokendraw_flashinfer.kernel_sequences import SAMPLE, SEQUENCES, SOFTMAX, KernelSequence, Kind, available
 from tokendraw_flashinfer.signatures import EntryPoints, Step
-from tokendraw_flashinfer.ways import SAMPLE, SOFTMAX, WAYS, Kind, Way, able
 
 Softmax: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 _log = logging.getLogger("tokendraw")
-_REHEARSAL = (2, 8)
+_WARMUP_SHAPE = (2, 8)
 """Rows and vocabulary of the batch that building draws."""
 
 
@@ -26,8 +26,8 @@ class FlashInferSampler:
     """FlashInfer's sampling kernels. Made by ``tokendraw.load_sampler("flashinfer")``.
 
     :param device: where it draws.
-    :param need: with ``tie_rule="either"`` it may draw by ways that keep exactly k of tied tokens.
-    :param ways: in place of the table, for measurements.
+    :param need: with ``tie_rule="either"`` it may draw by sequences that keep exactly k of tied tokens.
+    :param sequences: in place of the table, for measurements.
     :param max_elements: logits in one launch; more rows are drawn in parts.
     :raises PluginError: the installed FlashInfer cannot draw even rows without filters.
     """
@@ -36,85 +36,95 @@ class FlashInferSampler:
         self,
         device: torch.device,
         need: Need,
-        ways: Mapping[Kind, Sequence[Way]] = WAYS,
+        sequences: Mapping[Kind, Sequence[KernelSequence]] = SEQUENCES,
         *,
         max_elements: int = MAX_ELEMENTS,
         steps: Iterable[Step] = (),
     ) -> None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        self._ways = able(ways, EntryPoints.installed(), need.tie_rule, capability)
-        if "none" not in self._ways:
+        self._sequences = available(sequences, EntryPoints.installed(), need.tie_rule, capability)
+        if "none" not in self._sequences:
             raise PluginError(
                 "rows without filters need softmax and sampling_from_probs, found no such entry points"
             )
-        every = list(dict.fromkeys(way for able_ways in self._ways.values() for way in able_ways))
-        self._functions = load([*SAMPLE, *(step for way in every for step in way.steps), *steps])
+        all_sequences = list(
+            dict.fromkeys(
+                sequence for kind_sequences in self._sequences.values() for sequence in kind_sequences
+            )
+        )
+        self._functions = import_functions(
+            [*SAMPLE, *(step for sequence in all_sequences for step in sequence.steps), *steps]
+        )
         self._offset = torch.zeros(1, dtype=torch.int64, device=device)
         self._max_elements = max_elements
         dtype = getattr(torch, need.dtype or "float32")
-        self._fused_softmax = _fused_softmax(torch.zeros(_REHEARSAL, dtype=dtype, device=device))
-        self._rehearse(device, every)
+        self._fused_softmax = _fused_softmax(torch.zeros(_WARMUP_SHAPE, dtype=dtype, device=device))
+        self._warm_up(device, all_sequences)
 
-    def way(self, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool = False) -> Way:
-        """Return the way by which a batch is drawn.
+    def sequence(
+        self, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool = False
+    ) -> KernelSequence:
+        """Return the kernel sequence for a batch.
 
         :param capturing: whether it becomes part of a CUDA graph.
         """
-        return self._way(Filters.of(metadata, vocab_size), metadata, vocab_size, capturing=capturing)
+        return self._select(Filters.of(metadata, vocab_size), metadata, vocab_size, capturing=capturing)
 
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
-        """Draw one token a row; see :class:`tokendraw.plugin.SamplerBackend`.
+        """Draw a token in each row; see :class:`tokendraw.plugin.SamplerBackend`.
 
         :param draft: makes no difference, since each launch has noise of its own.
         """
         vocab_size = logits.shape[1]
-        wanted = Filters.of(metadata, vocab_size)
+        filters = Filters.of(metadata, vocab_size)
         largest = metadata.facts.max_top_k or vocab_size
 
-        def draw_part(part: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
-            way = self._way(wanted, metadata, vocab_size, capturing=_is_capturing(part.device))
-            probs, valid = self._probabilities(part, wanted.temperature)
-            tokens, drawn = draw(way, self._batch(probs, wanted, largest))
-            return tokens.long(), valid if drawn is None else valid & drawn
+        def draw_part(part: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
+            sequence = self._select(filters, metadata, vocab_size, capturing=_is_capturing(part.device))
+            probs, valid = self._probabilities(part, filters.temperature)
+            tokens, drawn_valid = draw(sequence, self._batch(probs, filters, largest))
+            return tokens.long(), valid if drawn_valid is None else valid & drawn_valid
 
-        return sample_in_parts(logits, wanted, draw_part, max_elements=self._max_elements)
+        return sample_in_parts(logits, filters, draw_part, max_elements=self._max_elements)
 
-    def _way(self, wanted: Filters, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool) -> Way:
+    def _select(
+        self, filters: Filters, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool
+    ) -> KernelSequence:
         facts = metadata.facts
         return next(
-            way
-            for way in self._ways[kind_of(wanted)]
-            if way.serves(
+            sequence
+            for sequence in self._sequences[batch_kind(filters)]
+            if sequence.serves(
                 facts.max_top_k, all_top_k=facts.all_top_k, vocab_size=vocab_size, capturing=capturing
             )
         )
 
     def _probabilities(self, logits: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return clean probabilities [rows, V] at the temperatures of the rows, and which rows are valid."""
+        """Return clean probabilities [rows, V] at the temperatures of the rows, and the valid rows."""
         if self._fused_softmax is not None:
             return self._fused_softmax(logits, temperature)
         y, valid = relative(logits)
         return self._functions[SOFTMAX.entry_point](y, temperature=temperature), valid
 
-    def _batch(self, probs: Tensor, wanted: Filters, largest_top_k: int) -> Batch:
+    def _batch(self, probs: Tensor, filters: Filters, largest_top_k: int) -> Batch:
         return Batch(
             functions=self._functions,
             probs=probs,
-            wanted=wanted,
+            filters=filters,
             largest_top_k=largest_top_k,
             **self._noise(),
         )
 
     def _noise(self) -> dict[str, Tensor]:
-        """Return seed and offset of a launch, new ones at each call."""
+        """Return a new seed and offset for a launch."""
         return {"seed": philox.fresh_seeds(1, self._offset.device), "offset": self._offset}
 
     @torch.no_grad()
-    def _rehearse(self, device: torch.device, ways: Sequence[Way]) -> None:
-        """Call every way once: modules are compiled or loaded now, and scratch is allocated outside of any graph."""
-        rows, vocab_size = _REHEARSAL
-        wanted = Filters(
+    def _warm_up(self, device: torch.device, sequences: Sequence[KernelSequence]) -> None:
+        """Call every sequence once: modules are compiled or loaded, and scratch is allocated outside of graphs."""
+        rows, vocab_size = _WARMUP_SHAPE
+        filters = Filters(
             temperature=torch.ones(rows, device=device),
             top_k=torch.full((rows,), 2, dtype=torch.int32, device=device),
             top_p=torch.full((rows,), 0.9, device=device),
@@ -122,13 +132,13 @@ class FlashInferSampler:
             joint=None,
             any_top_k_first=True,
         )
-        for way in ways:
-            probs, _ = self._probabilities(torch.zeros(rows, vocab_size, device=device), wanted.temperature)
-            draw(way, self._batch(probs, wanted, 2))
+        for sequence in sequences:
+            probs, _ = self._probabilities(torch.zeros(rows, vocab_size, device=device), filters.temperature)
+            draw(sequence, self._batch(probs, filters, 2))
 
 
 def _fused_softmax(example: Tensor) -> Softmax | None:
-    """Return the Triton kernel if it runs on an example; without it torch and FlashInfer do the same, slower."""
+    """Return the Triton kernel if it runs on an example; otherwise torch and FlashInfer do the same, slower."""
     if example.device.type != "cuda":
         return None
     try:

@@ -1,8 +1,7 @@
-"""Reads from the installed FlashInfer's source which entry points it has, and with which parameters.
+"""Reads the entry points of the installed FlashInfer and their parameters from its source.
 
-Importing FlashInfer imports torch and asks the CUDA devices what they are. Which functions there are decides what can
-be called, and their signatures change between versions that have the same first two numbers. So they are read from the
-source files on disk.
+Importing FlashInfer imports torch and queries the CUDA devices. Functions and their signatures change between versions
+with the same first two numbers. So they are read from the source files on disk.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ MODULES = ("sampling", "cake_sampling")
 
 @dataclass(frozen=True)
 class Step:
-    """A call of one entry point: what is called, and which parameters it is given beside its tensors."""
+    """A call of an entry point with some of its parameters; the tensors go without saying."""
 
     entry_point: str
     """Module and function below ``flashinfer``, such as ``sampling.softmax``."""
     parameters: tuple[str, ...]
     """The names of the parameters."""
     top_p_off: float | None = None
-    """The top-p with which it keeps every token, where :data:`tokendraw.probabilities.OFF_TOP_P` does not."""
+    """The top-p that keeps every token, where :data:`tokendraw.probabilities.OFF_TOP_P` does not."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,17 @@ class EntryPoints:
 
     @classmethod
     def installed(cls) -> Self:
-        """Read the installed distribution; without one, or without its source, there are no entry points."""
+        """Read the installed distribution; without its source there are no entry points."""
         folder = package_folder()
-        found = {
+        functions = {
             f"{module}.{name}": parameters
             for module in MODULES
             for name, parameters in _functions(folder / f"{module}.py")
         }
-        return cls(found, folder)
+        return cls(functions, folder)
 
-    def lacking(self, *steps: Step) -> str | None:
-        """Name the first of the steps that cannot be taken, such as ``sampling.softmax(temperature)``, or None."""
+    def unsupported(self, *steps: Step) -> str | None:
+        """Return the first unsupported step, such as ``sampling.softmax(temperature)``, or None."""
         for step in steps:
             name = step.entry_point
             if name not in self.parameters:
@@ -66,7 +65,7 @@ class EntryPoints:
 
 
 def installed_version() -> str | None:
-    """Return the version of the installed distribution; None without one."""
+    """Return the version of the installed distribution; None without an installation."""
     try:
         return str(importlib_metadata.version(DISTRIBUTION))
     except (importlib_metadata.PackageNotFoundError, KeyError):  # or metadata without a version
@@ -74,7 +73,7 @@ def installed_version() -> str | None:
 
 
 def package_folder() -> Path:
-    """Return the folder of the installed package ``flashinfer``; without one, a path that does not exist."""
+    """Return the folder of the installed package ``flashinfer``; without an installation, a missing path."""
     try:
         located = importlib_metadata.distribution(DISTRIBUTION).locate_file("flashinfer")
     except importlib_metadata.PackageNotFoundError:
@@ -83,20 +82,20 @@ def package_folder() -> Path:
 
 
 def _functions(source: Path) -> tuple[tuple[str, frozenset[str]], ...]:
-    """List the public functions of a module with the names of their parameters; none if it cannot be read."""
+    """List the public functions of a module with the names of their parameters; none if reading fails."""
     try:
-        return _parsed(source.read_bytes())
+        return _parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return ()
 
 
 @functools.lru_cache(maxsize=len(MODULES))
-def _parsed(source: bytes) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Parse a source once, though describing, probing and building a sampler each ask for it."""
-    found = []
+def _parse(source: bytes) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Parse a source once, though describing, probing and building a sampler all read it."""
+    functions = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             arguments = node.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            found.append((node.name, frozenset(argument.arg for argument in every)))
-    return tuple(found)
+            parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            functions.append((node.name, frozenset(argument.arg for argument in parameters)))
+    return tuple(functions)

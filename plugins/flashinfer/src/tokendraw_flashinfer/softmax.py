@@ -1,4 +1,4 @@
-"""Computes clean probabilities in one Triton kernel, as ``probabilities.relative`` and a softmax do in nine passes.
+"""Computes clean probabilities in a Triton kernel, as ``probabilities.relative`` and a softmax do in nine passes.
 
 A row is read twice, in the dtype of the logits, and written once. With many rows an H200 takes a third to a quarter of
 the time (``benchmarks/results/h200_flashinfer.md``).
@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_MANY_ROWS = 128
-_LARGEST = tl.constexpr(3.4028234663852886e38)
+_LARGE_BATCH_ROWS = 128
+_MAX_FLOAT32 = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def _softmax(
     vocab_size: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Compute the probabilities of one row."""
+    """Compute the probabilities of a row."""
     row = tl.program_id(0).to(tl.int64)
     source, target = logits + row * row_stride, probs + row * vocab_size
     inverse = 1.0
@@ -39,7 +39,7 @@ def _softmax(
         ids = start + lanes
         x = tl.load(source + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
         nans = tl.maximum(nans, (x != x).to(tl.int32))
-        x = tl.minimum(tl.where(x != x, float("-inf"), x), _LARGEST)
+        x = tl.minimum(tl.where(x != x, float("-inf"), x), _MAX_FLOAT32)
         above = tl.maximum(top, tl.max(x, 0))
         shift = tl.where(above == float("-inf"), 0.0, above)
         masses = masses * tl.exp((top - shift) * inverse) + tl.exp((x - shift) * inverse)
@@ -51,7 +51,7 @@ def _softmax(
     for start in range(0, vocab_size, BLOCK):
         ids = start + lanes
         x = tl.load(source + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
-        x = tl.minimum(tl.where(x != x, float("-inf"), x), _LARGEST)
+        x = tl.minimum(tl.where(x != x, float("-inf"), x), _MAX_FLOAT32)
         p = tl.exp((x - shift) * inverse) * scale
         p = tl.where(empty, tl.where(ids == 0, 1.0, 0.0), p)
         tl.store(target + ids, p, mask=ids < vocab_size)
@@ -90,6 +90,6 @@ def configuration(rows: int, width: int) -> tuple[int, int]:
 
     :param width: bytes a logit.
     """
-    if rows < _MANY_ROWS:
+    if rows < _LARGE_BATCH_ROWS:
         return 8192, 32
     return (4096, 16) if width == 4 else (8192, 16)

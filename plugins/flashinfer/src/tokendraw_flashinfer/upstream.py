@@ -1,8 +1,8 @@
-"""States what is known of FlashInfer by version: which releases are used, and what they do.
+"""States the releases of FlashInfer in use, and their properties.
 
-The table is what is expected of a version, as read from the wheels. Functions change between versions that have the
-same first two numbers, and some changes were taken back. So what decides is what the plugin finds in the installed
-files, said in the words of the table. Importing this module imports nothing heavy.
+The table holds the expected properties of a version, as read from the wheels. Functions change between versions with
+the same first two numbers, and some changes were taken back. So the installed files decide, and the reason is given in
+the words of the table. Importing this module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokendraw.plugin import Release, Upstream, release_of
+from tokendraw_flashinfer.kernel_sequences import FUSED, SAMPLE
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
-from tokendraw_flashinfer.ways import FUSED, SAMPLE
 
 if TYPE_CHECKING:
     from tokendraw.sm90_w4 import Layout
@@ -47,16 +47,16 @@ UPSTREAM = Upstream(
 
 
 def upstream(entry_points: EntryPoints, packing: Packing) -> Upstream:
-    """Return the table, with what the files of the installed version were found to do."""
+    """Return the table, with the properties of the installed version as its files show them."""
     found = {}
-    if entry_points.lacking(*SAMPLE) is None:
-        found["sample"] = _PLAIN if entry_points.lacking(*FUSED.steps) else _FUSED
+    if entry_points.unsupported(*SAMPLE) is None:
+        found["sample"] = _PLAIN if entry_points.unsupported(*FUSED.steps) else _FUSED
     if packing.is_read:
         found[PACKING] = PACKS[packing.layout]
     return replace(UPSTREAM, found=found)
 
 
 def layout_by_number(version: str) -> Layout | None:
-    """Return the layout into which a version should pack; None if it should not pack."""
+    """Return the expected layout of a version; None if it should not pack."""
     row = release_of(UPSTREAM, version, PACKING)
     return next((layout for layout, says in PACKS.items() if row is not None and row.says == says), None)

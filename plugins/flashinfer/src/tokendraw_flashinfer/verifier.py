@@ -27,23 +27,23 @@ from torch import Tensor
 from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_TOKEN_ID, Filter, VerifyMode
 from tokendraw.probabilities import MAX_ELEMENTS, Filters
-from tokendraw_flashinfer.draws import MAX_ROWS_OF_RENORM, Functions, kept
+from tokendraw_flashinfer.draws import MAX_ROWS_OF_RENORM, Functions, kept_probabilities
+from tokendraw_flashinfer.kernel_sequences import CHAIN, FROM_PROBS, RENORMS, VERIFY
 from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
-from tokendraw_flashinfer.ways import CHAIN, FROM_PROBS, RENORMS, VERIFY
 
 Noise: TypeAlias = Callable[[], dict[str, Tensor]]
 """Returns seed and offset of a launch, new ones at each call."""
 
 _INF = float("inf")
-_ROOM = 1 + 2.0**-20
+_ROUNDING_MARGIN = 1 + 2.0**-20
 _ALIGNMENT = 16
 """Bytes that a kernel loads at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chains:
-    """Requests with K drafts each, at least one, and all inputs of a launch."""
+    """Requests with K >= 1 drafts each, and all inputs of a launch."""
 
     p: Tensor
     """[B, K + 1, V] float32, contiguous. Written to."""
@@ -58,33 +58,37 @@ class Chains:
 
     def walk(self, functions: Functions, noise: Noise) -> VerifyOutput:
         """Walk the chains, by two launches."""
-        vocab_size, most = self.p.shape[-1], self.ids.shape[-1]
-        drawn = (self.ids >= 0) & (self.ids < vocab_size)
-        ids = torch.where(drawn, self.ids, 0).unsqueeze(-1)
+        vocab_size, max_drafts = self.p.shape[-1], self.ids.shape[-1]
+        is_token = (self.ids >= 0) & (self.ids < vocab_size)
+        ids = torch.where(is_token, self.ids, 0).unsqueeze(-1)
         judging = self.p[:, :-1]
         at_p, at_q = judging.gather(-1, ids), self.q.gather(-1, ids)
-        possible = drawn & ((at_q > 0) & (at_q < _INF)).squeeze(-1)  # NaN is neither
-        judging.scatter_(-1, ids, torch.where(possible.unsqueeze(-1), at_p * _ROOM, -_INF))
+        is_possible = is_token & ((at_q > 0) & (at_q < _INF)).squeeze(-1)  # NaN is neither
+        judging.scatter_(-1, ids, torch.where(is_possible.unsqueeze(-1), at_p * _ROUNDING_MARGIN, -_INF))
         tokens, _, count = functions[CHAIN.entry_point](self.q, ids.squeeze(-1).int(), self.p, **noise())
         judging.scatter_(-1, ids, at_p)
 
         tokens, count = tokens.long(), count.long()
-        request, beside = torch.arange(len(count), device=count.device), count.clamp(max=most - 1)
+        request, draft_index = torch.arange(len(count), device=count.device), count.clamp(max=max_drafts - 1)
         p = self.p[request, count]
-        q = _cleaned(self.q[request, beside]).mul_(drawn[request, beside].unsqueeze(-1))
+        q = _clean(self.q[request, draft_index]).mul_(is_token[request, draft_index].unsqueeze(-1))
         last = tokens.gather(-1, count.unsqueeze(-1))
-        within = (last >= 0) & (last < vocab_size)
-        last = torch.where(within, last, 0)
+        in_vocab = (last >= 0) & (last < vocab_size)
+        last = torch.where(in_vocab, last, 0)
         has_more = (p.gather(-1, last) > q.gather(-1, last)).squeeze(-1)
-        recovered = (possible & self.q_valid)[request, beside] & has_more
-        stands = within.squeeze(-1) & (recovered | (count == most))
-        again = functions[FROM_PROBS.entry_point](_residual(p, q), **noise()).long()
-        last = torch.where(stands, last.squeeze(-1), again)
+        recovered = (is_possible & self.q_valid)[request, draft_index] & has_more
+        is_final = in_vocab.squeeze(-1) & (recovered | (count == max_drafts))
+        redrawn = functions[FROM_PROBS.entry_point](_residual(p, q), **noise()).long()
+        last = torch.where(is_final, last.squeeze(-1), redrawn)
 
-        steps = torch.arange(most + 1, device=count.device)
-        used = steps <= count.unsqueeze(-1)
-        tokens = torch.where(used, tokens, PAD_TOKEN_ID).scatter_(-1, count.unsqueeze(-1), last.unsqueeze(-1))
-        valid = (self.p_valid | ~used).all(-1) & (self.q_valid | ~drawn | ~used[:, :-1]).all(-1)
+        steps = torch.arange(max_drafts + 1, device=count.device)
+        is_emitted = steps <= count.unsqueeze(-1)
+        tokens = torch.where(is_emitted, tokens, PAD_TOKEN_ID).scatter_(
+            -1, count.unsqueeze(-1), last.unsqueeze(-1)
+        )
+        valid = (self.p_valid | ~is_emitted).all(-1) & (self.q_valid | ~is_token | ~is_emitted[:, :-1]).all(
+            -1
+        )
         return VerifyOutput(tokens, count.to(torch.int32), valid)
 
 
@@ -98,17 +102,17 @@ class FlashInferVerifier(FlashInferSampler):
 
     def __init__(self, device: torch.device, need: Need, *, max_elements: int = MAX_ELEMENTS) -> None:
         entry_points = EntryPoints.installed()
-        lacking = entry_points.lacking(*VERIFY)
-        if lacking is not None:
-            raise PluginError(f"verification needs {lacking}, found no such thing")
-        renorms = {name: step for name, step in RENORMS.items() if entry_points.lacking(step) is None}
+        unsupported = entry_points.unsupported(*VERIFY)
+        if unsupported is not None:
+            raise PluginError(f"verification needs {unsupported}, found no such thing")
+        renorms = {name: step for name, step in RENORMS.items() if entry_points.unsupported(step) is None}
         super().__init__(
             device,
             replace(need, tie_rule=None),
             max_elements=max_elements,
             steps=(*VERIFY, *renorms.values()),
         )
-        self._rehearse_chains(device, renorms)
+        self._warm_up_chains(device, renorms)
 
     @torch.no_grad()
     def verify(
@@ -123,20 +127,24 @@ class FlashInferVerifier(FlashInferSampler):
 
         :raises PluginError: the batch needs more than what is advertised, as far as the host knows.
         """
-        requests, most = drafts.num_requests, drafts.max_drafts
-        if mode != "rejection" or not drafts.is_uniform or (drafts.kind == "chosen" and requests and most):
+        requests, max_drafts = drafts.num_requests, drafts.max_drafts
+        if (
+            mode != "rejection"
+            or not drafts.is_uniform
+            or (drafts.kind == "chosen" and requests and max_drafts)
+        ):
             raise PluginError(
                 "needs the mode rejection and as many drafts of each request, with what they are from"
             )
-        logits = target_logits[: requests * (most + 1)]
-        if requests == 0 or most == 0:
-            return _without_drafts(self.sample(logits, metadata), most)
+        logits = target_logits[: requests * (max_drafts + 1)]
+        if requests == 0 or max_drafts == 0:
+            return _without_drafts(self.sample(logits, metadata), max_drafts)
         vocab_size = logits.shape[-1]
-        wanted = Filters.of(metadata, vocab_size)
+        filters = Filters.of(metadata, vocab_size)
         rows = min(self._max_elements // vocab_size, MAX_ROWS_OF_RENORM)
-        step = max(1, rows // (most + 1))
+        step = max(1, rows // (max_drafts + 1))
         parts = [
-            self._chains(logits, drafts, wanted, start, min(start + step, requests)).walk(
+            self._chains(logits, drafts, filters, start, min(start + step, requests)).walk(
                 self._functions, self._noise
             )
             for start in range(0, requests, step)
@@ -147,37 +155,40 @@ class FlashInferVerifier(FlashInferSampler):
             torch.cat([part.valid for part in parts]),
         )
 
-    def _chains(self, logits: Tensor, drafts: Drafts, wanted: Filters, first: int, end: int) -> Chains:
+    def _chains(self, logits: Tensor, drafts: Drafts, filters: Filters, first: int, end: int) -> Chains:
         """Return the part of the requests from ``first`` up to ``end``."""
-        most, vocab_size = drafts.max_drafts, logits.shape[-1]
-        judging, judged = slice(first * (most + 1), end * (most + 1)), slice(first * most, end * most)
+        max_drafts, vocab_size = drafts.max_drafts, logits.shape[-1]
+        judging, judged = (
+            slice(first * (max_drafts + 1), end * (max_drafts + 1)),
+            slice(first * max_drafts, end * max_drafts),
+        )
         ids = drafts.draft_token_ids
-        ids = ids[first:end, :most] if ids.dim() == 2 else ids[judged].view(-1, most)
-        own = wanted.chunk(judging)
-        p, p_valid = self._kept(logits[judging], own)
+        ids = ids[first:end, :max_drafts] if ids.dim() == 2 else ids[judged].view(-1, max_drafts)
+        chunk_filters = filters.chunk(judging)
+        p, p_valid = self._kept(logits[judging], chunk_filters)
         if drafts.draft_logits is not None:
-            rows = torch.arange(len(p), device=p.device).view(-1, most + 1)[:, :-1].flatten()
-            q, q_valid = self._kept(drafts.draft_logits[judged], own.chunk(rows))
+            rows = torch.arange(len(p), device=p.device).view(-1, max_drafts + 1)[:, :-1].flatten()
+            q, q_valid = self._kept(drafts.draft_logits[judged], chunk_filters.chunk(rows))
         else:
             assert drafts.draft_probs is not None
-            q = _aligned(drafts.draft_probs[judged].float().contiguous())
+            q = _align(drafts.draft_probs[judged].float().contiguous())
             least, largest = torch.aminmax(q, dim=-1)  # NaN where the row has one
             q_valid = (least >= 0) & (largest > 0) & (largest < _INF)
         return Chains(
-            p=p.view(-1, most + 1, vocab_size),
-            q=q.view(-1, most, vocab_size),
+            p=p.view(-1, max_drafts + 1, vocab_size),
+            q=q.view(-1, max_drafts, vocab_size),
             ids=ids.long(),
-            p_valid=p_valid.view(-1, most + 1),
-            q_valid=q_valid.view(-1, most),
+            p_valid=p_valid.view(-1, max_drafts + 1),
+            q_valid=q_valid.view(-1, max_drafts),
         )
 
-    def _kept(self, logits: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
-        """Return the probabilities that ``sample`` draws from, and which rows are valid."""
-        probs, valid = self._probabilities(logits, wanted.temperature)
-        return kept(self._batch(probs, wanted, logits.shape[-1])), valid
+    def _kept(self, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
+        """Return the probabilities of ``sample``, and the valid rows."""
+        probs, valid = self._probabilities(logits, filters.temperature)
+        return kept_probabilities(self._batch(probs, filters, logits.shape[-1])), valid
 
-    def _rehearse_chains(self, device: torch.device, filters: Collection[Filter]) -> None:
-        """Make the calls of a verification; see :meth:`_rehearse`."""
+    def _warm_up_chains(self, device: torch.device, filters: Collection[Filter]) -> None:
+        """Make the calls of a verification; see :meth:`_warm_up`."""
         probs = torch.full((2, 8), 1 / 8, device=device)
         drafts = Drafts.from_lists([[0], [1]], device=device, draft_probs=probs)
         one = torch.ones(4, dtype=torch.int32, device=device)
@@ -189,24 +200,24 @@ class FlashInferVerifier(FlashInferSampler):
         self.verify(torch.zeros(4, 8, device=device), drafts, metadata)
 
 
-def _without_drafts(output: SamplerOutput, most: int) -> VerifyOutput:
+def _without_drafts(output: SamplerOutput, max_drafts: int) -> VerifyOutput:
     tokens = output.token_ids.unsqueeze(-1)
     if not len(tokens):
-        tokens = tokens.new_empty(0, most + 1)
+        tokens = tokens.new_empty(0, max_drafts + 1)
     return VerifyOutput(tokens, torch.zeros_like(output.token_ids, dtype=torch.int32), output.valid)
 
 
 def _residual(p: Tensor, q: Tensor) -> Tensor:
-    """Return max(p - q, 0) [n, V] with a sum of 1; p where that is empty."""
+    """Return max(p - q, 0) [n, V] with a sum of 1; p in rows without a positive difference."""
     more = (p - q).clamp_(min=0.0)
     mass = more.sum(-1, keepdim=True)
     return torch.where(mass > 0, more.div_(mass), p)
 
 
-def _cleaned(q: Tensor) -> Tensor:
+def _clean(q: Tensor) -> Tensor:
     """Set NaN, negative and infinite probabilities to 0, in place."""
     return q.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).clamp_(min=0.0)
 
 
-def _aligned(x: Tensor) -> Tensor:
+def _align(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % _ALIGNMENT else x

@@ -1,4 +1,4 @@
-"""The native sampler: plain PyTorch on every device that torch has, the reference for other samplers.
+"""The native sampler: the reference for other samplers, in plain PyTorch, on every device of torch.
 
 The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
 filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, the verification of drafts in
@@ -97,7 +97,7 @@ class NativePlugin:
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
     ) -> NativeSampler | NativePlanner | NativePacker | NativeProcessor:
-        """Build what serves an operation on one device: the sampler draws and verifies."""
+        """Build the provider of an operation on a device; the sampler draws and verifies."""
         if operation == "plan_paged_kv":
             from tokendraw_native.paged_kv import NativePlanner
 

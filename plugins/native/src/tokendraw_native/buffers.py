@@ -1,4 +1,4 @@
-"""Buffers that the chunks of one thread reuse. On a CPU, fresh memory costs more than the arithmetic done on it."""
+"""Buffers for the chunks of a thread. On a CPU, fresh memory costs more than the arithmetic done on it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Buffers:
         self._views: dict[str, tuple[tuple[int, int, torch.dtype], Tensor]] = {}
 
     def take(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised buffer [rows, columns]; a shape that comes again takes no operation of torch."""
+        """Return an uninitialised buffer [rows, columns]; a repeated shape takes no operation of torch."""
         shape = rows, columns, dtype
-        held = self._views.get(name)
-        if held is not None and held[0] == shape:
-            return held[1]
+        cached = self._views.get(name)
+        if cached is not None and cached[0] == shape:
+            return cached[1]
         with torch.inference_mode(
             False
         ):  # so that calls inside and outside of inference mode can write to it
@@ -35,7 +35,7 @@ class Buffers:
         return view
 
     def like(self, name: str, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Return an uninitialised buffer of the shape of ``x`` [rows, columns], by default of its dtype."""
+        """Return an uninitialised buffer with the shape of ``x`` [rows, columns], by default with its dtype too."""
         return self.take(name, x.shape[0], x.shape[1], dtype or x.dtype)
 
 
@@ -44,7 +44,7 @@ _idle: deque[Buffers] = deque()
 
 
 @contextlib.contextmanager
-def borrowed(device: torch.device) -> Iterator[Buffers]:
+def borrow(device: torch.device) -> Iterator[Buffers]:
     """Lend buffers to the calling thread. Those of CPUs outlive the call: for fresh memory the system clears pages."""
     if device.type != "cpu":
         yield Buffers(device)

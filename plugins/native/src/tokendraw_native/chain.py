@@ -1,4 +1,4 @@
-"""Assigns rows of target logits to requests, and to the drafts that they judge."""
+"""Assigns rows of target logits to requests and drafts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Chain:
         row = torch.arange(rows, device=request.device)
         offset = row - first[request]
         ids = pad(drafts.draft_token_ids.to(torch.int64), (0, 1), value=NO_DRAFT)
-        place = (offset if ids.dim() == 2 else row - request).clamp(max=ids.shape[-1] - 1)
-        beside = ids[request, place] if ids.dim() == 2 else ids[place]
+        column = (offset if ids.dim() == 2 else row - request).clamp(max=ids.shape[-1] - 1)
+        draft_ids = ids[request, column] if ids.dim() == 2 else ids[column]
         return cls(
             request=request,
             offset=offset,
-            drafted=torch.where(offset < num_drafts[request], beside, NO_DRAFT),
+            drafted=torch.where(offset < num_drafts[request], draft_ids, NO_DRAFT),
             first=first,
             num_drafts=num_drafts,
             steps=torch.arange(drafts.max_drafts + 1, device=request.device),
@@ -61,5 +61,5 @@ class Chain:
 
 
 def num_accepted(chain: Chain, accepted: Tensor) -> Tensor:
-    """Count the drafts of each request before the first that is not ``accepted`` [L] bool: [B] int64."""
+    """Count the accepted drafts of each request up to its first rejection; ``accepted`` is [L] bool: [B] int64."""
     return (chain.by_step(accepted) & chain.up_to(chain.num_drafts)).cumprod(-1).sum(-1)

@@ -1,6 +1,6 @@
-"""The distributions that a verification compares: what the target would sample from, and what a draft was drawn from.
+"""The distributions of a verification: of the target's samples, and of the drafts.
 
-Each is read at one token a row, and made in full only for the few rows whose residual is drawn from.
+A distribution is read at a token in each row, and made in full only for the rows that draw from a residual.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tokendraw_native.row_params import RowParams
+from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.row_stats import RowStats
-from tokendraw_native.rows import INF, clean, real_dtype, scaled
+from tokendraw_native.rows import INF, clean, scale
 
 
 class Distribution(Protocol):
@@ -21,7 +21,7 @@ class Distribution(Protocol):
 
     @property
     def valid(self) -> Tensor:
-        """Return which rows are valid, as in ``SamplerOutput``: [rows] bool."""
+        """Return the valid rows, as in ``SamplerOutput``: [rows] bool."""
         ...
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
@@ -35,62 +35,60 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessedLogits:
-    """Logits after temperature and filters: exactly what ``sample`` draws from. Not for greedy rows."""
+    """The distribution of ``sample``: logits after temperature and filters. Not for greedy rows."""
 
     logits: Tensor
     stats: RowStats
-    params: RowParams
+    params: RowParameters
 
     @property
     def valid(self) -> Tensor:
-        """Return which rows have no NaN and at least one value above -inf."""
+        """Return the rows without NaN and with a value above -inf."""
         return self.stats.valid.squeeze(-1)
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Compute the probability of one token a row."""
+        """Compute the probability of a token in each row."""
         ids = ids.unsqueeze(-1)
-        return self._share(rows, ids, self.logits[rows.unsqueeze(-1), ids]).squeeze(-1)
+        return self._probs(rows, ids, self.logits[rows.unsqueeze(-1), ids]).squeeze(-1)
 
     def probs(self, rows: Tensor) -> Tensor:
         """Compute the probabilities of all tokens."""
         ids = torch.arange(self.logits.shape[-1], device=rows.device)
-        return self._share(rows, ids, self.logits[rows])
+        return self._probs(rows, ids, self.logits[rows])
 
-    def _share(self, rows: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
+    def _probs(self, rows: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
         stats, inverse_temperature = self.stats.chunk(rows), self.params.chunk(rows).inverse_temperature
         x = clean(logits, finite=stats.finite)
-        weight = scaled(x, stats.max, inverse_temperature, finite=stats.finite).exp_() * (
-            x >= stats.threshold
-        )
-        share = weight / stats.tile_weights.sum(-1, keepdim=True)
-        is_token_0 = (ids == 0).to(share.dtype)  # what is drawn from a row of nothing but -inf
-        return torch.where(stats.max > -INF, share, is_token_0)
+        weight = scale(x, stats.max, inverse_temperature, finite=stats.finite).exp_() * (x >= stats.threshold)
+        probs = weight / stats.tile_weights.sum(-1, keepdim=True)
+        is_token_0 = (ids == 0).to(probs.dtype)  # a row of -inf throughout draws token 0
+        return torch.where(stats.max > -INF, probs, is_token_0)
 
 
 @dataclass(frozen=True, slots=True)
-class GivenProbs:
-    """Probabilities as the caller gave them, with 0 for NaN, negative and infinite ones."""
+class DraftProbs:
+    """The caller's probabilities, with 0 for NaN, negative and infinite entries."""
 
-    given: Tensor
+    values: Tensor
 
     @property
     def valid(self) -> Tensor:
-        """Return which rows have finite entries, none negative and one positive."""
-        largest = self.given.amax(-1)  # NaN where the row has one
-        return (self.given.amin(-1) >= 0) & (largest > 0) & (largest < INF)
+        """Return the rows of finite entries, without a negative and with a positive entry."""
+        largest = self.values.amax(-1)  # NaN where the row has one
+        return (self.values.amin(-1) >= 0) & (largest > 0) & (largest < INF)
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Look up the probability of one token a row."""
-        return _cleaned(self.given[rows, ids])
+        """Look up the probability of a token in each row."""
+        return _clean_probs(self.values[rows, ids])
 
     def probs(self, rows: Tensor) -> Tensor:
         """Look up the probabilities of all tokens."""
-        return _cleaned(self.given[rows])
+        return _clean_probs(self.values[rows])
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """Drafts that were chosen, not drawn: all the probability of a row is on one token."""
+class ChosenDrafts:
+    """Drafts chosen without a draw: a row has all its probability on its draft."""
 
     ids: Tensor
     """[rows] int64."""
@@ -98,18 +96,18 @@ class Chosen:
 
     @property
     def valid(self) -> Tensor:
-        """Return that all rows are valid."""
+        """Return True in every row."""
         return torch.ones_like(self.ids, dtype=torch.bool)
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return 1 for the chosen token, 0 for others."""
-        return (self.ids[rows] == ids).to(real_dtype(ids.device))
+        """Return 1 for the chosen token, else 0."""
+        return (self.ids[rows] == ids).to(widest_float(ids.device))
 
     def probs(self, rows: Tensor) -> Tensor:
-        """Return 1 for the chosen token of each row, 0 for the others."""
+        """Return 1 for the chosen token of each row, else 0."""
         tokens = torch.arange(self.vocab_size, device=rows.device)
-        return (tokens == self.ids[rows].unsqueeze(-1)).to(real_dtype(rows.device))
+        return (tokens == self.ids[rows].unsqueeze(-1)).to(widest_float(rows.device))
 
 
-def _cleaned(probs: Tensor) -> Tensor:
-    return probs.to(real_dtype(probs.device)).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp_(min=0.0)
+def _clean_probs(probs: Tensor) -> Tensor:
+    return probs.to(widest_float(probs.device)).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp_(min=0.0)

@@ -26,18 +26,19 @@ from torch import Tensor
 
 from tokendraw import philox
 from tokendraw.plugin import GumbelDtype
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.largest import LIGHT_CHUNK_LOGITS, first_largest
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats, TopTokens, tile_sums
-from tokendraw_native.row_threads import by_chunks
-from tokendraw_native.rows import INF, clean, load, scaled
+from tokendraw_native.row_threads import map_chunks
+from tokendraw_native.rows import INF, clean, load, scale
+from tokendraw_native.topk import LIGHT_CHUNK_LOGITS, argmax
 
 TILE = philox.TILE_SIZE
 
 
 class Streams(NamedTuple):
-    """The streams of random numbers of the two levels: one for all rows, or [rows, 1] int64."""
+    """The streams of random numbers of the two levels, for the batch or by row ([rows, 1] int64)."""
 
     token: int | Tensor
     tile: int | Tensor
@@ -51,12 +52,12 @@ DRAFT: Final = Streams(philox.DRAFT_TOKEN, philox.DRAFT_TILE)
 def draw(
     logits: Tensor,
     stats: RowStats,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams = SAMPLE,
 ) -> Tensor:
-    """Draw one token a row: [rows] int64.
+    """Draw a token in each row: [rows] int64.
 
     :param logits: [rows, V] as given. One tile of each row is read, none if ``stats`` has the kept tokens themselves.
     :param noise: None: all rows whose tokens are used are greedy.
@@ -64,18 +65,18 @@ def draw(
     if stats.top_tokens is not None:
         return _draw_top_tokens(stats.top_tokens, stats, params, noise, dtype, streams)
     tile = draw_tile(stats.tile_weights, params, noise, dtype, streams)
-    ids, outside = _ids_of(tile, logits.shape[-1])
+    ids, outside = _tile_ids(tile, logits.shape[-1])
     x = clean(_gather(logits, ids), finite=stats.finite)
-    dropped = either(outside, x < stats.threshold if params.filters else None)
-    y = scaled(x, stats.max, params.inverse_temperature, finite=stats.finite)
-    token = draw_token(ids, y, dropped, params, noise, dtype, streams)
+    drop_mask = union(outside, x < stats.threshold if params.may_drop_tokens else None)
+    y = scale(x, stats.max, params.inverse_temperature, finite=stats.finite)
+    token = draw_token(ids, y, drop_mask, params, noise, dtype, streams)
     return (token if stats.finite else torch.where(stats.max > -INF, token, 0)).squeeze(-1)
 
 
 def _draw_top_tokens(
     top: TopTokens,
     stats: RowStats,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams,
@@ -88,11 +89,11 @@ def _draw_top_tokens(
     elif noise is not None:
         index = torch.cat((torch.arange(tiles).expand(rows, -1), top.ids), -1)
         stream = torch.where(torch.arange(index.shape[-1]) < tiles, streams.tile, streams.token)
-        both = noise.gumbel(index, stream, dtype)
-        tile_noise, token_noise = both[:, :tiles], both[:, tiles:]
+        variates = noise.gumbel(index, stream, dtype)
+        tile_noise, token_noise = variates[:, :tiles], variates[:, tiles:]
     tile = _best_tile(stats.tile_weights, tile_noise, params)
-    dropped = either(top.x < stats.threshold, None if tiles == 1 else top.tile != tile)
-    score = scores(top.y, token_noise, dropped, params)
+    drop_mask = union(top.x < stats.threshold, None if tiles == 1 else top.tile != tile)
+    score = scores(top.y, token_noise, drop_mask, params)
     best = score == score.amax(-1, keepdim=True)
     return torch.where(best, top.ids, torch.iinfo(torch.int64).max).amin(-1)
 
@@ -102,9 +103,9 @@ def draw_greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     def chunk_argmax(part: slice, buffers: Buffers) -> tuple[Tensor, Tensor]:
         rows = load(logits[part], buffers)
-        return first_largest(rows.x), rows.valid.squeeze(-1)
+        return argmax(rows.x), rows.valid.squeeze(-1)
 
-    parts = by_chunks(chunk_argmax, len(logits), logits, LIGHT_CHUNK_LOGITS)
+    parts = map_chunks(chunk_argmax, len(logits), logits, LIGHT_CHUNK_LOGITS)
     token, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     return token, valid
 
@@ -114,32 +115,35 @@ def draw_or_recover(
     stats: RowStats,
     residual: Tensor,
     is_plain: Tensor,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise,
     dtype: GumbelDtype,
     residual_streams: Streams,
 ) -> Tensor:
-    """Draw one token a row, [rows] int64, from the logits or from a residual. One call makes the noise of all rows.
+    """Draw a token in each row, [rows] int64, from the logits or from a residual. One call makes the noise of all rows.
 
     :param residual: [rows, V]: weights in proportion to which a token is recovered.
     :param is_plain: [rows] bool: rows that :func:`draw` from their logits instead.
     """
     is_plain = is_plain.unsqueeze(-1)
     streams = Streams(
-        *(torch.where(is_plain, own, other) for own, other in zip(SAMPLE, residual_streams, strict=True))
+        *(
+            torch.where(is_plain, sample, recovery)
+            for sample, recovery in zip(SAMPLE, residual_streams, strict=True)
+        )
     )
     weights = torch.where(is_plain, stats.tile_weights, tile_sums(residual))
-    ids, outside = _ids_of(draw_tile(weights, params, noise, dtype, streams), logits.shape[-1])
+    ids, outside = _tile_ids(draw_tile(weights, params, noise, dtype, streams), logits.shape[-1])
     x, weight = clean(_gather(logits, ids), finite=stats.finite), _gather(residual, ids)
-    y = scaled(x, stats.max, params.inverse_temperature, finite=stats.finite)
+    y = scale(x, stats.max, params.inverse_temperature, finite=stats.finite)
     y = torch.where(is_plain, y, weight.log())
-    dropped = either(outside, torch.where(is_plain, x < stats.threshold, weight <= 0))
-    token = draw_token(ids, y, dropped, params, noise, dtype, streams)
+    drop_mask = union(outside, torch.where(is_plain, x < stats.threshold, weight <= 0))
+    token = draw_token(ids, y, drop_mask, params, noise, dtype, streams)
     return torch.where(is_plain & (stats.max == -INF), 0, token).squeeze(-1)
 
 
 def draw_tile(
-    weights: Tensor, params: RowParams, noise: Noise | None, dtype: GumbelDtype, streams: Streams
+    weights: Tensor, params: RowParameters, noise: Noise | None, dtype: GumbelDtype, streams: Streams
 ) -> Tensor:
     """Draw a tile a row, [rows, 1] int64, from the ``W_t`` [rows, tiles]."""
     rows, tiles = weights.shape
@@ -152,18 +156,18 @@ def draw_tile(
 def draw_token(
     ids: Tensor,
     y: Tensor,
-    dropped: Tensor | None,
-    params: RowParams,
+    drop_mask: Tensor | None,
+    params: RowParameters,
     noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams,
 ) -> Tensor:
-    """Draw a token a row, [rows, 1] int64, from the ``y`` [rows, n] of successive ``ids`` that are not ``dropped``."""
-    score = scores(y, noise.gumbel(ids, streams.token, dtype) if noise else None, dropped, params)
-    return ids[..., :1] + score.argmax(-1, keepdim=True)  # of equal ones the first
+    """Draw a token in each row, [rows, 1] int64, by the ``y`` [rows, n] of successive ``ids`` outside ``drop_mask``."""
+    score = scores(y, noise.gumbel(ids, streams.token, dtype) if noise else None, drop_mask, params)
+    return ids[..., :1] + score.argmax(-1, keepdim=True)  # the lowest id of a tie
 
 
-def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParams) -> Tensor:
+def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParameters) -> Tensor:
     score = weights.log()
     if noise is not None:
         score += noise
@@ -172,23 +176,23 @@ def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParams) -> Tens
     return score.argmax(-1, keepdim=True)
 
 
-def scores(y: Tensor, noise: Tensor | None, dropped: Tensor | None, params: RowParams) -> Tensor:
-    """Return scores [rows, n], of which the largest is drawn."""
+def scores(y: Tensor, noise: Tensor | None, drop_mask: Tensor | None, params: RowParameters) -> Tensor:
+    """Return scores [rows, n]; the token of the largest score is drawn."""
     score = y if noise is None else y + noise
     if params.greedy is not None:
         score = torch.where(params.greedy, 0.0, score)
-    return score if dropped is None else score.masked_fill(dropped, -INF)
+    return score if drop_mask is None else score.masked_fill(drop_mask, -INF)
 
 
-def either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Return where one of two masks is True; None is a mask that is True nowhere."""
-    if one is None or other is None:
-        return one if other is None else other
-    return one | other
+def union(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Return the union of two masks. None is a mask that is False everywhere."""
+    if first is None or second is None:
+        return first if second is None else second
+    return first | second
 
 
-def _ids_of(tile: Tensor, vocab_size: int) -> tuple[Tensor, Tensor | None]:
-    """Return the ids [rows, n] of a tile [rows, 1], and which of them lie outside the vocabulary (None: none)."""
+def _tile_ids(tile: Tensor, vocab_size: int) -> tuple[Tensor, Tensor | None]:
+    """Return the ids [rows, n] of a tile [rows, 1], and a mask of ids outside the vocabulary (None: all are inside)."""
     ids = torch.arange(min(TILE, vocab_size), device=tile.device)
     if vocab_size <= TILE:
         return ids.expand(len(tile), -1), None

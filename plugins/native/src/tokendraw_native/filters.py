@@ -1,4 +1,4 @@
-"""The filters: each is a value threshold, so together they are one number a row. A token is kept if ``x >= threshold``.
+"""The filters: each is a value threshold, so together they are a number a row. A token is kept if ``x >= threshold``.
 
 A threshold keeps all ties, and does not depend on the order of the vocabulary or on the batch. Every filter keeps the
 largest tokens, so the strictest one decides: the threshold of a row is the largest of those of its filters.
@@ -24,76 +24,78 @@ import torch
 from torch import Tensor
 
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.largest import largest
-from tokendraw_native.row_params import RowParams
-from tokendraw_native.rows import INF, Rows, kept, real_dtype, scaled
+from tokendraw_native.rows import INF, Rows, keep_mask, scale
 from tokendraw_native.threshold_search import threshold_of
+from tokendraw_native.topk import topk
 
-MAX_TOP = 1024
+MAX_TOPK_VALUES = 1024
 """Largest k for which ``torch.topk`` finds the largest values faster than the search does."""
 
 
 class Thresholds(NamedTuple):
-    """The least values that rows keep: [rows, 1] float32 each, at most ``rows.max``, so that a token is left."""
+    """Least kept values of rows: [rows, 1] float32 each, at most ``rows.max``, so every row keeps a token."""
 
-    survivors: Tensor
-    """Behind min-p and top-k, whose mass is what top-p is a share of (``top_k_first``)."""
-    kept: Tensor
-    """Behind all filters."""
+    before_top_p: Tensor
+    """After min-p and top-k; top-p is a share of the mass above it (``top_k_first``)."""
+    combined: Tensor
+    """After all filters."""
 
 
 def thresholds(
-    rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, buffers: Buffers
+    rows: Rows, weight: Tensor, params: RowParameters, vocab_size: int, buffers: Buffers
 ) -> Thresholds:
-    """Find the least value that each row keeps.
+    """Find the least kept value of each row.
 
-    :param rows: the rows, or as many of their largest values as hold all that is kept.
-    :param weight: [rows, n] float64, ``exp(y)`` of each of those.
+    :param rows: the rows, or at least as many of their largest values as they keep.
+    :param weight: [rows, n] float64, ``exp(y)`` of each value.
     :param vocab_size: V; a k of V or more is off.
     """
-    threshold, top = None, None
+    threshold, top_values = None, None
     if params.min_p is not None:
         threshold = min_p_threshold(rows.max, params.min_p, params.temperature)
     if params.top_k is not None:
-        top = _top_values(rows, params, vocab_size)
-        kth = _top_k_threshold(rows, top, params, vocab_size, buffers)
+        top_values = _top_values(rows, params, vocab_size)
+        kth = _top_k_threshold(rows, top_values, params, vocab_size, buffers)
         threshold = kth if threshold is None else threshold.maximum(kth)
-    survivors = threshold
+    before_top_p = threshold
     if params.top_p is not None:
-        nucleus = _top_p_threshold(rows, top, weight, threshold, params, buffers)
+        nucleus = _top_p_threshold(rows, top_values, weight, threshold, params, buffers)
         threshold = nucleus if threshold is None else threshold.maximum(nucleus)
-    least = _in_each_row(threshold, rows, params)
-    return Thresholds(least if survivors is threshold else _in_each_row(survivors, rows, params), least)
+    combined = _clamp_thresholds(threshold, rows, params)
+    return Thresholds(
+        combined if before_top_p is threshold else _clamp_thresholds(before_top_p, rows, params), combined
+    )
 
 
-def _in_each_row(threshold: Tensor | None, rows: Rows, params: RowParams) -> Tensor:
-    """Leave a token in each row, and the maximum alone in greedy ones. None: every token is kept."""
+def _clamp_thresholds(threshold: Tensor | None, rows: Rows, params: RowParameters) -> Tensor:
+    """Lower thresholds to the maximum of their rows, which is the threshold of greedy rows; None is -inf."""
     if threshold is None:
         threshold = torch.full_like(rows.max, -INF)
     if params.greedy is not None:
         threshold = torch.where(params.greedy, rows.max, threshold)
-    return threshold.minimum(rows.max) if params.filters else threshold
+    return threshold.minimum(rows.max) if params.may_drop_tokens else threshold
 
 
-def _top_values(rows: Rows, params: RowParams, vocab_size: int) -> Tensor | None:
-    """Return the largest values [rows, n] in descending order, n being the largest k; None if that is too many."""
+def _top_values(rows: Rows, params: RowParameters, vocab_size: int) -> Tensor | None:
+    """Return the largest values [rows, n] in descending order, n being the largest k; None if n is too large."""
     n = min(params.max_top_k or vocab_size, rows.x.shape[-1])
-    if n > MAX_TOP:
+    if n > MAX_TOPK_VALUES:
         return None
-    return rows.x[:, :n] if rows.descending else largest(rows.x, n)[0]
+    return rows.x[:, :n] if rows.descending else topk(rows.x, n)[0]
 
 
 def _top_k_threshold(
-    rows: Rows, top: Tensor | None, params: RowParams, vocab_size: int, buffers: Buffers
+    rows: Rows, top_values: Tensor | None, params: RowParameters, vocab_size: int, buffers: Buffers
 ) -> Tensor:
     """Return the k-th largest value, [rows, 1]; -inf in rows without top-k."""
     top_k, max_top_k = params.top_k, params.max_top_k
     assert top_k is not None
-    if top is None:
-        kth = threshold_of(rows, torch.ones_like(rows.x, dtype=real_dtype(rows.x.device)), top_k, buffers)
+    if top_values is None:
+        kth = threshold_of(rows, torch.ones_like(rows.x, dtype=widest_float(rows.x.device)), top_k, buffers)
     else:
-        kth = top.gather(-1, (top_k - 1).clamp_(0, top.shape[-1] - 1))
+        kth = top_values.gather(-1, (top_k - 1).clamp_(0, top_values.shape[-1] - 1))
     if params.all_top_k and max_top_k is not None and max_top_k < vocab_size:
         return kth  # every row has an active k, greedy rows aside, whose threshold is the maximum
     return torch.where((top_k > 0) & (top_k < vocab_size), kth, -INF)
@@ -101,10 +103,10 @@ def _top_k_threshold(
 
 def _top_p_threshold(
     rows: Rows,
-    top: Tensor | None,
+    top_values: Tensor | None,
     weight: Tensor,
     threshold: Tensor | None,
-    params: RowParams,
+    params: RowParameters,
     buffers: Buffers,
 ) -> Tensor:
     """Return the smallest value of top-p's set, [rows, 1]; -inf in rows without top-p.
@@ -113,14 +115,16 @@ def _top_p_threshold(
     """
     top_p = params.top_p
     assert top_p is not None
-    mass = (weight if threshold is None else weight * kept(rows.x, threshold, buffers)).sum(-1, keepdim=True)
+    mass = (weight if threshold is None else weight * keep_mask(rows.x, threshold, buffers)).sum(
+        -1, keepdim=True
+    )
     if threshold is not None and params.joint is not None:
         mass = torch.where(params.joint, weight.sum(-1, keepdim=True), mass)
-    if top is None or not params.all_top_k:
+    if top_values is None or not params.all_top_k:
         nucleus = threshold_of(rows, weight, top_p * mass, buffers)
-    else:  # it lies among the k largest, which are at hand
-        own = weight[:, : top.shape[-1]]
+    else:  # the nucleus lies among the k largest values
+        top_weight = weight[:, : top_values.shape[-1]]
         if not rows.descending:
-            own = scaled(top, rows.max, params.inverse_temperature, finite=rows.finite).exp_()
-        nucleus = threshold_of_sorted(top, own, top_p * mass)
+            top_weight = scale(top_values, rows.max, params.inverse_temperature, finite=rows.finite).exp_()
+        nucleus = threshold_of_sorted(top_values, top_weight, top_p * mass)
     return torch.where(top_p < 1, nucleus, -INF)

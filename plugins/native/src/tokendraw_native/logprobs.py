@@ -1,7 +1,7 @@
 """Log-probabilities of the drawn token and of the N best, and the drawn token's rank.
 
-Only values at the ids that are returned are computed. Of the row as a whole the logarithm of its mass is enough, which
-the draw had to find anyway.
+Values are computed at the returned ids alone. The rest of a row counts by the logarithm of its mass, which
+the draw has found already.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tokendraw.plugin import (
     mode_values,
     pad_logprobs,
 )
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import RowParams
 from tokendraw_native.row_stats import RowStats
-from tokendraw_native.row_threads import by_chunks
+from tokendraw_native.row_threads import map_chunks
 from tokendraw_native.rows import INF, clean
 
 
-def log_kept_mass(stats: RowStats, params: RowParams) -> Tensor:
+def log_kept_mass(stats: RowStats, params: RowParameters) -> Tensor:
     """Return the log of the kept share of the temperature-scaled mass, [rows] float32, at most 0.
 
     It is 0 in greedy rows, whose one token has all of it.
@@ -41,50 +41,52 @@ def logprobs(
     logits: Tensor,
     token: Tensor,
     stats: RowStats,
-    params: RowParams,
+    params: RowParameters,
     mode: LogprobsMode,
     width: int,
-    asked: Tensor | None,
+    counts: Tensor | None,
     *,
-    ranked: bool = True,
+    has_ranks: bool = True,
 ) -> LogprobsTensors:
     """Look up the drawn and the best tokens.
 
-    :param token: [rows] int64, the drawn ones.
-    :param width: N, how many best tokens every row gets, at most V.
-    :param asked: [rows] int64, how many of them each row asked for (-1: all), or None for all N.
-    :param ranked: whether ranks are wanted.
+    :param token: [rows] int64: drawn tokens.
+    :param width: N, number of best tokens in every row, at most V.
+    :param counts: [rows] int64, the number requested by each row (-1: V), or None for N.
+    :param has_ranks: whether to compute ranks.
     """
     token, row = token.unsqueeze(-1), _masses(stats)
-    least = least_shown(row, params.temperature, mode)
+    threshold = least_shown(row, params.temperature, mode)
 
     def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
         x = clean(logits[rows])
-        rank = (x >= x.gather(-1, token[rows])).sum(-1) if ranked else None
-        visible = _visible(x, token[rows], least[rows], params.chunk(rows), mode)
-        return best_token_ids(visible, width), rank
+        rank = (x >= x.gather(-1, token[rows])).sum(-1) if has_ranks else None
+        ranking_values = _ranking_values(x, token[rows], threshold[rows], params.chunk(rows), mode)
+        return best_token_ids(ranking_values, width), rank
 
-    best, ranks = zip(*by_chunks(chunk_ids, len(logits), logits), strict=True)
+    best, ranks = zip(*map_chunks(chunk_ids, len(logits), logits), strict=True)
     ids = torch.cat((token, torch.cat(best)), -1)
     values = mode_values(clean(logits.gather(-1, ids)), row, params.inverse_temperature, mode)
     if params.greedy is not None and not mode.startswith("raw"):
         values = torch.where(params.greedy, torch.where(ids == token, 0.0, -INF), values)
     values = torch.where(stats.max > -INF, values, -INF).to(torch.float32)
-    ids, values = pad_logprobs(ids, values, asked)
-    return LogprobsTensors(ids, values, torch.cat(ranks) if ranked else None)
+    ids, values = pad_logprobs(ids, values, counts)
+    return LogprobsTensors(ids, values, torch.cat(ranks) if has_ranks else None)
 
 
 def _masses(stats: RowStats) -> RowMasses:
     assert stats.mass is not None  # see ``row_stats(masses=True)``
     assert stats.raw_mass is not None
-    kept = stats.tile_weights.sum(-1, keepdim=True)
-    return RowMasses(stats.max, stats.threshold, kept, stats.mass, stats.raw_mass)
+    kept_mass = stats.tile_weights.sum(-1, keepdim=True)
+    return RowMasses(stats.max, stats.threshold, kept_mass, stats.mass, stats.raw_mass)
 
 
-def _visible(x: Tensor, token: Tensor, least: Tensor, params: RowParams, mode: LogprobsMode) -> Tensor:
-    """Return the values that rank the best tokens, with -inf for those that the mode shows as -inf."""
-    visible = torch.where(x >= least, x, -INF)
+def _ranking_values(
+    x: Tensor, token: Tensor, threshold: Tensor, params: RowParameters, mode: LogprobsMode
+) -> Tensor:
+    """Return the values that rank the best tokens, with -inf for tokens with -inf in this mode."""
+    ranking_values = torch.where(x >= threshold, x, -INF)
     if params.greedy is not None and not mode.startswith("raw"):
         is_token = torch.arange(x.shape[-1], device=x.device) == token
-        visible = torch.where(params.greedy & ~is_token, -INF, visible)
-    return visible
+        ranking_values = torch.where(params.greedy & ~is_token, -INF, ranking_values)
+    return ranking_values

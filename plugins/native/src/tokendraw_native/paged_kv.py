@@ -1,4 +1,4 @@
-"""The native planner of pages: about a dozen operations of torch, none of which waits for the device."""
+"""The native planner of pages: about a dozen operations of torch, without a wait for the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NativePlanner:
         pad: int = -1,
         out: PagedKVPlan | None = None,
     ) -> PagedKVPlan:
-        """Write the plan into ``out``, which the core always passes."""
+        """Write the plan into ``out``; the core always passes it."""
         requests, columns = block_table.shape
         if out is None:
             out = PagedKVPlan.empty(requests, columns, device=seq_lens.device, page_indices=page_indices)
@@ -39,7 +39,7 @@ class NativePlanner:
 
 
 def _count_pages(seq_lens: Tensor, columns: int, page_size: int, out: PagedKVPlan) -> None:
-    """Write how many pages there are up to each request, and the tokens in its last one."""
+    """Write the running count of pages, and the tokens in the last page of each request."""
     lengths = seq_lens.clamp(0, min(columns * page_size, _LARGEST))
     before_last = (lengths - 1).div_(page_size, rounding_mode="floor")  # pages; -1 without a token
     out.page_indptr[:1].zero_()
@@ -48,7 +48,7 @@ def _count_pages(seq_lens: Tensor, columns: int, page_size: int, out: PagedKVPla
 
 
 def _gather_pages(block_table: Tensor, page_indptr: Tensor, pad: int, page_indices: Tensor) -> None:
-    """Write the pages of each request one behind the other, then ``pad`` up to the end."""
+    """Write the pages of all requests in a row, then ``pad`` up to the end."""
     requests, columns = block_table.shape
     slots = torch.arange(requests * columns, dtype=torch.int32, device=page_indptr.device)
     # A slot behind the last page reads some page of the last request, and is padded afterwards.

@@ -1,8 +1,8 @@
-"""Statistics of each row that a draw needs: its maximum, its threshold, and the weight that each tile keeps.
+"""Statistics of each row for a draw: its maximum, its threshold, and the kept weight of each tile.
 
 :func:`row_stats` reads every logit, in chunks of rows, on any device. :func:`top_stats` reads only the largest values,
-which is enough where every row keeps few. Whether it was enough depends on the values, and only a CPU can read those
-without waiting.
+which is enough where every row keeps a small number of tokens. The values tell whether it was enough, and only a CPU
+reads them without waiting.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import philox
-from tokendraw.probabilities import PerRow
+from tokendraw.row_parameters import PerRow, RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.filters import MAX_TOP, thresholds
-from tokendraw_native.largest import largest_of_rows
-from tokendraw_native.row_params import RowParams
-from tokendraw_native.row_threads import by_chunks
-from tokendraw_native.rows import Rows, kept, known_finite, load, real_dtype, scaled
+from tokendraw_native.filters import MAX_TOPK_VALUES, thresholds
+from tokendraw_native.row_threads import map_chunks
+from tokendraw_native.rows import Rows, is_finite, keep_mask, load, scale
+from tokendraw_native.topk import topk_by_chunks
 
 _TILE = philox.TILE_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class TopTokens(PerRow):
-    """The largest values of each row [rows, n] in descending order, with every token that is kept among them."""
+    """The largest values of each row [rows, n] in descending order, among them every kept token."""
 
     ids: Tensor
     """int64."""
@@ -43,95 +42,95 @@ class TopTokens(PerRow):
 
 @dataclass(frozen=True, slots=True)
 class RowStats(PerRow):
-    """The facts about each row that a draw needs. [rows, 1] where no shape is given."""
+    """Statistics of each row for a draw. [rows, 1] where no shape is given."""
 
     max: Tensor
     """float32: the largest value."""
     valid: Tensor
     """bool."""
     threshold: Tensor
-    """float32: a token is kept if its value is at least this."""
+    """float32: the least kept value."""
     tile_weights: Tensor
     """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
     finite: bool
     """Whether every maximum is known to be finite, as in :class:`~tokendraw_native.rows.Rows`."""
     mass: Tensor | None = None
-    """Sum of ``exp(y)`` over the row, after temperature and before filters, if it was asked for."""
+    """Sum of ``exp(y)`` over the row, after temperature and before filters, for log-probabilities."""
     raw_mass: Tensor | None = None
     """Sum of ``exp(y)`` over the row at T = 1."""
     top_tokens: TopTokens | None = None
     """The kept tokens themselves, if only the largest values were read."""
 
 
-def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
-    """Read every logit, but of a row that was expanded to a batch of equal requests only once.
+def row_stats(logits: Tensor, params: RowParameters, *, masses: bool) -> RowStats:
+    """Read every logit; of a row expanded to a batch of equal requests, read the row once.
 
-    :param masses: whether log-probabilities will be asked for.
+    :param masses: whether to compute the masses for log-probabilities.
     """
-    if _is_one_row(logits, params):
-        only = row_stats(logits[:1], params.chunk(slice(1)), masses=masses)
-        return only.chunk(torch.zeros(len(logits), dtype=torch.int64, device=logits.device))
+    if _is_expanded_row(logits, params):
+        stats = row_stats(logits[:1], params.chunk(slice(1)), masses=masses)
+        return stats.chunk(torch.zeros(len(logits), dtype=torch.int64, device=logits.device))
 
     def chunk_stats(part: slice, buffers: Buffers) -> RowStats:
         chunk = logits[part]
-        own = params if len(chunk) == len(logits) else params.chunk(part)
-        return _chunk_stats(load(chunk, buffers), own, buffers, masses)
+        chunk_params = params if len(chunk) == len(logits) else params.chunk(part)
+        return _chunk_stats(load(chunk, buffers), chunk_params, buffers, masses)
 
-    parts = by_chunks(chunk_stats, len(logits), logits)
-    return parts[0] if len(parts) == 1 else joined(parts)
+    parts = map_chunks(chunk_stats, len(logits), logits)
+    return parts[0] if len(parts) == 1 else join(parts)
 
 
-def _is_one_row(logits: Tensor, params: RowParams) -> bool:
-    """Return whether all rows are known to be the same. Only on a CPU can parameters be compared without waiting."""
+def _is_expanded_row(logits: Tensor, params: RowParameters) -> bool:
+    """Return whether all rows are known to be equal. Only on a CPU can parameters be compared without waiting."""
     if logits.device.type != "cpu" or len(logits) < 2 or logits.stride(0) != 0:
         return False
     columns = [column for f in fields(params) if isinstance(column := getattr(params, f.name), Tensor)]
     return all(bool((column == column[:1]).all()) for column in columns)
 
 
-def joined(parts: Sequence[RowStats]) -> RowStats:
+def join(parts: Sequence[RowStats]) -> RowStats:
     """Join the statistics of successive rows."""
 
     def column(name: str) -> Any:
-        own = [getattr(part, name) for part in parts]
-        return None if own[0] is None else torch.cat(own)
+        columns = [getattr(part, name) for part in parts]
+        return None if columns[0] is None else torch.cat(columns)
 
     tensors = {f.name: column(f.name) for f in fields(RowStats) if f.name not in ("finite", "top_tokens")}
     return RowStats(**tensors, finite=all(part.finite for part in parts))
 
 
-def _chunk_stats(rows: Rows, params: RowParams, buffers: Buffers, masses: bool) -> RowStats:
+def _chunk_stats(rows: Rows, params: RowParameters, buffers: Buffers, masses: bool) -> RowStats:
     weight, padded = weights(rows, params, buffers)
     raw_mass = raw_masses(rows) if masses else None
     mass = padded_tile_sums(padded).sum(-1, keepdim=True) if masses else None
-    threshold = thresholds(rows, weight, params, rows.x.shape[-1], buffers).kept
-    if params.filters:
-        weight *= kept(rows.x, threshold, buffers)
+    threshold = thresholds(rows, weight, params, rows.x.shape[-1], buffers).combined
+    if params.may_drop_tokens:
+        weight *= keep_mask(rows.x, threshold, buffers)
     return RowStats(rows.max, rows.valid, threshold, padded_tile_sums(padded), rows.finite, mass, raw_mass)
 
 
-def weights(rows: Rows, params: RowParams, buffers: Buffers, lead: int = 0) -> tuple[Tensor, Tensor]:
-    """Return ``exp(y)`` [rows, n], and the padded tensor of which it is a part: whole tiles, 0 around the weights.
+def weights(rows: Rows, params: RowParameters, buffers: Buffers, lead: int = 0) -> tuple[Tensor, Tensor]:
+    """Return ``exp(y)`` [rows, n] as a view, and the tensor around it: full tiles, padded with 0.
 
-    :param lead: columns before the first one in its tile, which lie elsewhere.
+    :param lead: columns of the first tile on another rank.
     """
     count, size = rows.x.shape
     end = lead + size
     width = end if end < _TILE else -(-end // _TILE) * _TILE
-    padded = buffers.take("weight", count, width, real_dtype(rows.x.device))
+    padded = buffers.take("weight", count, width, widest_float(rows.x.device))
     if lead:
         padded[:, :lead].zero_()
     if width > end:
         padded[:, end:].zero_()
     weight = padded[:, lead:end]
-    scaled(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
+    scale(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
     return weight, padded
 
 
 def raw_masses(rows: Rows) -> Tensor:
     """Return the sums of ``exp(x - max x)``, [rows, 1]."""
-    one = torch.ones_like(rows.max, dtype=real_dtype(rows.x.device))
-    return scaled(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
+    one = torch.ones_like(rows.max, dtype=widest_float(rows.x.device))
+    return scale(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
 
 
 def tile_sums(weight: Tensor) -> Tensor:
@@ -146,30 +145,30 @@ def padded_tile_sums(padded: Tensor) -> Tensor:
     return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
 
 
-def _enough(top_k: int) -> int:
-    """Return how many of the largest values to read, so that those tied with the k-th are hardly ever more."""
+def _num_values_to_read(top_k: int) -> int:
+    """Return how many of the largest values to read, with room for values tied with the k-th."""
     return top_k + 8 + top_k // 4
 
 
-def top_stats(logits: Tensor, params: RowParams) -> RowStats | None:
-    """Read only the largest values; None if they cannot be enough, or turn out not to be."""
+def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
+    """Read only the largest values; None if some kept tokens are, or may be, outside of them."""
     vocab_size = logits.shape[-1]
-    if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOP:
+    if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOPK_VALUES:
         return None
-    n = min(_enough(params.max_top_k or 0), vocab_size)
-    values, ids = largest_of_rows(logits, n)
+    n = min(_num_values_to_read(params.max_top_k or 0), vocab_size)
+    values, ids = topk_by_chunks(logits, n)
     x_max = values[:, :1].to(torch.float32)
-    if not known_finite(x_max):  # NaN comes first
+    if not is_finite(x_max):  # NaN comes first
         return None
     x, buffers = values.to(torch.float32), Buffers(logits.device)
-    y = scaled(x, x_max, params.inverse_temperature, finite=True)
+    y = scale(x, x_max, params.inverse_temperature, finite=True)
     weight = y.exp()
     rows = Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True, descending=True)
-    survivors, threshold = thresholds(rows, weight, params, vocab_size, buffers)
-    if n < vocab_size and not (survivors > x[:, -1:]).all():  # some that were not read may survive, as ties
+    before_top_p, threshold = thresholds(rows, weight, params, vocab_size, buffers)
+    if n < vocab_size and not (before_top_p > x[:, -1:]).all():  # values beyond may be ties
         return None
     tile = ids // _TILE
     tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))
-    tile_weights.scatter_add_(-1, tile, weight * kept(x, threshold, buffers))
+    tile_weights.scatter_add_(-1, tile, weight * keep_mask(x, threshold, buffers))
     top_tokens = TopTokens(ids, tile, x, y)
     return RowStats(x_max, rows.valid, threshold, tile_weights, finite=True, top_tokens=top_tokens)

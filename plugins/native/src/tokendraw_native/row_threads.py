@@ -1,4 +1,4 @@
-"""Shares the chunks of a batch's rows out among threads, each of which runs torch's operations alone.
+"""Shares the chunks of a batch's rows out among threads; each thread runs torch's operations alone.
 
 torch's own threads meet at the end of each operation and spin until the last one arrives. Where other programs have
 the cores, each of a call's hundred meetings waits for a turn of the scheduler. Here a thread takes a chunk of rows,
@@ -22,29 +22,29 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import one_thread
-from tokendraw_native.buffers import Buffers, borrowed
+from tokendraw_native.buffers import Buffers, borrow
 
 _T = TypeVar("_T")
 
 CHUNK_LOGITS = 1 << 19
 """Logits of a chunk of rows on a CPU: what its caches hold."""
-_CHUNK_LOGITS_ELSEWHERE = 1 << 24
+_DEVICE_CHUNK_LOGITS = 1 << 24
 """Logits of a chunk of rows on other devices: what fills the device."""
 
 
-class _Calling(threading.local):
-    """The state of one calling thread."""
+class _ThreadState(threading.local):
+    """The state of a calling thread."""
 
     threads = 1
     """Number of threads that share chunks, this one included."""
 
 
-_calling = _Calling()
+_thread_state = _ThreadState()
 
 
 @contextlib.contextmanager
-def sharing(logits: Tensor) -> Iterator[None]:
-    """Run torch's operations on the calling thread alone, and chunks on as many threads as torch has there.
+def share_threads(logits: Tensor) -> Iterator[None]:
+    """Run torch's operations on the calling thread alone, and chunks on as many threads as torch has.
 
     Batches of one chunk stay on the calling thread. Devices other than CPUs are left as they are.
 
@@ -53,28 +53,30 @@ def sharing(logits: Tensor) -> Iterator[None]:
     if logits.device.type != "cpu":
         yield
         return
-    before, threads = _calling.threads, torch.get_num_threads()
+    previous, threads = _thread_state.threads, torch.get_num_threads()
     with one_thread():
-        _calling.threads = threads if logits.numel() > CHUNK_LOGITS else 1
+        _thread_state.threads = threads if logits.numel() > CHUNK_LOGITS else 1
         try:
             yield
         finally:
-            _calling.threads = before
+            _thread_state.threads = previous
 
 
-def by_chunks(
+def map_chunks(
     compute: Callable[[slice, Buffers], _T], rows: int, logits: Tensor, chunk_logits: int = CHUNK_LOGITS
 ) -> list[_T]:
-    """Compute the results of chunks of rows of V logits, as :func:`by_steps` does.
+    """Compute the results of chunks of rows of V logits, as :func:`map_steps` does.
 
     :param logits: [_, V], of the same V and device as the rows.
     :param chunk_logits: logits of a chunk on a CPU.
     """
-    size = chunk_logits if logits.device.type == "cpu" else _CHUNK_LOGITS_ELSEWHERE
-    return by_steps(compute, rows, size // logits.shape[1], logits.device)
+    size = chunk_logits if logits.device.type == "cpu" else _DEVICE_CHUNK_LOGITS
+    return map_steps(compute, rows, size // logits.shape[1], logits.device)
 
 
-def by_steps(compute: Callable[[slice, Buffers], _T], rows: int, step: int, device: torch.device) -> list[_T]:
+def map_steps(
+    compute: Callable[[slice, Buffers], _T], rows: int, step: int, device: torch.device
+) -> list[_T]:
     """Compute the results of successive chunks of ``step`` rows, in their order. No rows are one empty chunk.
 
     :param compute: called with the rows of a chunk, and with buffers that the chunks of a thread reuse.
@@ -83,9 +85,9 @@ def by_steps(compute: Callable[[slice, Buffers], _T], rows: int, step: int, devi
     """
     step = max(1, step)
     parts = [slice(start, min(start + step, rows)) for start in range(0, max(rows, 1), step)]
-    helpers = min(_calling.threads, len(parts)) - 1
+    helpers = min(_thread_state.threads, len(parts)) - 1
     if helpers < 1:
-        with borrowed(device) as buffers:
+        with borrow(device) as buffers:
             return [compute(part, buffers) for part in parts]
     return _Batch(compute, parts, device).run(helpers)
 
@@ -123,13 +125,13 @@ class _Batch(Generic[_T]):
         return [self._results[index] for index in range(len(self._results))]
 
     def _help(self) -> None:
-        """Compute chunks on a new thread, in the modes of the calling one."""
+        """Compute chunks on a new thread, in the autograd modes of the calling thread."""
         inference, grad = self._modes
         with one_thread(), torch.inference_mode(inference), torch.set_grad_enabled(grad):
             self._take_chunks()
 
     def _take_chunks(self) -> None:
-        with borrowed(self._device) as buffers:
+        with borrow(self._device) as buffers:
             while True:
                 try:
                     index, part = self._queue.popleft()

@@ -1,4 +1,4 @@
-"""Rows of logits before any filter: cleaned values, their maximum, and weights relative to it.
+"""Rows of logits before any filter: cleaned values, their maximum, and weights relative to the maximum.
 
 Weights and their sums are float64 (float32 on devices that lack it). The order of a summation differs between devices,
 batch sizes and thread counts; in float64 it changes a result by far less than what changes a token.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokendraw.row_parameters import widest_float
 from tokendraw_native.buffers import Buffers
 
 INF = float("inf")
@@ -52,24 +53,19 @@ def load(logits: Tensor, buffers: Buffers) -> Rows:
     if x.dtype != torch.float32:
         x = buffers.like("logits", x, torch.float32).copy_(x)
     x_max = x.amax(-1, keepdim=True)  # NaN where the row has one
-    if known_finite(x_max):
+    if is_finite(x_max):
         return Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True)
     valid = x_max > -INF
     x = torch.nan_to_num(x, nan=-INF, posinf=INF, neginf=-INF, out=buffers.like("logits", x, torch.float32))
     return Rows(x, x.amax(-1, keepdim=True), valid, finite=False, has_nan=x_max.isnan())
 
 
-def known_finite(x_max: Tensor) -> bool:
+def is_finite(x_max: Tensor) -> bool:
     """Return whether maxima [rows, 1] are known to be finite. Only on a CPU can they be read without waiting."""
     return x_max.device.type == "cpu" and math.isfinite(x_max.sum())
 
 
-def real_dtype(device: torch.device) -> torch.dtype:
-    """Return the widest float of a device: float64, except on MPS."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def scaled(
+def scale(
     x: Tensor, x_max: Tensor, inverse_temperature: Tensor, out: Tensor | None = None, *, finite: bool = False
 ) -> Tensor:
     """Return ``y = (x - max x) / T`` in the widest float, in ``out`` if given.
@@ -78,12 +74,12 @@ def scaled(
 
     :param finite: as in :class:`Rows`; False: unknown.
     """
-    y = x.to(real_dtype(x.device)) if out is None else out.copy_(x)
+    y = x.to(widest_float(x.device)) if out is None else out.copy_(x)
     y.sub_(x_max).mul_(inverse_temperature)
-    return y if finite or known_finite(x_max) else y.nan_to_num_(nan=0.0, neginf=-INF)
+    return y if finite or is_finite(x_max) else y.nan_to_num_(nan=0.0, neginf=-INF)
 
 
-def kept(x: Tensor, threshold: Tensor, buffers: Buffers) -> Tensor:
+def keep_mask(x: Tensor, threshold: Tensor, buffers: Buffers) -> Tensor:
     """Return 1 where ``x >= threshold``, else 0, in the widest float: on CPUs the fastest mask to multiply with."""
     mask = torch.ge(x, threshold, out=buffers.like("mask", x))
-    return buffers.like("kept", x, real_dtype(x.device)).copy_(mask)
+    return buffers.like("kept", x, widest_float(x.device)).copy_(mask)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats, top_stats
-from tokendraw_native.row_threads import sharing
+from tokendraw_native.row_threads import share_threads
 from tokendraw_native.verify import verify
 
 
@@ -26,7 +27,7 @@ class NativeSampler:
         self._on_cpu = device.type == "cpu"
         self._need = need
         self._mode = need.logprobs_mode
-        self._ranked = need.logprob_ranks
+        self._has_ranks = need.logprob_ranks
         self._gumbel_dtype = need.gumbel_dtype
 
     @torch.no_grad()
@@ -38,15 +39,15 @@ class NativeSampler:
         draft: bool = False,
         shard: VocabShard | None = None,
     ) -> SamplerOutput:
-        """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
+        """Draw a token in each row; see :class:`tokendraw.plugin.VerifierBackend`."""
         if shard is not None:
             return self._sample_shard(logits, metadata, shard)
         rows, vocab_size = logits.shape
         width = metadata.facts.logprobs_width(vocab_size)
-        with sharing(logits):
+        with share_threads(logits):
             if metadata.facts.all_greedy and width is None:
                 return SamplerOutput(*draw_greedy(logits))
-            params = RowParams.of(metadata, rows, logits.device)
+            params = RowParameters.of(metadata, rows, logits.device)
             noise = Noise.of(metadata, rows, logits.device)
             stats = top_stats(logits, params) if self._on_cpu and width is None else None
             stats = stats or row_stats(logits, params, masses=width is not None)
@@ -54,17 +55,19 @@ class NativeSampler:
             valid = stats.valid.squeeze(-1)
             if width is None:
                 return SamplerOutput(token, valid)
-            asked = metadata.per_row("logprobs")
-            best = logprobs(logits, token, stats, params, self._mode, width, asked, ranked=self._ranked)
-            return SamplerOutput(token, valid, best, log_kept_mass(stats, params))
+            counts = metadata.per_row("logprobs")
+            columns = logprobs(
+                logits, token, stats, params, self._mode, width, counts, has_ranks=self._has_ranks
+            )
+            return SamplerOutput(token, valid, columns, log_kept_mass(stats, params))
 
     def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
         from tokendraw.vocab_parallel import sample_shard
         from tokendraw_native.shards import LocalColumns
 
-        params = RowParams.of(metadata, len(logits), logits.device)
+        params = RowParameters.of(metadata, len(logits), logits.device)
         columns = LocalColumns(logits, params, shard.agreement.layout, self._gumbel_dtype)
-        with sharing(logits):
+        with share_threads(logits):
             return sample_shard(columns, params, metadata, shard, self._need)
 
     @torch.no_grad()
@@ -77,7 +80,7 @@ class NativeSampler:
         mode: VerifyMode = "rejection",
     ) -> VerifyOutput:
         """Verify the drafts of a batch; see :mod:`tokendraw_native.verify`."""
-        with sharing(target_logits):
+        with share_threads(target_logits):
             return verify(
                 target_logits,
                 drafts,
@@ -85,5 +88,5 @@ class NativeSampler:
                 mode=mode,
                 gumbel_dtype=self._gumbel_dtype,
                 logprobs_mode=self._mode,
-                ranked=self._ranked,
+                has_ranks=self._has_ranks,
             )

@@ -1,8 +1,8 @@
-"""Computes of the columns of one rank what the messages of several need, in plain PyTorch.
+"""Computes a rank's messages from its columns, in plain PyTorch.
 
-It reads them in chunks of rows as :mod:`tokendraw_native.row_stats` does, and draws in the two levels of
-:mod:`tokendraw_native.draw` from the tiles that are whole here. Of the tiles at both ends, which other ranks hold parts
-of, it finds what their own columns weigh and the best token among these.
+The columns are read in chunks of rows as :mod:`tokendraw_native.row_stats` does, and drawn from in the two levels of
+:mod:`tokendraw_native.draw` from the full tiles of the rank. The tiles at both ends are shared with other ranks: of
+these it finds the weight of its columns and the best token among them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw.plugin import GumbelDtype, best_token_ids
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import (
     BINS,
     DIGIT_BITS,
@@ -30,12 +31,12 @@ from tokendraw.vocab_parallel import (
     keys,
 )
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.largest import first_largest, largest
-from tokendraw_native.row_params import Noise, RowParams
-from tokendraw_native.row_stats import RowStats, joined, padded_tile_sums, raw_masses, weights
-from tokendraw_native.row_threads import by_chunks
-from tokendraw_native.rows import INF, Rows, kept, known_finite, load, scaled
+from tokendraw_native.noise import Noise
+from tokendraw_native.row_stats import RowStats, join, padded_tile_sums, raw_masses, weights
+from tokendraw_native.row_threads import map_chunks
+from tokendraw_native.rows import INF, Rows, is_finite, keep_mask, load, scale
 from tokendraw_native.shard_draw import ShardDraw
+from tokendraw_native.topk import argmax, topk
 
 _T = TypeVar("_T")
 
@@ -43,8 +44,8 @@ _T = TypeVar("_T")
 class LocalColumns:
     """The columns [B, n] of a rank: see :class:`tokendraw.vocab_parallel.LocalLogits`."""
 
-    def __init__(self, logits: Tensor, params: RowParams, layout: Layout, dtype: GumbelDtype) -> None:
-        # No columns draw as one of -inf does: never.
+    def __init__(self, logits: Tensor, params: RowParameters, layout: Layout, dtype: GumbelDtype) -> None:
+        # Without columns, a column of -inf stands in: it is never drawn.
         self._logits = logits if logits.shape[1] else logits.new_full((len(logits), 1), -INF)
         self._params = params
         self._layout = layout
@@ -57,28 +58,28 @@ class LocalColumns:
 
     def argmax(self) -> Argmax:
         """Find the largest value of each row."""
-        found = self._by_chunks(lambda _, rows, __: (rows.max, _has_nan(rows), self._argmax(rows)))
-        return Argmax(*(torch.cat(column) for column in zip(*found, strict=True)))
+        maxima = self._map_chunks(lambda _, rows, __: (rows.max, _has_nan(rows), self._argmax(rows)))
+        return Argmax(*(torch.cat(column) for column in zip(*maxima, strict=True)))
 
     def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
         """Find the largest values, how many more tie with the last, and the mass of each row."""
 
         def survey(part: slice, rows: Rows, buffers: Buffers) -> tuple[Tensor, Tensor, Tensor | None]:
             x = rows.x
-            values = largest(x, min(count, x.shape[-1]))[0]
+            values = topk(x, min(count, x.shape[-1]))[0]
             last = values[:, -1:]
             ties = (x == last).sum(-1, keepdim=True) - (values == last).sum(-1, keepdim=True)
-            own = None
+            mass = None
             if masses:
-                own = weights(rows, self._params.chunk(part), buffers)[0]
-                own = own.sum(-1, keepdim=True) if masses == 1 else _by_first_digit(x, own)
-            return pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), own
+                weight = weights(rows, self._params.chunk(part), buffers)[0]
+                mass = weight.sum(-1, keepdim=True) if masses == 1 else _sum_by_digit(x, weight)
+            return pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), mass
 
-        best, times, weighed = zip(*self._by_chunks(survey), strict=True)
-        return Survey(torch.cat(best), torch.cat(times), torch.cat(weighed) if masses else None, fresh)
+        values, ties, masses_by_row = zip(*self._map_chunks(survey), strict=True)
+        return Survey(torch.cat(values), torch.cat(ties), torch.cat(masses_by_row) if masses else None, fresh)
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
-        """Add up what values weigh by a digit of their keys."""
+        """Add up the weights of values by a digit of their keys."""
 
         def chunk_histogram(part: slice, rows: Rows, _: Buffers) -> Tensor:
             digit = keys(rows.x) >> digits.shift
@@ -87,13 +88,13 @@ class LocalColumns:
             digit = torch.where((digit >= 0) & (digit < BINS), digit, BINS)
             units = torch.ones_like(digit)
             if weighing is not None:
-                y = scaled(rows.x, weighing.max[part], self._params.chunk(part).inverse_temperature)
+                y = scale(rows.x, weighing.max[part], self._params.chunk(part).inverse_temperature)
                 units = y.exp_().mul_(2.0**weighing.bits).round_().to(torch.int64)
                 units *= rows.x >= weighing.floor[part]
             histogram = torch.zeros(len(digit), BINS + 1, dtype=torch.int64, device=digit.device)
             return histogram.scatter_add_(-1, digit, units)[:, :BINS]
 
-        return torch.cat(self._by_chunks(chunk_histogram))
+        return torch.cat(self._map_chunks(chunk_histogram))
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates for the token of each row."""
@@ -101,72 +102,72 @@ class LocalColumns:
         def chunk_stats(
             part: slice, rows: Rows, buffers: Buffers
         ) -> tuple[Tensor, Tensor, Tensor | None, RowStats]:
-            first = None if self._params.greedy is None else self._argmax(rows)
-            own = None if bounds is None else Bounds(*(column[part] for column in bounds))
-            stats = self._stats(rows, self._params.chunk(part), own, buffers, best is not None)
-            return rows.max, _has_nan(rows), first, stats
+            argmax_ids = None if self._params.greedy is None else self._argmax(rows)
+            chunk_bounds = None if bounds is None else Bounds(*(column[part] for column in bounds))
+            stats = self._stats(rows, self._params.chunk(part), chunk_bounds, buffers, best is not None)
+            return rows.max, _has_nan(rows), argmax_ids, stats
 
-        x_max, has_nan, ids, stats = zip(*self._by_chunks(chunk_stats), strict=True)
-        whole = joined(stats)
+        x_max, has_nan, ids, stats = zip(*self._map_chunks(chunk_stats), strict=True)
+        all_stats = join(stats)
         draw = ShardDraw(
-            self._logits, whole, self._params, self._layout, self._dtype, filtered=bounds is not None
+            self._logits, all_stats, self._params, self._layout, self._dtype, has_filters=bounds is not None
         )
-        drawn = draw.candidates(Noise(*seeds()) if seeds else None, values=best is not None)
+        candidates = draw.candidates(Noise(*seeds()) if seeds else None, values=best is not None)
         if self._params.greedy is not None:
-            first_ids = torch.where(self._params.greedy, torch.cat(ids), drawn.ids[:, :1])
-            drawn = drawn._replace(ids=torch.cat((first_ids, drawn.ids[:, 1:]), -1))
+            first_ids = torch.where(self._params.greedy, torch.cat(ids), candidates.ids[:, :1])
+            candidates = candidates._replace(ids=torch.cat((first_ids, candidates.ids[:, 1:]), -1))
         if best is not None:
-            kept_mass, (best_x, best_ids) = whole.tile_weights.sum(-1, keepdim=True), self._best(best)
-            drawn = drawn._replace(kept=kept_mass, mass=whole.mass, raw=whole.raw_mass)
-            drawn = drawn._replace(best_x=best_x, best_ids=best_ids)
-        return drawn._replace(max=torch.cat(x_max), has_nan=torch.cat(has_nan))
+            kept_mass, (best_x, best_ids) = all_stats.tile_weights.sum(-1, keepdim=True), self._best(best)
+            candidates = candidates._replace(kept=kept_mass, mass=all_stats.mass, raw=all_stats.raw_mass)
+            candidates = candidates._replace(best_x=best_x, best_ids=best_ids)
+        return candidates._replace(max=torch.cat(x_max), has_nan=torch.cat(has_nan))
 
     def count(self, least: Tensor) -> Tensor:
-        """Count the values that are at least ``least``."""
+        """Count the values of at least ``least``."""
         if not self._layout.ids.size:
             return torch.zeros(len(least), dtype=torch.int64, device=least.device)
-        return torch.cat(self._by_chunks(lambda part, rows, _: (rows.x >= least[part]).sum(-1)))
+        return torch.cat(self._map_chunks(lambda part, rows, _: (rows.x >= least[part]).sum(-1)))
 
     def _best(self, count: int) -> tuple[Tensor, Tensor]:
         """Find the largest values and their ids."""
-        ids_here = self._layout.ids
-        missing = count - min(count, ids_here.size)
+        local_ids = self._layout.ids
+        missing = count - min(count, local_ids.size)
 
         def chunk_best(_: slice, rows: Rows, __: Buffers) -> tuple[Tensor, Tensor]:
             columns = best_token_ids(rows.x, count - missing)
-            ids = pad(columns + ids_here.start, (0, missing), value=self._layout.vocab_size).to(torch.int32)
+            ids = pad(columns + local_ids.start, (0, missing), value=self._layout.vocab_size).to(torch.int32)
             return pad(rows.x.gather(-1, columns), (0, missing), value=-INF), ids
 
-        x, ids = (torch.cat(column) for column in zip(*self._by_chunks(chunk_best), strict=True))
+        x, ids = (torch.cat(column) for column in zip(*self._map_chunks(chunk_best), strict=True))
         return x, ids
 
-    def _by_chunks(self, compute: Callable[[slice, Rows, Buffers], _T]) -> list[_T]:
-        """Compute the results of successive chunks of rows, called with their numbers and the loaded rows."""
+    def _map_chunks(self, compute: Callable[[slice, Rows, Buffers], _T]) -> list[_T]:
+        """Compute the results of successive chunks of rows, passing a slice of row numbers and the loaded rows."""
 
         def chunk(part: slice, buffers: Buffers) -> _T:
             return compute(part, load(self._logits[part], buffers), buffers)
 
-        return by_chunks(chunk, len(self._logits), self._logits)
+        return map_chunks(chunk, len(self._logits), self._logits)
 
     def _argmax(self, rows: Rows) -> Tensor:
-        return (first_largest(rows.x) + self._layout.ids.start).to(torch.int32).unsqueeze(-1)
+        return (argmax(rows.x) + self._layout.ids.start).to(torch.int32).unsqueeze(-1)
 
     def _stats(
-        self, rows: Rows, params: RowParams, bounds: Bounds | None, buffers: Buffers, masses: bool
+        self, rows: Rows, params: RowParameters, bounds: Bounds | None, buffers: Buffers, masses: bool
     ) -> RowStats:
         threshold = torch.full_like(rows.max, -INF) if bounds is None else bounds.threshold
         if bounds is not None:
-            rows = replace(rows, max=bounds.max, finite=rows.finite and known_finite(bounds.max))
+            rows = replace(rows, max=bounds.max, finite=rows.finite and is_finite(bounds.max))
         weight, padded = weights(rows, params, buffers, self._layout.lead)
         raw_mass = raw_masses(rows) if masses else None
         mass = padded_tile_sums(padded).sum(-1, keepdim=True) if masses else None
         if bounds is not None:
-            weight *= kept(rows.x, threshold, buffers)
+            weight *= keep_mask(rows.x, threshold, buffers)
         tiles = padded_tile_sums(padded)
         return RowStats(rows.max, rows.valid, threshold, tiles, rows.finite, mass, raw_mass)
 
 
-def _by_first_digit(x: Tensor, weight: Tensor) -> Tensor:
+def _sum_by_digit(x: Tensor, weight: Tensor) -> Tensor:
     """Add up weights [rows, n] by the first digit of their values' keys."""
     return weight.new_zeros(len(x), BINS).scatter_add_(-1, keys(x) >> (32 - DIGIT_BITS), weight)
 

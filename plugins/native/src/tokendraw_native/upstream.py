@@ -1,4 +1,4 @@
-"""States what is known of torch by version: which releases are used."""
+"""States the releases of torch in use."""
 
 from __future__ import annotations
 

@@ -1,30 +1,29 @@
-"""Chain verification of drafts: tokens from exactly the target's distribution, several for one pass of the target.
+"""Chain verification of drafts: tokens from exactly the target's distribution, several for a pass of the target.
 
-The drafts of a request are judged in order; the accepted ones are emitted and one token more. p is the distribution
-that ``sample`` draws from at the row that judges a draft x, q the one that x was drawn from. There are two modes.
+The drafts of a request are judged in order; the accepted drafts are emitted, and a token more. At the row that judges
+a draft x, p is the distribution of ``sample`` and q the distribution of the draft. There are two modes.
 
 ``rejection`` (Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding", 2023; Chen et
 al., "Accelerating large language model decoding with speculative sampling", 2023): x is accepted if u < p(x) / q(x).
-The first that is not is replaced by a token drawn from the residual max(p - q, 0), the recovered token. If all are
+The first rejected draft is replaced by a token drawn from the residual max(p - q, 0), the recovered token. If all are
 accepted, the bonus token is drawn from p of the bonus row.
 
-``coupled``: every row draws the token that ``sample`` draws there, and drafts are accepted while they are equal to it.
-It needs no q, and the text is token for token what it would be without drafts.
+``coupled``: every row draws the token of ``sample``, and drafts are accepted while they are equal to it. The mode needs
+no q, and the text is token for token the text without drafts.
 
 ====================  ======================================================================================
 token                 noise, at the seed and the position of its row
 ====================  ======================================================================================
 a draft               u of ACCEPT at index 0
 a recovered token     RESIDUAL_TOKEN and RESIDUAL_TILE, in the two levels of :mod:`tokendraw_native.draw`
-any other             TOKEN and TILE: it is the one that ``sample`` draws
+any other             TOKEN and TILE: the token of ``sample``
 ====================  ======================================================================================
 
 * p and q are float64, u lies in (0, 1). So p(x) = 0 always rejects and p(x) = q(x) > 0 always accepts. q(x) = 0
   rejects: x cannot have been drawn.
 * A greedy request accepts the argmax, the lowest id on a tie, and emits it in the place of another draft.
 * A placeholder was drawn from nothing, so q is 0 and the residual is p itself; see :class:`tokendraw.Drafts`.
-* A draft that was chosen, not drawn, has q(x) = 1: it is accepted with probability p(x), and the residual is p
-  without x.
+* A draft chosen without a draw has q(x) = 1: it is accepted with probability p(x), and the residual is p without x.
 * Where rounding leaves nothing of a residual, the token is recovered from p.
 """
 
@@ -42,14 +41,15 @@ from tokendraw.plugin import (
     log_kept_mass_by_step,
     logprobs_by_step,
 )
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.chain import Chain, num_accepted
-from tokendraw_native.distributions import Chosen, Distribution, GivenProbs, ProcessedLogits
+from tokendraw_native.distributions import ChosenDrafts, Distribution, DraftProbs, ProcessedLogits
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
 from tokendraw_native.logprobs import log_kept_mass, logprobs
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats
-from tokendraw_native.row_threads import by_chunks
+from tokendraw_native.row_threads import map_chunks
 
 
 def verify(
@@ -60,16 +60,16 @@ def verify(
     mode: VerifyMode,
     gumbel_dtype: GumbelDtype,
     logprobs_mode: LogprobsMode,
-    ranked: bool = True,
+    has_ranks: bool = True,
 ) -> VerifyOutput:
     """Verify the drafts of B requests.
 
     :param target_logits: [L, V].
     :param metadata: of the L rows. Each row without a seed gets a fresh one.
-    :param ranked: whether logprobs come with ranks.
+    :param has_ranks: whether logprobs come with ranks.
     """
     rows, width = len(target_logits), metadata.facts.logprobs_width(target_logits.shape[1])
-    params = RowParams.of(metadata, rows, target_logits.device)
+    params = RowParameters.of(metadata, rows, target_logits.device)
     noise = Noise.of(metadata, rows, target_logits.device)
     stats = row_stats(target_logits, params, masses=width is not None)
     target, chain = ProcessedLogits(target_logits, stats, params), Chain.of(drafts, rows)
@@ -83,8 +83,10 @@ def verify(
     best = mass = None
     if width is not None:
         token = tokens[chain.request, chain.offset.clamp(max=drafts.max_drafts)].clamp(min=0)
-        asked = metadata.per_row("logprobs")
-        best = logprobs(target_logits, token, stats, params, logprobs_mode, width, asked, ranked=ranked)
+        counts = metadata.per_row("logprobs")
+        best = logprobs(
+            target_logits, token, stats, params, logprobs_mode, width, counts, has_ranks=has_ranks
+        )
         steps = drafts.cu_num_logits, count, drafts.max_drafts
         best = logprobs_by_step(best, *steps)
         mass = log_kept_mass_by_step(log_kept_mass(stats, params), *steps)
@@ -95,7 +97,7 @@ def verify(
 def _coupled(
     target: ProcessedLogits, chain: Chain, noise: Noise, dtype: GumbelDtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many drafts are accepted [B], the token after them [B], and which rows are valid [L]."""
+    """Return the number of accepted drafts [B], the token after them [B], and the valid rows [L]."""
     token = draw(target.logits, target.stats, target.params, noise, dtype)
     count = num_accepted(chain, chain.drafted == token)
     return count, token[chain.first + count], target.valid
@@ -106,23 +108,23 @@ def _rejection(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the same as :func:`_coupled`."""
     vocab_size, greedy = target.logits.shape[-1], target.params.greedy
-    drawn = (chain.drafted >= 0) & (chain.drafted < vocab_size)
-    ids = torch.where(drawn, chain.drafted, 0)
+    is_drawn = (chain.drafted >= 0) & (chain.drafted < vocab_size)
+    ids = torch.where(is_drawn, chain.drafted, 0)
     draft, draft_row = _draft_distribution(drafts, chain, ids, target.params, vocab_size)
     rows = torch.arange(len(ids), device=ids.device)
     u = noise.uniform(philox.ACCEPT, dtype).squeeze(-1)
-    accepted = drawn & accepts(u, target.probs_at(rows, ids), draft.probs_at(draft_row, ids))
+    accepted = is_drawn & accepts(u, target.probs_at(rows, ids), draft.probs_at(draft_row, ids))
     if greedy is not None:
         greedy = greedy.squeeze(-1)
         best = draw(target.logits, target.stats, target.params, None, dtype)
-        accepted, drawn = torch.where(greedy, chain.drafted == best, accepted), drawn & ~greedy
+        accepted, is_drawn = torch.where(greedy, chain.drafted == best, accepted), is_drawn & ~greedy
     count = num_accepted(chain, accepted)
     row = chain.first + count
     is_plain = count == chain.num_drafts
     if greedy is not None:
         is_plain = is_plain | greedy[row]
-    token = _last_token(target, draft, row, draft_row[row], drawn[row], is_plain, noise, dtype)
-    return count, token, target.valid & (draft.valid[draft_row] | ~drawn)
+    token = _last_token(target, draft, row, draft_row[row], is_drawn[row], is_plain, noise, dtype)
+    return count, token, target.valid & (draft.valid[draft_row] | ~is_drawn)
 
 
 def accepts(u: Tensor, p: Tensor, q: Tensor) -> Tensor:
@@ -131,25 +133,27 @@ def accepts(u: Tensor, p: Tensor, q: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """Return ``max(p - q, 0)`` [n, V] as weights; p in rows where that is 0 throughout."""
-    more = (p - q).clamp_(min=0.0)
-    return torch.where(more.amax(-1, keepdim=True) > 0, more, p)
+    """Return ``max(p - q, 0)`` [n, V] as weights; p in rows without a positive difference."""
+    difference = (p - q).clamp_(min=0.0)
+    return torch.where(difference.amax(-1, keepdim=True) > 0, difference, p)
 
 
 def _draft_distribution(
-    drafts: Drafts, chain: Chain, ids: Tensor, params: RowParams, vocab_size: int
+    drafts: Drafts, chain: Chain, ids: Tensor, params: RowParameters, vocab_size: int
 ) -> tuple[Distribution, Tensor]:
-    """Return what the drafts were drawn from, and its row for each row of the target: [L] int64, any at bonus rows."""
+    """Return the distribution of the drafts, and its row for each row of the target: [L] int64, any at bonus rows."""
     row = torch.arange(len(ids), device=ids.device)
     total = len(ids) - drafts.num_requests
     if total and drafts.draft_probs is not None:
-        found: Distribution = GivenProbs(drafts.draft_probs)
+        draft: Distribution = DraftProbs(drafts.draft_probs)
     elif total and drafts.draft_logits is not None:
-        own = params.chunk(speculative.target_rows(drafts.cu_num_logits, total))
-        found = ProcessedLogits(drafts.draft_logits, row_stats(drafts.draft_logits, own, masses=False), own)
+        draft_params = params.chunk(speculative.target_rows(drafts.cu_num_logits, total))
+        draft = ProcessedLogits(
+            drafts.draft_logits, row_stats(drafts.draft_logits, draft_params, masses=False), draft_params
+        )
     else:
-        return Chosen(ids, vocab_size), row
-    return found, (row - chain.request).clamp(max=total - 1)
+        return ChosenDrafts(ids, vocab_size), row
+    return draft, (row - chain.request).clamp(max=total - 1)
 
 
 def _last_token(
@@ -157,31 +161,31 @@ def _last_token(
     draft: Distribution,
     row: Tensor,
     draft_row: Tensor,
-    drawn: Tensor,
+    is_drawn: Tensor,
     is_plain: Tensor,
     noise: Noise,
     dtype: GumbelDtype,
 ) -> Tensor:
-    """Draw the token that follows the accepted drafts: [B] int64.
+    """Draw the token after the accepted drafts: [B] int64.
 
-    :param row: [B] int64: the row of the target that it is drawn from.
-    :param draft_row: [B] int64: the row of the draft there, any where there is none.
-    :param drawn: [B] bool: whether the draft rejected there was drawn from a distribution.
-    :param is_plain: [B] bool: whether the token is the one that ``sample`` draws.
+    :param row: [B] int64: its row of the target.
+    :param draft_row: [B] int64: the row of the rejected draft, any row where all were accepted.
+    :param is_drawn: [B] bool: whether the rejected draft was drawn from a distribution.
+    :param is_plain: [B] bool: whether ``sample`` draws the same token.
     """
 
     def chunk_tokens(part: slice, _: Buffers) -> Tensor:
-        at = row[part]
-        p, q = target.probs(at), draft.probs(draft_row[part]) * drawn[part].unsqueeze(-1)
+        target_row = row[part]
+        p, q = target.probs(target_row), draft.probs(draft_row[part]) * is_drawn[part].unsqueeze(-1)
         return draw_or_recover(
-            target.logits[at],
-            target.stats.chunk(at),
+            target.logits[target_row],
+            target.stats.chunk(target_row),
             residual(p, q),
             is_plain[part],
-            target.params.chunk(at),
-            noise.chunk(at),
+            target.params.chunk(target_row),
+            noise.chunk(target_row),
             dtype,
             RESIDUAL,
         )
 
-    return torch.cat(by_chunks(chunk_tokens, len(row), target.logits))
+    return torch.cat(map_chunks(chunk_tokens, len(row), target.logits))

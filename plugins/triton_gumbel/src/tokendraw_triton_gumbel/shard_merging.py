@@ -17,9 +17,9 @@ from tokendraw.vocab_parallel import (
     Draws,
     Histograms,
     Layout,
+    MetadataParameters,
     Plan,
     Received,
-    RowParameters,
     RowSeeds,
     Survey,
     TorchMerging,
@@ -60,7 +60,7 @@ class KernelMerging:
         arguments: Arguments,
         layout: Layout,
         given: MaybeTensors,
-        params: RowParameters,
+        params: MetadataParameters,
         need: Need,
     ) -> None:
         """Prepare a call.

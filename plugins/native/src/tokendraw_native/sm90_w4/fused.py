@@ -14,23 +14,23 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tokendraw_native.sm90_w4 import by_torch
+from tokendraw_native.sm90_w4 import eager
 from tokendraw_native.sm90_w4.words import ALL_BITS, WORDS, Shifts, Words
 
-_BYTES: Final = 8
-_WIDE: Final = "unsigned long long"
+_ELEMENT_BYTES: Final = 8
+_UINT64: Final = "unsigned long long"
 _ROWS: Final = (("row0", "first"), ("row1", "second"))
 """The rows of a cell, and the arguments that hold them."""
 
 
-def works(device: torch.device) -> bool:
-    """Whether torch can compile such a kernel here: it is compiled and compared."""
+def is_supported(device: torch.device) -> bool:
+    """Return whether torch compiles such kernels for the device; found by packing a sample both ways."""
     if not _is_gpu(device):
         return False
     words = WORDS["int4", "v1"]
     weights = torch.arange(16 * 32, device=device).to(torch.uint8).view(1, 16, 32)
     try:
-        return torch.equal(pack(weights, words), by_torch.pack(weights, words))
+        return torch.equal(pack(weights, words), eager.pack(weights, words))
     except (RuntimeError, ImportError, AttributeError):
         return False  # no jiterator, no NVRTC, or none for such a device
 
@@ -41,7 +41,7 @@ def _is_gpu(device: torch.device) -> bool:
 
 def is_aligned(weights: Tensor) -> bool:
     """Whether the bytes of weights can be read eight at a time."""
-    return weights.storage_offset() % _BYTES == 0 and weights.data_ptr() % _BYTES == 0
+    return weights.storage_offset() % _ELEMENT_BYTES == 0 and weights.data_ptr() % _ELEMENT_BYTES == 0
 
 
 def pack(weights: Tensor, words: Words) -> Tensor:
@@ -49,15 +49,15 @@ def pack(weights: Tensor, words: Words) -> Tensor:
     source = _elements(weights)
     first, second = (row.transpose(1, 2).unsqueeze(3) for row in source.unbind(1))
     half = torch.arange(2, device=weights.device)
-    return _launched(_kernel(pack_code(words)), weights, first, second, half)
+    return _launch(_kernel(pack_code(words)), weights, first, second, half)
 
 
 def unpack(packed: Tensor, words: Words) -> Tensor:
-    """Unpack what :func:`pack` packed: a new tensor of the same shape."""
+    """Reverse :func:`pack`: a new tensor of the same shape."""
     source = _elements(packed)
     first, second = (half.transpose(1, 2).unsqueeze(1) for half in source.unbind(3))
     row = torch.arange(2, device=packed.device).view(2, 1, 1)
-    return _launched(_kernel(unpack_code(words)), packed, first, second, row)
+    return _launch(_kernel(unpack_code(words)), packed, first, second, row)
 
 
 def _elements(weights: Tensor) -> Tensor:
@@ -69,10 +69,10 @@ def _elements(weights: Tensor) -> Tensor:
     return weights.view(torch.int64).view(experts * rows // 16, 2, 8 * (columns // 16), 2)
 
 
-def _launched(kernel: Callable[..., Tensor], weights: Tensor, *given: Tensor) -> Tensor:
+def _launch(kernel: Callable[..., Tensor], weights: Tensor, *arguments: Tensor) -> Tensor:
     # The output gets the strides of the first tensor, whose elements are not used and so not read.
     with torch.cuda.device_of(weights):  # type: ignore[no-untyped-call]
-        out = kernel(_elements(weights), *given)
+        out = kernel(_elements(weights), *arguments)
     return out.contiguous().view(torch.uint8).view(weights.shape)
 
 
@@ -85,49 +85,49 @@ def _kernel(code: str) -> Callable[..., Tensor]:
 
 @cache
 def pack_code(words: Words) -> str:
-    """Write the function that makes two packed words of 8 bytes of each row, in C++."""
+    """Write the C++ function for two packed words of 8 bytes from each row."""
     unit, count = words.unit_bits, words.units_of_row
-    lines = [f"{_WIDE} {row} = ({_WIDE}){given} >> ({2 * unit} * half);" for row, given in _ROWS]
+    lines = [f"{_UINT64} {row} = ({_UINT64}){argument} >> ({2 * unit} * half);" for row, argument in _ROWS]
     for i in range(2):
         units = [
             f"({row} >> {unit * (4 * c + i)} & {2**unit - 1}u) << {unit * (2 * c + h)}"
             for c in range(count)
             for h, (row, _) in enumerate(_ROWS)
         ]
-        lines += [f"unsigned int word{i} = {' | '.join(units)};", _assigned(f"word{i}", words.moves)]
-    lines.append(f"return (T)(word0 | ({_WIDE})word1 << 32);")
+        lines += [f"unsigned int word{i} = {' | '.join(units)};", _assignment(f"word{i}", words.moves)]
+    lines.append(f"return (T)(word0 | ({_UINT64})word1 << 32);")
     return _function(f"tokendraw_pack_{words.name}", "half", lines)
 
 
 @cache
 def unpack_code(words: Words) -> str:
-    """Write the function that makes 8 bytes of one row of four packed words, in C++."""
+    """Write the C++ function for 8 bytes of a row from four packed words."""
     unit, count = words.unit_bits, words.units_of_row
     lines: list[str] = []
     units: list[str] = []
     for d in range(4):
-        given = "first" if d < 2 else "second"
+        argument = "first" if d < 2 else "second"
         lines += [
-            f"unsigned int word{d} = ({_WIDE}){given} >> {32 * (d % 2)};",
-            _assigned(f"word{d}", words.moves_back),
+            f"unsigned int word{d} = ({_UINT64}){argument} >> {32 * (d % 2)};",
+            _assignment(f"word{d}", words.moves_back),
         ]
         units += [
-            f"({_WIDE})(word{d} >> ({2 * unit * c} + {unit} * row) & {2**unit - 1}u) << {unit * (4 * c + d)}"
+            f"({_UINT64})(word{d} >> ({2 * unit * c} + {unit} * row) & {2**unit - 1}u) << {unit * (4 * c + d)}"
             for c in range(count)
         ]
     lines.append(f"return (T)({' | '.join(units)});")
     return _function(f"tokendraw_unpack_{words.name}", "row", lines)
 
 
-def _assigned(word: str, shifts: Shifts) -> str:
-    parts = [f"({_shifted(word, shift)} & {mask}u)" for shift, mask in shifts]
+def _assignment(word: str, shifts: Shifts) -> str:
+    parts = [f"({_shift(word, shift)} & {mask}u)" for shift, mask in shifts]
     return "" if shifts == ((0, ALL_BITS),) else f"{word} = {' | '.join(parts)};"
 
 
-def _shifted(word: str, shift: int) -> str:
+def _shift(word: str, shift: int) -> str:
     return f"({word} << {shift})" if shift > 0 else f"({word} >> {-shift})"
 
 
-def _function(name: str, which: str, lines: list[str]) -> str:
+def _function(name: str, argument: str, lines: list[str]) -> str:
     body = "\n  ".join(line for line in lines if line)
-    return f"template <typename T> T {name}(T shape, T first, T second, T {which}) {{\n  {body}\n}}"
+    return f"template <typename T> T {name}(T shape, T first, T second, T {argument}) {{\n  {body}\n}}"

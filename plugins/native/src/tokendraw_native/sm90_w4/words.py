@@ -1,4 +1,4 @@
-"""The bits of packed weights: which units of two rows make a word, and where its bits move.
+"""The bits of packed weights: the units of two rows in a word, and the moves of its bits.
 
 Rows are paired 8 apart, in groups of 16: rows 0 to 7 of a group are ``h = 0``, the others ``h = 1``. Columns come in 16
 bytes, two halves of 8. A half of both rows, 16 bytes in all, becomes 16 consecutive bytes of one packed row, 4 words
@@ -7,8 +7,8 @@ of 32 bits. Word ``d`` has, lowest bits first,
     8-bit units     unit d of h = 0, unit d of h = 1, unit 4 + d of h = 0, unit 4 + d of h = 1
     16-bit units    unit d of h = 0, unit d of h = 1
 
-and then its bits move. So everything is a permutation of the bits of 16 x 16 bytes, and the way back is another one.
-:mod:`tokendraw_native.sm90_w4.by_torch` and :mod:`~tokendraw_native.sm90_w4.fused` both follow the tables here.
+and then its bits move. So packing is a permutation of the bits of 16 x 16 bytes, and unpacking the reverse one.
+:mod:`tokendraw_native.sm90_w4.eager` and :mod:`~tokendraw_native.sm90_w4.fused` both follow the tables here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeAlias
 
-Run: TypeAlias = tuple[int, int, int]
+BitRun: TypeAlias = tuple[int, int, int]
 """(source, width, target) of bits that move together."""
 Shifts: TypeAlias = tuple[tuple[int, int], ...]
 """(shift, mask): the bits of ``mask`` are those of the word, shifted left by ``shift``, right if that is negative."""
@@ -34,8 +34,8 @@ class Words:
     name: str
     unit_bits: int
     """8 or 16."""
-    runs: tuple[Run, ...] = ()
-    """Bits that move; those that no run names stay."""
+    runs: tuple[BitRun, ...] = ()
+    """Bits that move; all others stay."""
 
     @property
     def units_of_row(self) -> int:
@@ -61,11 +61,11 @@ class Words:
 
     @cached_property
     def moves_back(self) -> Shifts:
-        """Return the shifts that move them back."""
+        """Return the shifts back."""
         return _shifts((target, width, source) for source, width, target in self.runs)
 
 
-def _shifts(runs: Iterable[Run]) -> Shifts:
+def _shifts(runs: Iterable[BitRun]) -> Shifts:
     masks = defaultdict(int, {0: ALL_BITS})
     for source, width, target in runs:
         bits = (2**width - 1) << target

@@ -1,4 +1,4 @@
-"""Loads the sampler that draws in the place of one of vLLM's, and keeps vLLM running whatever becomes of it."""
+"""Loads the sampler that replaces a sampler of vLLM, and keeps vLLM running if it fails."""
 
 from __future__ import annotations
 
@@ -9,91 +9,90 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Need, Sampler, SamplingMetadata
+from tokendraw.engines import format_error
 from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log
-from tokendraw_vllm._supported import DISTRIBUTIONS
+from tokendraw_vllm._engine import DISTRIBUTIONS
 
 _REFERENCE = "native"
-"""Plain PyTorch: quicker than vLLM's own sampling in PyTorch, which is what its V1 runner has on a CPU, and slower
-than kernels.
-"""
+"""Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
 
 
-class Drawing:
-    """A sampler in the place of one of vLLM's. The first call that raises is its last."""
+class Replacement:
+    """A sampler in place of a sampler of vLLM. The first call that raises is its last."""
 
-    def __init__(self, what: str, sampler: Sampler, *, seeds_unasked: bool) -> None:
-        """Hold a sampler that was loaded.
+    def __init__(self, part: str, sampler: Sampler, *, seeds_every_row: bool) -> None:
+        """Hold a loaded sampler.
 
-        :param what: it replaces, for the log.
-        :param seeds_unasked: whether rows may come with seeds that no user asked for, at no cost.
+        :param part: the replaced part of vLLM, for the log.
+        :param seeds_every_row: whether rows without a user's seed may get one, at no cost.
         """
-        self.what = what
+        self.part = part
         self.sampler: Sampler | None = sampler
-        self.seeds_unasked = seeds_unasked
+        self.seeds_every_row = seeds_every_row
 
     def draw(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:
-        """Draw one token a row: ids [B] int64; None if that failed, now or before, and vLLM has to.
+        """Draw a token in each row: ids [B] int64; None after a failure, now or before: then vLLM has to draw.
 
         :param logits: [B, V].
-        :param metadata: makes that of the batch.
+        :param metadata: makes the metadata of the batch.
         """
         if self.sampler is None:
             return None
         try:
             return self.sampler.sample(logits, metadata()).token_ids
         except Exception as error:
-            _log.failed(self.what, self.sampler.name, error)
+            _log.log_failed(self.part, self.sampler.name, error)
             self.sampler = None
             return None
 
 
 def load(
-    what: str,
+    part: str,
     device: torch.device,
     *,
     use_fp64: bool,
     batch_invariant: bool,
-    reference_gains: bool,
+    reference_is_faster: bool,
     prepare: Callable[[Sampler, bool], object] | None = None,
-) -> Drawing | None:
-    """Load what draws in the place of a part of vLLM; None if that is left alone, which the log says. Raises nothing.
+) -> Replacement | None:
+    """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays. Raises nothing.
 
-    :param what: the part, for the log.
+    :param part: the part, for the log.
     :param use_fp64: vLLM's ``use_fp64_gumbel``.
     :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
-    :param reference_gains: whether tokendraw's reference in plain PyTorch is quicker than that part.
-    :param prepare: called with the sampler and ``seeds_unasked`` of :class:`Drawing` before it counts as loaded.
+    :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.
+    :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
     """
     try:
-        asked = read_settings().sampler
+        requested = read_settings().sampler
         if (
-            asked is None
-            and not reference_gains
+            requested is None
+            and not reference_is_faster
             and tokendraw.resolve(device=str(device)).chosen == _REFERENCE
         ):
-            _log.left_alone(
+            _log.log_kept(
                 f"'{_REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
                 f"tokendraw-triton-gumbel, or set TOKENDRAW_SAMPLER={_REFERENCE} to use it nevertheless",
-                what=what,
+                part=part,
             )
             return None
         need = Need(gumbel_dtype="fp64" if use_fp64 else "fp32", batch_invariant=batch_invariant)
         sampler = tokendraw.load_sampler(device=device, need=need)
-        version, seeding = _described(sampler.name)
-        seeds_unasked = seeding == "counter"
+        version, seeding = _version_and_seeding(sampler.name)
+        seeds_every_row = seeding == "counter"
         if prepare is not None:
-            prepare(sampler, seeds_unasked)
+            prepare(sampler, seeds_every_row)
     except Exception as error:
-        _log.left_alone(_log.spoken(error), what=what)
+        _log.log_kept(format_error(error), part=part)
         return None
     engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
-    _log.replaced(what, f"{sampler.name} {version}, vLLM {engine}")
-    return Drawing(what, sampler, seeds_unasked=seeds_unasked)
+    _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
+    return Replacement(part, sampler, seeds_every_row=seeds_every_row)
 
 
-def reason_to_leave_alone(logprobs_mode: str, return_sampling_mask: bool = False) -> str | None:
-    """Return why one of vLLM's samplers has to draw every batch itself; None where tokendraw may draw."""
+def unsupported_reason(logprobs_mode: str, return_sampling_mask: bool = False) -> str | None:
+    """Return why a sampler of vLLM has to draw every batch; None where tokendraw may draw."""
     from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
     if logprobs_mode in PROCESSED_LOGPROBS_MODES:
@@ -103,8 +102,8 @@ def reason_to_leave_alone(logprobs_mode: str, return_sampling_mask: bool = False
     return None
 
 
-def _described(name: str) -> tuple[str, str]:
-    """Return the version of a plugin's distribution, and how it takes seeds."""
+def _version_and_seeding(name: str) -> tuple[str, str]:
+    """Return the version of a plugin's distribution, and its seeding."""
     for candidate in tokendraw.discover():
         if candidate.name == name and candidate.info is not None:
             return candidate.version, getattr(candidate.info.operations["sample"], "seeding", "none")

@@ -1,4 +1,4 @@
-"""Says whether the installed SGLang is one that the adapter draws for: its version, and the names that it relies on."""
+"""Says whether the adapter supports the installed SGLang: its version, and the names in use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tokendraw.engines import EngineState, changed_signature, examine
 
 TESTED = ("0.5.23",)
-"""Versions that the tests ran with (`make test-engines`), whose sources were read. Others are left alone."""
+"""Versions of the tests (`make test-engines`), whose sources were read. Other versions stay as they are."""
 
 BATCH_FIELDS = (
     "temperatures",
@@ -24,11 +24,11 @@ BATCH_FIELDS = (
     "sampling_seed",
     "sampling_mask_batch_indices",
 )
-"""Fields of ``SamplingBatchInfo`` that are read."""
+"""Fields in use of ``SamplingBatchInfo``."""
 
 
 def state() -> EngineState:
-    """Find out whether the adapter draws for the SGLang that is installed; ``tokendraw doctor`` prints it.
+    """Compare the installed SGLang with the tested versions; ``tokendraw doctor`` prints the result.
 
     It imports SGLang's sampler if the version is a tested one, and changes nothing. Raises nothing.
     """
@@ -42,7 +42,7 @@ def state() -> EngineState:
 
 
 def misfit() -> str | None:
-    """Say which name of SGLang is not what the adapter relies on; None: all are."""
+    """Name the first missing or changed name of SGLang; None if all are as expected."""
     return next(_misfits(), None)
 
 

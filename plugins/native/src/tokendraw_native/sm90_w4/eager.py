@@ -16,9 +16,9 @@ from torch import Tensor
 from tokendraw.plugin import one_thread
 from tokendraw_native.sm90_w4.words import ALL_BITS, Shifts, Words
 
-_LARGEST_PIECE: Final = {"cpu": 1 << 18}
+_PIECE_BYTES: Final = {"cpu": 1 << 18}
 """Bytes of a piece, by type of device: few enough for the cache of a core."""
-_LARGEST_ELSEWHERE: Final = 1 << 24
+_DEVICE_PIECE_BYTES: Final = 1 << 24
 """Bytes of a piece where a launch takes microseconds."""
 
 
@@ -28,23 +28,23 @@ def pack(weights: Tensor, words: Words) -> Tensor:
     source, target = _rows(weights), _words(packed)
     with one_thread():
         for groups, columns in _pieces(weights):
-            given = torch.empty_like(target[groups, :, columns])
-            for place, (h, byte) in enumerate(words.byte_order):
-                given[..., place] = source[groups, h, columns, :, byte].transpose(1, 2)
-            target[groups, :, columns] = _moved(given, words.moves)
+            source_words = torch.empty_like(target[groups, :, columns])
+            for position, (h, byte) in enumerate(words.byte_order):
+                source_words[..., position] = source[groups, h, columns, :, byte].transpose(1, 2)
+            target[groups, :, columns] = _move_bits(source_words, words.moves)
     return packed
 
 
 def unpack(packed: Tensor, words: Words) -> Tensor:
-    """Unpack what :func:`pack` packed: a new tensor of the same shape."""
+    """Reverse :func:`pack`: a new tensor of the same shape."""
     weights = torch.empty_like(packed)
     source, target = _words(packed), _rows(weights)
     with one_thread():
         for groups, columns in _pieces(packed):
-            given = source[groups, :, columns].clone(memory_format=torch.contiguous_format)
-            moved = _moved(given, words.moves_back)
-            for place, (h, byte) in enumerate(words.byte_order):
-                target[groups, h, columns, :, byte] = moved[..., place].transpose(1, 2)
+            source_words = source[groups, :, columns].clone(memory_format=torch.contiguous_format)
+            result = _move_bits(source_words, words.moves_back)
+            for position, (h, byte) in enumerate(words.byte_order):
+                target[groups, h, columns, :, byte] = result[..., position].transpose(1, 2)
     return weights
 
 
@@ -66,24 +66,24 @@ def _sizes(weights: Tensor) -> tuple[int, int]:
 
 
 def _pieces(weights: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Go through groups of rows, several at once if they are small, and parts of them if they are large."""
+    """Go through groups of rows: several small groups at once, large groups in parts."""
     groups, cells = _sizes(weights)
-    limit = min(_LARGEST_PIECE.get(weights.device.type, _LARGEST_ELSEWHERE), weights[0].numel() // 4)
-    some = max(1, limit // (32 * cells))
-    part = min(cells, max(1, limit // 32))
-    for first in range(0, groups, some):
-        for start in range(0, cells, part):
-            yield slice(first, first + some), slice(start, start + part)
+    limit = min(_PIECE_BYTES.get(weights.device.type, _DEVICE_PIECE_BYTES), weights[0].numel() // 4)
+    num_groups = max(1, limit // (32 * cells))
+    num_cells = min(cells, max(1, limit // 32))
+    for first in range(0, groups, num_groups):
+        for start in range(0, cells, num_cells):
+            yield slice(first, first + num_groups), slice(start, start + num_cells)
 
 
-def _moved(given: Tensor, shifts: Shifts) -> Tensor:
+def _move_bits(source_words: Tensor, shifts: Shifts) -> Tensor:
     """Move the bits of words [..., 16] uint8."""
     if shifts == ((0, ALL_BITS),):
-        return given
-    words = given.view(torch.int32)
-    part, moved = torch.empty_like(words), torch.zeros_like(words)
+        return source_words
+    words = source_words.view(torch.int32)
+    shifted, result = torch.empty_like(words), torch.zeros_like(words)
     for shift, mask in shifts:
         move = torch.bitwise_left_shift if shift > 0 else torch.bitwise_right_shift
-        move(words, abs(shift), out=part)
-        moved |= part.bitwise_and_(mask - (mask >> 31 << 32))  # the mask as int32 has it
-    return moved.view(torch.uint8)
+        move(words, abs(shift), out=shifted)
+        result |= shifted.bitwise_and_(mask - (mask >> 31 << 32))  # the mask as int32 has it
+    return result.view(torch.uint8)

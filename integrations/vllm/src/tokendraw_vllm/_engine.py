@@ -1,4 +1,4 @@
-"""Which vLLM this adapter knows: the versions it was tested with, and the signatures that it relies on."""
+"""The supported releases of vLLM, and the signatures of the replaced methods."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ REQUESTS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 """Methods of the V2 runner's ``RequestState`` and their leading parameters."""
 
 
-def examined() -> EngineState:
-    """Compare the installed vLLM with what the adapter knows. Raises nothing."""
+def compare_engine() -> EngineState:
+    """Compare the installed vLLM with the tested versions and the signatures below. Raises nothing."""
     return examine(
         "vLLM",
         distributions=DISTRIBUTIONS,
@@ -82,7 +82,7 @@ def examined() -> EngineState:
 
 
 def misfit() -> str | None:
-    """Say which of vLLM's methods takes other parameters than those that the adapter passes; None: none does."""
+    """Name the first method of vLLM with other leading parameters; None if every signature is as expected."""
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.sample.states import SamplingStates

@@ -1,9 +1,9 @@
-"""Names the sampling backend that SGLang takes where none is asked for."""
+"""Names SGLang's default sampling backend."""
 
 from __future__ import annotations
 
 
-def own_backend() -> str:
+def default_backend() -> str:
     """Return ``flashinfer`` where SGLang finds it, else ``pytorch``: the default of ``--sampling-backend``."""
     from sglang.srt.runtime_context import get_platform
 

@@ -1,4 +1,4 @@
-"""Checks that the adapter works with the installed transformers: its version, and the signatures it relies on."""
+"""Checks that the adapter works with the installed transformers: its version and signatures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 }
 """Methods of ``GenerationMixin`` and their parameters: the decoding loop, and what it is prepared with."""
 
-KEPT_BACK = ("assistant_model", "streamer", "synced_gpus")
+CALLER_ARGUMENTS = ("assistant_model", "streamer", "synced_gpus")
 """Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
 
 CONTINUOUS = Requirement("transformers>=5.23,<6")
@@ -40,7 +40,7 @@ CONTINUOUS = Requirement("transformers>=5.23,<6")
 
 
 def supported_range() -> Requirement:
-    """Return the range of transformers from this distribution's metadata: pyproject.toml is its only place."""
+    """Return the range of transformers from this distribution's metadata; pyproject.toml alone states it."""
     try:
         lines = requires("tokendraw-transformers") or []
     except PackageNotFoundError:
@@ -55,7 +55,7 @@ def supported_range() -> Requirement:
 
 @functools.cache
 def check_transformers() -> None:
-    """Check once that transformers is one that the adapter was written for.
+    """Check once that the adapter supports the installed transformers.
 
     :raises TransformersVersionError: it is outside the range, or a signature differs.
     """
@@ -73,7 +73,7 @@ def check_transformers() -> None:
 
 
 def check_continuous() -> None:
-    """Check that continuous batching is the one that ``generate_batch`` was written for.
+    """Check that ``generate_batch`` supports the installed continuous batching.
 
     :raises TransformersVersionError: it is not.
     """
@@ -83,7 +83,7 @@ def check_continuous() -> None:
 
 
 def check_version(version: str, requirement: Requirement, subject: str = "tokendraw-transformers") -> None:
-    """Refuse a version outside the range that ``subject`` needs.
+    """Refuse a version outside the range of ``subject``.
 
     :raises TransformersVersionError: with both in its message.
     """
@@ -94,7 +94,7 @@ def check_version(version: str, requirement: Requirement, subject: str = "tokend
 
 
 def check_signatures(mixin: type, version: str) -> None:
-    """Refuse a decoding loop that takes other arguments than the one that the adapter knows.
+    """Refuse a decoding loop with other arguments than expected.
 
     :param mixin: ``transformers.GenerationMixin``.
     :raises TransformersVersionError: names the method with both lists.
@@ -102,8 +102,8 @@ def check_signatures(mixin: type, version: str) -> None:
     expected = {name: list(parameters) for name, parameters in SIGNATURES.items()}
     found = {name: _parameters(mixin, name) for name in expected}
     taken = set(_parameters(mixin, "generate"))
-    expected["generate"] = list(KEPT_BACK)
-    found["generate"] = [name for name in KEPT_BACK if name in taken]
+    expected["generate"] = list(CALLER_ARGUMENTS)
+    found["generate"] = [name for name in CALLER_ARGUMENTS if name in taken]
     for name, parameters in expected.items():
         if found[name] != parameters:
             raise TransformersVersionError(

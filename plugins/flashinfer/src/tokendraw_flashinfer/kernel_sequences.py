@@ -1,8 +1,8 @@
-"""The ways to draw and to verify with FlashInfer: which entry points, for which rows, in which order. Data alone.
+"""The sequences of kernels to draw and to verify with FlashInfer: entry points by kind of batch, in order. Data alone.
 
-Each step of a way is one call: an entry point and the parameters that it is given. What the installed version must
-have, what a way is called in a benchmark, and how it draws (:mod:`tokendraw_flashinfer.draws`) all follow from its
-steps. This module imports no torch, since a plugin describes itself before torch is loaded.
+Each step of a sequence is a call: an entry point and its parameters. The requirements on the installed version, the
+name in a benchmark, and the draw (:mod:`tokendraw_flashinfer.draws`) all follow from the steps. This
+module imports no torch, since a plugin describes itself before torch is loaded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """A way to draw."""
+class KernelSequence:
+    """A sequence of kernels that draws."""
 
     steps: tuple[Step, ...]
     """Calls on the probabilities, in order; the last one draws."""
@@ -33,16 +33,16 @@ class Way:
 
     @property
     def name(self) -> str:
-        """List the entry points that it calls, in their order."""
+        """List the entry points in order."""
         return ", ".join(step.entry_point.removeprefix("sampling.") for step in self.steps)
 
     @property
     def is_general(self) -> bool:
-        """Whether it serves every batch of its kind, on every device and in a graph too."""
+        """Return whether the sequence serves every batch of its kind, on every device and in a graph too."""
         return self.graph_safe and self.max_top_k is None and self.compute_capability == (0, 0)
 
     def serves(self, largest_top_k: int | None, *, all_top_k: bool, vocab_size: int, capturing: bool) -> bool:
-        """Return whether it may draw a batch, by what the host knows of the batch.
+        """Return whether the sequence may draw a batch, by the host's facts about the batch.
 
         :param largest_top_k: the largest active k; None: unknown.
         :param all_top_k: whether every row has one.
@@ -61,7 +61,7 @@ _NOISE = ("seed", "offset")
 _DRAW = (*_NOISE, "return_valid")
 
 SOFTMAX = Step("sampling.softmax", ("temperature",))
-"""Step before every way."""
+"""Step before every sequence."""
 FROM_PROBS = Step("sampling.sampling_from_probs", _DRAW)
 _TOP_P_FROM_PROBS = Step("sampling.top_p_sampling_from_probs", ("top_p", *_DRAW))
 RENORMS: Mapping[Filter, Step] = {
@@ -70,12 +70,12 @@ RENORMS: Mapping[Filter, Step] = {
 }
 """The steps that leave probabilities of what a filter keeps; min-p needs nothing of FlashInfer."""
 
-PLAIN = Way(steps=(FROM_PROBS,))
-MIN_P = Way(steps=(Step("sampling.min_p_sampling_from_probs", ("min_p", *_DRAW)),))
-TOP_K = Way(steps=(Step("sampling.top_k_sampling_from_probs", ("top_k", *_DRAW)),))
-TOP_P = Way(steps=(_TOP_P_FROM_PROBS,))
-TOP_K_RENORM_TOP_P = Way(steps=(RENORMS["top_k"], _TOP_P_FROM_PROBS))
-JOINT = Way(
+PLAIN = KernelSequence(steps=(FROM_PROBS,))
+MIN_P = KernelSequence(steps=(Step("sampling.min_p_sampling_from_probs", ("min_p", *_DRAW)),))
+TOP_K = KernelSequence(steps=(Step("sampling.top_k_sampling_from_probs", ("top_k", *_DRAW)),))
+TOP_P = KernelSequence(steps=(_TOP_P_FROM_PROBS,))
+TOP_K_RENORM_TOP_P = KernelSequence(steps=(RENORMS["top_k"], _TOP_P_FROM_PROBS))
+JOINT = KernelSequence(
     steps=(
         Step(
             "sampling.top_k_top_p_sampling_from_probs",
@@ -83,7 +83,7 @@ JOINT = Way(
         ),
     )
 )
-FUSED = Way(
+FUSED = KernelSequence(
     steps=(
         Step(
             "cake_sampling.top_k_top_p_sampling_from_probs",
@@ -97,7 +97,7 @@ FUSED = Way(
     compute_capability=(9, 0),
 )
 
-WAYS: Mapping[Kind, tuple[Way, ...]] = {
+SEQUENCES: Mapping[Kind, tuple[KernelSequence, ...]] = {
     "none": (PLAIN,),
     "min_p": (MIN_P, PLAIN),
     "top_k": (FUSED, TOP_K),
@@ -106,39 +106,39 @@ WAYS: Mapping[Kind, tuple[Way, ...]] = {
     "joint": (JOINT, TOP_K_RENORM_TOP_P),
     "both orders": (TOP_K_RENORM_TOP_P,),
 }
-"""Lists the ways that serve each kind of batch: the first one that version, device, need and batch allow draws.
+"""The sequences for each kind of batch; the first that suits version, device, need and batch draws.
 
 The order within a line is that of the times on an H200 (``benchmarks/results/h200_flashinfer.md``). One table serves
-all versions: a way that a version lacks is passed over.
+all versions: a sequence that a version lacks is passed over.
 """
 
 SAMPLE = (SOFTMAX, FROM_PROBS)
-"""The steps without which nothing is sampled."""
+"""Steps required to sample."""
 CHAIN = Step("sampling.chain_speculative_sampling", _NOISE)
 VERIFY = (SOFTMAX, CHAIN, FROM_PROBS)
-"""The steps without which no draft is verified. Those of :data:`RENORMS` come between them where there are filters."""
+"""Steps required to verify drafts. Filters add the steps of :data:`RENORMS`."""
 
 
-def able(
-    ways: Mapping[Kind, Sequence[Way]],
+def available(
+    sequences: Mapping[Kind, Sequence[KernelSequence]],
     entry_points: EntryPoints,
     tie_rule: TieNeed | None = None,
     compute_capability: tuple[int, int] | None = None,
-) -> dict[Kind, list[Way]]:
-    """List those of ``ways`` that a version has, in their order; a kind that they do not serve in full is left out.
+) -> dict[Kind, list[KernelSequence]]:
+    """List the sequences of a version in their order; a kind without a general sequence is left out.
 
-    :param tie_rule: what the caller needs; ``either`` admits ways that keep exactly k of tied tokens.
+    :param tie_rule: the need of the caller; ``either`` admits sequences that keep exactly k of tied tokens.
     :param compute_capability: None: any.
     """
-    found: dict[Kind, list[Way]] = {}
-    for kind, candidates in ways.items():
-        there = [
-            way
-            for way in candidates
-            if entry_points.lacking(SOFTMAX, *way.steps) is None
-            and (way.ties == "value" or tie_rule == "either")
-            and (compute_capability is None or way.compute_capability <= compute_capability)
+    sequences_by_kind: dict[Kind, list[KernelSequence]] = {}
+    for kind, candidates in sequences.items():
+        supported = [
+            sequence
+            for sequence in candidates
+            if entry_points.unsupported(SOFTMAX, *sequence.steps) is None
+            and (sequence.ties == "value" or tie_rule == "either")
+            and (compute_capability is None or sequence.compute_capability <= compute_capability)
         ]
-        if any(way.is_general for way in there):
-            found[kind] = there
-    return found
+        if any(sequence.is_general for sequence in supported):
+            sequences_by_kind[kind] = supported
+    return sequences_by_kind
