@@ -96,15 +96,15 @@ def buffers_of(
 
 def configurations(name: str) -> tuple[dict[str, Any], Any, str]:
     """Find the tile configurations of a sampler, what forces one upon its calls, and why there are none, or ""."""
-    module_name = f"tokendraw_{name.replace('-', '_')}.configurations"
+    module_name = f"tokendraw_{name.replace('-', '_')}.host.tuning"
     try:
         module: Any = importlib.import_module(module_name)
-        table, forced = module.TABLE, module.forced
+        table, override = module.TABLE, module.override
     except (ImportError, AttributeError) as error:
-        return {}, None, f"{module_name} needs TABLE and forced, found {type(error).__name__}: {error}"
+        return {}, None, f"{module_name} needs TABLE and override, found {type(error).__name__}: {error}"
     if isinstance(table, dict) or hasattr(table, "items"):
-        return {str(key): value for key, value in table.items()}, forced, ""
-    return {str(value): value for value in table}, forced, ""
+        return {str(key): value for key, value in table.items()}, override, ""
+    return {str(value): value for value in table}, override, ""
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:

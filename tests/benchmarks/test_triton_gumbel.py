@@ -80,6 +80,7 @@ def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
     assert "Replays of CUDA graphs were not tried: there is no CUDA device." in result.stdout
 
 
+@pytest.mark.slow
 def test_every_nucleus_is_timed_beside_its_largest_batch(call):
     result = call("nuclei")
     assert result.exit_code in (0, 1), result.output
@@ -195,7 +196,7 @@ def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
             "with the vocabulary across rows",
         )
     }
-    assert "not tried: tokendraw_native.configurations needs TABLE and forced, found" in result.stdout
+    assert "not tried: tokendraw_native.host.tuning needs TABLE and override, found" in result.stdout
     assert result.exit_code == 1, "native has no tile configurations, so that not all was tried"
 
 

@@ -14,10 +14,10 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from triton import knobs
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import configurations, run, sampler
+from tokendraw_triton_gumbel.dispatch import launch_context
+from tokendraw_triton_gumbel.host import launch, tuning
+from tokendraw_triton_gumbel.host.launch import Launch
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import DrawResults, Logits, RowParams
-from tokendraw_triton_gumbel.launches import launch
-from tokendraw_triton_gumbel.launches.launch import Launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels
 from verifying import row_metadata
@@ -199,7 +199,7 @@ def test_a_configuration_that_is_forced_holds_inside_its_context_alone(launched)
         if span is None:
             backend.sample(logits, metadata)
         else:
-            with configurations.forced(configurations.Configuration(span=span)):
+            with tuning.override(tuning.Configuration(span_float32=span)):
                 backend.sample(logits, metadata)
         grids.append(launched.taken()[0][1][0])
     assert grids == [2, 2, 1, 2]
@@ -335,18 +335,18 @@ def test_nothing_of_a_call_outlives_it(launched):
     assert [reference() for reference in gone] == [None] * len(gone)
 
 
-@pytest.mark.parametrize("limit", ["_MOST_CALLS", "_MOST_SIZES"])
-def test_only_so_many_kinds_and_sizes_are_remembered(launched, kernels, monkeypatch, limit):
-    monkeypatch.setattr(sampler, limit, 3)
+@pytest.mark.parametrize("entries", ["by_variant", "by_size"])
+def test_only_so_many_kinds_and_sizes_are_remembered(launched, entries):
     backend, logits = here(), torch.zeros(9, V)
+    cache = getattr(backend._cache, entries)
+    cache.capacity = 3
     for rows in (*range(1, 10), 1):
         for params in (SEEDED, FILTERED, SamplingParams(), replace(SEEDED, logprobs=1)):
             metadata = metadata_of(*[params] * rows)
             output = backend.sample(logits[:rows], metadata)
             assert output.token_ids.shape == (rows,)
             assert {grid for name, grid, *_ in launched.taken() if name == "draw_rows"} == {(rows, 1, 1)}
-    remembered = {"_MOST_CALLS": backend._calls, "_MOST_SIZES": backend._prepared}
-    assert len(remembered[limit]) <= 3
+    assert 0 < len(cache) <= 3
 
 
 def test_threads_that_share_a_sampler_draw_each_from_its_own_batch(launched):
@@ -388,13 +388,13 @@ def test_threads_that_share_a_sampler_draw_each_from_its_own_batch(launched):
 def test_a_call_launches_on_the_stream_that_is_current_then(launched, monkeypatch, params):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[params] * ROWS)
     for stream in (7, 8, None):
-        monkeypatch.setattr(run, "current_stream", lambda device, stream=stream: stream)
+        monkeypatch.setattr(launch_context, "current_stream", lambda device, stream=stream: stream)
         backend.sample(logits, metadata)
         assert {stream for *_, stream in launched.taken()} == {stream}
 
 
 def test_without_hooks_tritons_launcher_is_called_as_triton_calls_it(kernels, monkeypatch):
-    monkeypatch.setattr(run, "current_stream", lambda device: 7)
+    monkeypatch.setattr(launch_context, "current_stream", lambda device: 7)
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     backend.sample(logits, metadata)
     (found,) = kernels["draw_rows"]._compiled.values()

@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from compiled_kernels import compiled, configurations_of, has_machine_code
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel import kernels as device_code
+from tokendraw_triton_gumbel.host import tuning
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import kernels, sampler_for
 
@@ -33,7 +33,7 @@ def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
     """Draw a batch, for the stand-ins to record."""
     logits = torch.zeros(2 * V + offset, dtype=dtype)[offset:].view(2, V)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
-    with configurations.forced(how or configurations_of(target)[0]):
+    with tuning.override(how or configurations_of(target)[0]):
         sampler_for(target, **need).sample(logits, metadata)
 
 

@@ -6,8 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.scratch import Scratch
+from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
+from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, flat, kernels
 
@@ -58,7 +58,7 @@ def test_scratch_is_one_allocation_whose_pieces_neither_meet_nor_move():
         counts = (rows, 2)
         size = scratch.offsets(counts)[-1]
         memory = torch.zeros(size, dtype=torch.uint8)
-        pieces = scratch.pieces(memory, counts)
+        pieces = scratch.buffers(memory, counts)
         assert [piece.shape[0] for piece in pieces] == [3 * rows, rows, 10, 7 * rows]
         for i, piece in enumerate(pieces):
             piece.fill_(1)
@@ -115,7 +115,7 @@ def test_another_number_of_rows_is_laid_out_without_looking_at_anything_else(ker
     sampler = sampler_here()
     draw(sampler, FILTERED)
     made = []
-    monkeypatch.setattr(Call, "__init__", lambda *_, **__: made.append(1))
+    monkeypatch.setattr(CompiledCall, "__init__", lambda *_, **__: made.append(1))
     for rows in (2, 3, 127, 128):
         draw(sampler, *[FILTERED] * rows)
     assert made == []

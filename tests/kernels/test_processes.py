@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from tokendraw_triton_gumbel.launches import first_process
-from tokendraw_triton_gumbel.launches.first_process import first_of_processes
+from tokendraw_triton_gumbel.host import compile_lock
+from tokendraw_triton_gumbel.host.compile_lock import hold_lock
 from triton_on_a_cpu import ROOT
 
 PROCESSES = 3
@@ -83,18 +83,18 @@ def test_nobody_waits_for_one_that_was_ended_while_it_compiled(start, tmp_path):
 
 
 def test_the_others_wait_until_the_first_is_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
     begun, order = threading.Event(), []
 
     def first():
-        with first_of_processes("a kernel"):
+        with hold_lock("a kernel"):
             begun.set()
             time.sleep(0.2)
             order.append("first")
 
     def other():
         begun.wait(timeout=60)
-        with first_of_processes("a kernel"):
+        with hold_lock("a kernel"):
             order.append("other")
 
     with ThreadPoolExecutor(3) as pool:
@@ -104,19 +104,19 @@ def test_the_others_wait_until_the_first_is_done(tmp_path, monkeypatch):
 
 
 def test_who_waits_for_too_long_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(first_process, "LONGEST_WAIT", 0.05)
-    with first_of_processes("a kernel"), first_of_processes("another"):
-        with first_of_processes("a kernel"):  # held by somebody else, as far as it knows
+    monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compile_lock, "MAX_WAIT_SECONDS", 0.05)
+    with hold_lock("a kernel"), hold_lock("another"):
+        with hold_lock("a kernel"):  # held by somebody else, as far as it knows
             pass
-        with first_of_processes("a kernel"):
+        with hold_lock("a kernel"):
             pass
 
 
 def test_a_compilation_that_fails_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(first_process, "LONGEST_WAIT", 600.0)
-    with pytest.raises(RuntimeError, match="ptxas"), first_of_processes("a kernel"):
+    monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compile_lock, "MAX_WAIT_SECONDS", 600.0)
+    with pytest.raises(RuntimeError, match="ptxas"), hold_lock("a kernel"):
         raise RuntimeError("ptxas is missing")
-    with first_of_processes("a kernel"):
+    with hold_lock("a kernel"):
         pass

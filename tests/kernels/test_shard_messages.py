@@ -9,7 +9,7 @@ import shard_metadata
 import triton_on_a_cpu
 from compiled_kernels import SOME, compiled_call, has_machine_code
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
-from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches
+from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import kernels
 
@@ -78,11 +78,11 @@ def compiled(kernels, name, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_kernels_compile(kernels, target):
-    launches = MessageLaunches(is_interpreted=False)
+    launches = MergeLaunches()
     for merge in MERGES:
         launches.merge(merge, PARAMS)
     for survey in SURVEYS:
-        launches.thresholds(survey, PARAMS, fresh=survey.MASSES > 0)
+        launches.thresholds(survey, PARAMS, has_fresh_seeds=survey.MASSES > 0)
     launches.digit(PARAMS)
     assert compiled(kernels, "merge_draws", target) == [True] * len(MERGES)
     assert compiled(kernels, "find_thresholds", target) == [True] * len(SURVEYS)
@@ -92,12 +92,12 @@ def test_the_kernels_compile(kernels, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SOME[1:])  # that of sm_90 runs on one
 def test_a_survey_of_as_many_values_as_a_kernel_compares_compiles(kernels, target):
-    MessageLaunches(is_interpreted=False).thresholds(LARGE, PARAMS, fresh=True)
+    MergeLaunches().thresholds(LARGE, PARAMS, has_fresh_seeds=True)
     assert compiled(kernels, "find_thresholds", target) == [True]
 
 
 def test_a_kernel_is_compiled_once_whatever_the_sizes_are(kernels):
-    launches = MessageLaunches(is_interpreted=False)
+    launches = MergeLaunches()
     assert launches.merge(MERGED, PARAMS) is launches.merge(MergeConfig(*MERGED), PARAMS)
     assert launches.digit(PARAMS) is launches.digit(PARAMS)
     assert [len(kernels[name].calls) for name in ("merge_draws", "next_digit")] == [1, 1]

@@ -13,7 +13,7 @@ import triton_stand_ins
 from compiled_kernels import compiled, compiled_call, has_machine_code
 from echoing_rank import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches import compiled as compilation
+from tokendraw_triton_gumbel.host import compilation
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import flat, kernels, sampler_for
 
@@ -128,7 +128,7 @@ def test_ranks_share_all_kernels_but_the_pass_wherever_their_columns_begin(kerne
             kernel.calls.clear()
             kernel.compilations.clear()
             kernel._compiled.clear()
-        monkeypatch.setattr(compilation, "_compiled", {})
+        monkeypatch.setattr(compilation, "_kernels", {})
         for params in (FILTERED, NUCLEUS, PLAIN):
             drawn("sm_90", params, bounds=bounds, rank=rank)
         seen.append({(name, key) for name in KERNELS for key, _ in kernels[name].compilations})

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches.compiled import once
+from tokendraw_triton_gumbel.host.compilation import make_once
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels
 
@@ -73,9 +73,9 @@ def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernel
 
 def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
     """Each compilation waits until all have begun: in sequence, they would wait forever."""
-    monkeypatch.setattr("tokendraw_triton_gumbel.launches.compiled._COMPILERS", 8)
+    monkeypatch.setattr("tokendraw_triton_gumbel.host.compilation._MAX_COMPILERS", 8)
     monkeypatch.setattr(
-        "tokendraw_triton_gumbel.launches.compiled._compiler_slots", threading.BoundedSemaphore(8)
+        "tokendraw_triton_gumbel.host.compilation._compiler_slots", threading.BoundedSemaphore(8)
     )
     begun = threading.Barrier(3, timeout=60)
     for kernel in kernels.values():
@@ -87,7 +87,7 @@ def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
 def test_no_more_kernels_than_there_are_compilers_are_compiled_at_once(kernels, monkeypatch):
     compilers, running, most = 2, [], []
     monkeypatch.setattr(
-        "tokendraw_triton_gumbel.launches.compiled._compiler_slots", threading.BoundedSemaphore(compilers)
+        "tokendraw_triton_gumbel.host.compilation._compiler_slots", threading.BoundedSemaphore(compilers)
     )
     slow(kernels)
     for kernel in kernels.values():
@@ -108,10 +108,10 @@ def test_who_needs_another_kernel_waits_for_nobody():
         return "slow"
 
     with ThreadPoolExecutor(2) as pool:
-        compiling = pool.submit(once, "the slow one", make)
+        compiling = pool.submit(make_once, "the slow one", make)
         assert begun.wait(timeout=60)
-        assert once("the other one", lambda: "quick") == "quick"
-        waiting = pool.submit(once, "the slow one", lambda: "again")
+        assert make_once("the other one", lambda: "quick") == "quick"
+        waiting = pool.submit(make_once, "the slow one", lambda: "again")
         end.set()
         assert compiling.result(timeout=60) == waiting.result(timeout=60) == "slow"
 
@@ -124,6 +124,6 @@ def test_what_is_compiled_is_found_without_a_lock(kernels, monkeypatch):
         raise AssertionError("a lock was asked for")
 
     monkeypatch.setattr(threading, "Lock", refuse)
-    monkeypatch.setattr("tokendraw_triton_gumbel.launches.compiled._locks", None)
+    monkeypatch.setattr("tokendraw_triton_gumbel.host.compilation._locks", None)
     draw(sampler)
     draw(TritonGumbelSampler(torch.device("cpu"), Need()))

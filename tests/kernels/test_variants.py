@@ -10,7 +10,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from routing import CPU, drafting
 from selections import substitute
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import configurations, plugin
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels, sampler_for
 
@@ -150,6 +151,6 @@ def test_in_small_batches_more_warps_draw_the_rows_of_which_nothing_is_added_up(
 
 
 def test_what_adds_up_a_row_has_as_many_warps_whatever_the_batch():
-    found = {name: how.row_warps for name, how in configurations.TABLE.items() if name.startswith("cuda")}
+    found = {name: how.row_warps for name, how in tuning.TABLE.items() if name.startswith("cuda")}
     assert len(found) == 2
     assert len(set(found.values())) == 1

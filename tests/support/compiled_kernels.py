@@ -1,6 +1,6 @@
 """Compiles the calls of kernels that stand-ins noted, for targets that this machine does not have."""
 
-from tokendraw_triton_gumbel import configurations
+from tokendraw_triton_gumbel.host import tuning
 from triton_on_a_cpu import TARGETS, code_of, compiled_call
 
 SOME = ("sm_90", "gfx942")
@@ -18,4 +18,4 @@ def has_machine_code(asm):
 
 def configurations_of(target):
     """Look up the configurations of a kind of device, for many rows and for few."""
-    return [how for name, how in configurations.TABLE.items() if name.startswith(TARGETS[target][0])]
+    return [how for name, how in tuning.TABLE.items() if name.startswith(TARGETS[target][0])]

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from tokendraw_triton_gumbel.launches import first_process
-from tokendraw_triton_gumbel.launches.compiled import Wanted, compiled
+from tokendraw_triton_gumbel.host import compile_lock
+from tokendraw_triton_gumbel.host.compilation import KernelSpec, compile_kernel
 
 
 class Kernel:
@@ -30,12 +30,12 @@ class Kernel:
 
 
 def main(folder, seconds):
-    first_process._folder = lambda: folder / "locks"
+    compile_lock._folder = lambda: folder / "locks"
     kernel = Kernel(folder, seconds)
     print("ready", flush=True)
     while not (folder / "go").exists():
         time.sleep(0.005)
-    compiled(Wanted(kernel, (), {}, {}))
+    compile_kernel(KernelSpec(kernel, (), {}, {}))
     print(kernel.compilations)
 
 

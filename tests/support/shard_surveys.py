@@ -7,10 +7,10 @@ from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import Digits, Layout, Span, Weighing, keys
 from tokendraw_native.shards import LocalColumns
-from tokendraw_triton_gumbel.device import LaunchDevice
-from tokendraw_triton_gumbel.launches.parameters import kind_of, tensors_of
-from tokendraw_triton_gumbel.launches.variant import Target
-from tokendraw_triton_gumbel.sharding import ShardSampler
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.params_layout import contiguous_params
+from tokendraw_triton_gumbel.host.variant import Target
+from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 
 SIZE, START = 2900, 700
 CLOSE = 2e-6
@@ -58,8 +58,7 @@ def compared(dtype, device):
     sampler = ShardSampler(here, Target(here.family, here.processors, fp64=False), need)
 
     def columns():
-        tensors, kind = tensors_of(metadata), kind_of(metadata)
-        return sampler._columns(logits, metadata.facts, layout, tensors, kind)
+        return sampler._columns(logits, metadata.facts, layout, *contiguous_params(metadata))
 
     native = LocalColumns(logits, RowParameters.of(metadata, len(logits), device), layout, "fp32")
     found = Comparison()

@@ -275,7 +275,7 @@ def words():
         logits.copy_(row)
         out = sampler.sample(logits, metadata)
         found.append([out.token_ids.tolist(), out.valid.tolist(), out.log_kept_mass.tolist()])
-        paired += [call.variant.paired for call in sampler._calls.values()]
+        paired += [call.variant.is_paired for call in sampler._cache.by_variant.values()]
     expected, lead = reference.draw(reference.prepare(row.float().numpy(), requests[0]), 0, 0, "fp32")
     return {"paired": paired, "found": found, "expected": expected, "certain": lead > reference.NEAR_TIE}
 

@@ -26,10 +26,10 @@ from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_testing import reference  # noqa: E402
 from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
-from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
+from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext  # noqa: E402
+from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
+from tokendraw_triton_gumbel.host.params_layout import contiguous_params  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set import finish_pass  # noqa: E402
-from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
-from tokendraw_triton_gumbel.run import Run  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 INF = float("inf")
@@ -83,22 +83,23 @@ def described(logits, m, mode):
     if mode == "raw_logprobs" and m.temperature is not None:
         raw_sums = left_by_the_draw(logits, ones)[1]
     floors = found.threshold.squeeze(-1)
-    if not request.filters:
+    if not request.may_drop_tokens:
         assert (floors == -INF).all()
-    params, sampler = parameters.tensors_of(m), TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
-    call, geometry = sampler._prepare((rows, 0, 0, 0), None, logits, m.facts, parameters.kind_of(m))
-    call.describes_drawn = False  # no draw has been here
-    run = Run(call, geometry, logits, params, Tensors())
-    for piece, left in (
+    params, layout = contiguous_params(m)
+    sampler = TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
+    call, geometry = sampler._cache.add(sampler._target, (rows, 0, 0, 0), None, logits, m.facts, layout)
+    call.draws_logprobs = False  # no draw has been here
+    context = LaunchContext(call, geometry, logits, params, TensorConverter())
+    for buffer, left in (
         (call.draw.maxima, maxima),
         (call.draw.sums, sums),
         (call.draw.raw_sums, raw_sums),
         (call.draw.granules, granules),
     ):
-        if piece is not None:
-            run.operands.pieces[piece][: left.numel()] = left.flatten()
-    ranks, best = call.room_for_logprobs(rows)
-    return run.describe(m, (token, floors, kept_mass), ranks.zero_(), best), expected
+        if buffer is not None:
+            context.arguments.scratch[buffer][: left.numel()] = left.flatten()
+    ranks, best = call.logprobs_out(rows)
+    return context.logprobs(m, (token, floors, kept_mass), ranks.zero_(), best), expected
 
 
 def faults(answer: LogprobsTensors, expected: LogprobsTensors):

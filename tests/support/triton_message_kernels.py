@@ -24,12 +24,12 @@ from tokendraw.vocab_parallel import MetadataParameters, sample_shard, threshold
 from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
 from tokendraw_native.shards import LocalColumns  # noqa: E402
 from tokendraw_testing.shards.thread_ranks import on_ranks  # noqa: E402
-from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
-from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
-from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches  # noqa: E402
-from tokendraw_triton_gumbel.shard_merging import KernelMerging  # noqa: E402
+from tokendraw_triton_gumbel.host import params_layout  # noqa: E402
+from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
+from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches  # noqa: E402
+from tokendraw_triton_gumbel.ranks.merging import KernelMerging  # noqa: E402
 
-LAUNCHES = MessageLaunches(is_interpreted=True)
+LAUNCHES = MergeLaunches()
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -51,9 +51,9 @@ def merged(logits, metadata, shard, need):
     layout = shard.agreement.layout
     params = RowParameters.of(metadata, len(logits), logits.device)
     columns = LocalColumns(logits, params, layout, need.gumbel_dtype)
-    given = parameters.readable(parameters.tensors_of(metadata))
+    given = params_layout.contiguous_params(metadata)[0]
     plain = MetadataParameters(metadata, len(logits), logits.device)
-    merging = Checked(LAUNCHES, Tensors(), layout, given, plain, need)
+    merging = Checked(LAUNCHES, TensorConverter(), layout, given, plain, need)
     merging.apart = 0
     return sample_shard(columns, params, metadata, shard, need, merging), merging.apart
 

@@ -35,8 +35,8 @@ def hazards():
 
 def groups():
     """Put programs of four requests, 64 lengths and two columns to the hazards of their output."""
-    paged_kv._LARGE_BATCH, paged_kv._PROGRAMS = 2, 8
-    paged_kv.LARGE = paged_kv.Division(paged_kv.PlanConfig(REQUESTS=4, AT_ONCE=64, COLUMNS=2), 4)
+    paged_kv._LARGE_BATCH_REQUESTS, paged_kv._PROGRAMS = 2, 8
+    paged_kv.LARGE = paged_kv.PlanDivision(paged_kv.PlanConfig(REQUESTS=4, AT_ONCE=64, COLUMNS=2), 4)
     return outcomes({name: hazard for name, hazard in HAZARDS.items() if name[0] in "16"})
 
 

@@ -11,17 +11,9 @@ from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from tokendraw import Need
-from tokendraw_triton_gumbel.launches import (
-    draw,
-    first_process,
-    logits_processing,
-    logprobs,
-    paged_kv,
-    shard_messages,
-    shard_searches,
-    shards,
-    verify,
-)
+from tokendraw_triton_gumbel.host import compile_lock
+from tokendraw_triton_gumbel.launches import draw, logits_processing, logprobs, paged_kv, verify
+from tokendraw_triton_gumbel.ranks import column_launches, merge_launches, search_launches
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_on_a_cpu import TARGETS
 
@@ -35,14 +27,14 @@ SOURCES = {
     "count_ranks": logprobs,
     "write_plan": paged_kv,
     "process_logits": logits_processing,
-    "merge_draws": shard_messages,
-    "find_thresholds": shard_messages,
-    "next_digit": shard_messages,
-    "shard_statistics": shards,
-    "weigh_kept": shards,
-    "draw_shard": shards,
-    "survey_columns": shard_searches,
-    "add_by_digit": shard_searches,
+    "merge_draws": merge_launches,
+    "find_thresholds": merge_launches,
+    "next_digit": merge_launches,
+    "shard_statistics": column_launches,
+    "weigh_kept": column_launches,
+    "draw_shard": column_launches,
+    "survey_columns": search_launches,
+    "add_by_digit": search_launches,
 }
 
 
@@ -116,7 +108,7 @@ def use_stand_ins(patch, folder):
 
     :param folder: of the locks, so that no other process waits for these compilations.
     """
-    patch.setattr(first_process, "_folder", lambda: folder)
+    patch.setattr(compile_lock, "_folder", lambda: folder)
     stand_ins = {}
     for name, module in SOURCES.items():
         stand_ins[name] = Kernel(getattr(module, name))

@@ -25,7 +25,7 @@ REQUESTS = (
 def draw_through_kernels(patch):
     """Have the adapter load triton-gumbel for an H200, with the kernels of :mod:`triton_stand_ins`."""
     backend = sampler_for("sm_90")
-    backend._current_device = lambda: -1
+    backend._current_index = lambda: -1
 
     def load_sampler(*, device, need):
         operations = plugin.tokendraw_describe().operations

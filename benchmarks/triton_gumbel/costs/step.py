@@ -14,7 +14,7 @@ import torch
 from setting import Findings, Setting, markdown
 
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches import launch
+from tokendraw_triton_gumbel.host import launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 _MOST_OWN = 25.0
@@ -93,7 +93,7 @@ def _no_launches(*, compiled: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(launch.Launch, "__call__", _nothing))
         if not compiled:
-            for name in ("compiled", "compile_all"):
+            for name in ("compile_kernel", "compile_all"):
                 stack.enter_context(mock.patch.object(launch, name, mock.MagicMock()))
         yield
 

@@ -89,9 +89,9 @@ def _tries(setting: Setting) -> Iterator[Try]:
     yield "with the vocabulary across rows", lambda case: _whole(case, case.logits.t().contiguous().t())
     if setting.device.type == "cuda":
         yield "in a replay of a CUDA graph", _replayed
-    table, forced, _ = configurations(setting.sampler)
+    table, override, _ = configurations(setting.sampler)
     for name, configuration in table.items():
-        yield f"configuration {name}", lambda case, c=configuration: _forced(case, forced, c)
+        yield f"configuration {name}", lambda case, c=configuration: _forced(case, override, c)
 
 
 def _offsets(case: _Case, size: int) -> list[Sequence[int]]:
@@ -139,10 +139,10 @@ def _replayed(case: _Case) -> tuple[int, int, int]:
     return 2, 2 * len(logits), differ
 
 
-def _forced(case: _Case, forced: Any, configuration: Any) -> tuple[int, int, int]:
+def _forced(case: _Case, override: Any, configuration: Any) -> tuple[int, int, int]:
     """Return the batch, and parts of it with the facts of the whole, so that each kernel is compiled once."""
     facts = case.batch.facts()
-    with forced(configuration):
+    with override(configuration):
         done = [
             _whole(case, case.logits),
             *(_parts(case, _offsets(case, size)[:: _MOST_CALLS - 1], facts) for size in (65, 1)),

@@ -1,9 +1,9 @@
-"""The Triton sampler: kernels for NVIDIA and AMD that read the logits about once; a planner of pages; edits of logits.
+"""The Triton backend: a sampler that reads the logits about once, a page planner, and edits of logits; NVIDIA and AMD.
 
-This module is what the entry point names, so it imports nothing heavy. The calls are in :mod:`.sampler`,
-:mod:`.sharding`, :mod:`.planner` and :mod:`.processor`; what they launch is in ``launches``, with the settings of
-:mod:`.configurations`. The device code is in ``kernels``, a room for each launch: ``tile_pass``, ``row_draw``,
-``large_set``, ``logprobs``, ``verify``, ``shards``, ``shard_messages``, ``paged_kv`` and ``logits_processing``.
+The entry point names this module, so it imports nothing heavy. The operations are :mod:`.sampler`, :mod:`.planner` and
+:mod:`.processor`. The host side has rooms, each of which imports only from the rooms behind it: ``ranks`` (columns of
+one rank), ``dispatch`` (the compiled call of a batch), ``launches`` (of a room of kernels each), ``host`` (variants,
+layouts, scratch, compilation, tuning). ``kernels`` is the device code.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class TritonGumbelPlugin:
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
     ) -> TritonGumbelSampler | TritonPagedKVPlanner | TritonLogitsProcessor:
-        """Build what serves an operation on one device: the sampler draws and verifies."""
+        """Build the object of an operation on a device: the sampler draws and verifies."""
         if operation == "plan_paged_kv":
             from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # imports torch and triton
 

@@ -1,47 +1,33 @@
-"""The calls: sampling, drafts, and their verification. They wait for nothing.
-
-What calls have in common is made once and kept in a :class:`.launches.call.Call`. Which one a call takes depends on the
-types, strides and alignment of its tensors and on which parameters there are. Values and addresses are read at each
-call, so that tensors may change in place or give way to others, and nothing of a call outlives it.
-"""
+"""The sampler: draws of tokens and of drafts, and verification. A call waits for nothing."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel import configurations
-from tokendraw_triton_gumbel.configurations import Configuration
-from tokendraw_triton_gumbel.device import LaunchDevice
-from tokendraw_triton_gumbel.empty_batches import nothing_drawn, nothing_verified
-from tokendraw_triton_gumbel.kernels.shared import row_params
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.geometry import Geometry
-from tokendraw_triton_gumbel.launches.parameters import ParamsKind
-from tokendraw_triton_gumbel.launches.variant import (
-    LOGITS,
-    Rows,
-    Target,
-    Variant,
-    VerifyVariant,
-    layout_of,
+from tokendraw_triton_gumbel.dispatch.call_cache import CallCache, logits_key
+from tokendraw_triton_gumbel.dispatch.draft_inputs import draft_inputs
+from tokendraw_triton_gumbel.dispatch.empty_outputs import empty_sampler_output, empty_verify_output
+from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.params_layout import (
+    contiguous_params,
+    param_tensors,
+    params_layout,
+    rows_are_contiguous,
 )
-from tokendraw_triton_gumbel.run import Run
-from tokendraw_triton_gumbel.verification import one_behind_the_other, readable_alike
+from tokendraw_triton_gumbel.host.row_layout import row_layout, with_unit_stride
+from tokendraw_triton_gumbel.host.variant import Target, VerifyVariant
+from tokendraw_triton_gumbel.kernels.shared import row_params
 
 if TYPE_CHECKING:
-    from tokendraw_triton_gumbel.sharding import ShardSampler
+    from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 
-_MOST_CALLS, _MOST_SIZES = 256, 2048
-"""Most kinds of calls that are remembered, and most sizes of all of them."""
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 _DRAFT: int = row_params.DRAFT.value
 
 
@@ -49,15 +35,12 @@ class TritonGumbelSampler:
     """Triton kernels for NVIDIA and AMD. Made by ``tokendraw.load_sampler("triton-gumbel")``."""
 
     def __init__(self, device: torch.device, need: Need) -> None:
-        self._mode = need.logprobs_mode
-        self._ranked = need.logprob_ranks
-        self._calls: dict[object, Call] = {}
-        self._prepared: dict[object, tuple[Call, Geometry]] = {}
-        here = LaunchDevice.of(device)
-        self._current_device, self._arguments = here.current, here.arguments
-        self._is_interpreted = here.is_interpreted
-        self._target = Target(here.family, here.processors, need.gumbel_dtype == "fp64")
-        self._sharded = functools.cache(lambda: _shard_sampler(here, self._target, need))
+        self._device = launch_device = LaunchDevice.of(device)
+        self._current_index, self._converter = launch_device.current_index, launch_device.converter
+        self._need = need
+        self._target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
+        self._cache = CallCache(need.logprobs_mode, wants_ranks=need.logprob_ranks)
+        self._shard_sampler = functools.cache(self._make_shard_sampler)
 
     def sample(
         self,
@@ -69,7 +52,7 @@ class TritonGumbelSampler:
     ) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
         if shard is not None:
-            return self._sharded().sample(logits, metadata, shard)
+            return self._shard_sampler().sample(logits, metadata, shard)
         return self._draw(logits, metadata, _DRAFT if draft else 0)
 
     def verify(
@@ -90,151 +73,87 @@ class TritonGumbelSampler:
         return self._verify(target_logits, drafts, metadata, is_coupled=is_coupled)
 
     def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
-        if logits.get_device() != self._current_device():
+        if logits.get_device() != self._current_index():
             with torch.cuda.device(logits.device):
                 return self._draw(logits, m, flags)
-        rows, params = logits.shape[0], parameters.tensors_of(m)
+        rows, params = logits.shape[0], param_tensors(m)
         size = (rows, 0, 0, 0)
-        asked, placed = parameters.kind_of(m), parameters.are_placed_densely(m)
-        prepared = self._prepared.get((size, None, _kind(logits), asked, placed))
-        if prepared is None:
+        cached = self._cache.by_size.get(
+            (size, None, logits_key(logits), params_layout(m), rows_are_contiguous(m))
+        )
+        if cached is None:
             if not rows:
-                return nothing_drawn(logits, m, ranked=self._ranked)
-            logits = one_behind_the_other(logits)
-            if not (asked.dense and placed):
-                params = parameters.readable(params)
-                asked = parameters.kind_by(m.facts, params)
-            prepared = self._prepare(size, None, logits, m.facts, asked)
-        call, geometry = prepared
-        run = Run(call, geometry, logits, params, self._arguments, flags)
-        token_ids, valid = call.whole.new_empty(rows), call.truth.new_empty(rows)
+                return empty_sampler_output(logits, m, wants_ranks=self._need.logprob_ranks)
+            logits = with_unit_stride(logits)
+            params, layout = contiguous_params(m)
+            cached = self._cache.add(self._target, size, None, logits, m.facts, layout)
+        call, geometry = cached
+        context = LaunchContext(call, geometry, logits, params, self._converter, flags)
+        token_ids, valid = call.int64_proto.new_empty(rows), call.bool_proto.new_empty(rows)
         if call.logprobs is None:
-            run.launch(call.draw.steps(run.operands, (*run.given((token_ids, valid)), None, None)))
+            out = context.convert((token_ids, valid, None, None))
+            context.launch(call.draw.steps(context.arguments, out))
             return SamplerOutput(token_ids, valid)
-        floors, log_kept = call.real.new_empty(rows), call.real.new_empty(rows)
-        ranks, best = call.room_for_logprobs(rows)
-        own = best if best is not None and call.describes_drawn else (None, None)
-        out, shown = run.given((token_ids, valid, floors, log_kept)), run.given((ranks, *own))
-        run.launch(call.draw.steps(run.operands, out, shown=shown))
-        logprobs = run.describe(m, (token_ids, floors, log_kept), ranks, best)
+        thresholds, log_kept = call.float32_proto.new_empty(rows), call.float32_proto.new_empty(rows)
+        ranks, best = call.logprobs_out(rows)
+        drawn_best = best if best is not None and call.draws_logprobs else (None, None)
+        out = context.convert((token_ids, valid, thresholds, log_kept))
+        logprobs_out = context.convert((ranks, *drawn_best))
+        context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
+        logprobs = context.logprobs(m, (token_ids, thresholds, log_kept), ranks, best)
         return SamplerOutput(token_ids, valid, logprobs, log_kept)
 
     def _verify(
         self, target: Tensor, drafts: Drafts, m: SamplingMetadata, *, is_coupled: bool
     ) -> VerifyOutput:
-        if target.get_device() != self._current_device():
+        if target.get_device() != self._current_index():
             with torch.cuda.device(target.device):
                 return self._verify(target, drafts, m, is_coupled=is_coupled)
         requests, width, rows = drafts.num_requests, drafts.max_drafts, target.shape[0]
         if not requests:
-            return nothing_verified(target, drafts, m, ranked=self._ranked)
-        target, q, known = readable_alike(target, drafts, is_coupled=is_coupled or not width)
+            return empty_verify_output(target, drafts, m, wants_ranks=self._need.logprob_ranks)
+        target, q, draft_kind = draft_inputs(target, drafts, is_coupled=is_coupled or not width)
         ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
-        drafted = 0 if q is None else min(len(q), rows - requests)
-        size, params = (rows, requests, drafted, width), parameters.tensors_of(m)
-        read = None if q is None else layout_of(q)
-        chain = VerifyVariant.of(known, width, ids.dim(), read, ids.dtype, offsets.dtype)
-        asked, placed = parameters.kind_of(m), parameters.are_placed_densely(m)
-        prepared = self._prepared.get((size, chain, _kind(target), asked, placed))
-        if prepared is None:
-            if not (asked.dense and placed):
-                params = parameters.readable(params)
-                asked = parameters.kind_by(m.facts, params)
-            prepared = self._prepare(size, chain, target, m.facts, asked)
-        call, geometry = prepared
+        draft_rows = 0 if q is None else min(len(q), rows - requests)
+        size, params = (rows, requests, draft_rows, width), param_tensors(m)
+        q_layout = None if q is None else row_layout(q)
+        variant = VerifyVariant.of(draft_kind, width, ids.dim(), q_layout, ids.dtype, offsets.dtype)
+        cached = self._cache.by_size.get(
+            (size, variant, logits_key(target), params_layout(m), rows_are_contiguous(m))
+        )
+        if cached is None:
+            params, layout = contiguous_params(m)
+            cached = self._cache.add(self._target, size, variant, target, m.facts, layout)
+        call, geometry = cached
         verify = call.verify
-        assert verify is not None  # that is what was asked for
-        run = Run(call, geometry, target, params, self._arguments)
-        token_ids, valid = call.whole.new_empty(requests, width + 1), call.truth.new_empty(requests)
-        num_accepted = call.whole.new_empty(requests, dtype=torch.int32)
-        shown = None if call.logprobs is None else call.whole.new_zeros(rows)
-        ranks, best = call.room_for_logprobs(rows)
-        its_q, its_ids, its_offsets, its_ranks = run.given((q, ids, offsets, ranks))
-        run.launch(
+        assert verify is not None  # the variant is of a verification
+        context = LaunchContext(call, geometry, target, params, self._converter)
+        token_ids = call.int64_proto.new_empty(requests, width + 1)
+        num_accepted = call.int64_proto.new_empty(requests, dtype=torch.int32)
+        valid = call.bool_proto.new_empty(requests)
+        token_per_row = None if call.logprobs is None else call.int64_proto.new_zeros(rows)
+        ranks, best = call.logprobs_out(rows)
+        out = (token_ids, num_accepted, valid, token_ids if token_per_row is None else token_per_row)
+        q_in, ids_in, offsets_in, ranks_out = context.convert((q, ids, offsets, ranks))
+        context.launch(
             verify.steps(
-                run.operands,
-                run.given((token_ids, num_accepted, valid, token_ids if shown is None else shown)),
-                drafts=(its_q, None if q is None else q.stride(0)),
-                chain=(its_ids, ids.shape[-1], its_offsets),
-                ranks=its_ranks,
+                context.arguments,
+                context.convert(out),
+                drafts=(q_in, None if q is None else q.stride(0)),
+                chain=(ids_in, ids.shape[-1], offsets_in),
+                ranks=ranks_out,
             )
         )
-        if shown is None:
+        if token_per_row is None:
             return VerifyOutput(token_ids, num_accepted, valid)
-        floors, log_kept = (run.by_row(piece) for piece in verify.exactly[:2])
-        logprobs = run.describe(m, (shown, floors, log_kept), ranks, best)
+        thresholds, log_kept = (context.row_buffer(index) for index in verify.row_facts[:2])
+        logprobs = context.logprobs(m, (token_per_row, thresholds, log_kept), ranks, best)
         steps = offsets, num_accepted, width
         masses = log_kept_mass_by_step(log_kept, *steps)
         return VerifyOutput(token_ids, num_accepted, valid, logprobs_by_step(logprobs, *steps), masses)
 
-    def _prepare(
-        self,
-        size: tuple[int, int, int, int],
-        chain: VerifyVariant | None,
-        logits: Tensor,
-        facts: BatchFacts,
-        asked: ParamsKind,
-    ) -> tuple[Call, Geometry]:
-        """Return what calls like this one have in common, and what those of its size have, and remember both.
+    def _make_shard_sampler(self) -> ShardSampler:
+        # Few callers hold a shard of the vocabulary, so these modules are imported when one does.
+        from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 
-        :param size: the numbers of :class:`.launches.variant.Size`.
-        """
-        kind = chain, _kind(logits), asked, True
-        rows, _, drafted, _ = size
-        all_rows = rows + (drafted if chain is not None and chain.known == LOGITS else 0)
-        how = configurations.chosen(self._target.family, all_rows)
-        call = self._calls.get((how, *kind))
-        if call is None:
-            variant = self._variant(logits, facts, how, asked, chain)
-            call = Call(variant, self._target, self._mode, logits.device)
-            if not self._is_interpreted:
-                call.compile()
-            _remember(self._calls, (how, *kind), call, _MOST_CALLS)
-        prepared = (call, call.geometry(size))
-        _remember(self._prepared, (size, *kind), prepared, _MOST_SIZES)
-        return prepared
-
-    def _variant(
-        self,
-        logits: Tensor,
-        facts: BatchFacts,
-        how: Configuration,
-        asked: ParamsKind,
-        verify: VerifyVariant | None,
-    ) -> Variant:
-        read, vocab_size = Rows.of(layout_of(logits)), logits.shape[1]
-        beside = verify.q if verify is not None and verify.known == LOGITS else None
-        temperature, _, seed, *_ = asked.types
-        return Variant(
-            logits=read,
-            vocab_size=vocab_size,
-            filtered=asked.filtered,
-            num_best=facts.logprobs_width(vocab_size),
-            ranked=self._ranked,
-            raw=asked.max_logprobs is not None and self._mode == "raw_logprobs" and temperature is not None,
-            paired=read.paired and (beside is None or beside.paired),
-            how=how,
-            params=asked.types,
-            fresh=seed is None or not asked.all_seeded,
-            verify=verify,
-        )
-
-
-def _shard_sampler(here: LaunchDevice, target: Target, need: Need) -> ShardSampler:
-    """Make what serves ranks: few callers need it, so that its modules are imported here."""
-    from tokendraw_triton_gumbel.sharding import ShardSampler
-
-    return ShardSampler(here, target, need)
-
-
-def _kind(logits: Tensor) -> tuple[object, ...]:
-    """Return what of logits decides how they are read, beside the number of rows."""
-    vocab_size, address, device = logits.shape[1], logits.data_ptr() % 16, logits.get_device()
-    return vocab_size, logits.stride(), logits.dtype, address, device, configurations.forced_here()
-
-
-def _remember(memory: dict[_K, _V], key: _K, value: _V, most: int) -> None:
-    """Keep a value; where there are too many, drop them all, since those in use come back soon."""
-    if len(memory) >= most:
-        memory.clear()
-    memory[key] = value
+        return ShardSampler(self._device, self._target, self._need)

@@ -1,4 +1,4 @@
-"""States what is known of Triton by version: which releases are used, and why not the others."""
+"""The releases of Triton, by version: used, tested, or refused and why."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The launches of a call: kernels compiled once for each variant of a call, their arguments, grids and scratch."""
+"""Launches of the kernels of a room each: constants, scratch and arguments."""

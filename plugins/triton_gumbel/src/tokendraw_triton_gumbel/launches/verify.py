@@ -1,4 +1,4 @@
-"""The launches of a verification: those that draw its rows, a check of probabilities, and one over the requests."""
+"""The launches of a verification: the draw of the rows, a check of probabilities, and a launch over the requests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from tokendraw_triton_gumbel.host.geometry import ACCEPT_WARPS
+from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
+from tokendraw_triton_gumbel.host.scratch import PER_REQUEST, PER_ROW, Scratch
+from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, PROBS, Target, Variant, VerifyVariant
 from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES, SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
@@ -22,56 +26,51 @@ from tokendraw_triton_gumbel.kernels.shared.configs import AcceptConfig
 from tokendraw_triton_gumbel.kernels.verify.accept_drafts import accept_drafts
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE, check_probs
 from tokendraw_triton_gumbel.launches.draw import NO_DRAFTS, DrawLaunches
-from tokendraw_triton_gumbel.launches.geometry import ACCEPTING_WARPS
-from tokendraw_triton_gumbel.launches.launch import Launch, Operands, Step, group
-from tokendraw_triton_gumbel.launches.scratch import REQUESTS, ROWS, Scratch
-from tokendraw_triton_gumbel.launches.variant import COUPLED, LOGITS, PROBS, Target, Variant, VerifyVariant
 
-_ACCEPTING_REGISTERS = 128
-"""Most registers a thread of the launch over the requests, so that its programs fit. NVIDIA."""
-_REAL, _WHOLE = torch.float32, torch.int32
+_ACCEPT_REGISTERS = 128
+"""Limit of registers a thread of the launch over the requests, so that its programs fit. NVIDIA."""
+_CHECK_WARPS = 4
 
 
 class VerifyLaunches:
-    """The launches of a verification of one variant, and the scratch that they leave results in."""
+    """The launches of a verification of a variant, and the scratch of the results."""
 
     def __init__(
         self, variant: Variant, verify: VerifyVariant, draw: DrawLaunches, target: Target, scratch: Scratch
     ) -> None:
-        is_coupled, is_nvidia = verify.known == COUPLED, target.family == "cuda"
-        self.known, self._draw, self._padded = verify.known, draw, int(verify.padded)
-        self.tokens = scratch.reserve(torch.int64, 1, ROWS)
-        self.valid = scratch.reserve(torch.bool, 1, ROWS)
-        exactly = 4 if not is_coupled else 2 if variant.described else 0
-        self.exactly = [scratch.reserve(_REAL, 1, ROWS) for _ in range(exactly)]
+        real, whole, is_coupled = torch.float32, torch.int32, verify.draft_kind == COUPLED
+        self._draft_kind, self._draw, self._is_padded = verify.draft_kind, draw, int(verify.is_padded)
+        self._tokens = scratch.reserve(torch.int64, 1, PER_ROW)
+        self._valid = scratch.reserve(torch.bool, 1, PER_ROW)
+        num_facts = 4 if not is_coupled else 2 if variant.has_logprobs else 0
+        self.row_facts = [scratch.reserve(real, 1, PER_ROW) for _ in range(num_facts)]
         """Thresholds and kept masses of the rows, then maxima and masses."""
-        self.num_candidates = None
-        if variant.filtered and not is_coupled:
-            self.num_candidates = scratch.reserve(_WHOLE, 1, ROWS)
-        self.counters = None if is_coupled else scratch.reserve(_WHOLE, 1, ROWS)
-        self.weights = None if is_coupled else scratch.reserve(_REAL, 2 * draw.tiles, REQUESTS)
+        self._num_candidates = self._counters = self._weights = None
+        if not is_coupled:
+            if variant.has_filters:
+                self._num_candidates = scratch.reserve(whole, 1, PER_ROW)
+            self._counters = scratch.reserve(whole, 1, PER_ROW)
+            self._weights = scratch.reserve(real, 2 * draw.tiles, PER_REQUEST)
         config = AcceptConfig(
-            DRAFT_KIND=verify.known,
-            STEPS=verify.steps,
+            DRAFT_KIND=verify.draft_kind,
+            STEPS=verify.max_steps,
             FP64=draw.fp64,
-            TILES=draw.most_tiles,
+            TILES=draw.max_tiles,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             LARGE_CANDIDATES=LARGE_CANDIDATES,
-            HAS_FILTERS=variant.filtered,
-            WARPS=ACCEPTING_WARPS,
+            HAS_FILTERS=variant.has_filters,
+            WARPS=ACCEPT_WARPS,
             VECTOR=draw.vector,
-            IS_NVIDIA=is_nvidia,
+            IS_NVIDIA=target.is_nvidia,
         )
-        self.accept_drafts = Launch(
-            accept_drafts,
-            {"config": config},
-            {"num_warps": ACCEPTING_WARPS} | ({"maxnreg": _ACCEPTING_REGISTERS} if is_nvidia else {}),
+        self._accept_drafts = Launch(
+            accept_drafts, {"config": config}, target.options(ACCEPT_WARPS, _ACCEPT_REGISTERS)
         )
-        self.check_probs = Launch(check_probs, {"AT_ONCE": PROBS_AT_ONCE}, {"num_warps": 4})
+        self._check_probs = Launch(check_probs, {"AT_ONCE": PROBS_AT_ONCE}, {"num_warps": _CHECK_WARPS})
 
     def steps(
         self,
-        operands: Operands,
+        arguments: LaunchArguments,
         out: Sequence[Any],
         *,
         drafts: tuple[Any, int | None],
@@ -80,45 +79,49 @@ class VerifyLaunches:
     ) -> Iterator[Step]:
         """Yield the launches.
 
-        :param out: token ids, numbers of accepted drafts, valid; the tokens by row, written if the flags say SHOWN.
+        :param out: token ids, numbers of accepted drafts, valid; the tokens by row, written if the flags say so.
         :param drafts: logits or probabilities of drafts, and their row stride.
         :param chain: the ids of the drafts, how many (in a row, if padded), and the offsets of the requests.
-        :param ranks: to begin with, or None.
+        :param ranks: set to 0, or None.
         """
-        geometry, head, params, flags, pieces = operands
+        geometry, head, params, flags, scratch = arguments
         draw, size = self._draw, geometry.size
 
-        def piece(number: int | None) -> Any:
-            return None if number is None else pieces[number]
+        def buffer(index: int | None) -> Any:
+            return None if index is None else scratch[index]
 
-        tokens, valid, counters = pieces[self.tokens], pieces[self.valid], piece(self.counters)
-        floors, log_kept, tops, masses = [pieces[i] for i in self.exactly] + [None] * (4 - len(self.exactly))
-        facts = group(RowSummary, (tops, masses, piece(self.num_candidates)))
+        tokens, valid, counters = scratch[self._tokens], scratch[self._valid], buffer(self._counters)
+        row_facts = [scratch[i] for i in self.row_facts] + [None] * (4 - len(self.row_facts))
+        thresholds, log_kept, maxima, masses = row_facts
+        facts = group(RowSummary, (maxima, masses, buffer(self._num_candidates)))
         rows = group(DraftRows, (*drafts, chain[2]))
-        behind = rows if self.known == LOGITS else NO_DRAFTS
-        drawn = group(DrawResults, (tokens, valid, floors, log_kept))
+        drawn = group(DrawResults, (tokens, valid, thresholds, log_kept))
         yield from draw.steps(
-            operands, drawn, shown=(ranks, None, None), drafts=behind, facts=facts, counters=counters
+            arguments,
+            drawn,
+            logprobs_out=(ranks, None, None),
+            drafts=rows if self._draft_kind == LOGITS else NO_DRAFTS,
+            facts=facts,
+            counters=counters,
         )
-        if self.known == PROBS:
+        if self._draft_kind == PROBS:
             checked = (*drafts, draw.vocab_size, counters, size.requests)
-            yield self.check_probs, geometry.probs_grid, checked
-        judged = drawn if self.known != COUPLED else group(DrawResults, (tokens, valid, None, None))
-        lists = CandidateLists(None, *(pieces[draw.candidates][1:] if draw.filtered else ()))
+            yield self._check_probs, geometry.probs_grid, checked
+        judged = drawn if self._draft_kind != COUPLED else group(DrawResults, (tokens, valid, None, None))
         yield (
-            self.accept_drafts,
+            self._accept_drafts,
             geometry.request_grid,
             (
                 group(Logits, (*head, draw.vocab_size)),
                 rows,
-                group(DraftTokens, (*chain[:2], self._padded, draw.vocab_size - 1)),
-                geometry.numbers,
+                group(DraftTokens, (*chain[:2], self._is_padded, draw.vocab_size - 1)),
+                geometry.counts,
                 params,
                 flags,
                 judged,
                 facts,
-                lists,
-                group(ResidualScratch, (counters, piece(self.weights))),
+                CandidateLists(None, *(scratch[draw.candidates][1:] if draw.has_filters else ())),
+                group(ResidualScratch, (counters, buffer(self._weights))),
                 group(VerifyResults, out),
             ),
         )

@@ -1,0 +1,1 @@
+"""Dispatch of a batch: from its variant to a compiled call and a launch context."""

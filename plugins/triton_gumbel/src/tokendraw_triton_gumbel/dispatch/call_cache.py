@@ -1,0 +1,93 @@
+"""The compiled calls of a sampler, by variant, and their geometry, by batch size."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tokendraw import BatchFacts
+from tokendraw.plugin import LogprobsMode
+from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
+from tokendraw_triton_gumbel.host import tuning
+from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
+from tokendraw_triton_gumbel.host.geometry import Geometry
+from tokendraw_triton_gumbel.host.params_layout import ParamsLayout
+from tokendraw_triton_gumbel.host.row_layout import RowAccess, row_layout
+from tokendraw_triton_gumbel.host.tuning import Configuration
+from tokendraw_triton_gumbel.host.variant import LOGITS, Target, Variant, VerifyVariant
+
+_MAX_CALLS, _MAX_SIZES = 256, 2048
+"""Upper limits of cached variants, and of cached batch sizes of all variants."""
+CallKey = tuple[object, ...]
+
+
+def logits_key(logits: Tensor) -> tuple[object, ...]:
+    """Return the part of a cache key that depends on logits, without the number of rows."""
+    vocab_size, alignment, device = logits.shape[1], logits.data_ptr() % 16, logits.get_device()
+    return vocab_size, logits.stride(), logits.dtype, alignment, device, tuning.current_override()
+
+
+class CallCache:
+    """The compiled calls of a sampler.
+
+    Their keys are types, strides and alignment of the tensors of a batch and which parameters it has. Values and
+    addresses are no part of a key, so tensors may change in place or be replaced.
+    """
+
+    def __init__(self, mode: LogprobsMode, *, wants_ranks: bool) -> None:
+        self._mode, self._wants_ranks = mode, wants_ranks
+        self.by_variant: BoundedCache[CallKey, CompiledCall] = BoundedCache(_MAX_CALLS)
+        self.by_size: BoundedCache[CallKey, tuple[CompiledCall, Geometry]] = BoundedCache(_MAX_SIZES)
+        """By (numbers of ``CallSize``, ``VerifyVariant`` or None, ``logits_key``, ``ParamsLayout``, True)."""
+
+    def add(
+        self,
+        target: Target,
+        size: tuple[int, int, int, int],
+        verify: VerifyVariant | None,
+        logits: Tensor,
+        facts: BatchFacts,
+        layout: ParamsLayout,
+    ) -> tuple[CompiledCall, Geometry]:
+        """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size.
+
+        :param size: the numbers of :class:`.host.variant.CallSize`.
+        :param layout: of contiguous parameters.
+        """
+        key = verify, logits_key(logits), layout, True
+        rows, _, draft_rows, _ = size
+        if verify is not None and verify.draft_kind == LOGITS:
+            rows += draft_rows
+        configuration = tuning.configuration_for(target.family, rows)
+        call = self.by_variant.get((configuration, *key))
+        if call is None:
+            variant = self._variant(logits, facts, configuration, layout, verify)
+            call = CompiledCall(variant, target, self._mode, logits.device)
+            self.by_variant.add((configuration, *key), call)
+        return self.by_size.add((size, *key), (call, call.geometry(size)))
+
+    def _variant(
+        self,
+        logits: Tensor,
+        facts: BatchFacts,
+        configuration: Configuration,
+        layout: ParamsLayout,
+        verify: VerifyVariant | None,
+    ) -> Variant:
+        access, vocab_size = RowAccess.of(row_layout(logits)), logits.shape[1]
+        draft_access = verify.q if verify is not None and verify.draft_kind == LOGITS else None
+        temperature, _, seed, *_ = layout.dtypes
+        return Variant(
+            logits=access,
+            vocab_size=vocab_size,
+            has_filters=layout.has_filters,
+            num_best=facts.logprobs_width(vocab_size),
+            wants_ranks=self._wants_ranks,
+            has_raw_sums=layout.max_logprobs is not None
+            and self._mode == "raw_logprobs"
+            and temperature is not None,
+            is_paired=access.is_paired and (draft_access is None or draft_access.is_paired),
+            configuration=configuration,
+            param_dtypes=layout.dtypes,
+            has_fresh_seeds=seed is None or not layout.all_seeded,
+            verify=verify,
+        )

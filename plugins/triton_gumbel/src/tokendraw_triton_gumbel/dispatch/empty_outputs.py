@@ -1,0 +1,46 @@
+"""Outputs of batches without rows and of verifications without requests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendraw import Drafts, LogprobsTensors, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw.plugin import logprobs_by_step
+
+
+def empty_sampler_output(logits: Tensor, m: SamplingMetadata, *, wants_ranks: bool) -> SamplerOutput:
+    """Return the output of zero rows."""
+    logprobs = _empty_logprobs(logits, m, wants_ranks=wants_ranks)
+    return SamplerOutput(
+        logits.new_empty(0, dtype=torch.int64),
+        logits.new_empty(0, dtype=torch.bool),
+        logprobs,
+        None if logprobs is None else logits.new_empty(0, dtype=torch.float32),
+    )
+
+
+def empty_verify_output(
+    target: Tensor, drafts: Drafts, m: SamplingMetadata, *, wants_ranks: bool
+) -> VerifyOutput:
+    """Return the output of zero requests."""
+    width, logprobs = drafts.max_drafts, _empty_logprobs(target, m, wants_ranks=wants_ranks)
+    num_accepted = target.new_empty(0, dtype=torch.int32)
+    return VerifyOutput(
+        target.new_empty(0, width + 1, dtype=torch.int64),
+        num_accepted,
+        target.new_empty(0, dtype=torch.bool),
+        None if logprobs is None else logprobs_by_step(logprobs, drafts.cu_num_logits, num_accepted, width),
+        None if logprobs is None else target.new_empty(0, width + 1, dtype=torch.float32),
+    )
+
+
+def _empty_logprobs(logits: Tensor, m: SamplingMetadata, *, wants_ranks: bool) -> LogprobsTensors | None:
+    num_best = m.facts.logprobs_width(logits.shape[1])
+    if num_best is None:
+        return None
+    return LogprobsTensors(
+        logits.new_empty(0, 1 + num_best, dtype=torch.int64),
+        logits.new_empty(0, 1 + num_best, dtype=torch.float32),
+        logits.new_empty(0, dtype=torch.int64) if wants_ranks else None,
+    )

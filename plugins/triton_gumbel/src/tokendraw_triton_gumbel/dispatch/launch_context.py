@@ -1,0 +1,123 @@
+"""The context of a call: scratch, fresh seeds, arguments, and the stream of the launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from tokendraw import LogprobsTensors, SamplingMetadata
+from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
+from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
+from tokendraw_triton_gumbel.host.geometry import Geometry
+from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, current_stream, group
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors
+from tokendraw_triton_gumbel.host.tuning import SMALL_BATCH_ROWS
+from tokendraw_triton_gumbel.launches.topk_logprobs import topk_logprobs
+
+
+class LaunchContext:
+    """Scratch and arguments of a call. Only returned tensors outlive the call."""
+
+    __slots__ = (
+        *("_call", "_logits", "_memory", "_params", "_seed_stream", "_seeds", "_stream"),
+        *("arguments", "convert"),
+    )
+
+    def __init__(
+        self,
+        call: CompiledCall,
+        geometry: Geometry,
+        logits: Tensor,
+        params: ParamTensors,
+        converter: ArgumentConverter,
+        flags: int = 0,
+    ) -> None:
+        """Allocate scratch, and draw fresh seeds from torch's generator where a row may need one.
+
+        :param geometry: of the size of the call.
+        :param logits: [rows, V].
+        :param params: contiguous.
+        :param flags: bits beside those of the variant.
+        """
+        # Tensors whose addresses kernels are given have to live until they are launched.
+        self._seeds = call.int64_proto.new_empty(logits.shape[0]) if call.variant.has_fresh_seeds else None
+        self._seed_stream = None if self._seeds is None else _fill_seeds(self._seeds)
+        self._memory = call.uint8_proto.new_empty(geometry.scratch_offsets[-1])
+        self._call, self._logits, self._params = call, logits, params
+        self._stream = current_stream(call.device)
+        self.convert = converter.tensors
+        """Returns the arguments for tensors, and None for None."""
+        head = converter.tensor(logits), logits.stride(0)
+        row_params = converter.params(params, self._seeds)
+        scratch = converter.scratch(
+            call.scratch, self._memory, geometry.scratch_counts, geometry.scratch_offsets
+        )
+        self.arguments = group(LaunchArguments, (geometry, head, row_params, call.flags | flags, scratch))
+
+    def launch(self, steps: Iterable[Step]) -> None:
+        """Launch kernels in order; all but the first wait for fresh seeds."""
+        for launch, grid, arguments in steps:
+            launch(grid, arguments, self._stream)
+            if self._seed_stream is not None:
+                torch.cuda.current_stream(self._logits.device).wait_stream(self._seed_stream)
+                self._seed_stream = None
+
+    def logprobs(
+        self,
+        m: SamplingMetadata,
+        drawn: tuple[Tensor, Tensor, Tensor],
+        ranks: Tensor | None,
+        best: tuple[Tensor, Tensor] | None,
+    ) -> LogprobsTensors:
+        """Fill in the logprobs of the drawn tokens.
+
+        :param drawn: token ids [rows] int64; thresholds [rows] float32, where ``x >= threshold`` is kept;
+            log_kept_mass [rows].
+        :param ranks: what :meth:`.CompiledCall.logprobs_out` returned, like ``best``.
+        """
+        logprobs, draw = self._call.logprobs, self._call.draw
+        assert logprobs is not None  # a batch without logprobs has none to fill in
+        *converted, ranks_out, requested = self.convert((*drawn, ranks, self._params[-1]))
+        best_out = None if best is None or self._call.draws_logprobs else self.convert(best)
+        self.launch(logprobs.steps(self.arguments, requested, converted, ranks=ranks_out, best=best_out))
+        if best is None:
+            maxima = self.row_buffer(draw.maxima, draw.tiles)
+            sums = self.row_buffer(draw.sums if draw.raw_sums is None else draw.raw_sums, draw.tiles)
+            token_ids, thresholds, log_kept = drawn
+            best = topk_logprobs(
+                self._logits,
+                m,
+                token_ids,
+                maxima,
+                sums,
+                thresholds,
+                log_kept,
+                logprobs.mode,
+                logprobs.num_best,
+            )
+        return LogprobsTensors(*best, ranks)
+
+    def row_buffer(self, index: int, *shape: int) -> Tensor:
+        """Return the rows of the target, or of the logits, in a scratch buffer: [rows, ...]."""
+        geometry = self.arguments.geometry
+        rows, offset = geometry.size.rows, geometry.scratch_offsets[index]
+        return self._call.scratch.buffer(index, self._memory, offset, rows).view(rows, *shape)
+
+
+def _fill_seeds(seeds: Tensor) -> torch.cuda.Stream | None:
+    """Draw seeds [rows] int64 from torch's generator; return the side stream of a CUDA graph, or None.
+
+    In the graph of a small batch it is a branch, so that the first launch need not wait for it: faster up to 128 rows,
+    slower from 256 on. ``HISTORY.md`` of the plugin has the times.
+    """
+    is_branch = seeds.is_cuda and torch.version.hip is None and len(seeds) <= SMALL_BATCH_ROWS
+    if not (is_branch and torch.cuda.is_current_stream_capturing()):
+        seeds.random_(-(2**63), None)
+        return None
+    stream = torch.cuda.Stream(seeds.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(seeds.device))
+    with torch.cuda.stream(stream):
+        seeds.random_(-(2**63), None)
+    return stream

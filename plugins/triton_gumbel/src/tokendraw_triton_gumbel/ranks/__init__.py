@@ -1,0 +1,1 @@
+"""Sampling from the columns of a rank where several ranks hold the vocabulary."""
