@@ -1,4 +1,4 @@
-"""What is no batch is refused by name before any sampler is called: needed against found, then what to do."""
+"""Bad input is refused by name before any sampler runs: needed, found, mend."""
 
 import numpy as np
 import pytest

@@ -183,7 +183,7 @@ def test_the_model_s_own_logits_are_read_where_no_request_edits_them(monkeypatch
 
 def compilations(monkeypatch, tmp_path):
     """A function for how many kernels of tokendraw were compiled: on a GPU as vLLM's own monitor counts."""
-    from tokendraw.providers import warmup
+    from tokendraw.calls import warmup
 
     if ON_GPU:
         from triton import knobs

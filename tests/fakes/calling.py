@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,12 @@ import pytest
 import torch
 
 import tokendraw
-from fake_candidates import EVERYTHING, LAPTOP
+from fake_candidates import EVERYTHING
+from selections import loaded, selection_of
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
-from tokendraw.calls.calls import Calls
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
-from tokendraw.plugin import Capabilities, Host
-from tokendraw.providers.provider import Provider
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw.providers.sampler import Sampler
-from tokendraw.resolution import Choice, Resolution
 from tokendraw_native.sampler import NativeSampler
 
 
@@ -129,22 +126,19 @@ def pair(
 ) -> Sampler:
     """Pair a sampler ``acme`` of limited ``capabilities`` with ``native``; the default backend of each is native."""
     need = Need(logprobs_mode=mode, logprob_ranks=ranks)  # type: ignore[arg-type]
-    serving = Serving(
-        resolution=Resolution(
-            operation="sample",
-            host=LAPTOP,
-            need=need,
-            choice=Choice(),
-            chosen="acme",
-            companion="native",
-            decisions=(),
-        ),
-        chosen=BuiltProvider("acme", chosen or NativeSampler(CPU, need)),
-        companion=BuiltProvider("native", companion or NativeSampler(CPU, need)),
-        capabilities=capabilities,
-        companion_capabilities=companion_capabilities,
+    selection = selection_of(
+        loaded("acme", chosen or NativeSampler(CPU, need), capabilities, need=need),
+        loaded("native", companion or NativeSampler(CPU, need), companion_capabilities, need=need),
+        need=need,
     )
-    return Sampler(Session(CPU, need), serving)
+    return Sampler(Negotiator(CPU, need), selection)
+
+
+def _verifier_capabilities(capabilities: Capabilities) -> VerifyCapabilities:
+    """Convert the capabilities of a sampler into those of a verifier without modes and kinds of drafts."""
+    if isinstance(capabilities, VerifyCapabilities):
+        return capabilities
+    return VerifyCapabilities.of(capabilities)
 
 
 def drafting(
@@ -157,28 +151,17 @@ def drafting(
 ) -> Sampler:
     """Pair the verifiers of a sampler likewise; a companion without capabilities is left out."""
     native = NativeSampler(CPU, Need())
-    resolution = Resolution(
+    other = None
+    if companion_capabilities is not None:
+        capabilities_of_other = _verifier_capabilities(companion_capabilities)
+        other = loaded("native", companion or native, capabilities_of_other, operation="verify")
+    verification = selection_of(
+        loaded("acme", chosen or native, _verifier_capabilities(capabilities), operation="verify"),
+        other,
         operation="verify",
-        host=LAPTOP,
-        need=Need(),
-        choice=Choice(),
-        chosen="acme",
-        companion="native" if companion_capabilities else None,
-        decisions=(),
     )
-    sampling = Serving(
-        resolution=replace(resolution, operation="sample"),
-        chosen=BuiltProvider("acme", native),
-        capabilities=EVERYTHING,
-    )
-    verifying = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", chosen or native),
-        companion=BuiltProvider("native", companion or native) if companion_capabilities else None,
-        capabilities=capabilities,
-        companion_capabilities=companion_capabilities,
-    )
-    return Sampler(Session(CPU, Need(), debug=debug), sampling, verifying)
+    sampling = selection_of(loaded("acme", native, EVERYTHING))
+    return Sampler(Negotiator(CPU, Need(), debug=debug), sampling, verification)
 
 
 # Providers of any operation.
@@ -189,24 +172,12 @@ def provider_of(
 ) -> Any:
     """Build the provider of ``load(operation, "acme")`` around ``backend``, with an optional companion "beta"."""
     record = operations.get(operation)
-    resolution = Resolution(
+    selection = selection_of(
+        loaded("acme", backend, capabilities, operation=operation),
+        None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),
         operation=operation,
-        host=LAPTOP,
-        need=record.need(),
-        choice=Choice(),
-        chosen="acme",
-        companion=None if companion is None else "beta",
-        decisions=(),
     )
-    serving = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", backend),
-        companion=None if companion is None else BuiltProvider("beta", companion),
-        capabilities=capabilities,
-        companion_capabilities=companion_capabilities,
-    )
-    session = Session(CPU, record.need())
-    return Provider(session, record, Calls(session, record, serving))
+    return record.provider()(record, Negotiator(CPU, record.need()), selection)
 
 
 # Mistakes of callers.
@@ -214,18 +185,9 @@ def provider_of(
 
 def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recorded]:
     """Return a sampler ``acme`` and the recording backend."""
-    backend = Recorded(3)
-    resolution = Resolution(
-        operation="sample",
-        host=Host(),
-        need=need or Need(),
-        choice=Choice(),
-        chosen="acme",
-        companion=None,
-        decisions=(),
-    )
-    serving = Serving(resolution=resolution, chosen=BuiltProvider("acme", backend))
-    return Sampler(Session(CPU, resolution.need, **settings), serving), backend
+    backend, need = Recorded(3), need or Need()
+    selection = selection_of(loaded("acme", backend), need=need)
+    return Sampler(Negotiator(CPU, need, **settings), selection), backend
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:

@@ -363,7 +363,7 @@ RECORD = '''
 from dataclasses import dataclass
 from typing import Literal
 
-from tokendraw.plugin import Host, HostCapabilities, HostNeed, Operation
+from tokendraw.plugin import Host, HostCapabilities, HostNeed, Operation, Requirement
 
 Rounding = Literal["nearest", "down"]
 
@@ -385,8 +385,11 @@ def rounding(capabilities: ScaleCapabilities, host: Host, need: ScaleNeed) -> st
     return f"the request needs rounding {need.rounding}, found {', '.join(capabilities.roundings)}"
 
 
-def gaps(capabilities: ScaleCapabilities, need: ScaleNeed) -> tuple[str, ...]:
-    return () if capabilities.negative else ("negative factors",)
+NEGATIVE_FACTORS = Requirement(
+    kind="negative factors",
+    is_supported=lambda capabilities, need: capabilities.negative,
+    is_asked=lambda call, capabilities: call.factor < 0,
+)
 
 
 def prove(backend, capabilities, device, need):
@@ -408,7 +411,7 @@ OPERATION = Operation(
     need=ScaleNeed,
     methods=("scale",),
     checks=(rounding,),
-    gaps=gaps,
+    requirements=(NEGATIVE_FACTORS,),
     prove=prove,
     calls=calls,
 )
@@ -421,7 +424,7 @@ from functools import partial
 import torch
 
 from tokendraw import InvalidInputError
-from tokendraw.calls.call import Call
+from tokendraw.plugin import Call
 
 
 class Scale(Call):
@@ -437,9 +440,6 @@ class Scale(Call):
 
     def with_tensors(self, tensors):
         return type(self)(tensors["rows"], self.factor)
-
-    def lacking(self, capabilities, rows=None):
-        return "negative factors" if self.factor < 0 and not capabilities.negative else None
 
     def run(self, backend):
         return backend.scale(self.rows_given, self.factor)

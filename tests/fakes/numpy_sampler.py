@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from selections import loaded
 from tokendraw import SamplerOutput
-from tokendraw.calls.row_limits import unserved
-from tokendraw.operations.verify.capabilities import unsupported_drafts
+from tokendraw.calls.row_requirements import Rows
+from tokendraw.operations.verify.calls import Verify
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw_native import plugin
 from tokendraw_testing import Subject
@@ -108,7 +109,7 @@ class Modest:
 
     def __init__(self, operation, capabilities, need):
         assert capabilities.gumbel_dtypes == () or need.gumbel_dtype in capabilities.gumbel_dtypes
-        self.own, self.need = capabilities, need
+        self.operation, self.own, self.need = operation, capabilities, need
         self.inner = plugin.tokendraw_build(operation, torch.device("cpu"), need)
 
     def sample(self, logits, metadata, **draft):
@@ -117,8 +118,7 @@ class Modest:
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         self.check(target_logits, metadata)
-        lacking = unsupported_drafts(self.own, drafts, mode)
-        assert lacking is None, lacking
+        self.require(Verify(target_logits, drafts, metadata, mode=mode))
         if drafts.draft_logits is not None:
             name = str(drafts.draft_logits.dtype).removeprefix("torch.")
             assert name in self.own.dtypes, name
@@ -127,14 +127,20 @@ class Modest:
     def check(self, logits, metadata):
         """Assert that a batch holds promised features alone."""
         assert str(logits.dtype).removeprefix("torch.") in self.own.dtypes, logits.dtype
-        per_row = tuple((name, "per_row") for name, _ in self.own.filters)
-        lacking = unserved(replace(self.own, filters=per_row), metadata.facts, logits.shape[1])
-        assert lacking is None, lacking
+        self.require(Rows(metadata.facts, logits.shape[1]))
         for name, how in self.own.filters:
             column = metadata.per_row(name)
             assert how == "per_row" or column is None or len(column.unique()) <= 1, name
         if metadata.facts.max_logprobs is not None:
             assert self.need.logprobs_mode in self.own.logprobs_modes, self.need.logprobs_mode
+
+    def require(self, call):
+        """Assert that the capabilities cover a call, whose filters may differ by row."""
+        filters = tuple((name, "per_row") for name, _ in self.own.filters)
+        capabilities = replace(self.own, filters=filters)
+        backend = loaded("modest", None, capabilities, operation=self.operation, need=self.need)
+        reason = backend.reason_against(call)
+        assert reason is None, reason
 
     def kept(self, logits, metadata):
         """Drop logits behind the k-th, the later of equals, under the tie rule ``exact_k``."""

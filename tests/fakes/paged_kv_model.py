@@ -4,28 +4,20 @@ import numpy as np
 import torch
 
 from cuda_batches import NoWait
+from selections import loaded, selection_of
 from tokendraw import PagedKVPlan, paged_kv
-from tokendraw.calls.calls import Calls
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.operations.plan_paged_kv import OPERATION
-from tokendraw.plugin import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo
-from tokendraw.providers.provider import Provider
-from tokendraw.resolution import Candidate, Choice, State, decide
+from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
+from tokendraw.plugin import HostNeed
 
 SENTINEL = -77_777
 
 
 def planner_of(backend, device):
     """Return a planner as from ``tokendraw.load``, around a given object."""
-    session, name = Session(torch.device(device), HostNeed()), "planted"
-    offered = {"plan_paged_kv": HostCapabilities(device_types=None)}
-    info = PluginInfo(name=name, api_version=API_VERSION, priority=0, operations=offered)
-    candidate = Candidate(name=name, state=State.LOADED, info=info)
-    host = Host(device_type=session.device.type)
-    resolution = decide([candidate], host, session.need, Choice(sampler=name), operation=OPERATION.name)
-    serving = Serving(resolution=resolution, chosen=BuiltProvider(name, backend))
-    return Provider(session, OPERATION, Calls(session, OPERATION, serving))
+    selection = selection_of(loaded("planted", backend), operation="plan_paged_kv")
+    return PagedKVPlanner(OPERATION, Negotiator(torch.device(device), HostNeed()), selection)
 
 
 def ints(values, device):

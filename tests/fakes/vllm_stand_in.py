@@ -6,7 +6,6 @@ and of the edits a bias of one token, so that a test sees what the adapter leave
 """
 
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting
-from tokendraw.calls.routing import BuiltProvider
+from selections import substitute
 from tokendraw_triton_gumbel import plugin
 from tokendraw_vllm import _log, _replacement
 from triton_stand_ins import sampler_for
@@ -213,8 +212,7 @@ def draw_through_kernels(patch):
     def load_sampler(*, device, need):
         operations = plugin.tokendraw_describe().operations
         sampler = drafting(operations["verify"], backend, companion_capabilities=None)
-        chosen = BuiltProvider("triton-gumbel", backend)
-        sampler._calls._serving = replace(sampler._calls.serving, chosen=chosen)
+        substitute(sampler._dispatcher, backend, "triton-gumbel")
         return sampler
 
     patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")

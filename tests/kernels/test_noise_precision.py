@@ -1,7 +1,5 @@
 """Float64 noise reaches every draw of triton-gumbel: in Triton's interpreter, in the kernels of a warmup, on a GPU."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -11,8 +9,8 @@ import tokendraw
 import triton_on_a_cpu
 from calling import CPU, drafting
 from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
+from selections import substitute
 from tokendraw import Need
-from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import kernels
@@ -34,7 +32,7 @@ def test_a_warmup_compiles_the_kernels_of_the_noise_that_was_asked_for(kernels, 
     backend = TritonGumbelSampler(CPU, Need(gumbel_dtype=dtype))
     operations = plugin.tokendraw_describe().operations
     sampler = drafting(operations["verify"], backend, companion_capabilities=None)
-    sampler._calls._serving = replace(sampler._calls.serving, chosen=BuiltProvider("triton-gumbel", backend))
+    substitute(sampler._dispatcher, backend, "triton-gumbel")
     sampler.warmup(3000, dtypes=[torch.float32], batch_sizes=[2], max_drafts=2)
     compiled = {(name, named["config"].FP64) for name in DRAWING for _, _, named in kernels[name].calls}
     assert compiled == {(name, dtype == "fp64") for name in DRAWING}

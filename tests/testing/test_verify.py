@@ -122,7 +122,7 @@ def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_w
 
 
 def test_what_the_core_does_not_refuse_is_a_failure(monkeypatch):
-    monkeypatch.setattr("tokendraw.operations.verify.calls.unsupported_drafts", lambda *given: None)
+    monkeypatch.setattr("tokendraw.calls.selection.LoadedBackend.reason_against", lambda *given: None)
     found = one_line(verifier(capabilities=DENSE), "verify coupled")
     assert (found.status, found.detail) == (
         Status.FAILED,

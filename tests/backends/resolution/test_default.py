@@ -1,4 +1,4 @@
-"""The default choice: what is passed over, what is told of it, what is said when nothing is left."""
+"""The default choice: passed-over plugins, the warning, and the error with nothing left."""
 
 from dataclasses import replace
 

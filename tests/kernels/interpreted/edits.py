@@ -18,8 +18,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import edit_model  # noqa: E402
+from selections import loaded, selection_of  # noqa: E402
 from tokendraw import RequestSlots, SamplingParams  # noqa: E402
-from tokendraw.calls.routing import Serving  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
 from tokendraw.plugin import ProcessNeed  # noqa: E402
 from tokendraw_native.logits_processing import NativeProcessor  # noqa: E402
@@ -61,7 +61,7 @@ def warmup():
     plan = ProcessWarmup.of(
         40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
     )
-    (stage,) = plan.stages(Serving(resolution=None, chosen=None), CPU)  # which serves every call
+    (stage,) = plan.stages(selection_of(loaded("triton", processor), operation="process_logits"), CPU)
     for call in islice(chain.from_iterable(stage.groups), 0, None, 7):
         call.check(CPU, ProcessNeed())
         call.run(processor)

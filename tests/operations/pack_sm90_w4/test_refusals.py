@@ -23,7 +23,7 @@ class Untouched:
 @pytest.fixture
 def packer(monkeypatch):
     packer = tokendraw.load("pack_sm90_w4", "native", device="cpu")
-    monkeypatch.setattr(packer._calls.serving.chosen, "backend", Untouched())
+    monkeypatch.setattr(packer._dispatcher.selection.backend, "object", Untouched())
     return packer
 
 
