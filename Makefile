@@ -40,7 +40,7 @@ test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without 
 test-all: test  ## The whole suite, without a GPU: twenty minutes
 	$(call SUITE,$(PROCESSES)) -m "slow and not gpu" $(PYTEST)
 
-# Weekly, and after each change of the kit: it takes six minutes on two idle cores.
+# Weekly, and after each change of the kit: it takes three to six minutes on two cores.
 test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it, into docs/planted-bugs.md
 	$(NO_COPIES)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
