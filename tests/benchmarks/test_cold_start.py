@@ -1,4 +1,4 @@
-"""``benchmarks/cold_start.py``: a row for each thing that compiles, or one for processes that start together."""
+"""``benchmarks/cold_start.py``: a row per compiled step, or a single row for processes with a common start."""
 
 import re
 import subprocess

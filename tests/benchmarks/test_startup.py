@@ -1,4 +1,4 @@
-"""``benchmarks/startup.py``: a row for each thing that starts."""
+"""``benchmarks/startup.py``: a row per program."""
 
 import re
 import subprocess

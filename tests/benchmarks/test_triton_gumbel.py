@@ -1,4 +1,4 @@
-"""The commands of ``benchmarks/triton_gumbel`` on a CPU, small, and native against itself; and how they judge."""
+"""The commands of ``benchmarks/triton_gumbel`` on a CPU, small, with native twice; verdicts on planted bugs."""
 
 import contextlib
 import math
@@ -41,7 +41,7 @@ def test_a_sampler_agrees_with_itself_and_the_file_has_what_is_printed(call, tmp
 
 
 def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypatch):
-    """One row of the first batch draws another token than it should: by far, so that no rounding explains it."""
+    """A row of the first batch draws a wrong token, too far off for a rounding error."""
     native = tokendraw.load_sampler("native", device="cpu")
 
     class Wrong:
@@ -156,7 +156,7 @@ def test_what_a_sampler_cannot_verify_itself_ends_the_command(call, tmp_path, mo
 
 @pytest.mark.parametrize("is_stale", [True, False])
 def test_replays_are_compared_with_eager_calls_after_every_change(benchmarks, monkeypatch, is_stale):
-    """A graph is a call made again into the output of the first; a stale one leaves the tokens as they were."""
+    """A graph repeats a call into the first output; a stale graph leaves the tokens unchanged."""
     replays, native = benchmarks("replays"), tokendraw.load_sampler("native", device="cpu")
 
     def captured(call):

@@ -1,4 +1,4 @@
-"""``benchmarks/triton_gumbel profile``: a table of what Nsight Compute counted in ``profile-run``."""
+"""``benchmarks/triton_gumbel profile``: a table of Nsight Compute's counters in ``profile-run``."""
 
 import csv
 
@@ -15,7 +15,7 @@ STALLS = {"selected": 10, "not_selected": 10, "long_scoreboard": 40, "no_instruc
 
 
 def printed(path, *names):
-    """Write what the profiler prints of launches: its own lines, names and units of all columns, and the launches."""
+    """Write the profiler's output: log lines, names and units of columns, and launches."""
     columns = ["ID", "Kernel Name", *COUNTED, *(STALLED + stall for stall in STALLS)]
     figures = [*COUNTED.values(), *STALLS.values()]
     with path.open("w", encoding="utf-8", newline="") as file:

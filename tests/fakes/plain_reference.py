@@ -36,7 +36,7 @@ def prepared(logits, params):
 
 
 def near(y, threshold):
-    """Which tokens lie next to a threshold without being equal to it."""
+    """Return a mask of the tokens next to a threshold, without tokens equal to the threshold."""
     if threshold == -np.inf:
         return np.zeros(y.shape, bool)
     return (y != threshold) & (np.abs(y - threshold) <= EDGE * max(1.0, abs(threshold)))

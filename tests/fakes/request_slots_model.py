@@ -1,4 +1,4 @@
-"""A plain Python model of RequestSlots: what each request was given, and the tables that come of it."""
+"""A plain Python model of RequestSlots: the requests, and the resulting tables."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def sglang_at_hand() -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Take the stand-in out of the process, and what was imported with it."""
+    """Remove the stand-in and its importers from the process."""
     from tokendraw_sglang import _registration
 
     _registration._register_once.cache_clear()
@@ -94,7 +94,7 @@ def _publish(stack: contextlib.ExitStack) -> None:
 
 @contextlib.contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Run with this ``--sampling-backend``; what is overridden in it for good ends here."""
+    """Run with a ``--sampling-backend``, and drop permanent overrides of the backend afterwards."""
     from sglang.srt.runtime_context import get_exec
 
     with get_exec().kernel.override(sampling_backend=name):

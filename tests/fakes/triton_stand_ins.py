@@ -1,4 +1,4 @@
-"""Kernels of triton-gumbel that compile and launch nothing, and note what they would have."""
+"""Fake kernels of triton-gumbel with notes of compilations and launches."""
 
 import threading
 import time
@@ -40,14 +40,14 @@ SOURCES = {
 
 @cache
 def binder(kernel):
-    """Triton's own function for what a kernel is compiled for, by its arguments: on an H200."""
+    """Return Triton's function for the specialization of a kernel by arguments, on an H200."""
     return create_function_from_signature(
         kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32))
     )
 
 
 class Compiled:
-    """What Triton makes of a kernel. Notes its launches."""
+    """A compiled kernel. Notes launches."""
 
     function, packed_metadata = "the function", "its metadata"
 
@@ -56,7 +56,7 @@ class Compiled:
         self.direct_launches = []
 
     def run(self, *arguments):
-        """The launcher that Triton made, which is given the grid, stream, function, metadata and hooks in front."""
+        """Triton's launcher: grid, stream, function, metadata and hooks precede the arguments."""
         self.direct_launches.append(arguments[:9])
         self.launches.append((arguments[:3], arguments[9:]))
 
@@ -65,7 +65,7 @@ class Compiled:
 
 
 class Kernel:
-    """Stands for a kernel, and keeps what it compiled as Triton does: by its own key, and without a lock."""
+    """A fake kernel with a cache of compilations like Triton: by Triton's key, without a lock."""
 
     def __init__(self, original, seconds=0.0):
         self.original, self.seconds, self.__name__ = original, seconds, original.__name__

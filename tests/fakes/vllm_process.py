@@ -39,7 +39,7 @@ def write_model(folder: Path) -> None:
 
 
 class Engine:
-    """vLLM with that model."""
+    """vLLM with the small model."""
 
     def __init__(self, folder: Path) -> None:
         from vllm import LLM

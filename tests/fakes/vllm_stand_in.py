@@ -141,7 +141,7 @@ MODULES = {
 
 
 def forget() -> None:
-    """Take vLLM out of this process, and what was said of it."""
+    """Remove vLLM from the process, and forget written log lines."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
     _log._say.cache_clear()

@@ -1,4 +1,4 @@
-"""Eight threads that load triton-gumbel and draw at once, in a process whose Triton has compiled nothing yet.
+"""Load triton-gumbel and draw in eight threads at once, in a process with an empty Triton cache.
 
 Prints as JSON what was compiled how often, how long it took, and whether all threads drew the same.
 """

@@ -1,4 +1,4 @@
-"""A process that compiles one kernel as triton-gumbel does, and prints how often it really did: 1 or 0.
+"""Compile one kernel through triton-gumbel in a process, and print the number of compilations: 1 or 0.
 
 ``compiling_process.py FOLDER SECONDS``: the kernel takes so long where the folder does not hold it yet, as Triton's
 cache holds kernels. It begins when there is a file ``go``; locks are in ``locks``, which may be no folder.
@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.host.compilation import KernelSpec, compile_kernel
 
 
 class Kernel:
-    """A kernel without arguments, and what Triton makes of it."""
+    """A kernel without arguments, and its compiled form."""
 
     __name__, params = "a_kernel", ()
 

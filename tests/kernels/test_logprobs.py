@@ -116,7 +116,7 @@ def test_logprobs_of_logits_that_require_grad_do_not_and_ranks_are_left_out_wher
 
 @pytest.mark.slow
 def test_no_log_probability_and_no_kept_mass_exceeds_0():
-    """Rows with one kept token, with all mass on one token, and uniform rows, by kernels and by torch.topk."""
+    """Rows with a single kept token, with all mass on a token, and uniform rows, by kernels and by torch.topk."""
     judged, wrong = interpreted("bounds")
     assert wrong == []
     assert judged == 3 * 3 * 2 * 8 * 2

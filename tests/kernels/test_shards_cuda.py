@@ -39,7 +39,7 @@ def load(mode="raw_logprobs", **need):
 
 
 def on_one_and_on(size, sampler, logits, metadata, seed):
-    """Draw on one device, and on ``size`` ranks that divide its columns; return the output, and each rank's."""
+    """Draw on a single device, and on ``size`` ranks; return the output of the device, and of each rank."""
     bounds = list(pairwise(cuts(size, logits.shape[1], seed)))
     torch.manual_seed(seed)
     alone = sampler.sample(logits, metadata)
@@ -123,7 +123,7 @@ def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
 
 
 def alone_on_a_rank(family, dtype):
-    """Return the logits, metadata and shard of a group of one rank, whose calls a graph may capture."""
+    """Return the logits, metadata and shard of a capturable group with a single rank."""
     vocab_size = 20_011
     params = [replace(each, seed=row) for row, each in enumerate(params_of(ROWS, vocab_size, family, 1))]
     metadata = SamplingMetadata.from_params(params, device="cuda", positions=range(ROWS))

@@ -125,7 +125,7 @@ def test_a_verification_draws_large_sets_with_the_kernel_of_samples(compiled, ki
 
 
 def proven(need):
-    """Return a sampler after its proof draw, without a check of its result: no kernel runs."""
+    """Return a sampler after its proof draw, without a check of the result: no kernel runs."""
     backend = TritonGumbelSampler(CPU, need)
     with pytest.raises(PluginError, match="the proof draw needs"):
         prove(backend, OPERATIONS["sample"], CPU, need)

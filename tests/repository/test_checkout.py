@@ -1,4 +1,4 @@
-"""What is tested is this checkout: copies of it in the environment are told of by pytest, and mended by make."""
+"""The tests run this checkout: pytest refuses copies in the environment, and make replaces copies."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ ROOT = checkout.ROOT
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the native sampler, as ``pip install`` leaves one."""
+    """A copy of the native sampler, as after ``pip install``."""
     folder = tmp_path / "tokendraw_native"
     shutil.copytree(
         ROOT / "plugins/native/src/tokendraw_native", folder, ignore=shutil.ignore_patterns("__pycache__")
@@ -23,7 +23,7 @@ def copy(tmp_path):
 
 
 def pytest_with(folder):
-    """Collect a test in a process that finds the packages in ``folder`` first."""
+    """Collect a test in a process with ``folder`` first on the path."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
@@ -69,7 +69,7 @@ def test_a_copy_that_differs_is_refused_with_what_mends_it(copy):
 @pytest.mark.parametrize("target", ["demo", "test", "test-all", "bench"])
 @pytest.mark.parametrize("mended", [True, False])
 def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_path):
-    """The environment's programs are stand-ins that write down how they were called."""
+    """The environment's programs are stand-ins with a log of command lines."""
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     log = tmp_path / "log"

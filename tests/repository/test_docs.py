@@ -1,4 +1,4 @@
-"""docs/ is true: its commands print what it shows, its Python runs, and its tables are those of the results."""
+"""docs/ agrees with the code: output of commands, running Python, tables equal to the results."""
 
 import dataclasses
 import re
@@ -134,7 +134,7 @@ class TestThePageForEngineAuthors:
 
 
 def run_in(folder, line):
-    """Run a line of the guide for plugin authors in ``folder``: offline, and with what it installs kept there."""
+    """Run a line of the guide for plugin authors offline, with installations inside ``folder``."""
     words = shlex.split(line)
     site = folder / "site"
     variables = {"OMP_NUM_THREADS": "1"}
@@ -220,7 +220,7 @@ class TestThePageForPluginAuthors:
 
 class TestThePageOfNumbers:
     def test_every_file_of_results_stands_with_its_command(self):
-        """Those of two devices may share a line: they come from one script."""
+        """Results of two devices may share a line, since a single script makes both."""
         lines = [line for line in NUMBERS.splitlines() if line.startswith("|")]
         table = {
             name: line

@@ -1,4 +1,4 @@
-"""examples/: each is a distribution that installs, is found, says what it can do, and passes its own tests."""
+"""examples/ are distributions: installable, discovered, described, with passing tests."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "top_n_sigma"
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """A folder on which the example is installed, beside the plain environment."""
+    """A folder with the installed example, beside the plain environment."""
     folder = tmp_path_factory.mktemp("site")
     install(EXAMPLE, folder)
     return folder
@@ -94,7 +94,7 @@ def test_it_passes_the_conformance_kit(site, monkeypatch):
 
 @pytest.mark.slow
 def test_its_own_tests_pass(site):
-    """All but those of the kit, which run above."""
+    """The tests of the kit run above."""
     result = run_with(
         site,
         "pytest",
@@ -108,7 +108,7 @@ def test_its_own_tests_pass(site):
 
 
 def test_its_conformance_test_is_the_template_s(tmp_path):
-    """So what passes above is what its own suite runs."""
+    """The example's suite runs the kit as above."""
     assert call("new", "top-n-sigma", tmp_path / "new").exit_code == 0
     written = (tmp_path / "new" / "tests" / "test_conformance.py").read_text(encoding="utf-8")
     own = (EXAMPLE / "tests" / "test_conformance.py").read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def test_its_conformance_test_is_the_template_s(tmp_path):
 
 
 def test_its_sampler_is_the_template_s_but_for_the_filter(tmp_path):
-    """What is mended in one is mended in the other."""
+    """A fix of the template has to reach the example, and the other way round."""
     call("new", "top-n-sigma", tmp_path / "new")
     path = "src/top_n_sigma_tokendraw/sampler.py"
     written, own = (

@@ -1,4 +1,4 @@
-"""The public modules of lazy names: what each of them exports."""
+"""Exported names of the public modules."""
 
 import ast
 import importlib
@@ -88,7 +88,7 @@ def test_its_table_of_lazy_names_and_its_block_for_type_checkers_say_the_same(fa
 
 @pytest.mark.parametrize("face", [f for f in FACES if f not in DISTRIBUTIONS], ids=lambda face: face.__name__)
 def test_a_type_checker_reads_every_name_as_exported(face: ModuleType) -> None:
-    """A name imported ``as`` itself is exported; no other table says so."""
+    """A name imported ``as`` itself is exported; no second table repeats the names."""
     block = block_for_type_checkers(face)
     assert sorted(name for names in block.values() for name in names) == face.__all__
     source = Path(str(face.__file__)).read_text(encoding="utf-8")

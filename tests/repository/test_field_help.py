@@ -1,4 +1,4 @@
-"""``help()`` of a public class describes each of its fields: shapes, dtypes, units and what None means."""
+"""``help()`` of a public class describes each field: shapes, dtypes, units and the meaning of None."""
 
 import dataclasses
 import importlib
@@ -30,7 +30,7 @@ def is_ours(cls):
 
 
 def own_fields(cls):
-    """The public fields that a dataclass, a named tuple or a protocol declares itself."""
+    """Return the public fields declared by a dataclass, a named tuple or a protocol, without inherited fields."""
     is_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
     is_protocol = getattr(cls, "_is_protocol", False)
     if not ("__dataclass_fields__" in vars(cls) or is_tuple or is_protocol):
@@ -43,7 +43,7 @@ def own_fields(cls):
 
 
 def public_classes():
-    """Every class with fields of a public name, and the public classes that it inherits from."""
+    """Return the public classes with fields, bases included."""
     classes = {}
     for name in MODULES:
         module = importlib.import_module(name)

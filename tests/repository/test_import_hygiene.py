@@ -1,4 +1,4 @@
-"""What an import loads, each in an interpreter of its own; ``benchmarks/startup.py`` says how long it takes."""
+"""Modules loaded by an import, in a fresh interpreter; ``benchmarks/startup.py`` measures the time."""
 
 import json
 import os
@@ -11,7 +11,7 @@ HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "saf
 
 
 def python(code: str) -> str:
-    """What a fresh interpreter prints, without the developer's settings."""
+    """Return the output of a fresh interpreter without the developer's settings."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
@@ -76,7 +76,7 @@ print(json.dumps([before, after]))
 
 @pytest.mark.slow
 def test_draws_of_large_batches_load_no_symbolic_algebra() -> None:
-    """``torch.broadcast_shapes`` does, which takes half a second, and three where no bytecode is kept."""
+    """``torch.broadcast_shapes`` loads sympy: half a second, three without cached bytecode."""
     code = """
 import torch, tokendraw
 

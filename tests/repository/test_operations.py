@@ -1,4 +1,4 @@
-"""An operation is one folder and one line of the registry: the rest of the core does not know it by its name."""
+"""An operation is one folder and one line of the registry: the rest of the core does not know its name."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ FILES = {
 
 
 def of(operation: str) -> tuple[str, ...]:
-    """Folders that are about one operation."""
+    """Return the folders of an operation."""
     return (f"operations/{operation}/", f"testing/{operation}/")
 
 

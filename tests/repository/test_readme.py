@@ -1,4 +1,4 @@
-"""The README is true: its Python runs, and its commands print what it shows."""
+"""The README agrees with the code: running Python, and output of commands."""
 
 import re
 import shutil
@@ -46,21 +46,21 @@ def test_a_command_prints_what_it_shows(command):
 
 @pytest.fixture(scope="module")
 def drawn():
-    """What its ``tokendraw generate`` prints."""
+    """Output of the README's ``tokendraw generate``."""
     (command,) = [line for line in COMMANDS if line.startswith("tokendraw generate")]
     return pages.run(command)
 
 
 @pytest.mark.slow
 def test_generate_continues_its_prompt(drawn):
-    """Its words come from the documentation of the running Python, so the README's own hold for one version."""
+    """The words come from the documentation of the running Python, so the README's text holds for one version."""
     assert drawn.startswith("The import statement")
     assert len(drawn.split()) > 20
 
 
 @pytest.fixture
 def environment_of_make(tmp_path):
-    """A folder that make takes for the environment that it has set up: its programs are those of this test's."""
+    """A fake environment for make, with programs of the current environment."""
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     for name, command in {"python": "", "tokendraw": "-m tokendraw "}.items():
@@ -104,7 +104,7 @@ def test_make_test_runs_the_tests(environment_of_make):
 
 @pytest.mark.slow
 def test_what_it_installs_runs_its_python(tmp_path):
-    """Installed for real, without a network: into a folder that goes before the checkout on the path."""
+    """Install without a network into a folder before the checkout on the path."""
     for line in INSTALL:
         command = f"{line} --quiet --target {tmp_path} {' '.join(OFFLINE)}"
         subprocess.run(f"'{sys.executable}' -m {command}", shell=True, cwd=ROOT, check=True, timeout=240)

@@ -1,4 +1,4 @@
-"""The processor of logits that ``tokendraw new`` writes: its bits, the kit, and its own tests."""
+"""The logits processor written by ``tokendraw new``: bits, the kit, and the template's tests."""
 
 import importlib
 
@@ -18,7 +18,7 @@ MOST_TOKENS = 60
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Holds what ``new`` wrote, ``acme-tokendraw``, and ``site``, where that is installed."""
+    """A folder with the written project ``acme-tokendraw``, and its installation in ``site``."""
     folder = tmp_path_factory.mktemp("vendor")
     written = call("new", "acme", folder / "acme-tokendraw", "--operation", "process_logits")
     assert written.exit_code == 0

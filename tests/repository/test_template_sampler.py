@@ -1,4 +1,4 @@
-"""The sampler that ``tokendraw new`` writes: held against the float64 reference, and against native bit by bit."""
+"""The sampler written by ``tokendraw new``, compared with native token for token; the kit checks the rest."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_half_precision_logits_draw_as_their_float32_values_do(load, logits_dtyp
 
 
 def same_logprobs(left, right):
-    """Whether two outputs name the same tokens in the same order, with values that differ by rounding at most."""
+    """Require equal tokens in equal order, and values equal up to rounding."""
     assert left.token_ids.tolist() == right.token_ids.tolist()
     assert left.valid.tolist() == right.valid.tolist()
     assert left.logprobs.token_ids.tolist() == right.logprobs.token_ids.tolist()

@@ -1,4 +1,4 @@
-"""docs/vocab-parallel.md is true: its Python runs on two ranks, and its tables are what they say."""
+"""docs/vocab-parallel.md agrees with the code: its Python runs on two ranks, and its tables are computed."""
 
 import re
 
@@ -29,7 +29,7 @@ def test_its_python_draws_on_two_ranks_what_one_device_draws():
 
 
 def padded(vocab_size: int, ranks: int, *, grows: bool) -> int | None:
-    """Columns of each rank, as the two files say; None where they refuse."""
+    """Return the columns of a rank by the rules of vLLM and SGLang; None for refused sizes."""
     to = 64
     if -(-vocab_size // to) * to % ranks:
         to *= ranks if grows else 0

@@ -1,4 +1,4 @@
-"""docs/worked-draw.md is true: every number of it follows from Philox's known answers, and native draws its tokens."""
+"""docs/worked-draw.md agrees with the code: numbers from Philox's known answers, and tokens of native."""
 
 import math
 import re
@@ -148,7 +148,7 @@ REQUESTS = [
 
 
 def drawn(position, gumbel_dtype="fp32", **fields):
-    """The token that native draws."""
+    """Draw a token by native."""
     sampler = tokendraw.load_sampler("native", device="cpu", need=tokendraw.Need(gumbel_dtype=gumbel_dtype))
     params = SamplingParams(**{"temperature": TEMPERATURE, "seed": SEED, **fields})
     metadata = SamplingMetadata.from_params([params], positions=[position])
@@ -227,7 +227,7 @@ def test_native_draws_the_token():
 
 @pytest.mark.parametrize(("words", "fields", "position"), REQUESTS, ids=str)
 def test_no_draw_is_a_near_tie(words, fields, position):
-    """An implementation with other rounding draws the same."""
+    """An implementation with different rounding draws the same tokens."""
     fields = {"temperature": TEMPERATURE, "seed": SEED, **fields}
     dtype = fields.pop("gumbel_dtype", "fp32")
     if fields["temperature"] == 0:

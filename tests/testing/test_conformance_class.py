@@ -1,4 +1,4 @@
-"""The conformance kit as a class of pytest tests: what its subclasses may do, and what their authors read."""
+"""The conformance kit as a class of pytest tests: overriding, fixtures, and failure output."""
 
 import re
 import textwrap
@@ -50,7 +50,7 @@ def a_subject(sampler, **promises):
 
 
 def overriding(mark="", name="test_top_k"):
-    """Define a subclass that overrides a standard test, with this mark."""
+    """Define a subclass with a marked override of a standard test."""
     source = f"class TestAcme(SamplerConformance):\n    {mark}\n    def {name}(self, subject): ..."
     exec(source, {"pytest": pytest, "SamplerConformance": SamplerConformance})
 

@@ -1,4 +1,4 @@
-"""What the kit expects of a row: by groups of ties, for both tie rules, and with its doubts."""
+"""The kit's expected distribution of a row: groups of ties, both tie rules, uncertain rows."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def test_with_ties_by_value_it_is_the_reference(family):
 
 
 def brute_force(probabilities, top_k, top_p):
-    """Of exactly k: how many of each value stay, counting tokens down one by one."""
+    """Return the kept values under ``exact_k``, by counting tokens down from the largest."""
     values = sorted(probabilities, reverse=True)
     if top_k:
         values = values[:top_k]

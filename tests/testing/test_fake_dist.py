@@ -1,4 +1,4 @@
-"""``tokendraw_testing.fake_dist``: what it writes is what an installer leaves, and what it refuses."""
+"""``tokendraw_testing.fake_dist`` writes the files of an installer and refuses wrong arguments."""
 
 import subprocess
 import sys

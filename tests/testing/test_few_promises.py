@@ -1,4 +1,4 @@
-"""The kit asks for what is advertised and no more: samplers that promise little are green in every line."""
+"""The kit asks for advertised capabilities alone: samplers with few capabilities are green in every line."""
 
 from dataclasses import replace
 

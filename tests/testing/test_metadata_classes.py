@@ -1,4 +1,4 @@
-"""The kit's line about metadata of a plugin's own class: it can be imported, stays, and is harmless where it is off."""
+"""The kit's line about a plugin's metadata class: importable, preserved, and without effect while off."""
 
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ class OwnMetadata(SamplingMetadata):
 
 
 class OffIsNotOff(SamplerMutant):
-    """A parameter that is off changes what is drawn."""
+    """A disabled parameter changes the draw."""
 
     def change(self, logits, metadata):
         core = {name: getattr(metadata, name) for name in SamplingMetadata.__dataclass_fields__}
@@ -35,7 +35,7 @@ class Core(SamplerMutant):
 
 
 def line(sampler, *names):
-    """The line of a report about the classes that are declared by these names."""
+    """Return the kit's line about the declared class names."""
     capabilities = replace(NATIVE, metadata_classes=names)
     (result,) = sampler_mutant(sampler, capabilities=capabilities).look("metadata classes")
     return result

@@ -1,6 +1,6 @@
-"""The kit on mutants, which are native with one planted bug each: the lines that have to see it turn red.
+"""The kit on mutants, native with one planted bug each: the lines of a mutant turn red.
 
-All of them run in ``make test-mutants``; here, one of each family of corners and all of those that are quick.
+``make test-mutants`` runs all mutants; this module runs the quick mutants, and one of each family of corners.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The kit sees which precision of noise drew: in every draw, at both levels, and in the acceptance of drafts."""
+"""The kit sees the noise precision of every draw, at both levels, and of the acceptance of drafts."""
 
 from dataclasses import replace
 

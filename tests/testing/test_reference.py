@@ -1,4 +1,4 @@
-"""The float64 reference gives what sets of values give, alone and for many rows at once."""
+"""The float64 reference equals a model by sets of values, for a row alone and for many rows at once."""
 
 import itertools
 
@@ -26,7 +26,7 @@ REQUESTS = [
 
 
 def steps(rng, size):
-    """Values on both sides of what rounding decides, at the ends of float32, and merged by the temperature."""
+    """Draw values on both sides of rounding, at the ends of float32, and merged by the temperature."""
     few = np.array([0, -1e-7, -1e-6, -2e-6, -1, -1 - 1e-6, 3e38, -3e38, 1e-45], np.float32)
     return rng.choice(few, size)
 

@@ -1,4 +1,4 @@
-"""The kit on correct samplers: every line is green, and what a sampler does not advertise is refused in words."""
+"""The kit on correct samplers: every line is green, and every unadvertised capability is refused in words."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_the_lines_of_a_device_are_green_without_a_bug():
 
 @pytest.mark.slow
 def test_a_sampler_in_float64_numpy_is_green_in_every_line():
-    """It stays so at other seeds: a false alarm comes once in a million runs."""
+    """Other seeds give the same result: a false alarm has a probability of 1e-6."""
     under_test = numpy_sampler.subject()
     under_test.effort = FEW_ROWS
     assert run(under_test).failed == ()

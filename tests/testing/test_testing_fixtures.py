@@ -1,4 +1,4 @@
-"""The fixtures that the conformance kit gives to the authors of plugins."""
+"""The conformance kit's fixtures for authors of plugins."""
 
 import importlib
 import textwrap
@@ -16,7 +16,7 @@ INF = float("inf")
 
 @pytest.fixture
 def outcome(pytester):
-    """``outcome(source)``: what pytest says of a test module that uses the fixtures."""
+    """``outcome(source)`` runs pytest on a test module with the fixtures."""
 
     def run(source):
         pytester.makepyfile('pytest_plugins = ["tokendraw_testing.fixtures"]\n' + textwrap.dedent(source))

@@ -1,4 +1,4 @@
-"""A third operation is checked by the kit once it has a folder of properties; nothing else is told of it."""
+"""The kit checks a third operation by its folder of properties alone."""
 
 from pathlib import Path
 

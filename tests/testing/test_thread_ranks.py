@@ -1,4 +1,4 @@
-"""Ranks that are threads: what their collectives return, that they go on in rank order, and how they part."""
+"""Ranks as threads: results of collectives, execution in rank order, and errors of diverging ranks."""
 
 import time
 

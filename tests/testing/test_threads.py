@@ -1,4 +1,4 @@
-"""The lines of the kit that compute with several threads: races turn them red, and the numbers of threads come back."""
+"""The kit's lines with several threads: races turn a line red, and the number of threads is restored."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ def test_native_is_green(name):
 
 
 def test_a_race_is_what_no_other_line_sees():
-    """So the kit needs the line: every other one computes with one thread."""
+    """The remaining lines compute with a single thread."""
     names = [prop.name for prop in properties("sample") if prop.name not in LINES]
     few = ONE_SCRATCH.subject(
         effort=replace(Effort.tiny(), fewer=32, draws=16, tiled_draws=12, most_draws=12)
@@ -126,7 +126,7 @@ def test_the_tests_of_pytest_put_the_number_of_threads_back(two_threads):
 
 
 def counts_around(under_test, name):
-    """The number of threads before the line of this name, its status, and the number behind it: runs in a worker."""
+    """Return the number of threads before a line, its status, and the number afterwards; runs in a worker."""
     before = torch.get_num_threads()
     return before, str(one_line(under_test, name).status), torch.get_num_threads()
 

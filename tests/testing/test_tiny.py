@@ -60,7 +60,7 @@ def test_a_bug_that_takes_more_draws_is_seen_where_this_says(bug):
 
 @pytest.mark.slow
 def test_correct_samplers_stay_green():
-    """As in 100 runs of each, with other seeds."""
+    """A run of 100 other seeds per sampler was green too."""
     assert run(tiny(sampler_mutant(SamplerMutant), seed=1)).failed == ()
     under_test = numpy_sampler.subject(seed=2)
     under_test.effort = Effort.tiny()

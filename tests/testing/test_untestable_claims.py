@@ -1,4 +1,4 @@
-"""What the kit cannot test is not run, with the reason; what it can test without seeds is tested."""
+"""Lines without anything to test are not run, with a reason; claims are tested without seeds where possible."""
 
 from dataclasses import replace
 
@@ -231,7 +231,7 @@ def test_the_order_of_the_best_is_seen_without_raw_logprobs(mode):
 
 
 class StrictMinP(SamplerMutant):
-    """min-p keeps one of the tokens that tie with the last."""
+    """min-p keeps a single token among ties with the last."""
 
     def sample(self, logits, metadata):
         p = metadata.per_row("min_p")

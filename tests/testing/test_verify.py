@@ -1,4 +1,4 @@
-"""The kit on verifiers with one bug each: the line that one would expect turns red, and none does on honest ones."""
+"""The kit's lines on verifiers with one planted bug each, and on correct verifiers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The crossed lines of verify on verifiers that go wrong in one corner alone, and the designs that show it."""
+"""The crossed lines of verify: random cases, and the designs of rows, drafts and seeds."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The checks of test_verify_distribution see planted bugs, in a fifth of its trials."""
+"""The checks of tests/operations/verify/test_distribution.py see planted bugs, in a fifth of the trials."""
 
 import numpy as np
 import pytest

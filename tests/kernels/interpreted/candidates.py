@@ -54,7 +54,7 @@ def granules_of(size, vector):
 
 
 def rows(rng, size):
-    """Logits by name, and a bound for them: hits that stand alone, in runs and in full eights, none, and all."""
+    """Yield named logits with a bound: isolated hits, runs, full vectors of eight, no hit, and all."""
     gaussian = rng.standard_normal(size).astype(np.float32)
     ids = np.arange(size)
     yield "some", gaussian, np.sort(gaussian)[-min(size, 60)]
@@ -118,7 +118,7 @@ def candidates():
 
 
 def bounds():
-    """Whether ``k`` maxima reach a bound, not many more do, and there is none where there cannot be."""
+    """Require about ``k`` maxima above a bound, and no bound for too few maxima."""
     rng, wrong, judged = np.random.default_rng(4), [], 0
     for count, tiles in ((1, 256), (50, 256), (149, 256), (256, 256), (2000, 2048)):
         families = {

@@ -90,19 +90,19 @@ def draws():
 
 
 def search():
-    """Half of the rows where no pass may follow the first, so that one program searches for what it left open."""
+    """Draw half of the rows with a single pass, so that one program searches the open bracket."""
     finish_pass.ROUNDS = tl.constexpr(1)
     return wide(torch.float32, halves=(0,))
 
 
 def few():
-    """Likewise where the logits that are left in a bracket are few for the program that looks for them at once."""
+    """Draw likewise with few logits left in the bracket of the searching program."""
     bracket_threshold.MIN_PASSES = tl.constexpr(0)
     return wide(torch.float32, halves=(0,))
 
 
 def edge():
-    """Rows whose token is the last that is kept, which no bracket decides: nobody may search such a row alone."""
+    """Draw the last kept token of a row: no program may search the row alone."""
     rng = np.random.default_rng(4)
     size, drawn = 40_000, 3000
     native = tokendraw.load_sampler("native", device="cpu")
@@ -127,7 +127,7 @@ def edge():
 
 
 def hundred():
-    """Rows of which top-p alone keeps a hundred tokens: few enough for candidates."""
+    """Draw rows with a hundred tokens kept by top-p: few enough for candidates."""
     native = tokendraw.load_sampler("native", device="cpu")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     judged, wrong, passes = 0, [], []
@@ -145,7 +145,7 @@ def hundred():
 
 
 def guesses():
-    """Whether the pivots of first passes enclose the thresholds of nuclei, each seen best in a way of its own."""
+    """Require thresholds of nuclei of several widths between the pivots of the first pass."""
     rng = np.random.default_rng(5)
     shape, missed, write_pivots = (4, 151_936), [], first_pivots.write_pivots
     kinds = {
@@ -176,12 +176,12 @@ def guesses():
 
 
 def wide32():
-    """The other half in float32."""
+    """Draw the odd half of the rows in float32."""
     return wide(torch.float32, halves=(1,))
 
 
 def wide(dtype=torch.bfloat16, halves=(0, 1)):
-    """Rows that keep more tokens than fit a program's registers: every kind of threshold, with ties.
+    """Draw rows with more kept tokens than a program's registers hold: every kind of threshold, with ties.
 
     :param halves: which requests: of each family the even ones, the odd ones, or all, the next family the others.
     """
@@ -256,7 +256,7 @@ def wide(dtype=torch.bfloat16, halves=(0, 1)):
 
 
 def words():
-    """Rows of bfloat16 that are read two at a time, and the same rows one by one: what lies behind them is NaN."""
+    """Draw rows of bfloat16 read in pairs and element by element, with NaN behind each row."""
     rng = np.random.default_rng(6)
     size, found, paired = 9193, [], []  # an odd number, and more than a program reads at once
     row = torch.from_numpy(rng.normal(-10, 1.5, size)).to(torch.bfloat16)
@@ -281,7 +281,7 @@ def words():
 
 
 def lonely():
-    """Rows with NaN in a tile that holds nothing else above -inf: at the last id, and among logits of -inf."""
+    """Draw rows with NaN in a tile of -inf: at the last id, and in the middle."""
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     judged, wrong, requests = 0, [], REQUESTS[::11]
     for size, place in ((1025, 1024), (3000, 1500)):

@@ -56,7 +56,7 @@ def edits(seed):
 
 
 def warmup():
-    """Make every seventh call of a warmup, which are some of each form, and count them."""
+    """Make every seventh call of a warmup, and count the calls."""
     processor, found = TritonLogitsProcessor(CPU), 0
     plan = ProcessWarmup.of(
         40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
@@ -70,7 +70,7 @@ def warmup():
 
 
 def families():
-    """Edit by requests that ask for one list alone, beside native."""
+    """Edit by requests with a single list, and compare with native."""
     native, found = NativeProcessor(), {}
     for field, value in {
         "logit_bias": {3: 1.0},
@@ -100,7 +100,7 @@ def masks(tile):
 
 
 def twins():
-    """Compare a request without preemption, and with one at every step, with the plain model."""
+    """Compare a request with the plain model, without preemption and with a preemption at every step."""
     before, after = edit_model.rows_of_twins(TritonLogitsProcessor(CPU), CPU)
     needed = edit_model.expected(before).view(torch.int32)
     return [int((rows.view(torch.int32) != needed).sum()) for rows in after.unbind(1)]

@@ -69,7 +69,7 @@ def left_by_the_draw(logits, temperature):
 
 
 def described(logits, m, mode):
-    """What the kernel says, and what the native sampler does, of the same drawn tokens."""
+    """Return the logprobs of the kernel and of the native sampler for the same drawn tokens."""
     rows = logits.shape[0]
     request = RowParameters.of(m, rows, logits.device)
     found = row_stats(logits, request, masses=True)
@@ -103,7 +103,7 @@ def described(logits, m, mode):
 
 
 def faults(answer: LogprobsTensors, expected: LogprobsTensors):
-    """(row, what differs) of each row that is not as expected."""
+    """Return (row, difference) of each wrong row."""
     wrong = []
     for name in ("token_ids", "logprobs", "ranks"):
         one, other = getattr(answer, name), getattr(expected, name)
@@ -123,7 +123,7 @@ def faults(answer: LogprobsTensors, expected: LogprobsTensors):
 
 
 class Tally:
-    """What was looked at, and what was wrong."""
+    """Counts the judged rows, and lists the wrong rows."""
 
     def __init__(self):
         self.judged, self.wrong = 0, []
@@ -135,7 +135,7 @@ class Tally:
 
 
 def batch(rng, size, dtype, requests, n):
-    """A row of each family, in rows further apart than they are long; each with some request and N at most n."""
+    """Make a row of each family with a gap behind each row, and a random request with N up to n."""
     rows = torch.from_numpy(np.stack([family(rng, size) for family in FAMILIES.values()])).to(dtype)
     stride = size + int(rng.integers(0, 20))
     storage = torch.full((len(rows), stride), torch.nan, dtype=dtype)
@@ -148,7 +148,7 @@ def batch(rng, size, dtype, requests, n):
 
 
 def families():
-    """Every mode, family, size and type, with N below, at and beyond what the kernel serves."""
+    """Compare every mode, family, size and dtype, with N below, at and beyond the kernel's limit."""
     rng, tally = np.random.default_rng(1), Tally()
     for size in (1, 31, 1025, 3000, 9000):
         for number, mode in enumerate(LOGPROBS_MODES):
@@ -164,7 +164,7 @@ def families():
 
 
 def large():
-    """So many tiles that their maxima bound the best, and more granules than are listed at once."""
+    """Compare rows with enough tiles for bounds by maxima, and more granules than one list."""
     rng, tally = np.random.default_rng(2), Tally()
     for size, dtype, n, mode in (
         (33000, torch.float32, 5, "processed_logits"),
@@ -214,7 +214,7 @@ def special():
 
 
 def tensors():
-    """Parameters by slot, in other types, absent, or beyond what the facts say."""
+    """Compare parameters by slot, of unusual dtypes, absent, or beyond the facts."""
     rng, tally = np.random.default_rng(4), Tally()
     logits = torch.from_numpy(np.stack([FAMILIES["tied"](rng, 1500) for _ in range(6)]))
     facts = BatchFacts(max_logprobs=7)
@@ -239,7 +239,7 @@ def tensors():
 
 
 def order():
-    """Rows whose values are -inf for other reasons than their logits, in the order of value and id."""
+    """Compare rows with -inf from rounding instead of logits, ordered by value and id."""
     rng, tally = np.random.default_rng(5), Tally()
     for size, n in ((40, 20), (2100, 70)):
         beside = rng.standard_normal((3, size)).astype(np.float32)
@@ -308,7 +308,7 @@ def tiny():
 
 
 def calls():
-    """Logits that require grad, and ranks that nobody wants: tokens and values are as with them."""
+    """Compare logits that require grad, and calls without ranks, with ordinary calls."""
     tally = Tally()
     logits = torch.randn(3, 70, generator=torch.Generator().manual_seed(1)).requires_grad_()
     for kind, filters in itertools.product((TritonGumbelSampler, NativeSampler), ({}, {"top_p": 0.9})):
@@ -331,7 +331,7 @@ def calls():
 
 
 def collected():
-    """Rows of thousands of tokens: the bracket of their threshold is collected, and nobody searches a row."""
+    """Compare rows with thousands of kept tokens: the bracket of the threshold is collected, no row searched."""
     tally, fits, searched = Tally(), [], []
     keep, find = finish_pass.find_collected_threshold, finish_pass.find_threshold
 
@@ -375,7 +375,7 @@ NARROW = [
 
 
 def bounds():
-    """Log-probabilities and kept masses of rows that rounding brings above 0: none is, and native's are close."""
+    """Require log-probabilities and kept masses of at most 0, close to native's, in rows near 0."""
     tally, rng = Tally(), np.random.default_rng(7)
     for size, mode, n in itertools.product(
         (2, 50, 1300), ("raw_logprobs", "temperature_logprobs", "processed_logprobs"), (1, 70)

@@ -1,4 +1,4 @@
-"""Merges what ranks tell each other by triton-gumbel's kernels, in Triton's interpreter.
+"""Merge messages of ranks by triton-gumbel's kernels, in Triton's interpreter.
 
 The columns of each rank are native's, so that nothing but the merging is looked at. ``python messages.py
 tokens plain 2`` prints, as JSON, how many rows there were and which of them differ from one device's.
@@ -34,7 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Checked(KernelMerging):
-    """Looks whether thresholds are those of plain torch."""
+    """Compares thresholds with plain torch."""
 
     def thresholds(self, heard, plan, histograms):
         found, fresh = super().thresholds(heard, plan, histograms)
@@ -59,7 +59,7 @@ def merged(logits, metadata, shard, need):
 
 
 def differing(logits, metadata, borders, need, seed):
-    """Compare what each rank gets with one device's: the number of rows, and those that differ."""
+    """Compare the output of each rank with a single device; return the number of rows, and the wrong rows."""
     rows, vocab_size = logits.shape
     thresholds.may_read_values = lambda device: False
     native = tokendraw.load_sampler("native", device="cpu", need=need)
@@ -95,7 +95,7 @@ def tokens(family, size, rows=24, gumbel_dtype="fp32"):
 
 
 def designed():
-    """Rows whose token shows what counts: ties with the k-th value, a tail below it, one token on one rank."""
+    """Compare rows decided by ties with the k-th value, by a tail below the value, by one token on a rank."""
     size, rows = 2600, 24
     y = torch.full((rows, size), -20.0)
     y[:, :3], y[:, 3:43] = 0.0, -1.0
@@ -119,7 +119,7 @@ def designed():
 
 
 def made():
-    """Metadata as engines make it: in slots, at other positions, of values that the host does not know."""
+    """Compare metadata from every constructor: in slots, at later positions, of values unknown to the host."""
     found = {}
     for name, make in shard_metadata.MADE.items():
         logits = logits_of(shard_metadata.ROWS, shard_metadata.V, 2, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Draws by triton-gumbel on CPU tensors that tell float64 noise from float32, in Triton's interpreter.
+"""Draws by triton-gumbel with different tokens for float64 and float32 noise, in Triton's interpreter.
 
 ``python noise.py draws`` and ``... verifications`` print, as JSON, how many were judged and those of the
 wrong precision.
@@ -26,7 +26,7 @@ DTYPES = ("fp32", "fp64")
 
 
 def draws():
-    """Tokens and drafts of rows that keep few tokens, hundreds and thousands, with top-k and without."""
+    """Compare tokens and drafts of rows with few, hundreds and thousands of kept tokens, with top-k and without."""
     wrong, judged = [], 0
     for dtype in DTYPES:
         sampler = TritonGumbelSampler(torch.device("cpu"), Need(gumbel_dtype=dtype))
@@ -46,7 +46,7 @@ def draws():
 
 
 def verifications():
-    """Chains of float64 noise that one variate decides: of the acceptance, the residual, or the bonus token."""
+    """Compare chains decided by a single float64 variate: of the acceptance, the residual, or the bonus token."""
     capabilities = plugin.tokendraw_describe().operations["verify"]
     subject = Subject(
         "triton-gumbel",

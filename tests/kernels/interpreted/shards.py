@@ -48,7 +48,7 @@ class Beside:
 
 
 def metadata_of(params, *, in_slots):
-    """Metadata of rows, whose parameters may stand in slots of another order, one temperature far from the next."""
+    """Make metadata of rows, optionally with parameters in shuffled slots and far apart temperatures."""
     if not in_slots:
         return SamplingMetadata.from_params(params, positions=range(ROWS))
     order = [*range(ROWS)][::-1]

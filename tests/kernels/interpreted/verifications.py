@@ -24,7 +24,7 @@ PLAIN = SamplingParams()
 
 
 def build(gumbel_dtype="fp32", logprobs_mode="raw_logprobs", processors=1):
-    """Both samplers; ``processors`` says how many programs share a request."""
+    """Build both samplers, with ``processors`` programs for a request."""
     need = Need(gumbel_dtype=gumbel_dtype, logprobs_mode=logprobs_mode)
     sampler = TritonGumbelSampler(torch.device("cpu"), need)
     sampler._target = sampler._target._replace(processors=processors)
@@ -38,7 +38,7 @@ def tensors(output):
 
 
 def differences(samplers, call):
-    """What of the two outputs of a call is not the same."""
+    """Return the differences between the two outputs of a call."""
     found, expected = (call(sampler) for sampler in samplers)
     wrong = [
         [mine.tolist(), reference.tolist()]
@@ -56,7 +56,7 @@ def differences(samplers, call):
 
 
 def faults(cases):
-    """The names of the cases, and those with a difference."""
+    """Return the names of all cases, and the differing cases."""
     wrong = {
         name: found for name, (samplers, call) in cases.items() if (found := differences(samplers, call))
     }
@@ -81,7 +81,7 @@ def batch_of(requests, size, seed, *, params=None, scale=1.0, unlikely=False):
 
 
 def batches():
-    """Requests of every kind in one batch, by what is known of the drafts, and alone; many kept tokens, and few."""
+    """Verify requests of every kind in one batch, by kind of drafts, and alone; with many kept tokens, and few."""
     cases = {}
 
     def case(name, batch, kind, samplers=None, mode="rejection"):
@@ -113,7 +113,7 @@ def batches():
 
 
 def layouts():
-    """The same requests, laid out in other ways."""
+    """Verify the same requests in several layouts."""
     samplers, cases = build(), {}
     batch = batch_of(3, 1030, seed=21)
     counts = batch.counts
@@ -176,7 +176,7 @@ def layouts():
 
 
 def edges():
-    """Drafts that are none, rows that hold nothing or too much, and residuals of which nothing is left."""
+    """Verify placeholders, rows of special values, and empty residuals."""
     samplers, cases = build(), {}
 
     def case(name, target, lists, params=PLAIN, mode="rejection", samplers=samplers, **q):
@@ -243,7 +243,7 @@ def edges():
 
 @contextmanager
 def dirty():
-    """What is allocated holds anything."""
+    """Fill allocated memory with garbage."""
     own = torch.empty
 
     def filled(*size, **how):
@@ -258,7 +258,7 @@ def dirty():
 
 
 def again():
-    """The same requests from buffers that hold anything, one by one, by more programs, and in another order."""
+    """Verify the same requests from dirty buffers, alone, by several programs, and in reverse order."""
     wrong = {}
     for name, batch in {
         "filtered": batch_of(2, 1500, seed=31, unlikely=True),

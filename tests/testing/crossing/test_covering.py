@@ -1,4 +1,4 @@
-"""Covering tables hold every pair that may be, in few cases; random cases keep to what is allowed."""
+"""Covering tables hold every allowed pair in few cases; random cases are allowed cases."""
 
 import itertools
 import re

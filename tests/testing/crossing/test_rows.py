@@ -1,4 +1,4 @@
-"""Designed rows stand where they say: on the threshold of their filter, in every dtype, at any temperature."""
+"""Designed rows lie on the threshold of their filter in every dtype, at any temperature."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def rows(sizes=(2, 33, 1025, 5003), seed=0, tie_rule="value"):
 
 
 def of_design(name, **fields):
-    """The rows of one design that are large enough for it, with these fields."""
+    """Return the large enough rows of a design with these fields."""
     return [
         row
         for row in rows((1025, 5003))

@@ -1,4 +1,4 @@
-"""Behind a CUDA device that is busy for 0.2 s every public call returns within 20 ms, ``warmup`` aside."""
+"""Every public call except ``warmup`` returns within 20 ms while a CUDA device is busy for 0.2 s."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ LISTS = [[1, 2, 3, 4][: i % (K + 1)] for i in range(B)]
 
 
 def prepared():
-    """Public calls by name, on tensors that are on the device already."""
+    """Public calls by name, on tensors of the device."""
     device = torch.device("cuda")
     sampler = tokendraw.load_sampler("triton-gumbel", device="cuda")
     logits, positions = logits_of(3), torch.arange(B, device=device)
@@ -93,7 +93,7 @@ def test_a_public_call_makes_no_synchronizing_cuda_call(calls, name):
 
 
 def test_columns_arrive_whatever_the_stream_does_meanwhile():
-    """What was uploaded behind a busy stream is what was asked for, though the host has long gone on."""
+    """An upload behind a busy stream keeps its values after the host went on."""
     expected = [SamplingMetadata.from_params(PARAMS, positions=range(i, i + B)) for i in range(20)]
     torch.cuda._sleep(200_000_000)
     found = [

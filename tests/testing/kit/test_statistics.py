@@ -1,4 +1,4 @@
-"""The statistics of the kit: right on correct draws, and able to see what they are for. Fixed seeds throughout."""
+"""The statistics of the kit accept correct draws and reject wrong draws. All seeds are fixed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The stopwatch behind a busy device, by a clock and a device that are not there."""
+"""The stopwatch behind a busy device, with a fake clock and a fake device."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_dev
 
 
 class Machine:
-    """A clock, and a device that sleeps until a time; a cycle is a nanosecond."""
+    """A clock and a device with a time to wake up; a cycle is a nanosecond."""
 
     def __init__(self):
         self.now, self.awake_at = 0.0, 0.0
@@ -41,7 +41,7 @@ def machine(monkeypatch):
 
 
 def calls_taking(machine, *seconds):
-    """Calls that take these times; the last one over and over. The stopwatch makes three before it measures."""
+    """Make a call of given durations, the last duration repeated. Three calls precede the measurement."""
     left = [0.0, 0.0, 0.0, *seconds]
 
     def work():

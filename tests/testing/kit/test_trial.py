@@ -1,4 +1,4 @@
-"""The judge of the kit: exact demands, and statistics that get a second look."""
+"""The judge of the kit: exact demands, and statistics with a second look."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
 
 
 def verdicts(*p_values):
-    """An experiment that gives these p-values in turn, and the list of the draws that were asked of it."""
+    """Make an experiment with given p-values in turn, and the list of requested draws."""
     asked, left = [], list(p_values)
 
     def experiment(rng, draws):

@@ -1,4 +1,4 @@
-"""Lines and cases that are shared among processes: the same results, and what becomes of a process that dies."""
+"""Lines and cases in several processes: equal results, and the outcome of a dying process."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ LINES = ["greedy rows", "rows of a batch", "torch.manual_seed", "process bias", 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """``install(**options)``: a plugin that dies, as a subject."""
+    """``install(**options)`` makes a subject of a deadly plugin."""
     with fake_dists(tmp_path, monkeypatch) as dists:
 
         def install(**options):
@@ -127,7 +127,7 @@ def test_an_installed_sampler_on_a_cpu_gets_the_cores_of_this_process(install, m
 
 
 def test_the_seconds_of_random_cases_begin_with_the_first_one(install, monkeypatch):
-    """Not with the start of processes, which may take longer than that."""
+    """A start of processes may take longer than the seconds of the cases."""
     seen = []
 
     def started_late(subject, work, tasks, jobs, starting=None):

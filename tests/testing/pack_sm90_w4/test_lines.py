@@ -1,4 +1,4 @@
-"""The kit on packers with one bug each: the line that one would expect turns red, and none does on native."""
+"""The kit's lines on packers with one planted bug each, and on native."""
 
 from mutants.packers import EVERYTHING, PACKERS, PackerMutant
 from tokendraw.plugin import Sm90W4Capabilities

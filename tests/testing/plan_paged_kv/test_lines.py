@@ -1,4 +1,4 @@
-"""The kit on planners with one bug each: the line that one would expect turns red, and none does on native."""
+"""The kit's lines on planners with one planted bug each, and on native."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The kit on processors with one bug each: the line that one would expect turns red, and none does on native."""
+"""The kit's lines on processors with one planted bug each, and on native."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ LINE_OF_EDIT = dict(
 
 
 def partial(bug, edits):
-    """The processor with a bug, which raises where it is asked for other edits than some."""
+    """Make a processor with a bug that raises for any edit outside ``edits``."""
 
     class Partial(bug):
         def process(self, logits, slots, row_index, bitmask=None, drafts=None):
