@@ -1,22 +1,43 @@
-"""Fake kernels of triton-gumbel with notes of compilations and launches."""
+"""Triton without a GPU: fake kernels with notes of calls, compilation for targets, and the interpreter."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
+import triton
+from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
-from triton.compiler import make_backend
+from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from tokendraw import Need
-from tokendraw_triton_gumbel.host import compile_lock
+from tokendraw_triton_gumbel.host import compile_lock, tuning
 from tokendraw_triton_gumbel.launches import draw, logits_processing, logprobs, paged_kv, verify
 from tokendraw_triton_gumbel.ranks import column_launches, merge_launches, search_launches
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_on_a_cpu import TARGETS
 
+ROOT = Path(__file__).parents[2]
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "sm_120": ("cuda", 120, 32),
+    "gfx90a": ("hip", "gfx90a", 64),
+    "gfx942": ("hip", "gfx942", 64),
+    "gfx950": ("hip", "gfx950", 64),
+    "gfx1201": ("hip", "gfx1201", 32),
+}
+
+
+SOME = ("sm_90", "gfx942")
+"""A target of each vendor, for slow compilations."""
 SOURCES = {
     "tile_statistics": draw,
     "draw_rows": draw,
@@ -74,7 +95,7 @@ class Kernel:
         """How many constants there are behind the arguments."""
         self.compilations, self.launches = [], []
         self.calls = []
-        """Kernel, arguments and what is named of each compilation, as triton_on_a_cpu.compiled_call takes them."""
+        """Kernel, arguments and what is named of each compilation, as compiled_call takes them."""
         self.error = None
         self.begin = self.end = lambda: None
         """Called where a compilation begins and where it ends."""
@@ -138,3 +159,83 @@ def sampler_for(target, **need):
 def flat(arguments):
     """The arguments of a launch, and the fields of those that are groups."""
     return [field for each in arguments for field in (flat(each) if isinstance(each, tuple) else (each,))]
+
+
+# Compilation for targets, and the interpreter.
+
+
+def machine_code(kernel, types, constants, target, *, warps=4):
+    """Compile a kernel to machine code: bytes.
+
+    :param types: of its arguments by name; int32 where they say nothing.
+    """
+    signature = {
+        name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
+    }
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    return code_of(
+        triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm
+    )
+
+
+def code_of(asm):
+    """Return the machine code among the stages of a compilation: bytes."""
+    return asm.get("cubin") or asm.get("hsaco") or b""
+
+
+def compiled_call(call, target, *, attributes=None):
+    """Compile a kernel for the arguments of a call; return the code by stage.
+
+    :param call: as :attr:`Kernel.calls` keeps it: kernel, arguments, named.
+    :param attributes: by the path of an argument whether it is known to be a multiple of 16, whatever the call says.
+    """
+    kernel, arguments, named = call
+    backend = make_backend(GPUTarget(*TARGETS[target]))
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    bound, specialization, _ = bind(*arguments, **named)
+    types, facts = ([each[part] for each in specialization] for part in (0, 1))
+    constants = find_paths_if(types, lambda _, each: each == "constexpr")
+    known = {
+        path: backend.parse_attr(get_iterable_path(facts, path))
+        for path in find_paths_if(facts, lambda _, each: isinstance(each, str))
+    }
+    for path, is_multiple in (attributes or {}).items():
+        known[path] = [["tt.divisibility", 16]] if is_multiple else []
+    source = ASTSource(
+        fn=kernel,
+        signature=dict(zip(kernel.arg_names, types, strict=True)),
+        constexprs={path: get_iterable_path(list(bound.values()), path) for path in constants},
+        attrs=known,
+    )
+    options = {name: value for name, value in named.items() if name not in kernel.arg_names}
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
+
+
+def interpreted(script, function, *arguments):
+    """Run a function of tests/kernels/interpreted in a process with Triton's interpreter; return its JSON."""
+    folders = ["tests/fakes", "plugins/triton_gumbel/src", "plugins/flashinfer/src"]
+    path = os.pathsep.join([*(str(ROOT / folder) for folder in folders), os.environ.get("PYTHONPATH", "")])
+    program = ROOT / "tests/kernels/interpreted/fast_interpreter.py"
+    run = subprocess.run(
+        [sys.executable, str(program), script, function, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def compiled(kernel, target, **kwargs):
+    """Compile the last call of a kernel, and return the code by stages."""
+    return compiled_call(kernel.calls[-1], target, **kwargs)
+
+
+def has_machine_code(asm):
+    return len(code_of(asm)) > 1000
+
+
+def configurations_of(target):
+    """Look up the configurations of a kind of device, for many rows and for few."""
+    return [how for name, how in tuning.TABLE.items() if name.startswith(TARGETS[target][0])]

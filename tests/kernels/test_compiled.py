@@ -13,12 +13,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from compiled_kernels import compiled, configurations_of, has_machine_code
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import kernels as device_code
 from tokendraw_triton_gumbel.host import tuning
-from triton_on_a_cpu import TARGETS
-from triton_stand_ins import kernels, sampler_for
+from triton_stand_ins import TARGETS, compiled, configurations_of, has_machine_code, kernels, sampler_for
 
 __all__ = ["kernels"]
 

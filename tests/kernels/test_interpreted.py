@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
 from tokendraw_testing import properties
 from tokendraw_triton_gumbel import plugin
+from triton_stand_ins import interpreted
 
 OPERATIONS = plugin.tokendraw_describe().operations
 JUDGED = ("sample", "plan_paged_kv", "process_logits")
@@ -24,10 +24,6 @@ PARTS = 2
 """Parts of the kit, which two processes run side by side."""
 
 
-def interpreted(*what):
-    return triton_on_a_cpu.interpreted("draws.py", *what)
-
-
 def outcome(prop):
     """Return the expected end of a property's line; None if the property is not requested."""
     if prop.operation not in JUDGED:
@@ -40,7 +36,7 @@ def outcome(prop):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_line_of_the_kit_is_green(part):
-    found = interpreted("kit", part, PARTS, *JUDGED)
+    found = interpreted("draws", "kit", part, PARTS, *JUDGED)
     expected = {prop.name: outcome(prop) for prop in properties()[part::PARTS] if outcome(prop)}
     wrong = {name: line for name, line in found.items() if line[0] != expected.get(name)}
     assert wrong == {}
@@ -58,39 +54,31 @@ def test_every_line_but_those_of_a_cuda_device_and_of_compiled_kernels_is_run_or
     }
 
 
-@pytest.mark.slow
-def test_seeded_draws_equal_the_reference_under_every_filter():
-    found = interpreted("draws")
-    assert found["wrong"] == []
-    assert found["judged"] > 200
+JUDGED_ROWS = {
+    "seeded draws under every filter": ("draws", "draws", 200),
+    "NaN as the only finite logit of a tile": ("draws", "lonely", 40),
+    "candidates above a bound": ("candidates", "candidates", 70),
+    "bounds below enough maxima": ("candidates", "bounds", 70),
+    "an inverse temperature beyond float32": ("logprobs", "tiny", 29),
+    "thousands of kept tokens": ("draws", "wide32", 50),
+    "thousands of kept tokens, one pass": ("draws", "search", 50),
+    "thousands of kept tokens, few in a bracket": ("draws", "few", 50),
+}
+"""Script, function and least number of rows of comparisons with the reference."""
 
 
 @pytest.mark.slow
-def test_a_nan_that_is_alone_in_its_tile_is_told():
-    found = interpreted("lonely")
-    assert found["wrong"] == []
-    assert found["judged"] > 40
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["candidates", "bounds"])
-def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(what):
-    found = triton_on_a_cpu.interpreted("candidates.py", what)
-    assert found["wrong"] == []
-    assert found["judged"] > 70
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("what", "least"), [("wide32", 50), ("search", 50), ("few", 50)])
-def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_keep_its_mass(what, least):
-    found = interpreted(what)
+@pytest.mark.parametrize("name", JUDGED_ROWS)
+def test_every_row_equals_the_reference(name):
+    script, function, least = JUDGED_ROWS[name]
+    found = interpreted(script, function)
     assert found["wrong"] == []
     assert found["judged"] > least
 
 
 @pytest.mark.slow
-def test_bfloat16_that_is_read_two_at_a_time_is_what_it_is_one_by_one():
-    found = interpreted("words")
+def test_bfloat16_read_in_pairs_equals_bfloat16_read_by_element():
+    found = interpreted("draws", "words")
     assert found["paired"] == [True, False]
     assert found["found"][0] == found["found"][1]
     assert found["certain"]
@@ -99,25 +87,19 @@ def test_bfloat16_that_is_read_two_at_a_time_is_what_it_is_one_by_one():
 
 
 @pytest.mark.slow
-def test_no_program_searches_a_row_alone_whose_token_is_the_last_that_is_kept():
-    found = interpreted("edge")
-    assert found["wrong"] == []
-    assert found["searches"] == 0
-    assert found["judged"] == 18
+def test_no_program_searches_a_row_alone_for_the_last_kept_token():
+    assert interpreted("draws", "edge") == {"judged": 18, "wrong": [], "searches": 0}
 
 
 @pytest.mark.slow
 def test_the_pivots_of_a_first_pass_enclose_the_threshold():
-    """At four standard errors. A guess from maxima that hide most tokens would miss it."""
-    found = interpreted("guesses")
-    assert found["missed"] == []
-    assert found["rows"] == 32
+    """At four standard errors. A guess from maxima of a few visible tokens would miss the threshold."""
+    assert interpreted("draws", "guesses") == {"missed": [], "rows": 32}
 
 
 @pytest.mark.slow
-def test_rows_that_keep_a_hundred_tokens_are_drawn_from_candidates():
+def test_rows_with_a_hundred_kept_tokens_are_drawn_from_candidates():
     """Nearly all rows: a few more tokens may reach the bound in some row."""
-    found = interpreted("hundred")
-    assert found["wrong"] == []
+    found = interpreted("draws", "hundred")
+    assert (found["wrong"], found["judged"]) == ([], 8)
     assert found["passes"] <= 2
-    assert found["judged"] == 8

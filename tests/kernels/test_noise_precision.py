@@ -6,14 +6,13 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
-import triton_on_a_cpu
 from calling import CPU, drafting
 from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
 from selections import substitute
 from tokendraw import Need
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import kernels
+from triton_stand_ins import interpreted, kernels
 
 __all__ = ["kernels"]
 
@@ -23,7 +22,7 @@ DRAWING = ("draw_rows", "draw_large_sets", "accept_drafts")
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "least"), [("draws", 48), ("verifications", 52)])
 def test_tokens_that_tell_are_those_of_the_noise_that_was_asked_for(what, least):
-    assert triton_on_a_cpu.interpreted("noise.py", what) == {"judged": least, "wrong": []}
+    assert interpreted("noise", what) == {"judged": least, "wrong": []}
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")

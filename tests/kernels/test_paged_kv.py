@@ -5,15 +5,12 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
-from compiled_kernels import compiled_call, has_machine_code
 from tokendraw import PagedKVPlan
 from tokendraw.plugin import HostCapabilities, HostNeed, PagedKVPlannerBackend
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches import paged_kv
 from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
-from triton_on_a_cpu import TARGETS
-from triton_stand_ins import flat, kernels
+from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted, kernels
 
 __all__ = ["kernels"]
 
@@ -24,12 +21,12 @@ FORMS = 4
 
 @pytest.mark.slow
 def test_every_line_of_the_kit_and_a_loop_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("plans.py", "kit") == {}
+    assert interpreted("plans", "kit") == {}
 
 
 @pytest.mark.slow
 def test_programs_of_several_requests_that_share_columns():
-    assert triton_on_a_cpu.interpreted("plans.py", "groups") == 4
+    assert interpreted("plans", "groups") == 4
 
 
 def test_the_plugin_offers_and_builds_it(kernels):

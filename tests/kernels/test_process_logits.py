@@ -7,15 +7,12 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
-from compiled_kernels import compiled_call, has_machine_code
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.plugin import LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches.logits_processing import BITMASK, ProcessLaunches
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from triton_on_a_cpu import TARGETS
-from triton_stand_ins import flat, kernels
+from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted, kernels
 
 __all__ = ["kernels"]
 
@@ -61,19 +58,19 @@ def drafted(dtype=torch.int64):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
-    found = triton_on_a_cpu.interpreted("edits.py", "edits", seed)
+    found = interpreted("edits", "edits", seed)
     assert found == dict.fromkeys(found, 0)
     assert len(found) == 18
 
 
 @pytest.mark.slow
 def test_a_preemption_at_every_step_changes_no_bit_of_the_edits_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("edits.py", "twins") == [0, 0]
+    assert interpreted("edits", "twins") == [0, 0]
 
 
 @pytest.mark.slow
 def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("edits.py", "families") == {
+    assert interpreted("edits", "families") == {
         "logit_bias": [0, 1],
         "allowed_token_ids": [0, 68],
         "bad_words": [0, 1],
@@ -84,7 +81,7 @@ def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
 
 @pytest.mark.slow
 def test_masks_in_the_interpreter_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment():
-    found = triton_on_a_cpu.interpreted("edits.py", "masks", 64)
+    found = interpreted("edits", "masks", 64)
     assert found == dict.fromkeys(found, 0)
     assert len(found) == 90
 

@@ -7,13 +7,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
 from calling import CPU, provider_of
-from compiled_kernels import compiled_call, has_machine_code
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from triton_stand_ins import kernels
+from triton_stand_ins import compiled_call, has_machine_code, interpreted, kernels
 
 __all__ = ["kernels"]
 
@@ -99,4 +97,4 @@ def test_what_it_compiles_compiles(kernels):
 
 @pytest.mark.slow
 def test_what_it_makes_up_runs_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("edits.py", "warmup") == 3 * 63 / 7
+    assert interpreted("edits", "warmup") == 3 * 63 / 7

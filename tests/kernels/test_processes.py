@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw_triton_gumbel.host import compile_lock
 from tokendraw_triton_gumbel.host.compile_lock import hold_lock
-from triton_on_a_cpu import ROOT
+from triton_stand_ins import ROOT
 
 PROCESSES = 3
 

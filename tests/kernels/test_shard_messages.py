@@ -6,12 +6,9 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import shard_metadata
-import triton_on_a_cpu
-from compiled_kernels import SOME, compiled_call, has_machine_code
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
 from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
-from triton_on_a_cpu import TARGETS
-from triton_stand_ins import kernels
+from triton_stand_ins import SOME, TARGETS, compiled_call, has_machine_code, interpreted, kernels
 
 __all__ = ["kernels"]
 
@@ -38,7 +35,7 @@ LARGE = ThresholdConfig(
 
 def merged(family, size, *others):
     """Merge draws of four vocabularies on all ranks; return the number of judged rows, and the wrong ones."""
-    return triton_on_a_cpu.interpreted("messages.py", "tokens", family, size, *others)
+    return interpreted("messages", "tokens", family, size, *others)
 
 
 @pytest.mark.slow
@@ -60,13 +57,13 @@ def test_kernels_merge_draws_with_noise_in_float64():
 
 @pytest.mark.slow
 def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
-    found = triton_on_a_cpu.interpreted("messages.py", "designed")
+    found = interpreted("messages", "designed")
     assert found == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
 
 
 @pytest.mark.slow
 def test_kernels_read_metadata_as_engines_make_it():
-    found = triton_on_a_cpu.interpreted("messages.py", "made")
+    found = interpreted("messages", "made")
     assert found == {name: [] for name in shard_metadata.MADE}
 
 

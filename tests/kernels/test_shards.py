@@ -8,14 +8,20 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
 import triton_stand_ins
-from compiled_kernels import compiled, compiled_call, has_machine_code
 from shard_cases import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel.host import compilation
-from triton_on_a_cpu import TARGETS
-from triton_stand_ins import flat, kernels, sampler_for
+from triton_stand_ins import (
+    TARGETS,
+    compiled,
+    compiled_call,
+    flat,
+    has_machine_code,
+    interpreted,
+    kernels,
+    sampler_for,
+)
 
 __all__ = ["kernels"]
 
@@ -38,28 +44,17 @@ KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "ad
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "dtype", "families"),
-    [(3, "float16", ("large k",))],
+    ("function", "arguments"),
+    [("tokens", (3, "float16", "large k")), ("blind", (3, "float32", "mixed"))],
+    ids=["values readable by the host", "values hidden from the host"],
 )
-def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, dtype, families):
-    found = triton_on_a_cpu.interpreted("shards.py", "tokens", size, dtype, *families)
-    assert found["wrong"] == []
-    assert found["drawn"] == 48 * len(families)
+def test_the_tokens_of_ranks_are_those_of_native_on_a_single_device(function, arguments):
+    assert interpreted("shards", function, *arguments) == {"drawn": 48, "wrong": []}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16"])
-def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
-    found = triton_on_a_cpu.interpreted("shards.py", "surveys", dtype)
-    assert found["wrong"] == []
-    assert found["judged"] == 410
-
-
-@pytest.mark.slow
-def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
-    found = triton_on_a_cpu.interpreted("shards.py", "blind", 3, "float32", "mixed")
-    assert found["wrong"] == []
-    assert found["drawn"] == 48
+def test_largest_values_ties_masses_and_histograms_equal_native():
+    assert interpreted("shards", "surveys", "bfloat16") == {"judged": 410, "wrong": []}
 
 
 def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):

@@ -8,15 +8,23 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
-from compiled_kernels import SOME, compiled, configurations_of, has_machine_code
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_on_a_cpu import TARGETS
-from triton_stand_ins import compilations, flat, kernels, sampler_for
+from triton_stand_ins import (
+    SOME,
+    TARGETS,
+    compilations,
+    compiled,
+    configurations_of,
+    flat,
+    has_machine_code,
+    interpreted,
+    kernels,
+    sampler_for,
+)
 from verifying import row_metadata
 
 __all__ = ["kernels"]
@@ -27,7 +35,7 @@ KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets", "check_probs", "ac
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["batches", "layouts", "edges", "again", "drafts"])
 def test_verifications_equal_natives(what):
-    found = triton_on_a_cpu.interpreted("verifications.py", what)
+    found = interpreted("verifications", what)
     assert found["wrong"] == {}
     assert len(found.get("judged", "none")) > 3
 

@@ -1,28 +1,17 @@
-"""The bounds and the candidates of triton-gumbel beside numpy, in Triton's interpreter.
+"""The bounds and the candidates of triton-gumbel beside numpy, in Triton's interpreter."""
 
-``python candidates.py candidates`` prints, as JSON, which rows were collected otherwise; ``... bounds``
-which bounds do not hold, or prove too little.
-"""
+import numpy as np
+import torch
+import triton
+import triton.language as tl
 
-import json
-import sys
-
-import fast_interpreter  # first: it has Triton interpret
-
-fast_interpreter.hurry()
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
-
-from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules, bound_by_tiles  # noqa: E402
-from tokendraw_triton_gumbel.kernels.row_draw.candidates import (  # noqa: E402
+from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules, bound_by_tiles
+from tokendraw_triton_gumbel.kernels.row_draw.candidates import (
     list_candidates,
     list_granules,
     load_candidates,
 )
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row  # noqa: E402
+from tokendraw_triton_gumbel.kernels.shared.row_values import Row
 
 GRANULES = tl.constexpr(512)
 NUMBER = tl.constexpr(1024)
@@ -153,7 +142,3 @@ def bounds():
                 if not fine:
                     wrong.append([count, name, k, by_tiles, by_granules, reach])
     return {"judged": judged, "wrong": wrong}
-
-
-if __name__ == "__main__":
-    print(json.dumps({"candidates": candidates, "bounds": bounds}[sys.argv[1]]()))

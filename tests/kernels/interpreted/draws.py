@@ -1,38 +1,27 @@
-"""Runs the kernels of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
+"""Draws by the kernels of triton-gumbel on CPU tensors: the conformance kit, and the float64 reference."""
 
-``python draws.py kit 0 4 sample`` prints the first of four parts of the conformance kit as JSON;
-``python draws.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
-print how many were judged and which are wrong.
-"""
-
-import json
-import sys
 from dataclasses import replace
 
-import fast_interpreter  # first: it has Triton interpret
+import numpy as np
+import torch
+import triton.language as tl
 
-fast_interpreter.hurry()
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import triton.language as tl  # noqa: E402
-
-import tokendraw  # noqa: E402
-from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw_bench import Cell, make_inputs, metadata_of  # noqa: E402
-from tokendraw_testing import (  # noqa: E402
+import tokendraw
+from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw_bench import Cell, make_inputs, metadata_of
+from tokendraw_testing import (
     Effort,
     Subject,
     properties,
     reference,
     run,
 )
-from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
-from tokendraw_triton_gumbel import plugin  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import finish_pass, first_pivots  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set.search import bracket_threshold  # noqa: E402
-from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw  # noqa: E402
-from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass, first_pivots
+from tokendraw_triton_gumbel.kernels.large_set.search import bracket_threshold
+from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 REQUESTS = [
     SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
@@ -293,20 +282,3 @@ def lonely():
             judged += len(valid)
             wrong += [[size, value != value, i] for i, found in enumerate(valid) if found != (value == value)]
     return {"judged": judged, "wrong": wrong}
-
-
-PROGRAMS = {
-    "kit": kit,
-    "draws": draws,
-    "lonely": lonely,
-    "wide32": wide32,
-    "search": search,
-    "few": few,
-    "words": words,
-    "edge": edge,
-    "guesses": guesses,
-    "hundred": hundred,
-}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

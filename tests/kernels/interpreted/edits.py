@@ -1,30 +1,18 @@
-"""Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter.
+"""Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter: numbers of wrong elements."""
 
-``python edits.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
-``masks TILE`` how many of each alignment, ``warmup`` how many calls a warmup made, ``families`` how many elements
-differ from native's and how many were edited, by requests with one list alone, ``twins`` how many elements are wrong in
-the rows of a request without preemption, and with a preemption at every step.
-"""
-
-import json
-import sys
 from itertools import chain, islice
 
-import fast_interpreter  # first: it has Triton interpret
+import numpy as np
+import torch
 
-fast_interpreter.hurry()
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-import edit_model  # noqa: E402
-from selections import loaded, selection_of  # noqa: E402
-from tokendraw import RequestSlots, SamplingParams  # noqa: E402
-from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
-from tokendraw.plugin import ProcessNeed  # noqa: E402
-from tokendraw_native.logits_processing import NativeProcessor  # noqa: E402
-from tokendraw_triton_gumbel.launches import logits_processing  # noqa: E402
-from tokendraw_triton_gumbel.processor import TritonLogitsProcessor  # noqa: E402
+import edit_model
+from selections import loaded, selection_of
+from tokendraw import RequestSlots, SamplingParams
+from tokendraw.operations.process_logits.warmup import ProcessWarmup
+from tokendraw.plugin import ProcessNeed
+from tokendraw_native.logits_processing import NativeProcessor
+from tokendraw_triton_gumbel.launches import logits_processing
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -104,9 +92,3 @@ def twins():
     before, after = edit_model.rows_of_twins(TritonLogitsProcessor(CPU), CPU)
     needed = edit_model.expected(before).view(torch.int32)
     return [int((rows.view(torch.int32) != needed).sum()) for rows in after.unbind(1)]
-
-
-PROGRAMS = {"edits": edits, "families": families, "masks": masks, "twins": twins, "warmup": warmup}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

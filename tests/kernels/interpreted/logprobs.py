@@ -1,36 +1,26 @@
-"""Runs the logprobs of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
-
-What the draw leaves behind is made by plain torch, the expected answer by the native sampler. ``python
-logprobs.py NAME`` prints as JSON how many rows were judged and what was wrong with which.
-"""
+"""Logprobs of triton-gumbel on CPU tensors beside the native sampler's, after a draw by plain torch."""
 
 import itertools
-import json
-import sys
 from dataclasses import replace
 
-import fast_interpreter  # first: it has Triton interpret
+import numpy as np
+import torch
 
-fast_interpreter.hurry()
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
-from tokendraw.row_parameters import RowParameters  # noqa: E402
-from tokendraw_native.draw import draw  # noqa: E402
-from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
-from tokendraw_native.noise import Noise  # noqa: E402
-from tokendraw_native.row_stats import row_stats  # noqa: E402
-from tokendraw_native.sampler import NativeSampler  # noqa: E402
-from tokendraw_testing import reference  # noqa: E402
-from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
-from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext  # noqa: E402
-from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
-from tokendraw_triton_gumbel.host.params_layout import contiguous_params  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import finish_pass  # noqa: E402
-from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams
+from tokendraw.backends.description.capabilities import LOGPROBS_MODES
+from tokendraw.row_parameters import RowParameters
+from tokendraw_native.draw import draw
+from tokendraw_native.logprobs import log_kept_mass, logprobs
+from tokendraw_native.noise import Noise
+from tokendraw_native.row_stats import row_stats
+from tokendraw_native.sampler import NativeSampler
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext
+from tokendraw_triton_gumbel.host.arguments import TensorConverter
+from tokendraw_triton_gumbel.host.params_layout import contiguous_params
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 INF = float("inf")
 REQUESTS = [
@@ -403,10 +393,3 @@ def bounds():
                 if not torch.allclose(one, other, atol=1e-5):
                     tally.wrong.append(f"{label} {name}: {one.tolist()}, not {other.tolist()}")
     return tally
-
-
-if __name__ == "__main__":
-    programs = {"families": families, "large": large, "special": special, "tensors": tensors}
-    programs |= {"order": order, "tiny": tiny, "calls": calls, "collected": collected, "bounds": bounds}
-    found = programs[sys.argv[1]]()
-    print(json.dumps({"judged": found.judged, "wrong": found.wrong}))

@@ -1,33 +1,26 @@
 """Merge messages of ranks by triton-gumbel's kernels, in Triton's interpreter.
 
-The columns of each rank are native's, so that nothing but the merging is looked at. ``python messages.py
-tokens plain 2`` prints, as JSON, how many rows there were and which of them differ from one device's.
+The columns of each rank are native's, so that nothing but the merging is compared.
 """
 
-import json
 import math
-import sys
 from itertools import pairwise
 
-import fast_interpreter  # first: it has Triton interpret
+import torch
 
-fast_interpreter.hurry()
-
-import torch  # noqa: E402
-
-import shard_metadata  # noqa: E402
-import tokendraw  # noqa: E402
-from shard_cases import cuts, logits_of, params_of  # noqa: E402
-from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard  # noqa: E402
-from tokendraw.row_parameters import RowParameters  # noqa: E402
-from tokendraw.vocab_parallel import MetadataParameters, sample_shard, thresholds  # noqa: E402
-from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
-from tokendraw_native.shards import LocalColumns  # noqa: E402
-from tokendraw_testing.shards.thread_ranks import on_ranks  # noqa: E402
-from tokendraw_triton_gumbel.host import params_layout  # noqa: E402
-from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
-from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches  # noqa: E402
-from tokendraw_triton_gumbel.ranks.merging import KernelMerging  # noqa: E402
+import shard_metadata
+import tokendraw
+from shard_cases import cuts, logits_of, params_of
+from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
+from tokendraw.row_parameters import RowParameters
+from tokendraw.vocab_parallel import MetadataParameters, sample_shard, thresholds
+from tokendraw.vocab_parallel.agreement import agree
+from tokendraw_native.shards import LocalColumns
+from tokendraw_testing.shards.thread_ranks import on_ranks
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.arguments import TensorConverter
+from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
+from tokendraw_triton_gumbel.ranks.merging import KernelMerging
 
 LAUNCHES = MergeLaunches()
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -126,9 +119,3 @@ def made():
         borders = cuts(2, shard_metadata.V, 1)
         _, found[name] = differing(logits, make(), borders, Need(), 3)
     return found
-
-
-PROGRAMS = {"tokens": tokens, "designed": designed, "made": made}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

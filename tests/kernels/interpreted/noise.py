@@ -1,26 +1,15 @@
-"""Draws by triton-gumbel with different tokens for float64 and float32 noise, in Triton's interpreter.
+"""Draws by triton-gumbel with different tokens for float64 and float32 noise, in Triton's interpreter."""
 
-``python noise.py draws`` and ``... verifications`` print, as JSON, how many were judged and those of the
-wrong precision.
-"""
+import torch
 
-import json
-import sys
-
-import fast_interpreter  # first: it has Triton interpret
-
-fast_interpreter.hurry()
-
-import torch  # noqa: E402
-
-from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw_testing import Effort, Subject, reference  # noqa: E402
-from tokendraw_testing.rows.noise_precision import POSITION, telling_rows  # noqa: E402
-from tokendraw_testing.verify.drafting import chains  # noqa: E402
-from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch  # noqa: E402
-from tokendraw_testing.verify.verifying import Verifying  # noqa: E402
-from tokendraw_triton_gumbel import plugin  # noqa: E402
-from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw_testing import Effort, Subject, reference
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing.verify.drafting import chains
+from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch
+from tokendraw_testing.verify.verifying import Verifying
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 DTYPES = ("fp32", "fp64")
 
@@ -68,9 +57,3 @@ def verifications():
                 if expected[i] != found[i]
             ]
     return {"judged": judged, "wrong": wrong}
-
-
-PROGRAMS = {f.__name__: f for f in (draws, verifications)}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]]()))

@@ -1,25 +1,14 @@
-"""Page plans by triton-gumbel on CPU tensors, in Triton's interpreter.
+"""Page plans by triton-gumbel on CPU tensors, in Triton's interpreter."""
 
-``python plans.py kit`` prints, as JSON, the red lines of the conformance kit; ``... groups`` compares programs that
-plan several requests, read their lengths in several turns and share columns with plain Python.
-"""
+import torch
 
-import json
-import sys
-
-import fast_interpreter  # first: it has Triton interpret
-
-fast_interpreter.hurry()
-
-import torch  # noqa: E402
-
-import paged_kv_loop  # noqa: E402
-import tokendraw  # noqa: E402
-from paged_kv_model import ints, planner_of, require_plan, sentinels, table_of  # noqa: E402
-from tokendraw.plugin import HostCapabilities  # noqa: E402
-from tokendraw_testing import Effort, Subject, run  # noqa: E402
-from tokendraw_triton_gumbel.launches import paged_kv  # noqa: E402
-from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # noqa: E402
+import paged_kv_loop
+import tokendraw
+from paged_kv_model import ints, planner_of, require_plan, sentinels, table_of
+from tokendraw.plugin import HostCapabilities
+from tokendraw_testing import Effort, Subject, run
+from tokendraw_triton_gumbel.launches import paged_kv
+from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
 
 CPU = torch.device("cpu")
 
@@ -55,9 +44,3 @@ def groups():
         for tables in (table, ints(table_of(2 * requests, columns + 3), CPU)[::2, 2 : columns + 2]):
             require_plan(planner, lengths, tables, page_size, CPU, pad=0, out=out)
     return len(batches)
-
-
-PROGRAMS = {f.__name__: f for f in (kit, groups)}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -1,28 +1,17 @@
-"""Draws from columns of ranks by triton-gumbel on CPU tensors, in Triton's interpreter.
+"""Draws from columns of ranks by triton-gumbel on CPU tensors, in Triton's interpreter. Ranks are threads."""
 
-Ranks are threads. ``python shards.py tokens SIZE DTYPE FAMILY ...`` prints, as JSON, how many rows were
-drawn by so many ranks, and which differ from native's draw on one device; ``blind`` does where the host may not look at
-values, as on a GPU. ``surveys DTYPE`` compares what a rank says before the draw with what native says.
-"""
-
-import json
-import sys
 from dataclasses import replace
 
-import fast_interpreter  # first: it has Triton interpret
+import torch
 
-fast_interpreter.hurry()
-
-import torch  # noqa: E402
-
-import shard_cases  # noqa: E402
-import shard_surveys  # noqa: E402
-import tokendraw  # noqa: E402
-from tokendraw import Need, SamplingMetadata  # noqa: E402
-from tokendraw.vocab_parallel import thresholds  # noqa: E402
-from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
-from tokendraw_testing.shards.thread_ranks import on_ranks  # noqa: E402
-from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+import shard_cases
+import shard_surveys
+import tokendraw
+from tokendraw import Need, SamplingMetadata
+from tokendraw.vocab_parallel import thresholds
+from tokendraw.vocab_parallel.agreement import agree
+from tokendraw_testing.shards.thread_ranks import on_ranks
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 CPU = torch.device("cpu")
 ROWS = 12
@@ -90,9 +79,3 @@ def blind(*what):
 def surveys(dtype):
     """Survey columns with ties of every kind, and add them up by digits."""
     return shard_surveys.compared(getattr(torch, dtype), CPU)
-
-
-PROGRAMS = {"tokens": tokens, "blind": blind, "surveys": surveys}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -1,23 +1,14 @@
-"""Verifications by triton-gumbel on CPU tensors, beside native's, in Triton's interpreter.
+"""Verifications by triton-gumbel on CPU tensors, beside native's, in Triton's interpreter."""
 
-``python verifications.py batches`` prints, as JSON, which of the named batches were verified otherwise.
-"""
-
-import json
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
-import fast_interpreter  # first: it has Triton interpret
+import numpy as np
+import torch
 
-fast_interpreter.hurry()
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative  # noqa: E402
-from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
-from verifying import Batch, gaussian, native, row_metadata, softmax, verify  # noqa: E402
+from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from verifying import Batch, gaussian, native, row_metadata, softmax, verify
 
 NAN, INF = float("nan"), float("inf")
 PLAIN = SamplingParams()
@@ -307,9 +298,3 @@ def drafts():
             if params.temperature and found.token_ids.tolist() == plain:
                 wrong[f"{name}, {gumbel_dtype}: shared noise"] = plain
     return {"wrong": wrong}
-
-
-PROGRAMS = {f.__name__: f for f in (batches, layouts, edges, again, drafts)}
-
-if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))
