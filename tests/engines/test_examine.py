@@ -2,7 +2,6 @@
 
 import pytest
 
-import tokendraw.engines
 from fake_dists import fake_dists
 from tokendraw.engines import EngineState, changed_signature, examine
 
@@ -113,13 +112,3 @@ def test_other_leading_parameters_are_reported_with_both_lists(function, paramet
     assert changed_signature("draw", function, ("logits", "p")) == (
         f"'draw' needs the parameters logits, p, found {parameters}"
     )
-
-
-def test_the_face_exports_these_names():
-    assert sorted(tokendraw.engines.__all__) == [
-        "ENTRY_POINT_GROUP",
-        "EngineState",
-        "changed_signature",
-        "examine",
-        "format_error",
-    ]

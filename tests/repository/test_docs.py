@@ -218,6 +218,38 @@ class TestThePageForPluginAuthors:
         return [row for table in self.TABLES for row in pages.rows(table, 3)]
 
 
+TABLES_OF_NUMBERS = {
+    "H200": (
+        *("h200_design", 10, 7, 10),
+        lambda row: " x " in row[0] and row[0][0].isdigit(),
+        lambda row: [f"{row[0]} x {row[1]} {row[2]}", *row[3:9]],
+    ),
+    "verifications": (
+        *("h200_verify", 13, 6, 7),
+        lambda row: row[1] in ("rejection", "coupled"),
+        lambda row: [row[i] for i in (0, 4, 5, 8, 9, 11)],
+    ),
+    "page plans": (
+        *("h200_paged_kv", 6, 4, 4),
+        lambda row: re.fullmatch(r"\d+ x \d+", row[0]),
+        lambda row: row[:4],
+    ),
+    "weight layouts": ("h200_sm90_w4", 6, 6, 4, lambda row: row[0].startswith("pack weights"), list),
+    "edits": (
+        *("h200_process_logits", 4, 4, 12),
+        lambda row: row[0].startswith(("floor:", "triton-gumbel:", "torch:", "native:")),
+        list,
+    ),
+    "CPU": ("cpu", 6, 6, 7, lambda row: row[0].startswith(("zipf", "flat")), list),
+    "host time": (
+        *("cpu_host_time", 2, 2, 4),
+        lambda row: re.match(r"(sample|verify|from_params|with_positions),", row[0]),
+        list,
+    ),
+}
+"""File of results, columns there and in docs/numbers.md, number of shown rows, selection of rows, shown cells."""
+
+
 class TestThePageOfNumbers:
     def test_every_file_of_results_stands_with_its_command(self):
         """Results of two devices may share a line, since a single script makes both."""
@@ -236,57 +268,13 @@ class TestThePageOfNumbers:
     def test_a_figure_stands_within_its_first_ten_lines(self):
         assert any(re.search(r"\d+\.\d \(\d+\.\d+x\)", line) for line in NUMBERS.splitlines()[:10])
 
-    def test_its_table_of_an_h200_is_that_of_the_results(self):
-        measured = [
-            [f"{row[0]} x {row[1]} {row[2]}", *row[3:9]]
-            for row in pages.rows(pages.text_of("benchmarks/results/h200_design.md"), 10)
-        ]
-        shown = [row for row in pages.rows(NUMBERS, 7) if " x " in row[0] and row[0][0].isdigit()]
-        assert len(shown) == 10
-        assert [row for row in shown if row not in measured] == []
-
-    def test_its_table_of_verifications_is_that_of_the_results(self):
-        measured = [
-            [row[0], row[4], row[5], row[8], row[9], row[11]]
-            for row in pages.rows(pages.text_of("benchmarks/results/h200_verify.md"), 13)
-        ]
-        shown = [row for row in pages.rows(NUMBERS, 6) if row[1] in ("rejection", "coupled")]
-        assert len(shown) == 7
-        assert [row for row in shown if row not in measured] == []
-
-    def test_its_table_of_page_plans_is_that_of_the_results(self):
-        measured = [row[:4] for row in pages.rows(pages.text_of("benchmarks/results/h200_paged_kv.md"), 6)]
-        shown = [row for row in pages.rows(NUMBERS, 4) if re.fullmatch(r"\d+ x \d+", row[0])]
-        assert len(shown) == 4
-        assert [row for row in shown if row not in measured] == []
-
-    def test_its_table_of_weight_layouts_is_that_of_the_results(self):
-        measured = list(pages.rows(pages.text_of("benchmarks/results/h200_sm90_w4.md"), 6))
-        shown = [row for row in pages.rows(NUMBERS, 6) if row[0].startswith("pack weights")]
-        assert len(shown) == 4
-        assert [row for row in shown if row not in measured] == []
-
-    def test_its_table_of_edits_is_that_of_the_results(self):
-        measured = list(pages.rows(pages.text_of("benchmarks/results/h200_process_logits.md"), 4))
-        edits = ("floor:", "triton-gumbel:", "torch:", "native:")
-        shown = [row for row in pages.rows(NUMBERS, 4) if row[0].startswith(edits)]
-        assert len(shown) == 12
-        assert [row for row in shown if row not in measured] == []
-
-    def test_its_table_of_a_cpu_is_that_of_the_results(self):
-        measured = list(pages.rows(pages.text_of("benchmarks/results/cpu.md"), 6))
-        shown = [row for row in pages.rows(NUMBERS, 6) if row[0].startswith(("zipf", "flat"))]
-        assert len(shown) == 7
-        assert [row for row in shown if row not in measured] == []
-
-    def test_its_table_of_host_time_is_that_of_the_results(self):
-        measured = list(pages.rows(pages.text_of("benchmarks/results/cpu_host_time.md"), 2))
-        shown = [
-            row
-            for row in pages.rows(NUMBERS, 2)
-            if re.match(r"(sample|verify|from_params|with_positions),", row[0])
-        ]
-        assert len(shown) == 4
+    @pytest.mark.parametrize("table", TABLES_OF_NUMBERS)
+    def test_a_table_holds_rows_of_the_results(self, table):
+        file, measured_width, width, count, is_shown, cells = TABLES_OF_NUMBERS[table]
+        rows = pages.rows(pages.text_of(f"benchmarks/results/{file}.md"), measured_width)
+        measured = [cells(row) for row in rows]
+        shown = [row for row in pages.rows(NUMBERS, width) if is_shown(row)]
+        assert len(shown) == count
         assert [row for row in shown if row not in measured] == []
 
     def test_its_table_of_split_batches_is_that_of_the_results(self):

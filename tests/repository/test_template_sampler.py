@@ -5,13 +5,12 @@ import pytest
 import torch
 
 import tokendraw
-from calling import assert_same_rows, call, shown_values
+from calling import assert_same_rows, call
 from command_line import call as command
 from goodness_of_fit import DTYPES, KINDS, MODES, POISON, drawn_with, gaussians
 from pages import importable, install
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw._torch.threads import one_thread
-from tokendraw_testing import reference
 from tokendraw_testing.logits_families import FAMILIES
 
 ROWS = 48
@@ -57,26 +56,6 @@ def batch_of(family, size, **rest):
     rng = np.random.default_rng(sum(map(ord, family)) * 10_000 + size)
     logits = np.stack([FAMILIES[family](rng, size) for _ in range(ROWS)])
     return logits, [random_params(rng, size, seed=int(rng.integers(2**63)), **rest) for _ in range(ROWS)]
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.fast_first
-def test_kept_sets_draws_and_logprobs_equal_the_reference(load, family, size):
-    logits, params = batch_of(family, size, logprobs=-1)
-    out = call(load("acme", "processed_logprobs"), logits, params)
-    found = shown_values(out)
-    rows = [reference.prepare(x, p) for x, p in zip(logits, params, strict=True)]
-    judged = [i for i, row in enumerate(rows) if row.certain]
-    assert len(judged) >= 0.7 * ROWS
-    for i in judged:
-        np.testing.assert_array_equal(np.isfinite(found[i]), rows[i].kept)
-        token, lead = reference.draw(rows[i], params[i].seed, i)
-        assert out.token_ids[i] == token or lead < reference.NEAR_TIE
-        wanted = reference.values(rows[i], int(out.token_ids[i]), "processed_logprobs")
-        np.testing.assert_allclose(found[i], wanted, rtol=2e-6, atol=2e-6)
-        assert float(out.log_kept_mass[i]) == pytest.approx(reference.log_kept_mass(rows[i]), abs=2e-6)
-        assert out.logprobs.ranks[i] == np.sum(rows[i].x >= rows[i].x[int(out.token_ids[i])])
 
 
 @pytest.mark.fast_first
@@ -133,40 +112,6 @@ def test_rows_with_nan_and_infinities_answer_as_native_does(load, mode, kind):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_batch_gives_empty_tensors(load, kind):
-    metadata = SamplingMetadata.from_params([], positions=[])
-    out = load("acme").sample(torch.empty(0, 2000), metadata)
-    assert (list(out.token_ids.shape), out.token_ids.dtype) == ([0], torch.int64)
-    assert (list(out.valid.shape), out.valid.dtype) == ([0], torch.bool)
-
-
-def test_an_empty_batch_with_logprobs_gives_empty_tensors(load):
-    facts = BatchFacts(max_logprobs=3)
-    out = load("acme").sample(torch.empty(0, 2000), SamplingMetadata(top_p=torch.empty(0), facts=facts))
-    assert list(out.logprobs.token_ids.shape) == list(out.logprobs.logprobs.shape) == [0, 4]
-    assert list(out.logprobs.ranks.shape) == list(out.log_kept_mass.shape) == [0]
-
-
-def test_rows_without_a_seed_draw_anew_and_torch_s_seed_repeats_them(load):
-    logits, params = torch.zeros(64, 5000), SamplingParams()
-    runs = []
-    for seed in (1, 2, 1):
-        torch.manual_seed(seed)
-        runs.append([call(load("acme"), logits, params).token_ids.tolist() for _ in range(2)])
-    assert runs[0] == runs[2]
-    assert runs[0] != runs[1]
-    assert runs[0][0] != runs[0][1]
-    assert len(set(runs[0][0])) > 55
-
-
-def test_a_seeded_batch_leaves_torch_s_generator_alone(load):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    call(load("acme"), torch.zeros(4, 50), SamplingParams(seed=1))
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_values_in_ready_tensors_are_clamped_to_the_table(load):
     nan, inf = float("nan"), float("inf")
     logits = gaussians(8, seed=5)
@@ -194,26 +139,6 @@ def test_parameters_may_live_in_slots(load):
         for name in ("acme", "native")
     ]
     assert drawn[0] == drawn[1]
-
-
-def test_a_row_answers_alone_as_it_does_in_a_batch_and_at_any_stride(load):
-    logits, params = batch_of("gaussian", 3000, logprobs=5)
-    logits = torch.from_numpy(logits)
-    whole = call(load("acme"), logits, params)
-    wide = torch.full((ROWS, 2, 3005), float("nan"))
-    wide[:, 1, :3000] = logits
-    assert_same_rows(whole, call(load("acme"), wide[:, 1, :3000], params))
-    for i in range(0, ROWS, 7):
-        alone = call(load("acme"), logits[i : i + 1], params[i], positions=[i])
-        assert alone.token_ids[0] == whole.token_ids[i]
-
-
-def test_the_logits_are_left_as_they_were(load):
-    logits = torch.stack(list(POISON.values()))
-    bits = logits.clone().view(torch.int32)
-    params = [SamplingParams(top_k=3, top_p=0.5, logprobs=2)] * len(logits)
-    load("acme").sample(logits, SamplingMetadata.from_params(params))
-    assert torch.equal(logits.view(torch.int32), bits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,12 +1,10 @@
 """The checks of tests/operations/verify/test_distribution.py see planted bugs, in a fifth of the trials."""
 
-import numpy as np
 import pytest
 
 from mutants import by_name
 from mutants.verifiers import VERIFIERS, VerifierMutant
-from tokendraw import SamplingParams
-from verifying import CASES, faults, run, verify
+from verifying import CASES, faults, run
 
 TRIALS = 40_000
 MUTANTS = by_name(VERIFIERS)
@@ -35,37 +33,3 @@ def test_a_planted_bug_is_seen(device, bug):
 @pytest.mark.fast_first
 def test_the_same_trials_are_fine_without_a_bug(device, case):
     assert faults(CASES[case], run(CASES[case], VerifierMutant(device=device), TRIALS, device)) == []
-
-
-LEAST_U, LARGEST_U = 228_227_993, 12_713_842_529
-"""Seeds whose word of the stream ACCEPT at position 9 is all zeros, and all ones."""
-
-
-def accepted_at(sampler, seed, target, draft, device):
-    """Whether the draft 1 is accepted at position 9."""
-    output = verify(
-        sampler,
-        np.float32([target, target]),
-        [[1]],
-        SamplingParams(seed=seed),
-        first=[9],
-        device=device,
-        draft_logits=np.float32([draft]),
-    )
-    return bool(output.num_accepted[0])
-
-
-def test_a_draft_of_probability_0_is_rejected_at_the_least_u(device):
-    impossible, sure = [0.0, -np.inf, 1.0], [0.0, 9.0, -9.0]
-    assert not accepted_at(VerifierMutant(device=device), LEAST_U, impossible, sure, device)
-    assert accepted_at(
-        build("u in [0, 1), accepted if u <= p / q", device), LEAST_U, impossible, sure, device
-    )
-
-
-def test_a_draft_as_likely_as_the_target_has_it_is_accepted_at_the_largest_u(device):
-    logits = [0.3, -0.2, 0.1]
-    assert accepted_at(VerifierMutant(device=device), LARGEST_U, logits, logits, device)
-    assert not accepted_at(
-        build("u rounded to float32, which reaches 1", device), LARGEST_U, logits, logits, device
-    )
