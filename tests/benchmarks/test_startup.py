@@ -7,7 +7,7 @@ import sys
 from checkout import ROOT
 
 
-def test_it_prints_what_each_start_takes():
+def test_the_table_has_the_time_of_a_start():
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "startup.py", "--repeats", "1"],
         capture_output=True,

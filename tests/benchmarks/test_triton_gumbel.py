@@ -64,7 +64,7 @@ def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypa
 
 
 @pytest.mark.slow
-def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
+def test_a_sampler_verifies_with_every_kind_of_drafts(call):
     result = call("chains", "--requests", 120)
     assert result.exit_code == 0, result.output
     assert "fp32: 132 of 132 requests agree (100.0000 %, needed 99.99 %), and " in result.stdout
@@ -146,7 +146,7 @@ def test_a_verification_that_accepts_or_rejects_all_drafts_is_reported(call_plan
     assert [number > 0 for number in rejected] == [not accepts_all] * 2
 
 
-def test_what_a_sampler_cannot_verify_itself_ends_the_command(call, tmp_path, monkeypatch):
+def test_a_missing_verification_ends_the_command(call, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install_limited(tmp_path, verify={"ragged_drafts": False}))
     result = call("chains", "--requests", 60, sampler="limited")
     assert result.exit_code == 1
@@ -201,7 +201,7 @@ def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
 
 
 @pytest.mark.slow
-def test_rows_at_the_limits_draw_what_they_draw_alone(call):
+def test_rows_at_the_limits_draw_as_alone(call):
     result = call("large")
     assert result.exit_code == 0, result.output
     assert [row[3:5] for row in cells(result)[1:]] == [["0", "0"]] * 6
@@ -209,7 +209,7 @@ def test_rows_at_the_limits_draw_what_they_draw_alone(call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "rows"), [("worst", 6), ("extras", 16)])
-def test_what_is_timed_has_a_row_each(call, command, rows):
+def test_every_timed_call_has_a_row(call, command, rows):
     result = call(command, "--repeats", 3)
     assert result.exit_code in (0, 1), result.output  # times of a busy machine promise nothing
     assert len(cells(result)) == 1 + rows

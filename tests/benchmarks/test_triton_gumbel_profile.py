@@ -48,7 +48,7 @@ def test_counters_of_other_calls_are_no_table(call, tmp_path):
     assert f"{path} has 2 calls in place of 1." in result.stdout
 
 
-def test_what_is_profiled_draws_once_from_each_cell(call):
+def test_the_profiled_run_draws_once_from_each_cell(call):
     result = call("profile-run")
     assert result.exit_code == 0, result.output
     assert "1 profiled draws." in result.stdout

@@ -40,7 +40,7 @@ def test_an_adapter_applies_to_a_tested_version(dists, name, version):
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.2.0rc1", "1.2.0.post1", "recent"])
-def test_other_versions_stay_unchanged(dists, version):
+def test_untested_versions_stay_unchanged(dists, version):
     dists.add("acme-engine", version)
     assert examine_acme() == state(
         version, applies=False, reason=f"Acme {version} is untested, tested are 1.1.0 and 1.2.0"
@@ -108,7 +108,7 @@ def test_further_parameters_may_follow_the_leading_ones(leading):
 @pytest.mark.parametrize(
     ("function", "parameters"), [(draw, "logits, k, seed"), (None, "none"), (lambda: None, "none")]
 )
-def test_other_leading_parameters_are_reported_with_both_lists(function, parameters):
+def test_wrong_leading_parameters_are_reported_with_both_lists(function, parameters):
     assert changed_signature("draw", function, ("logits", "p")) == (
         f"'draw' needs the parameters logits, p, found {parameters}"
     )

@@ -72,13 +72,13 @@ def test_draws_have_the_distribution_of_sglangs_filters(sampler, name):
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("name", SETTINGS)
-def test_sglangs_own_draws_have_that_distribution_too(reference, name):
+def test_sglangs_draws_have_the_same_distribution(reference, name):
     torch.manual_seed(6)
     tokens, _ = draw(reference, LOGITS.expand(DRAWS, -1), info_of(*[Request(**SETTINGS[name])] * DRAWS))
     assert chi_square(tokens.numpy(), joint(LOGITS, **SETTINGS[name])) > FALSE_ALARM
 
 
-def test_the_settings_tell_the_order_from_one_filter_after_the_other():
+def test_the_settings_distinguish_joint_from_sequential_filters():
     k, p, t = (SETTINGS["top-k and top-p"][name] for name in ("top_k", "top_p", "temperature"))
     after_top_k = torch.from_numpy(joint(LOGITS, t, top_k=k))
     in_turn = joint(after_top_k.log(), top_p=p)

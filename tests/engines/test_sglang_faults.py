@@ -124,7 +124,7 @@ def test_a_missing_field_and_a_missing_name_are_reasons(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{"TOKENDRAW_DISABLE": "native"}, {"TOKENDRAW_SAMPLER": "nosuch"}])
-def test_without_a_plugin_that_draws_sglang_does(logged, monkeypatch, settings):
+def test_without_a_plugin_sglang_draws(logged, monkeypatch, settings):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(tokendraw.SamplerUnavailableError) as error:
@@ -140,7 +140,7 @@ def test_without_a_plugin_that_draws_sglang_does(logged, monkeypatch, settings):
     assert len(reason) > 150
 
 
-def test_draws_that_match_a_trainer_are_sglangs(logged):
+def test_draws_matching_a_trainer_are_sglangs(logged):
     from sglang.srt.runtime_context import get_exec
 
     with get_exec().deterministic.override(rl_on_policy_target="fsdp"):
@@ -263,7 +263,7 @@ class TestRegistration:
         assert calls == ["tokendraw", f"{batch}.from_schedule_batch", f"{batch}.merge_batch"]
         assert logged() == []
 
-    def test_leaves_the_batches_of_an_sglang_alone_that_it_does_not_know(self, monkeypatch):
+    def test_leaves_the_batches_of_an_untested_sglang_alone(self, monkeypatch):
         from sglang.srt.layers import sampler
         from sglang.srt.plugins.hook_registry import HookRegistry
 

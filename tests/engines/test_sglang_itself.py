@@ -31,7 +31,7 @@ def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():
     assert HookRegistry._patched == {f"{batch}.from_schedule_batch", f"{batch}.merge_batch"}
 
 
-def test_its_command_line_takes_the_backend():
+def test_the_command_line_takes_the_backend():
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser(exit_on_error=False)
@@ -42,7 +42,7 @@ def test_its_command_line_takes_the_backend():
         parser.parse_args([*line, "nosuch"])
 
 
-def test_its_factory_makes_our_sampler_for_the_backend_and_its_own_for_others():
+def test_the_factory_makes_tokendraws_sampler_for_the_backend_alone():
     from sglang.srt.layers.sampler import Sampler, create_sampler
 
     assert type(create_sampler()).__module__ == "tokendraw_sglang._sampler"
@@ -62,7 +62,7 @@ def test_deterministic_inference_takes_the_backend_away(fields, backend):
     assert _deterministic_sampling_backend(SimpleNamespace(**fields)).get("sampling_backend") == backend
 
 
-def test_the_adapter_says_that_it_applies():
+def test_the_adapter_applies():
     assert vars(state()) == {
         "engine": "SGLang",
         "installed": version("sglang"),

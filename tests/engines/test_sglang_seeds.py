@@ -48,7 +48,7 @@ def test_a_seeded_row_draws_tokendraws_token_in_any_batch(sampler, logits):
         assert alone.tolist() == [expected[row]]
 
 
-def test_a_seeded_row_keeps_its_tokens_among_others_of_every_kind(sampler, logits):
+def test_a_seeded_row_keeps_tokens_beside_rows_of_every_kind(sampler, logits):
     (expected,) = own_draws(logits[:1], [7], [3])
     others = [Request(), Request(temperature=0.0), Request(min_p=0.1), Request(sampling_seed=8)]
     for turn in range(5):
@@ -58,7 +58,7 @@ def test_a_seeded_row_keeps_its_tokens_among_others_of_every_kind(sampler, logit
         assert tokens[order.index(0)] == expected
 
 
-def test_a_seeded_row_keeps_its_tokens_while_others_leave_and_join(sampler, logits):
+def test_a_seeded_row_keeps_tokens_while_rows_leave_and_join(sampler, logits):
     seeded = {"sampling_seed": 7, **PARAMS}
     expected = own_draws(logits[[0] * 12], [7] * 12, list(range(12)))
     info = info_of(Request(), Request(**seeded), Request(temperature=0.0))
@@ -94,11 +94,11 @@ def test_unseeded_rows_beside_a_seeded_row_draw_anew(sampler, logits):
 
 
 class TestTheColumnOfSeeds:
-    def test_is_there_where_a_request_has_one(self):
+    def test_exists_with_a_seeded_request(self):
         column = info_of(Request(), Request(sampling_seed=3), Request(sampling_seed=NO_SEED)).sampling_seed
         assert column.tolist() == [NO_SEED, 3, 2**63 - 1]
 
-    def test_is_not_there_where_none_has(self):
+    def test_is_missing_without_seeded_requests(self):
         assert info_of(Request(), Request()).sampling_seed is None
 
     @pytest.mark.parametrize("seeded_first", [True, False])

@@ -48,7 +48,7 @@ def test_the_warmup_draws_every_kind_of_batch_of_sglang():
         assert layout(metadata_of(info_of(*requests), torch.tensor([3, 4]))) in warmed
 
 
-def test_its_batches_are_small_and_large():
+def test_the_batches_are_small_and_large():
     assert {metadata.num_rows for metadata in batches(torch.device("cpu"), V)} == set(BATCH_SIZES)
 
 

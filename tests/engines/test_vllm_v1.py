@@ -94,7 +94,7 @@ def test_a_seed_draws_the_same_tokens_alone_and_beside_rows_that_come_and_go(sam
     assert steps(sampler, 12, lambda step: 0) != alone
 
 
-def test_a_seeded_row_without_filters_is_vllms_own_whatever_its_mates(sampler):
+def test_a_seeded_row_without_filters_is_vllms_in_any_batch(sampler):
     generators = {1: torch.Generator().manual_seed(5), 2: torch.Generator().manual_seed(6)}
     k = column([3, V, 4], torch.int32)
     for _ in range(10):
@@ -135,7 +135,7 @@ def test_noise_is_float64_where_vllm_uses_float64(vllm, monkeypatch):
     assert needs == [tokendraw.Need(gumbel_dtype="fp64", batch_invariant=True)]
 
 
-def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(sampler, log_lines, monkeypatch):
+def test_a_raising_sampler_hands_back_to_vllm_with_a_sentence(sampler, log_lines, monkeypatch):
     k = column([3, 3], torch.int32)
     assert 0 not in sampler(batch(2), {}, k, None)[0].tolist()
 

@@ -106,7 +106,7 @@ def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_
     assert text(5, lambda step: range(step % 4)) == alone
 
 
-def test_a_position_repeats_its_draw_and_other_positions_do_not(calls):
+def test_a_position_repeats_the_draw_and_further_positions_differ(calls):
     engine = V2Engine(V)
     engine.add(0, request(seed=1))
     first, again, *later = [engine.draw(batch(1), [0], [p])[0] for p in (5, 5, 6, 7, 8, 9, 10)]
@@ -178,7 +178,7 @@ def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(cal
     assert [dtype for dtype, _ in calls] == [torch.float32]
 
 
-def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, log_lines, monkeypatch):
+def test_a_raising_sampler_hands_back_to_vllm_with_a_sentence(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
     engine = V2Engine(V)

@@ -134,7 +134,7 @@ def test_other_metadata_of_the_same_types_is_read_without_compiling_anything(lau
     assert compilations(kernels) == before
 
 
-def test_positions_are_read_wherever_they_lie_whatever_those_before_did(launched):
+def test_positions_are_read_at_any_address_after_any_call(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
     apart = torch.arange(2 * ROWS)[::2]
     for first, second in ((metadata, apart), (spread(metadata), torch.arange(5, 5 + ROWS))):
@@ -171,14 +171,14 @@ def test_parameters_of_another_type_compile_anew(launched, kernels):
     assert compilations(kernels)["draw_rows"] == before + 1
 
 
-def test_a_parameter_that_is_given_other_memory_is_read_there(launched):
+def test_a_parameter_is_read_in_new_memory(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
     backend.sample(logits, metadata)
     metadata.temperature.set_(torch.full((ROWS,), 0.3, dtype=torch.float64))
     assert params_read(launched, lambda: backend.sample(logits, metadata), metadata) == in_memory(metadata)
 
 
-def test_what_a_batch_may_hold_decides_what_is_launched_whatever_came_before(launched):
+def test_the_facts_of_a_batch_decide_the_launches_after_any_call(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[FILTERED] * ROWS)
     nothing = BatchFacts(max_top_k=0, any_top_p=False, any_min_p=False)
     described = replace(metadata.facts, max_logprobs=2)
@@ -192,7 +192,7 @@ def test_what_a_batch_may_hold_decides_what_is_launched_whatever_came_before(lau
     assert names == [draws + large, draws, draws + large, [*draws, *large, "count_ranks", "row_logprobs"]]
 
 
-def test_a_configuration_that_is_forced_holds_inside_its_context_alone(launched):
+def test_a_forced_configuration_ends_with_the_context(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     grids = []
     for span in (None, 1, 2, None):
@@ -208,7 +208,7 @@ def test_a_configuration_that_is_forced_holds_inside_its_context_alone(launched)
 # The logits.
 
 
-def test_logits_are_read_where_they_are_and_as_far_apart_as_they_are(launched):
+def test_logits_are_read_at_any_address_and_stride(launched):
     backend, metadata = here(), metadata_of(*[SEEDED] * ROWS)
     storage = torch.zeros(2 * ROWS, V + 48)
     for logits in (storage[:ROWS, :V], storage[ROWS:, :V], storage[::2, :V], storage[:ROWS, 7 : V + 7]):
@@ -231,7 +231,7 @@ def test_logits_whose_elements_lie_apart_are_copied_at_every_call(launched):
         logits.add_(1)
 
 
-def test_another_number_of_rows_has_grids_of_its_own_whatever_came_before(launched):
+def test_the_grids_follow_the_number_of_rows_after_any_call(launched):
     backend, logits = here(), torch.zeros(9, V)
     grids = {}
     for rows in (3, 9, 3, 1, 9, 3):
@@ -289,7 +289,7 @@ def test_the_generator_is_left_alone_where_every_row_has_a_seed_and_there_alone(
     assert moved == [False, True, False]
 
 
-def test_nothing_that_a_draw_writes_lies_where_its_seeds_do(launched):
+def test_outputs_of_a_draw_do_not_overlap_the_seeds(launched):
     backend, logits, metadata = (
         here(),
         torch.zeros(ROWS, V),
@@ -313,7 +313,7 @@ def test_nothing_that_a_draw_writes_lies_where_its_seeds_do(launched):
 
 
 @pytest.mark.slow
-def test_nothing_of_a_call_outlives_it(launched):
+def test_no_tensor_outlives_a_call(launched):
     backend = here()
     logits, metadata = torch.zeros(ROWS, V), metadata_of(*[replace(FILTERED, logprobs=2)] * ROWS)
     drafts = Drafts.from_lists([[5, 6], [7]], draft_logits=torch.zeros(3, V))
@@ -349,7 +349,7 @@ def test_only_so_many_kinds_and_sizes_are_remembered(launched, entries):
     assert 0 < len(cache) <= 3
 
 
-def test_threads_that_share_a_sampler_draw_each_from_its_own_batch(launched):
+def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
     backend = here()
     batches = [
         (torch.zeros(rows, V), metadata_of(*[params] * rows))

@@ -57,7 +57,7 @@ def path_of(kernel, argument, field=None):
     return (place, type(kernel.calls[-1][1][place])._fields.index(field))
 
 
-def test_a_kernel_that_knows_not_where_parameters_lie_is_the_same_one(kernels):
+def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
     """Parameters are scalar loads, so their alignment is useless to the compiler."""
     drawn("sm_90", PLAIN)
     kernel = kernels["tile_statistics"]
@@ -105,7 +105,7 @@ def test_the_draw_of_large_sets_compiles(kernels, target):
 
 
 @pytest.mark.slow
-def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_announced(kernels):
+def test_a_program_sees_the_writes_before_an_announced_pass(kernels):
     """The compiler drops an atomic operation with an unused result, and its acquire with it."""
     drawn("sm_90", FILTERED)
     ptx = compiled(kernels["draw_large_sets"], "sm_90")["ptx"]

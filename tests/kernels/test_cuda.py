@@ -79,7 +79,7 @@ def test_after_a_warmup_no_number_of_rows_compiles_anything(compiled):
         assert compiled == [], (rows, kind)
 
 
-def test_a_graph_captures_the_first_call_of_a_sampler_whose_kernels_another_one_compiled(compiled):
+def test_a_graph_captures_the_first_call_of_a_sampler_with_compiled_kernels(compiled):
     rows, metadata = 37, metadata_of(37, "filtered, logprobs")
     metadata = replace(metadata, seeded=None)
     logits = torch.randn(rows, V, device="cuda").to(torch.bfloat16)
@@ -109,7 +109,7 @@ def copied(metadata):
     return replace(metadata, **tensors, row_kinds=None)
 
 
-def test_values_that_change_in_place_are_drawn_by_like_those_of_new_metadata():
+def test_values_changed_in_place_act_like_new_metadata():
     sampler, metadata = load(), seeded_metadata(24, "filtered, logprobs")
     logits = torch.randn(24, V, device="cuda").to(torch.bfloat16)
     graph = torch.cuda.CUDAGraph()
@@ -133,7 +133,7 @@ def test_values_that_change_in_place_are_drawn_by_like_those_of_new_metadata():
     assert not torch.equal(drawn[0], drawn[-1])
 
 
-def test_threads_on_streams_of_their_own_draw_what_one_thread_does():
+def test_threads_on_separate_streams_draw_the_tokens_of_a_single_thread():
     sampler = load()
     kinds = ("plain", "filtered", "logprobs", "filtered, logprobs") * 2
     batches = []

@@ -45,7 +45,7 @@ def test_every_launch_is_given_addresses_and_numbers(kernels):
             assert getattr(metadata, name).data_ptr() in drawn, name
 
 
-def test_scratch_is_one_allocation_whose_pieces_neither_meet_nor_move():
+def test_scratch_is_a_single_allocation_of_disjoint_aligned_pieces():
     scratch = Scratch()
     for dtype, each, of in (
         (torch.float32, 3, 0),

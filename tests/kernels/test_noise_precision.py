@@ -21,7 +21,7 @@ DRAWING = ("draw_rows", "draw_large_sets", "accept_drafts")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "least"), [("draws", 48), ("verifications", 52)])
-def test_tokens_that_tell_are_those_of_the_noise_that_was_asked_for(what, least):
+def test_tokens_show_the_requested_noise(what, least):
     assert interpreted("noise", what) == {"judged": least, "wrong": []}
 
 

@@ -80,7 +80,7 @@ def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
 
 
 @pytest.mark.slow
-def test_masks_in_the_interpreter_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment():
+def test_masks_in_the_interpreter_change_forbidden_ids_alone_at_any_alignment():
     found = interpreted("edits", "masks", 64)
     assert found == dict.fromkeys(found, 0)
     assert len(found) == 90
@@ -118,9 +118,7 @@ def test_the_kernel_compiles(kernels, target, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_masks_store_vectors_of_16_bytes_and_have_the_others_fetched_at_any_alignment_of_the_arguments(
-    kernels, dtype
-):
+def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_alignment(kernels, dtype):
     process(slots_for(), dtype=dtype, bitmask=True, offset=1)
     (call,) = kernels["process_logits"].calls
     code = compiled_call(call, "sm_90")["ptx"]
@@ -163,7 +161,7 @@ def test_a_kernel_is_compiled_for_the_types_of_a_call_and_for_nothing_else(kerne
 # What is launched.
 
 
-def test_nothing_is_launched_where_nobody_asks_for_anything(kernels):
+def test_a_call_without_edits_launches_nothing(kernels):
     process(slots_for())
     process(slots_for(temperature=0.5, stop_token_ids=[3]))
     assert kernels["process_logits"].launches == []

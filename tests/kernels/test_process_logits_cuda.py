@@ -51,7 +51,7 @@ def test_edits_have_the_bits_of_float32_arithmetic_and_of_native(dtype, drafted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_masks_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment(dtype):
+def test_masks_change_forbidden_ids_alone_at_any_alignment(dtype):
     process = load().process
     found = {str(case): case.wrong(process, "cuda") for case in edit_model.cases(dtype, 2048)}
     assert found == dict.fromkeys(found, 0)
@@ -59,7 +59,7 @@ def test_masks_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_mask_writes_nothing_back_to_ids_that_are_edited_beside_those_that_it_forbids(dtype, biased):
+def test_a_mask_keeps_edits_beside_forbidden_ids(dtype, biased):
     """Programs have no order: reading, choosing and writing entire words might undo another program's edits."""
     rows, vocab_size = 256, 8192
     edited = list(range(0, vocab_size, 2))
@@ -104,7 +104,7 @@ def test_no_call_waits():
         require_no_wait(Trial("process", 0), f"drafts {drafted}", work)
 
 
-def test_a_graph_follows_what_is_appended_between_its_replays():
+def test_a_graph_follows_appended_tokens_between_replays():
     rng, vocab_size, device = np.random.default_rng(3), 5000, "cuda"
     requests = requests_of(rng, 5, vocab_size)
     processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, vocab_size, device)

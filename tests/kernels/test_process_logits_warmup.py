@@ -74,7 +74,7 @@ def test_with_drafts_no_edit_compiles_anything(kernels):
     assert len(kernel.compilations) == before > 0
 
 
-def test_what_was_not_asked_for_is_compiled_when_it_comes(kernels):
+def test_calls_beyond_the_warmup_compile_on_demand(kernels):
     processor = warm(index_dtypes=[torch.int64])
     kernel = kernels["process_logits"]
     for more in (
@@ -88,7 +88,7 @@ def test_what_was_not_asked_for_is_compiled_when_it_comes(kernels):
 
 
 @pytest.mark.slow
-def test_what_it_compiles_compiles(kernels):
+def test_the_calls_of_a_warmup_compile(kernels):
     warm(max_drafts=2, batch_sizes=[1])
     calls = kernels["process_logits"].calls[::3]
     assert calls
@@ -96,5 +96,5 @@ def test_what_it_compiles_compiles(kernels):
 
 
 @pytest.mark.slow
-def test_what_it_makes_up_runs_in_the_interpreter():
+def test_the_calls_of_a_warmup_run_in_the_interpreter():
     assert interpreted("edits", "warmup") == 3 * 63 / 7

@@ -59,7 +59,7 @@ def compilations(process):
 
 
 @pytest.mark.slow
-def test_one_compiles_and_the_others_find_what_it_made(start, tmp_path):
+def test_a_single_process_compiles_and_the_rest_load_the_kernel(start, tmp_path):
     processes = [start(0.5) for _ in range(PROCESSES)]
     ready(*processes)
     (tmp_path / "go").touch()
@@ -76,7 +76,7 @@ def test_where_nothing_can_be_locked_all_compile(start, tmp_path):
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_one_that_was_ended_while_it_compiled(start, tmp_path):
+def test_a_process_killed_during_a_compilation_blocks_no_process(start, tmp_path):
     (tmp_path / "go").touch()
     first = start(600)
     ready(first)
@@ -88,7 +88,7 @@ def test_nobody_waits_for_one_that_was_ended_while_it_compiled(start, tmp_path):
     assert compilations(second) == 1
 
 
-def test_the_others_wait_until_the_first_is_done(tmp_path, monkeypatch):
+def test_later_compilations_wait_for_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
     begun, order = threading.Event(), []
 
@@ -109,7 +109,7 @@ def test_the_others_wait_until_the_first_is_done(tmp_path, monkeypatch):
     assert order == ["first", "other", "other"]
 
 
-def test_who_waits_for_too_long_goes_on(tmp_path, monkeypatch):
+def test_a_wait_for_a_lock_ends_at_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_lock, "_folder", lambda: tmp_path)
     monkeypatch.setattr(compile_lock, "MAX_WAIT_SECONDS", 0.05)
     with hold_lock("a kernel"), hold_lock("another"):

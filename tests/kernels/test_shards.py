@@ -91,7 +91,7 @@ def test_the_kernels_of_other_calls_compile(kernels, target, params, need):
 @pytest.mark.parametrize(
     "filters", [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 2000, "min_p": 0.1}], ids=str
 )
-def test_a_launch_has_what_its_kernel_was_compiled_for(kernels, monkeypatch, filters, temperature, wanted):
+def test_a_launch_matches_the_compiled_arguments(kernels, monkeypatch, filters, temperature, wanted):
     """None is a constant to the compiler; an absent parameter may also be at address 0."""
 
     def refuse(kernel, grid):
@@ -150,7 +150,7 @@ def test_rows_with_top_k_take_six_launches(kernels):
     )
 
 
-def test_a_nucleus_takes_two_launches_more_for_each_digit_that_tells_values_of_the_dtype_apart(kernels):
+def test_a_nucleus_takes_two_more_launches_for_each_digit_of_the_dtype(kernels):
     drawn("sm_90", NUCLEUS)  # bfloat16 has two digits, and the survey tells the first
     alone = launched(kernels)
     assert (alone["add_by_digit"], alone["next_digit"]) == (2, 1)

@@ -97,7 +97,7 @@ def test_wide_batches_get_the_tokens_of_one_device(kind, dtype):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_logprobs_ranks_and_the_kept_mass_are_those_of_one_device(mode):
+def test_logprobs_ranks_and_the_kept_mass_equal_a_single_device(mode):
     sampler, differ = load(mode), 0
     for seed, (family, size) in enumerate(product(FAMILIES, (7, 2100))):
         widths = (-1, 2) if size < 10 else (None, 0, 3, 20)
@@ -133,7 +133,7 @@ def alone_on_a_rank(family, dtype):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("family", ["plain", "top-k, top-p", "top-p", "mixed"])
-def test_a_captured_call_follows_inputs_that_change_between_its_replays(family, dtype):
+def test_a_captured_call_follows_changed_inputs_between_replays(family, dtype):
     sampler, (logits, metadata, shard) = load(), alone_on_a_rank(family, dtype)
     sampler.sample(logits, metadata, shard=shard)
     replay, out = captured(lambda: sampler.sample(logits, metadata, shard=shard))

@@ -58,7 +58,7 @@ def test_threads_compile_each_kernel_once(kernels, shared):
     }
 
 
-def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernels):
+def test_threads_waiting_for_a_failed_compilation_compile_anew(kernels):
     slow(kernels, 0.02)
     kernels["draw_rows"].error = RuntimeError("ptxas is missing")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
@@ -99,7 +99,7 @@ def test_no_more_kernels_than_there_are_compilers_are_compiled_at_once(kernels, 
     assert max(most) == compilers
 
 
-def test_who_needs_another_kernel_waits_for_nobody():
+def test_a_different_kernel_does_not_wait():
     begun, end = threading.Event(), threading.Event()
 
     def make():
@@ -116,7 +116,7 @@ def test_who_needs_another_kernel_waits_for_nobody():
         assert compiling.result(timeout=60) == waiting.result(timeout=60) == "slow"
 
 
-def test_what_is_compiled_is_found_without_a_lock(kernels, monkeypatch):
+def test_compiled_kernels_are_found_without_a_lock(kernels, monkeypatch):
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     draw(sampler)
 

@@ -129,7 +129,7 @@ def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
 
 
 @pytest.mark.slow
-def test_the_program_that_comes_last_sees_what_the_others_wrote(kernels):
+def test_the_last_program_sees_the_writes_of_all_programs(kernels):
     """The counter of finished programs releases and acquires."""
     judged("sm_90", logits_of_drafts(), params=SamplingParams(seed=1))
     ptx = compiled(kernels["accept_drafts"], "sm_90")["ptx"]

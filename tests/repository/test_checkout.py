@@ -36,7 +36,7 @@ def pytest_with(folder):
     )
 
 
-def test_this_checkout_is_what_is_tested_here():
+def test_the_tests_run_this_checkout():
     assert checkout.stale() == ""
 
 
@@ -53,7 +53,7 @@ def test_an_equal_copy_is_as_good(copy):
 
 
 @pytest.mark.slow
-def test_a_copy_that_differs_is_refused_with_what_mends_it(copy):
+def test_a_differing_copy_is_refused_with_a_remedy(copy):
     files = len(list(copy.rglob("*.py")))
     (copy / "draw.py").write_text("# from last week\n")
     (copy / "filters.py").unlink()

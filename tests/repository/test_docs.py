@@ -44,7 +44,7 @@ def test_the_index_names_every_page():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_folder_that_it_says_to_install_is_there_with_its_extra(page):
+def test_every_folder_to_install_exists_with_the_named_extra(page):
     for folder, extra in re.findall(
         r"(?<!\.)(\./(?:core|testing|bench|plugins|integrations)[\w/]*)(?:\[(\w+)\])?", pages.text_of(page)
     ):
@@ -56,7 +56,7 @@ class TestThePageForOperators:
     SHOWN: ClassVar = dict(pages.commands(OPERATORS))
 
     @cpu_only
-    def test_a_choice_that_cannot_be_honoured_is_refused_as_it_shows(self):
+    def test_an_impossible_choice_is_refused_with_the_documented_message(self):
         (command,) = (line for line in self.SHOWN if line.startswith("TOKENDRAW_SAMPLER="))
         name = command.split()[0].partition("=")[2]
         result = subprocess.run(
@@ -69,7 +69,7 @@ class TestThePageForOperators:
         assert (result.returncode, result.stdout, result.stderr) == (1, "", self.SHOWN[command])
 
     @pytest.mark.slow
-    def test_its_pipe_prints_what_it_shows(self, tmp_path):
+    def test_the_pipe_prints_the_documented_output(self, tmp_path):
         (block,) = [block for block in pages.blocks(OPERATORS, "console") if "two.npz" in block]
         python = shlex.quote(sys.executable)
         script = "\n".join(line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
@@ -85,14 +85,14 @@ class TestThePageForOperators:
         shown = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
         assert (result.stdout, result.stderr) == (shown, "")
 
-    def test_its_exit_codes_are_those_of_the_command(self):
+    def test_the_exit_codes_are_the_codes_of_the_command(self):
         from tokendraw.cli import command
         from tokendraw.cli.terminal import process
 
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
         assert codes == {0, command.NOT_USABLE, command.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
 
-    def test_it_names_every_command_and_every_variable(self):
+    def test_the_page_names_every_command_and_every_variable(self):
         from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES
         from tokendraw.cli.installed_commands import BUILT_IN, OWNERS
 
@@ -105,7 +105,7 @@ class TestThePageForOperators:
 
 
 class TestThePageForEngineAuthors:
-    def test_its_python_runs_in_the_order_in_which_it_stands(self, capsys):
+    def test_the_python_runs_in_page_order(self, capsys):
         names = {}
         for source in pages.blocks(ENGINES, "python"):
             exec(source, names)
@@ -114,12 +114,12 @@ class TestThePageForEngineAuthors:
         assert names["chains"].token_ids.shape == (3, 3)
         assert names["metadata"].row_kinds is names["row_kinds"]
 
-    def test_it_quotes_what_a_check_says(self):
+    def test_the_page_quotes_the_message_of_a_check(self):
         with pytest.raises(tokendraw.InvalidParameterError) as caught:
             tokendraw.SamplingParams(temperature=-1).check()
         assert f"`{caught.value}`" in ENGINES
 
-    def test_it_names_every_error_that_a_caller_can_get(self):
+    def test_the_page_names_every_error_of_a_caller(self):
         errors = [
             name
             for name in tokendraw.__all__
@@ -127,7 +127,7 @@ class TestThePageForEngineAuthors:
         ]
         assert [name for name in errors if f"`{name}`" not in ENGINES] == []
 
-    def test_it_states_the_rule_by_which_a_batch_is_split(self):
+    def test_the_page_states_the_rule_of_split_batches(self):
         from tokendraw.calls.splitting import MIN_SPLIT_ROWS
 
         assert f"at least {MIN_SPLIT_ROWS} rows stay" in ENGINES
@@ -162,7 +162,7 @@ class TestThePageForPluginAuthors:
 
     @pytest.mark.slow
     @cpu_only
-    def test_its_commands_run_in_order_and_print_what_it_shows(self, tmp_path):
+    def test_the_commands_run_in_order_and_print_the_documented_output(self, tmp_path):
         for line, shown in pages.commands(PLUGINS):
             result = run_in(tmp_path, line)
             assert result.returncode == 0, (line, result.stdout, result.stderr)
@@ -173,12 +173,12 @@ class TestThePageForPluginAuthors:
             ]
             assert told == [], line  # but for how far long work is
 
-    def test_the_tests_that_it_shows_are_those_of_the_kit(self):
+    def test_the_shown_tests_are_the_tests_of_the_kit(self):
         names = {}
         exec(self.CONFORMANCE, names)
         assert issubclass(names["TestAcme"], names["SamplerConformance"])
 
-    def test_its_table_of_releases_decides_in_the_words_that_it_shows(self):
+    def test_the_table_of_releases_gives_the_shown_reasons(self):
         names = {}
         exec(self.UPSTREAM, names)
         packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
@@ -198,19 +198,19 @@ class TestThePageForPluginAuthors:
             )
             assert {decision.name: decision.reason for decision in made.decisions}["acme"] == words
 
-    def test_its_test_of_a_broken_installation_passes(self, tmp_path, monkeypatch):
+    def test_the_test_of_a_broken_installation_passes(self, tmp_path, monkeypatch):
         names = {}
         exec(self.DISCOVERY, names)
         names["test_a_broken_installation_is_listed_with_its_reason"](tmp_path, monkeypatch)
 
-    def test_every_line_of_the_kit_that_it_names_exists(self):
+    def test_every_named_line_of_the_kit_exists(self):
         from tokendraw_testing import properties
 
         known = {prop.name for prop in properties()}
         named = {name for row in self.rows() for name in re.findall(r"`([^`]+)`", row[2])}
         assert named - {"--device"} <= known
 
-    def test_every_capability_stands_in_its_tables(self):
+    def test_every_capability_stands_in_the_tables(self):
         named = {word for row in self.rows() for word in re.findall(r"`(\w+)", row[0])}
         assert {field.name for field in dataclasses.fields(VerifyCapabilities)} <= named
 
@@ -251,7 +251,7 @@ TABLES_OF_NUMBERS = {
 
 
 class TestThePageOfNumbers:
-    def test_every_file_of_results_stands_with_its_command(self):
+    def test_every_file_of_results_stands_with_a_command(self):
         """Results of two devices may share a line, since a single script makes both."""
         lines = [line for line in NUMBERS.splitlines() if line.startswith("|")]
         table = {
@@ -265,7 +265,7 @@ class TestThePageOfNumbers:
             line = table[re.sub("^(cpu|h100|h200)_", "", path.name)]
             assert f"{tool} {script}" in line or "memcheck" in path.name, path.name
 
-    def test_a_figure_stands_within_its_first_ten_lines(self):
+    def test_a_figure_stands_within_the_first_ten_lines(self):
         assert any(re.search(r"\d+\.\d \(\d+\.\d+x\)", line) for line in NUMBERS.splitlines()[:10])
 
     @pytest.mark.parametrize("table", TABLES_OF_NUMBERS)
@@ -277,7 +277,7 @@ class TestThePageOfNumbers:
         assert len(shown) == count
         assert [row for row in shown if row not in measured] == []
 
-    def test_its_table_of_split_batches_is_that_of_the_results(self):
+    def test_the_table_of_split_batches_equals_the_results(self):
         measured = {
             tuple(cell.partition(" (")[0] for cell in row[:3])
             for row in pages.rows(pages.text_of("benchmarks/results/h200_routing.md"), 4)
@@ -287,7 +287,7 @@ class TestThePageOfNumbers:
         for count, *times in shown:
             assert (f"{count} x 151936 bfloat16", *(time.replace(",", "") for time in times)) in measured
 
-    def test_its_table_of_routing_on_a_cpu_is_that_of_the_results(self):
+    def test_the_table_of_routing_on_a_cpu_equals_the_results(self):
         """Milliseconds, where the results have microseconds."""
         faster, slower = (
             {row[0]: row[1:3] for row in pages.rows(pages.text_of(f"benchmarks/results/{name}.md"), 4)}
@@ -326,20 +326,20 @@ class TestThePageOnParameters:
     """Fields of transformers: of caches, outputs, padding, how drafts are made, speed."""
 
     @pytest.mark.parametrize("names", [VLLM, OPENAI], ids=["vLLM", "OpenAI"])
-    def test_it_names_the_parameters_of_the_versions_that_it_was_read_from(self, names):
+    def test_the_page_names_the_parameters_of_the_stated_versions(self, names):
         assert set(names.split()) <= self.NAMED
 
-    def test_it_names_every_parameter_of_transformers_that_bears_on_tokens(self):
+    def test_the_page_names_every_parameter_of_transformers_for_tokens(self):
         from transformers import GenerationConfig
 
         known = {name for name in GenerationConfig().to_dict() if not name.startswith("_")}
         assert known - set(self.NOT_ABOUT_TOKENS.split()) <= self.NAMED
 
-    def test_it_names_every_parameter_of_ours(self):
+    def test_the_page_names_every_parameter_of_tokendraw(self):
         ours = {field.name for field in dataclasses.fields(tokendraw.SamplingParams)}
         assert ours <= {name.partition("=")[0] for name in re.findall(r"`([^`]+)`", self.PAGE)}
 
-    def test_its_python_draws_what_it_says(self, capsys):
+    def test_the_python_draws_the_documented_tokens(self, capsys):
         (source,) = pages.blocks(self.PAGE, "python")
         exec(source, {})
         assert capsys.readouterr().out == "[0, 3]\n"
@@ -348,7 +348,7 @@ class TestThePageOnParameters:
 class TestTheGuideForContributors:
     TEXT = pages.text_of("CONTRIBUTING.md")
 
-    def test_its_map_has_the_layers_that_are_enforced(self):
+    def test_the_map_has_the_enforced_layers(self):
         contracts = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
         (layers,) = [
             contract["layers"] for contract in contracts if contract.get("containers") == ["tokendraw"]
@@ -358,7 +358,7 @@ class TestTheGuideForContributors:
             layer.split(" | ") for layer in layers
         ]
 
-    def test_every_file_and_folder_that_it_names_is_there(self):
+    def test_every_named_file_and_folder_exists(self):
         named = re.findall(
             r"`((?:core|testing|bench|plugins|tests|docs|benchmarks|examples|integrations)/[\w./]*)`",
             self.TEXT,
@@ -366,7 +366,7 @@ class TestTheGuideForContributors:
         made = {"plugins/acme", "tests/plugins/test_acme.py"}
         assert [path for path in named if path not in made and not (ROOT / path).exists()] == []
 
-    def test_every_target_of_make_that_it_names_exists(self):
+    def test_every_named_target_of_make_exists(self):
         targets = set(re.findall(r"^([\w-]+):", pages.text_of("Makefile"), re.MULTILINE))
         assert set(re.findall(r"make ([\w-]+)", " ".join(re.findall(r"`([^`]+)`", self.TEXT)))) <= targets
 

@@ -23,7 +23,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_is_listed_below_native(site):
+def test_the_example_is_listed_below_native(site):
     result = run_with(site, "tokendraw", "list")
     assert result.stdout == (
         "name         state      priority  version  what it does, or why it cannot\n"
@@ -38,7 +38,7 @@ def test_it_is_listed_below_native(site):
 
 
 @pytest.mark.slow
-def test_show_tells_everything_about_it(site):
+def test_show_describes_the_example(site):
     result = run_with(site, "tokendraw", "show", "top-n-sigma")
     assert result.stdout == (
         "top-n-sigma\n"
@@ -78,12 +78,12 @@ def test_show_tells_everything_about_it(site):
     assert (result.stderr, result.returncode) == ("", 0)
 
 
-def test_nobody_s_default_choice_moves_to_it(site):
+def test_the_default_choice_stays(site):
     assert run_with(site, "tokendraw", "resolve", "--device", "cpu").stdout == "native\n"
 
 
 @pytest.mark.slow
-def test_it_passes_the_conformance_kit(site, monkeypatch):
+def test_the_conformance_kit_passes(site, monkeypatch):
     monkeypatch.setenv("SMALLEST_KIT", "1")
     result = run_with(site, "tokendraw", "check", "top-n-sigma", "--device", "cpu", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -93,7 +93,7 @@ def test_it_passes_the_conformance_kit(site, monkeypatch):
 
 
 @pytest.mark.slow
-def test_its_own_tests_pass(site):
+def test_the_tests_of_the_project_pass(site):
     """The tests of the kit run above."""
     result = run_with(
         site,
@@ -107,7 +107,7 @@ def test_its_own_tests_pass(site):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_its_conformance_test_is_the_template_s(tmp_path):
+def test_the_conformance_test_is_the_template_s(tmp_path):
     """The example's suite runs the kit as above."""
     assert call("new", "top-n-sigma", tmp_path / "new").exit_code == 0
     written = (tmp_path / "new" / "tests" / "test_conformance.py").read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def test_its_conformance_test_is_the_template_s(tmp_path):
     assert written.split() == own.split()
 
 
-def test_its_sampler_is_the_template_s_but_for_the_filter(tmp_path):
+def test_the_sampler_is_the_template_s_except_for_the_filter(tmp_path):
     """A fix of the template has to reach the example, and the other way round."""
     call("new", "top-n-sigma", tmp_path / "new")
     path = "src/top_n_sigma_tokendraw/sampler.py"
@@ -142,7 +142,7 @@ def test_its_sampler_is_the_template_s_but_for_the_filter(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_python_of_its_readme_runs(site):
+def test_the_python_of_the_example_s_readme_runs(site):
     (code,) = re.findall(
         r"```python\n(.*?)```", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )
@@ -156,7 +156,7 @@ def test_the_python_of_its_readme_runs(site):
     assert (result.stdout, result.stderr) == ("[2]\n", "")
 
 
-def test_importing_it_loads_no_torch(site):
+def test_an_import_of_the_example_loads_no_torch(site):
     code = "import sys, top_n_sigma_tokendraw; print('torch' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -168,7 +168,7 @@ def test_importing_it_loads_no_torch(site):
     assert result.stdout == "False\n"
 
 
-def test_every_file_that_its_readme_names_is_there():
+def test_every_file_named_in_the_readme_exists():
     readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     named = [*re.findall(r"\| `([^`]+)` \|", readme), *re.findall(r"\]\((\.[^)#]+)\)", readme)]
     assert len(named) == 6

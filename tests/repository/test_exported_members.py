@@ -81,7 +81,7 @@ def block_for_type_checkers(face: ModuleType) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("face", DISTRIBUTIONS, ids=lambda face: face.__name__)
-def test_its_table_of_lazy_names_and_its_block_for_type_checkers_say_the_same(face: ModuleType) -> None:
+def test_lazy_names_equal_the_names_for_type_checkers(face: ModuleType) -> None:
     assert block_for_type_checkers(face) == {module: set(names) for module, names in face._HOMES.items()}
     lazy = [name for names in face._HOMES.values() for name in names]
     assert sorted({*lazy} & {*face.__all__}) == sorted(face.__all__)
@@ -140,7 +140,7 @@ def test_a_distribution_of_its_own_has_a_face_in_the_core(face: ModuleType, pack
 
 
 @pytest.mark.parametrize("part", ["testing", "bench"])
-def test_a_face_says_what_to_install_where_its_distribution_is_missing(
+def test_a_face_without_the_distribution_names_the_command_to_install(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     face = importlib.import_module(f"tokendraw.{part}")
@@ -165,7 +165,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert str(error.value) == "module 'tokendraw' has no attribute 'load_smapler'"
 
 
-def test_errors_and_warnings_are_what_their_tree_says() -> None:
+def test_errors_and_warnings_have_the_documented_bases() -> None:
     errors = [
         tokendraw.SamplerUnavailableError,
         tokendraw.InvalidParameterError,

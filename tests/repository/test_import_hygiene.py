@@ -52,7 +52,7 @@ def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alon
 
 
 @pytest.mark.slow
-def test_sampling_loads_of_other_operations_what_describes_them_alone() -> None:
+def test_sampling_loads_descriptions_of_further_operations_alone() -> None:
     code = """
 import json, sys, torch, tokendraw
 

@@ -21,7 +21,7 @@ def of(operation: str) -> tuple[str, ...]:
     return (f"operations/{operation}/", f"testing/{operation}/")
 
 
-def test_what_is_said_of_verify_outside_its_folders_stands_in_few_files() -> None:
+def test_few_files_outside_the_folders_of_verify_mention_verify() -> None:
     """The faces, the registry, the sampler and the bench."""
     mentioning = {name for name, text in FILES.items() if "verify" in text.lower()}
     assert len({name for name in mentioning if not name.startswith(of("verify"))}) <= 7
@@ -35,7 +35,7 @@ def test_nothing_branches_on_the_name_of_an_operation(operation: str) -> None:
 
 
 @pytest.mark.parametrize("operation", operations.FOLDERS)
-def test_the_record_of_an_operation_is_the_one_of_its_folder(operation: str) -> None:
+def test_the_record_of_an_operation_is_in_the_folder(operation: str) -> None:
     record = operations.get(operation)
     assert record.name == operation
     assert operations.FOLDERS[operation] == f"tokendraw.operations.{operation}"

@@ -22,7 +22,7 @@ cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="the README show
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
-def test_it_fits_its_promise_of_a_front_door():
+def test_the_first_screen_has_a_reason_a_figure_and_an_example():
     """On the first screen a reader meets a reason, a figure and an example."""
     assert len(README.splitlines()) < 130
     first_screen = README.splitlines()[:35]
@@ -30,7 +30,7 @@ def test_it_fits_its_promise_of_a_front_door():
     assert "out = sampler.sample(logits, metadata)" in first_screen
 
 
-def test_its_python_runs(capsys):
+def test_the_python_runs(capsys):
     names = {}
     exec(compile(PYTHON, "README.md", "exec"), names)
     assert names["out"].token_ids.shape == (3,)
@@ -40,7 +40,7 @@ def test_its_python_runs(capsys):
 
 @cpu_only
 @pytest.mark.parametrize("command", ["tokendraw list", "tokendraw resolve --explain"])
-def test_a_command_prints_what_it_shows(command):
+def test_a_command_prints_the_documented_output(command):
     assert pages.run(command) == COMMANDS[command]
 
 
@@ -52,7 +52,7 @@ def drawn():
 
 
 @pytest.mark.slow
-def test_generate_continues_its_prompt(drawn):
+def test_generate_continues_the_prompt(drawn):
     """The words come from the documentation of the running Python, so the README's text holds for one version."""
     assert drawn.startswith("The import statement")
     assert len(drawn.split()) > 20
@@ -103,7 +103,7 @@ def test_make_test_runs_the_tests(environment_of_make):
 
 
 @pytest.mark.slow
-def test_what_it_installs_runs_its_python(tmp_path):
+def test_installed_distributions_run_the_readme_python(tmp_path):
     """Install without a network into a folder before the checkout on the path."""
     for line in INSTALL:
         command = f"{line} --quiet --target {tmp_path} {' '.join(OFFLINE)}"
@@ -120,12 +120,12 @@ def test_what_it_installs_runs_its_python(tmp_path):
     assert result.stdout.endswith(f"{tmp_path}/tokendraw/__init__.py\n")
 
 
-def test_the_commands_for_plugins_are_those_that_the_guide_shows_and_its_test_runs():
+def test_the_commands_for_plugins_are_commands_of_the_guide():
     guide = [line for line, _ in pages.commands(pages.text_of("docs/plugin-authors.md"))]
     assert [line for line in guide if line in PLUGIN] == PLUGIN
 
 
-def test_its_figures_are_those_of_the_tables():
+def test_the_figures_equal_the_tables():
     """Of each backend the cell of float32 logits with top-k and top-p."""
     figure = {name: text for name, _, _, text in pages.rows(README, 4)}
     (native,) = re.findall(

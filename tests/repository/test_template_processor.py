@@ -58,7 +58,7 @@ def test_logits_that_were_made_in_inference_mode_are_edited_too(processor):
     assert logits.tolist() == [[0, 0, 0, 2, 0, 0, 0, 0]]
 
 
-def test_nobody_s_default_choice_moves_to_it(folder):
+def test_the_default_choice_stays(folder):
     result = run_with(
         folder / "site", "tokendraw", "resolve", "--operation", "process_logits", "--device", "cpu"
     )
@@ -66,7 +66,7 @@ def test_nobody_s_default_choice_moves_to_it(folder):
 
 
 @pytest.mark.slow
-def test_it_passes_the_conformance_kit(folder):
+def test_the_conformance_kit_passes(folder):
     asked = ("--operation", "process_logits", "--device", "cpu", "--quick")
     result = run_with(folder / "site", "tokendraw", "check", "acme", *asked)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -74,7 +74,7 @@ def test_it_passes_the_conformance_kit(folder):
 
 
 @pytest.mark.slow
-def test_its_own_tests_pass(folder):
+def test_the_tests_of_the_project_pass(folder):
     result = run_with(
         folder / "site", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "acme-tokendraw")
     )

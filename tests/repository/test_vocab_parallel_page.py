@@ -16,7 +16,7 @@ PAGE = pages.text_of("docs/vocab-parallel.md")
 
 
 @pytest.mark.slow
-def test_its_python_draws_on_two_ranks_what_one_device_draws():
+def test_the_python_draws_the_tokens_of_a_single_device_on_two_ranks():
     names = ["local", "n", "params"]
     found = world(2).run(gloo_world.run_page, pages.blocks(PAGE, "python"), [*names, "out"])
     values, printed = zip(*found, strict=True)
@@ -36,7 +36,7 @@ def padded(vocab_size: int, ranks: int, *, grows: bool) -> int | None:
     return -(-vocab_size // to) * to // ranks if to else None
 
 
-def test_its_table_of_padding_follows_from_the_rules_that_it_tells():
+def test_the_table_of_padding_follows_from_the_stated_rules():
     rows = [row for row in pages.rows(PAGE, 5) if row[0].isdigit() and row[4]]
     rows = [row for row in rows if row[1].isdigit()]
     assert len(rows) == 4
@@ -60,7 +60,7 @@ KINDS = {
 }
 
 
-def test_its_table_of_collectives_is_what_ranks_send():
+def test_the_table_of_collectives_equals_the_messages_of_ranks():
     rows = {row[0]: row[1:] for row in pages.rows(PAGE, 5) if row[0] in KINDS}
     assert rows.keys() == KINDS.keys()
     sampler = tokendraw.load_sampler("native", device="cpu")
@@ -79,12 +79,12 @@ def test_its_table_of_collectives_is_what_ranks_send():
 
 
 @pytest.mark.slow
-def test_its_command_prints_what_it_shows():
+def test_the_command_prints_the_documented_output():
     ((command, shown),) = pages.commands(PAGE)
     assert re.fullmatch(pages.pattern(shown), pages.run(command))
 
 
-def test_its_model_is_computed_as_it_says():
+def test_the_model_is_computed_by_the_stated_formula():
     logits = 256 * 151_936 * 2
     for row in pages.rows(PAGE, 3):
         if row[0].isdigit():

@@ -175,7 +175,7 @@ def test_a_table_is_what_is_recomputed(recomputed):
     assert recomputed() in PAGE
 
 
-def test_it_has_no_other_numbers_in_tables():
+def test_the_page_has_no_further_tables():
     rest = PAGE
     for recomputed in TABLES:
         rest = rest.replace(recomputed(), "")
@@ -190,7 +190,7 @@ def test_it_has_no_other_numbers_in_tables():
     ]
 
 
-def test_its_sentences_name_what_is_recomputed():
+def test_sentences_name_the_recomputed_values():
     tile, token = best(tiles()), best(tokens())
     for sentence in (
         f"key = ({SEED & MASK:08x}, {SEED >> 32:08x})",

@@ -68,21 +68,21 @@ def outcome(pytester):
 
 
 class TestTheTests:
-    def test_there_is_one_for_each_property_in_the_order_of_a_report(self):
+    def test_every_property_has_a_test_in_the_order_of_a_report(self):
         tests = [name for name in vars(SamplerConformance) if name.startswith("test_")]
         assert tests == [name_of(prop) for prop in properties()]
         assert len(set(tests)) == len(tests)
 
-    def test_their_names_are_words_that_pytest_selects_by(self):
+    def test_names_of_tests_are_words(self):
         for prop in properties():
             assert re.fullmatch(r"test(_[a-z0-9]+)+", name_of(prop)), prop.name
 
-    def test_their_docstrings_say_what_is_demanded(self):
+    def test_docstrings_are_the_sentences_of_the_properties(self):
         for prop in properties():
             assert getattr(SamplerConformance, name_of(prop)).__doc__ == prop.about
             assert prop.about.endswith(".")
 
-    def test_their_names_are_those_under_which_they_are_found(self):
+    def test_qualified_names_are_the_names_of_the_class(self):
         for prop in properties():
             test = getattr(SamplerConformance, name_of(prop))
             assert (
@@ -93,7 +93,7 @@ class TestTheTests:
 
 
 class TestOverriding:
-    def test_without_a_mark_is_a_type_error_that_says_what_to_do(self):
+    def test_without_a_mark_is_a_type_error_with_a_remedy(self):
         with pytest.raises(TypeError) as error:
             overriding()
         assert str(error.value) == (
@@ -131,7 +131,7 @@ class TestOverriding:
     def test_with_a_reason_is_accepted(self):
         overriding("@pytest.mark.xfail(reason='acme issue 12')")
 
-    def test_a_test_of_ones_own_needs_no_mark(self):
+    def test_an_additional_test_needs_no_mark(self):
         overriding(name="test_something_else")
 
     def test_shows_as_known_to_fail_with_its_reason(self, outcome):
@@ -156,7 +156,7 @@ class TestOverriding:
         )
 
 
-def test_a_subclass_without_the_fixture_is_told_what_to_define(outcome):
+def test_a_subclass_without_the_fixture_is_refused(outcome):
     result = outcome("class TestAcme(SamplerConformance): ...", "-k=test_output and not outlive")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
@@ -167,7 +167,7 @@ def test_a_subclass_without_the_fixture_is_told_what_to_define(outcome):
     )
 
 
-def test_a_fixture_that_returns_something_else_is_told_what_to_return(outcome):
+def test_a_fixture_with_a_wrong_result_is_refused(outcome):
     result = outcome(
         """
         class TestAcme(SamplerConformance):
@@ -186,7 +186,7 @@ def test_a_fixture_that_returns_something_else_is_told_what_to_return(outcome):
     )
 
 
-def test_what_is_not_advertised_passes_by_being_refused_and_what_needs_a_gpu_is_skipped(outcome):
+def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(outcome):
     result = outcome(
         """
         class TestTiny(SamplerConformance):
@@ -232,7 +232,7 @@ def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outco
     assert "_conformance.py" not in shown
 
 
-def test_a_sampler_that_raises_is_shown_with_its_own_frames(outcome):
+def test_a_raising_sampler_is_shown_with_the_frames_of_the_sampler(outcome):
     result = outcome(
         """
         class TestRaising(SamplerConformance):
@@ -256,7 +256,7 @@ def test_a_sampler_that_raises_is_shown_with_its_own_frames(outcome):
 
 
 @pytest.mark.slow
-def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
+def test_asserts_of_the_author_and_of_the_kit_show_both_sides(outcome):
     result = outcome(
         """
         import tokendraw_testing.conformance
@@ -275,7 +275,7 @@ def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
             def test_of_the_kit(self, poisoned_buffer):
                 poisoned_buffer(1, 2, stride=4).as_strided((3,), (1,)).zero_()
 
-            def test_they_are_rewritten(self):
+            def test_asserts_are_rewritten(self):
                 assert "@pytest_ar" in vars(tokendraw_testing.conformance)
         """,
         "-k=author or kit or rewritten",

@@ -20,7 +20,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_with_ties_by_value_it_is_the_reference(family):
+def test_with_ties_by_value_the_expectation_is_the_reference(family):
     rng = np.random.default_rng(4)
     judged = 0
     for params in REQUESTS:

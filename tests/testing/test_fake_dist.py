@@ -36,7 +36,7 @@ def test_a_distribution_is_metadata_entry_points_and_dedented_modules(tmp_path: 
     }
 
 
-def test_what_it_writes_is_found_as_an_installed_distribution(tmp_path: Path) -> None:
+def test_the_written_files_are_an_installed_distribution(tmp_path: Path) -> None:
     folder = fake_dist(tmp_path, "acme-tokendraw", plugins={"acme": "fake:plugin"})
     (found,) = importlib_metadata.distributions(path=[str(folder)])
     assert (found.name, found.version) == ("acme-tokendraw", "1.0")

@@ -76,7 +76,7 @@ def assert_green(promises, verify, only=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("promises", PROMISES)
-def test_a_sampler_and_a_verifier_are_asked_for_what_they_promise(promises):
+def test_a_sampler_and_a_verifier_get_advertised_calls_alone(promises):
     passed = assert_green(PROMISES[promises], DENSE)
     assert {"crossed requests", "last ids", "verify crossing"} <= set(passed)
 

@@ -137,7 +137,7 @@ def test_drafts_and_samples_of_a_verifier_are_no_verifications(native):
     assert looked(view) == {("verify draft", "float32", 1024, "unseeded"): 2}
 
 
-def test_edits_are_counted_by_whether_they_have_drafts(native):
+def test_edits_with_and_without_drafts_are_counted_apart(native):
     view = Processing(native)
     engine = view.engine({0: Request(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
     rng = np.random.default_rng(0)
@@ -160,7 +160,7 @@ class Silent:
         assert holds, needed
 
 
-def test_a_line_has_the_rows_of_its_own_calls_and_the_report_says_what_none_looked_at(native):
+def test_a_line_has_the_rows_of_the_line_and_the_report_the_missed_places(native):
     report = run(native, only=["rows of shared slots", "torch.manual_seed"])
     lines = {line.name: {tuple(place): rows for place, rows in line.looked} for line in report.lines}
     every = {Place("sample", dtype, 1024, "unseeded") for dtype in ("float32", "bfloat16", "float16")}

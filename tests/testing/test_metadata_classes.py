@@ -44,7 +44,7 @@ def line(sampler, *names):
 OWN = f"{__name__}.OwnMetadata"
 
 
-def test_a_class_whose_parameters_are_off_changes_nothing():
+def test_a_class_with_disabled_parameters_changes_nothing():
     found = line(Core, OWN)
     assert (found.status, found.detail) == (Status.PASSED, OWN)
 
@@ -68,7 +68,7 @@ def test_the_line_is_left_out_where_no_class_is_declared():
         ("tokendraw.Need", "'tokendraw.Need' needs to name a subclass of SamplingMetadata, found <class "),
     ],
 )
-def test_a_name_that_is_none_of_metadata_turns_the_line_red(name, detail):
+def test_a_name_of_no_metadata_class_turns_the_line_red(name, detail):
     found = line(Core, name)
     assert found.status is Status.FAILED
     assert found.detail.startswith(detail)

@@ -45,7 +45,7 @@ def test_a_bug_in_every_draw_turns_its_line_red(mutant):
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("mutant", SAMPLED, ids=lambda mutant: mutant.name)
-def test_a_bug_in_one_corner_turns_its_line_red(mutant):
+def test_a_bug_in_a_corner_turns_the_line_red(mutant):
     (line,) = require_seen(mutant)
     assert re.search(r"\bneeds? |\bexpected |was drawn and has no mass", line.detail)
 
@@ -59,7 +59,7 @@ def test_the_same_line_is_green_without_the_bug(mutant):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mutant", CUDA, ids=lambda mutant: mutant.name)
-def test_a_bug_of_a_cuda_device_turns_its_line_red_there(mutant):
+def test_a_bug_of_a_cuda_device_turns_the_line_red_on_the_device(mutant):
     require_seen(mutant)
 
 
@@ -69,7 +69,7 @@ def test_a_mutant_has_a_name_of_its_own_and_a_line_or_a_reason():
     assert [mutant.name for mutant in ALL if bool(mutant.lines) == bool(mutant.reason)] == []
 
 
-def test_the_report_names_every_mutant_with_its_lines_or_its_reason():
+def test_the_report_names_every_mutant_with_lines_or_a_reason():
     page = (ROOT / "docs/planted-bugs.md").read_text()
     rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| ")]
     listed = {row[0].removeprefix("| "): row[1] for row in rows if row[0] not in ("| mutant", "| ---")}

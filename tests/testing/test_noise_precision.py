@@ -96,7 +96,7 @@ def test_float64_noise_in_place_of_float32_turns_the_seeded_lines_red():
 
 class TestARunForOnePrecision:
     @pytest.mark.slow
-    def test_everything_is_built_for_it(self):
+    def test_every_build_has_the_precision(self):
         needs = []
         subject = native(lambda need: needs.append(need) or need, need={"gumbel_dtype": "fp64"})
         report = run(subject, only=["output", "seeded draws", "seeds at the edges", "verify seeded chains"])
@@ -104,7 +104,7 @@ class TestARunForOnePrecision:
         assert {need.gumbel_dtype for need in needs} == {"fp64"}
 
     @pytest.mark.slow
-    def test_the_seeded_lines_compare_with_it(self):
+    def test_the_seeded_lines_compare_with_the_precision(self):
         narrow = native(lambda need: replace(need, gumbel_dtype="fp32"), need={"gumbel_dtype": "fp64"})
         assert failed(narrow) == set(LINES)
 
@@ -113,6 +113,6 @@ class TestARunForOnePrecision:
         assert subject.capabilities.keys() == {"sample", "verify"}
         assert native(need={"graph_safe": False}).capabilities.keys() == CAPABILITIES.keys()
 
-    def test_a_precision_that_there_is_not_is_refused(self):
+    def test_an_unknown_precision_is_refused(self):
         with pytest.raises(InvalidParameterError, match="'gumbel_dtype' of Need needs 'fp32' or 'fp64'"):
             Subject.installed("native", device="cpu", need={"gumbel_dtype": "fp16"})

@@ -76,7 +76,7 @@ def test_one_reading_of_a_row_serves_every_request():
         assert np.array_equal(expect(own, params).probabilities, expect(logits, params).probabilities)
 
 
-def test_what_is_read_does_not_follow_its_source():
+def test_a_prepared_row_is_a_copy():
     logits = np.array([0.0, 1.0, 2.0])
     row = reference.prepare(logits, SamplingParams())
     logits[:] = np.nan

@@ -47,7 +47,7 @@ def test_a_sampler_in_float64_numpy_is_green_in_every_line():
 
 
 @pytest.mark.slow
-def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
+def test_a_sampler_without_capabilities_is_refused_everything_in_words():
     result = report(PLAIN, effort=FEW_DRAWS)
     assert result.failed == ()
     refused = {line.name: line.detail for line in result.lines if line.status is Status.REFUSED}
@@ -99,7 +99,7 @@ def test_limits_are_served_up_to_and_refused_beyond():
 
 
 @pytest.mark.slow
-def test_a_sampler_that_keeps_exactly_k_is_held_to_that():
+def test_a_sampler_with_exactly_k_is_tested_by_exactly_k():
     exact = replace(NATIVE, tie_rule="exact_k", filters=(("top_k", "per_row"),))
     lines = KEEPS_EXACTLY_K.look("ties", "top_k", capabilities={"sample": exact})
     assert [line.name for line in lines if line.status is Status.FAILED] == []

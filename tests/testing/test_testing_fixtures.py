@@ -82,7 +82,7 @@ class TestPoisonedBuffer:
 
 
 class TestFakeDist:
-    def test_it_is_found_and_its_modules_can_be_imported(self, fake_dist, tmp_path):
+    def test_a_fake_distribution_is_discovered_and_importable(self, fake_dist, tmp_path):
         folder = fake_dist(
             "acme-tokendraw", plugins={"acme": "acme_fake:plugin"}, modules={"acme_fake": "x = 7"}
         )
@@ -91,7 +91,7 @@ class TestFakeDist:
         (found,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == "acme"]
         assert (found.distribution, found.version) == ("acme-tokendraw", "1.0")
 
-    def test_two_versions_of_it_do_not_meet(self, outcome):
+    def test_two_versions_of_a_fake_distribution_are_separate(self, outcome):
         result = outcome(
             """
             import sys
@@ -134,7 +134,7 @@ class TestOnCuda:
                 flags.nonzero()
         assert doubled.tolist() == [2.0, 2.0, 2.0]  # waiting is allowed again
 
-    def test_busy_device_tells_work_that_is_queued_from_work_that_waits(self, busy_device):
+    def test_busy_device_distinguishes_queued_work_from_waiting_work(self, busy_device):
         flag = torch.zeros(1, device="cuda")
         seconds, slept = busy_device(flag.exp)
         assert slept

@@ -41,12 +41,12 @@ def statuses(report):
     return [(line.name, line.status) for line in report.lines]
 
 
-def test_its_properties_stand_behind_those_of_the_others_and_can_be_listed_alone(dists):
+def test_new_properties_follow_the_known_properties_and_are_listed_alone(dists):
     assert [prop.name for prop in tokendraw_testing.properties("scale")] == NAMES
     assert [prop.name for prop in tokendraw_testing.properties()][-3:] == NAMES
 
 
-def test_an_honest_provider_is_green_and_what_it_does_not_promise_is_refused_in_words(dists):
+def test_a_correct_provider_is_green_and_unadvertised_calls_are_refused_in_words(dists):
     report = run(subject(Scaler()))
     assert statuses(report) == [
         (NAMES[0], Status.PASSED),
@@ -60,7 +60,7 @@ def test_an_honest_provider_is_green_and_what_it_does_not_promise_is_refused_in_
     )
 
 
-def test_a_planted_bug_turns_its_line_red_and_no_other(dists):
+def test_a_planted_bug_turns_a_single_line_red(dists):
     report = run(subject(InPlace()))
     (failed,) = report.failed
     assert (failed.name, failed.detail) == (NAMES[1], "rows need to stay as they are, found them changed")
@@ -88,7 +88,7 @@ def test_an_operation_without_a_folder_has_no_properties(dists, monkeypatch):
     assert tokendraw_testing.properties("shift") == ()
 
 
-def test_an_unknown_operation_is_refused_with_those_that_there_are():
+def test_an_unknown_operation_is_refused_with_the_known_operations():
     with pytest.raises(InvalidParameterError) as error:
         tokendraw_testing.properties("scale")
     assert str(error.value) == (

@@ -29,7 +29,7 @@ def test_collectives_return_the_same_on_every_rank():
     assert on_ranks(3, work) == [([[0, 1], [1, 1], [2, 1]], [3, 3], [10], ["0", "1", "2"])] * 3
 
 
-def test_what_a_broadcast_brings_is_there_when_it_was_waited_for():
+def test_the_result_of_a_broadcast_arrives_with_the_wait():
     def work(rank):
         tensor = torch.tensor([rank.rank])
         wait = rank.broadcast_from_first(tensor)
@@ -72,7 +72,7 @@ def test_other_shapes_and_dtypes_part_the_ranks():
     )
 
 
-def test_what_a_rank_raises_is_raised_and_not_that_the_others_miss_it():
+def test_an_exception_of_a_rank_is_raised_instead_of_a_missing_collective():
     def work(rank):
         if rank.rank == 2:
             raise ValueError("of its own")

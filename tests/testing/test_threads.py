@@ -52,7 +52,7 @@ def test_native_is_green(name):
     )
 
 
-def test_a_race_is_what_no_other_line_sees():
+def test_the_remaining_lines_miss_a_race():
     """The remaining lines compute with a single thread."""
     names = [prop.name for prop in properties("sample") if prop.name not in LINES]
     few = ONE_SCRATCH.subject(
@@ -105,7 +105,7 @@ def test_the_number_of_threads_comes_back_after_a_line_that_fails(two_threads):
     assert torch.get_num_threads() == 2
 
 
-def test_every_other_line_and_random_case_computes_with_one_thread(two_threads):
+def test_the_remaining_lines_and_random_cases_compute_with_a_single_thread(two_threads):
     Watching.seen = []
     under_test = sampler(Watching)
     assert run(under_test, only=["greedy rows", "ranks"]).passed
@@ -155,7 +155,7 @@ def test_interpreted_kernels_are_not_run():
 
 
 @pytest.mark.slow
-def test_what_a_call_raises_in_a_thread_is_the_failure():
+def test_an_exception_in_a_thread_is_the_failure():
     main = threading.main_thread()
 
     class Raises(SamplerMutant):
@@ -172,7 +172,7 @@ def test_what_a_call_raises_in_a_thread_is_the_failure():
 
 
 @pytest.mark.slow
-def test_what_one_of_two_objects_raises_is_the_failure():
+def test_an_exception_of_a_single_object_is_the_failure():
     main, callers = threading.main_thread(), []
 
     class RaisesInOneThread(SamplerMutant):

@@ -44,13 +44,13 @@ def test_every_line_is_run_in_few_rows():
 
 
 @pytest.mark.parametrize("bug", [name for name in MUTANTS if name not in TOO_SMALL_FOR])
-def test_a_planted_bug_turns_its_line_red(bug):
+def test_a_planted_bug_turns_the_line_red(bug):
     lines = MUTANTS[bug].look(effort=Effort.tiny())
     assert MUTANTS[bug].is_seen(lines), lines
 
 
 @pytest.mark.parametrize("bug", TOO_SMALL_FOR)
-def test_a_bug_that_takes_more_draws_is_seen_where_this_says(bug):
+def test_a_bug_with_too_few_draws_is_seen_by_the_listed_lines(bug):
     lines = [*MUTANTS[bug].lines, *TOO_SMALL_FOR[bug]]
     report = run(tiny(MUTANTS[bug]), only=lines)
     assert [line.name for line in report.failed] == [

@@ -85,7 +85,7 @@ def test_a_line_that_finds_nothing_to_look_at_is_not_run(name, promises, reason)
     assert (found.status, found.detail) == (Status.NOT_RUN, reason)
 
 
-def test_a_line_that_makes_no_call_is_not_run_whatever_it_says(monkeypatch):
+def test_a_line_without_a_call_is_not_run(monkeypatch):
     idle = Property(name="idle", about="Nothing.", check=lambda subject, trial: "0 rows", operation="sample")
     monkeypatch.setattr(running, "find", lambda name: OperationKit(view=Sampling, properties=(idle,)))
     found = running.check(modest(TINY), idle)

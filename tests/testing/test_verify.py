@@ -63,14 +63,14 @@ def test_most_show_in_the_chains_of_the_contract_too(bug):
 
 @pytest.mark.parametrize("bug", STATISTICS)
 @pytest.mark.fast_first
-def test_a_planted_bug_turns_its_line_red_without_seeds(bug):
+def test_a_planted_bug_turns_the_line_red_without_seeds(bug):
     (found,) = MUTANTS[bug].look(STATISTICS[bug], capabilities=OPERATIONS | {"verify": DENSE})
     assert found.status is Status.FAILED, found
     assert "drawn" in found.detail
 
 
 @pytest.mark.slow
-def test_other_random_numbers_leave_it_green():
+def test_a_second_seed_stays_green():
     """At the smallest effort, as quick runs of many more seeds did."""
     assert run(verifier(seed=1, effort=Effort.tiny()), only=LINES).failed == ()
 
@@ -92,7 +92,7 @@ def test_the_smallest_effort_runs_every_line_and_sees_what_is_exact():
 
 
 @pytest.mark.slow
-def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_words():
+def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
     report = run(verifier(capabilities=DENSE, effort=Effort.tiny()), only=LINES)
     assert report.failed == ()
     told = {line.name: line.detail for line in report.ended(Status.REFUSED)}
@@ -121,7 +121,7 @@ def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_w
     )
 
 
-def test_what_the_core_does_not_refuse_is_a_failure(monkeypatch):
+def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):
     monkeypatch.setattr("tokendraw.calls.selection.LoadedBackend.reason_against", lambda *given: None)
     found = one_line(verifier(capabilities=DENSE), "verify coupled")
     assert (found.status, found.detail) == (
@@ -142,7 +142,7 @@ def test_a_promise_without_a_mode_is_a_failure():
     )
 
 
-def test_the_installed_native_verifies_what_its_plugin_offers():
+def test_the_installed_native_verifies_the_offered_capabilities():
     found = Subject.installed("native", device="cpu")
     assert found.capabilities == OPERATIONS
     assert found.built("verify") is found.built("verify")
@@ -150,7 +150,7 @@ def test_the_installed_native_verifies_what_its_plugin_offers():
 
 
 @pytest.mark.parametrize(("seed", "word"), [(LEAST_U, 0), (LARGEST_U, 2**32 - 1)])
-def test_the_seeds_of_the_ends_of_u_are_what_they_say(seed, word):
+def test_the_seeds_of_the_ends_of_u_give_all_zeros_and_all_ones(seed, word):
     assert int(reference.random_words(seed, U_POSITION, 0, philox.ACCEPT)[0]) == word
 
 

@@ -31,7 +31,7 @@ def test_every_pair_of_values_is_held_in_little_more_than_the_fewest_cases_that_
     assert all(list(case) == list(FACTORS) for case in cases)
 
 
-def test_what_is_not_allowed_stays_out_and_every_other_pair_is_held():
+def test_forbidden_pairs_stay_out_and_allowed_pairs_are_held():
     def allowed(case):
         return (
             not (case.get("a", 1) == 0 and case.get("d", 0) == 1) and case.get("b", 0) + case.get("c", 0) < 9
@@ -42,7 +42,7 @@ def test_what_is_not_allowed_stays_out_and_every_other_pair_is_held():
     assert pairs(cases) == pairs(every(allowed))
 
 
-def test_one_factor_gives_each_of_its_values_once():
+def test_a_single_factor_gives_each_value_once():
     assert sorted(case["a"] for case in covering({"a": (3, 1, 2)}, np.random.default_rng(0))) == [1, 2, 3]
 
 

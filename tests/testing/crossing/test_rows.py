@@ -106,7 +106,7 @@ def as_bfloat16(values):
 
 @pytest.mark.parametrize("size", [2100, 65_543])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_that_tell_noise_tell_it_in_every_dtype_and_wide_vocabulary(dtype, size):
+def test_rows_distinguish_the_noise_in_every_dtype_and_wide_vocabulary(dtype, size):
     for row in telling_rows(*SAMPLE):
         assert len({token for token, _ in drawn(row, dtype, size)}) == 2
     for row in lucky_rows(*SAMPLE):
@@ -150,7 +150,7 @@ class TestCoincidences:
         )
         assert verdict.p_value < 1e-12
 
-    def test_ten_rows_that_share_it_are_enough_and_the_distance_is_named(self):
+    def test_ten_rows_with_shared_noise_are_seen_and_the_distance_is_named(self):
         tokens = self.tokens(0)
         tokens[1000:1010] = tokens[:10]
         verdict = coincidences(tokens, self.SIZE)

@@ -92,7 +92,7 @@ def test_a_public_call_makes_no_synchronizing_cuda_call(calls, name):
         calls[name]()
 
 
-def test_columns_arrive_whatever_the_stream_does_meanwhile():
+def test_columns_arrive_behind_a_busy_stream():
     """An upload behind a busy stream keeps its values after the host went on."""
     expected = [SamplingMetadata.from_params(PARAMS, positions=range(i, i + B)) for i in range(20)]
     torch.cuda._sleep(200_000_000)

@@ -21,7 +21,7 @@ def test_every_bin_expects_a_hundred_draws_and_holds_falling_probabilities():
     assert (np.diff(bins[order]) >= 0).all()
 
 
-def test_what_cannot_be_drawn_is_in_no_bin_and_gives_p_0_when_it_is_drawn():
+def test_impossible_tokens_are_in_no_bin_and_give_p_0_when_drawn():
     probabilities = np.array([0.5, 0.0, 0.5])
     assert pooled(probabilities, 1000).tolist() == [0, -1, 1]
     verdict = fit(np.array([0, 2, 1, 2]), probabilities)
@@ -42,7 +42,7 @@ def test_few_pairs_are_counted_as_equal_or_not():
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("statistic", ["fit", "fit of few", "share", "independence", "independence of few"])
-def test_correct_draws_give_p_values_that_are_small_no_more_often_than_they_say(statistic):
+def test_p_values_of_correct_draws_are_small_with_the_stated_frequency(statistic):
     """Of 2,000 p-values at most 3 % lie below 0.02 and 0.5 % below 0.001; more than that once in 1e3."""
     rng = np.random.default_rng(2)
     even = np.full(4, 0.25)
@@ -79,7 +79,7 @@ def test_one_per_cent_of_the_mass_moved_from_the_tail_is_seen(shift, seen):
     assert (verdict.p_value < 1e-6) == seen
 
 
-def test_pairs_that_are_always_equal_are_seen_even_if_every_margin_is_one_token():
+def test_equal_pairs_are_seen_even_with_a_single_token_in_every_margin():
     even = np.full(8, 1 / 8)
     assert independence(np.full(5000, 3), np.full(5000, 3), even, "pairs").p_value == 0.0
     assert independence(RNG.integers(0, 8, 6500), RNG.integers(0, 8, 6500), even, "pairs").p_value > 1e-3

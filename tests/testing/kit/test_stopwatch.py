@@ -60,7 +60,7 @@ def test_a_call_that_another_program_holds_up_is_measured_again(machine, held_up
     assert seconds_behind_a_busy_device(work) == (pytest.approx(0.001), True)
 
 
-def test_a_call_that_takes_long_each_time_does(machine):
+def test_a_slow_call_is_reported_as_slow(machine):
     seconds, slept = seconds_behind_a_busy_device(calls_taking(machine, 0.04, 0.03, 0.05))
     assert slept
     assert seconds == pytest.approx(0.03)
@@ -68,7 +68,7 @@ def test_a_call_that_takes_long_each_time_does(machine):
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_a_call_that_waits_is_told_of_whichever_reading_it_is(machine, slow):
+def test_a_waiting_call_is_reported_in_any_reading(machine, slow):
     times = iter([0.0] * 3 + [0.03] * slow)
 
     def work():

@@ -30,7 +30,7 @@ def test_an_unsuspicious_first_look_is_the_only_one():
     assert trial.least == (1e-3, "label: token 3 drawn 5 times, expected 9.0")
 
 
-def test_a_suspicious_one_is_repeated_with_fresh_seeds_and_four_times_the_draws():
+def test_a_suspicious_look_is_repeated_with_fresh_seeds_and_four_times_the_draws():
     trial, (experiment, asked) = Trial("p", 0), verdicts(9e-4, 1e-6)
     trial.judge("label", experiment, 100)
     assert [draws for draws, _ in asked] == [100, 400]
@@ -75,6 +75,6 @@ def test_uniform_p_values_are_looked_at_twice_once_in_a_thousand_and_never_convi
     assert 1 <= second <= 50  # 20 expected; outside once in 1e8
 
 
-def test_every_property_has_a_name_of_its_own_and_says_what_it_demands():
+def test_every_property_has_a_unique_name_and_a_sentence():
     assert len({prop.name for prop in properties()}) == len(properties())
     assert all(prop.about.endswith(".") for prop in properties())

@@ -34,7 +34,7 @@ def without_times(report: Report):
 
 
 @pytest.mark.slow
-def test_the_lines_are_those_of_one_process_in_the_order_of_the_registry(install):
+def test_two_processes_give_the_lines_of_a_single_process_in_registry_order(install):
     subject = install()
     begun: list[str] = []
     ended: list[Line] = []
@@ -50,7 +50,7 @@ def test_the_lines_are_those_of_one_process_in_the_order_of_the_registry(install
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_turns_the_line_that_it_was_at_red_and_no_other(install):
+def test_a_dying_process_turns_the_current_line_red_alone(install):
     subject = install(in_process="slots.facts.any_bias and logits.shape[1] == 300")
     report = run(subject, operation="process_logits", only=["process bias", "process repetition"], jobs=2)
     found = {line.name: (line.status, line.detail) for line in report.lines}
@@ -75,7 +75,7 @@ def test_a_process_in_which_the_sampler_cannot_be_found_gives_the_reason(install
 
 
 @pytest.mark.slow
-def test_a_case_in_which_a_process_dies_is_a_finding_and_others_follow(install, monkeypatch):
+def test_a_case_with_a_dying_process_is_a_finding_and_further_cases_follow(install, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a second for each case
     subject = install(in_process="logits.shape[1] == 300")
     report = fuzz(subject, 8, operation="process_logits", jobs=2)
@@ -104,7 +104,7 @@ def pid_then_nap(subject, task):
     return os.getpid()
 
 
-def test_a_subject_that_is_not_installed_is_checked_in_one_process():
+def test_a_subject_without_an_installation_is_checked_in_a_single_process():
     subject = Subject(
         "acme", capabilities={"sample": Capabilities()}, device="cpu", build=lambda *asked: None
     )

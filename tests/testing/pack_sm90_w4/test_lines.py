@@ -20,7 +20,7 @@ def statuses(report):
     return {line.name: line.status for line in report.lines}
 
 
-def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
+def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     assert statuses(run(subject())) == dict.fromkeys(LINES, Status.PASSED)
     assert {line for mutant in PACKERS for line in mutant.lines} | {"pack threads"} == set(LINES)
 
@@ -30,7 +30,7 @@ def test_a_red_line_names_the_first_byte_that_is_wrong():
     assert found.detail == "fp4, v2, [1, 64, 64]: byte [0, 0, 1] needs to be 0xae, found 0x2e"
 
 
-def test_what_is_not_advertised_is_refused_and_a_conversion_needs_both_layouts():
+def test_unadvertised_formats_are_refused_and_a_conversion_needs_both_layouts():
     found = run(subject(capabilities=Sm90W4Capabilities(formats=("fp4",), layouts=("v1",))))
     green = {
         "pack weights fp4 v1",

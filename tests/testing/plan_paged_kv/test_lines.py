@@ -43,7 +43,7 @@ def test_a_line_says_which_value_is_wrong():
     assert found.detail == "a call needs to return page_indices[6] 0, found -1"
 
 
-def test_what_is_not_promised_is_refused_in_words():
+def test_unadvertised_calls_are_refused_in_words():
     report = run(subject(capabilities=HostCapabilities(device_types=None)))
     refused = {line.name: line.detail for line in report.lines if line.status is Status.REFUSED}
     assert list(refused) == ["plan sync-free", "plan graph replay"]

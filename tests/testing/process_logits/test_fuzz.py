@@ -59,7 +59,7 @@ def test_native_s_processor_is_not_found_wrong():
     assert report.findings == ()
 
 
-def test_what_is_not_advertised_is_not_asked_for():
+def test_random_cases_ask_for_advertised_calls_alone():
     limited = ProcessCapabilities(dtypes=("float16",), max_vocab_size=40)
     report = fuzz(subject(ProcessorMutant, limited), 0.5)
     assert report.findings == ()

@@ -26,7 +26,7 @@ def subject(bug=ProcessorMutant, capabilities=EVERYTHING, device="cpu"):
 
 
 @pytest.mark.slow
-def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
+def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     found = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
     assert found == dict.fromkeys(LINES, Status.PASSED)
     assert {line for mutant in PROCESSORS for line in mutant.lines} == set(LINES)
@@ -89,7 +89,7 @@ def partial(bug, edits):
 @pytest.mark.parametrize(
     "edits", [("bitmask",), ("min_tokens", "repetition_penalty"), EDITS[1:], EDITS[:-1]], ids=len
 )
-def test_a_processor_of_some_edits_is_tested_by_these_and_refused_the_others(edits):
+def test_a_processor_of_some_edits_is_tested_by_advertised_edits_alone(edits):
     found = {line.name: line for line in run(partial(ProcessorMutant, edits)).lines if line.name in LINES}
     others = {f"process {line}": edit for edit, line in LINE_OF_EDIT.items() if edit not in edits}
     assert {name for name, line in found.items() if line.status is Status.REFUSED} == others.keys()
@@ -107,7 +107,7 @@ def test_a_processor_of_some_edits_is_tested_by_these_and_refused_the_others(edi
         ("last word of a bitmask ignored", "bitmask"),
     ],
 )
-def test_a_bug_of_a_processor_of_one_edit_turns_its_line_red(bug, edit):
+def test_a_bug_of_a_processor_of_a_single_edit_turns_the_line_red(bug, edit):
     (found,) = run(partial(MUTANTS[bug].build, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
     assert found.status is Status.FAILED, found
     assert "a call raised" not in found.detail
@@ -118,7 +118,7 @@ def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
     assert [look(some, Case("process_logits", i)).finding for i in range(12)] == [None] * 12
 
 
-def test_drafts_that_are_not_advertised_are_refused():
+def test_unadvertised_drafts_are_refused():
     found = run(subject(ProcessorMutant, ProcessCapabilities()))
     refused = {line.name: line.detail for line in found.lines if line.status is Status.REFUSED}
     assert set(refused) == {name for name in LINES if "drafts" in name} | {
