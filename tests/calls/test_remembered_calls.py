@@ -6,8 +6,7 @@ import weakref
 import pytest
 import torch
 
-from calling import CPU, recording
-from selections import loaded, selection_of
+from calling import CPU, loaded, recording, selection_of
 from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw.calls import input_checks
 from tokendraw.calls.negotiator import Negotiator

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import tokendraw
-from calling import assert_same_rows
+from calling import assert_same_rows, loaded, select
 from fake_candidates import EVERYTHING, PER_ROW
-from selections import loaded, select
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error

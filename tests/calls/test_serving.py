@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selections import loaded, selection_of
+from calling import loaded, selection_of
 from tokendraw import (
     BatchFacts,
     Need,

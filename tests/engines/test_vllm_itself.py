@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import vllm_process
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw.resolution import installed_version
 from tokendraw_vllm._engine import DISTRIBUTIONS
-from vllm_process import DRAWS, V
 
 if not any(map(installed_version, DISTRIBUTIONS)):
     pytest.skip("needs vLLM", allow_module_level=True)
 
-SCRIPT = Path(vllm_process.__file__)
+SCRIPT = Path(__file__).with_name("vllm_process.py")
+V, DRAWS = (runpy.run_path(str(SCRIPT))[name] for name in ("V", "DRAWS"))
 FILTERS = 12, 0.9
 REPLACED = "V1 sampler replaced (native 0.1.0, vLLM "
 

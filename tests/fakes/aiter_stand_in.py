@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.library import Library, infer_schema
 
+from flashinfer_stand_in import count_above, mass_above
+
 CALLS: list[tuple[str, dict[str, object]]] = []
 """Names and arguments by name, since the list was last cleared."""
 MODULES = {
@@ -38,7 +40,7 @@ def top_k_renorm_probs(probs: Tensor, maybe_top_k_arr: Tensor | None, top_k_val:
     _check(probs)
     top_k = _parameter(maybe_top_k_arr, top_k_val, probs).long()
     _fill_scratch(top_k, top_k_val)
-    kept = torch.where(_above(probs)[0] < top_k.unsqueeze(-1), probs.double(), 0.0)
+    kept = torch.where(count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
     return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
 
 
@@ -70,7 +72,7 @@ def top_k_top_p_sampling_from_probs(
     weights = probs.double()
     top_k = _parameter(maybe_top_k_arr, top_k_val, probs)
     top_p = _parameter(maybe_top_p_arr, top_p_val, probs)
-    return _pick(weights, (_above(probs)[0] < top_k.unsqueeze(-1)) & _within_mass(weights, top_p))
+    return _pick(weights, (count_above(probs) < top_k.unsqueeze(-1)) & _within_mass(weights, top_p))
 
 
 def _check(probs: Tensor) -> None:
@@ -115,18 +117,8 @@ def _pick(weights: Tensor, kept: Tensor) -> Tensor:
     )
 
 
-def _above(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Count and sum the larger values of the row, for each value."""
-    ordered, order = x.sort(-1, descending=True)
-    is_first = torch.ones_like(ordered, dtype=torch.bool)
-    torch.ne(ordered[:, 1:], ordered[:, :-1], out=is_first[:, 1:])
-    first = torch.where(is_first, torch.arange(x.shape[-1]), 0).cummax(-1).values
-    sums = (ordered.cumsum(-1) - ordered).gather(-1, first)
-    return torch.empty_like(order).scatter_(-1, order, first), torch.empty_like(x).scatter_(-1, order, sums)
-
-
 def _within_mass(weights: Tensor, top_p: Tensor) -> Tensor:
     """Select tokens with less than p of the row's mass above; all tokens where every p is 1."""
     if (top_p >= 1).all():
         return torch.ones_like(weights, dtype=torch.bool)
-    return _above(weights)[1] < top_p.unsqueeze(-1)
+    return mass_above(weights) < top_p.unsqueeze(-1)

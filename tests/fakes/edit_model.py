@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-import edit_model
 from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
 
 
@@ -192,10 +191,10 @@ def edit(row, request, drafts=(), mask=None):
     return out
 
 
-def bitmask_of(mask):
-    """Return the words of masks [R, V] bool: [R, ceil(V / 32)] int32, the bits behind V set."""
+def bitmask_of(mask, *, padding=True):
+    """Return the words of masks [R, V] bool: [R, ceil(V / 32)] int32, with ``padding`` as the bits behind V."""
     rows, vocab_size = mask.shape
-    bits = np.ones((rows, -(-vocab_size // 32) * 32), bool)
+    bits = np.full((rows, -(-vocab_size // 32) * 32), padding)
     bits[:, :vocab_size] = mask
     return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32).copy())
 
@@ -249,17 +248,13 @@ class Case:
         slots.add(0, SamplingParams(allowed_token_ids=own.nonzero().flatten().tolist()))
         found = memory.to(device)
         logits = found.view(self.dtype).as_strided((ROWS, size), (stride, 1), self.offset)
-        process(logits, slots, torch.tensor([-1, 0, -1], device=device), words_of(mask).to(device))
+        process(
+            logits,
+            slots,
+            torch.tensor([-1, 0, -1], device=device),
+            bitmask_of(mask.numpy(), padding=False).to(device),
+        )
         return int((found.cpu() != expected).sum())
-
-
-def words_of(mask):
-    """Return the words of masks [R, V] bool, the bits behind V unset."""
-    rows, size = mask.shape
-    bits = torch.zeros(rows, -(-size // 32) * 32, dtype=torch.int64)
-    bits[:, :size] = mask
-    words = (bits.view(rows, -1, 32) << torch.arange(32)).sum(-1)
-    return (words - (words >> 31 << 32)).to(torch.int32)
 
 
 def cases(dtype, tile):
@@ -280,16 +275,17 @@ STEPS = 16
 PROMPT = [3, VOCAB_SIZE, 9, -1, 3, 5]
 """With two placeholders, as of images."""
 OUTPUT = [5, 9, 3, 3, VOCAB_SIZE + 7, 9, 7, 5, 9, 3, 3, 9, 8, 5, 9, 7, 3, 9, 9, 5, 3, 7, 8, 9]
-PARAMS = SamplingParams(
-    repetition_penalty=1.3,
-    frequency_penalty=0.7,
-    presence_penalty=-0.4,
-    logit_bias={3: 2.5, 11: -1.0},
-    allowed_token_ids=range(50),
-    bad_words=[[5, 9, 20], [3, 3, 9, 21], [3, 9, 22], [9, 23], [5, 5, 24], [25]],
-    min_tokens=9,
-    stop_token_ids=[1, 9],
-)
+EDITS = {
+    "repetition": 1.3,
+    "frequency": 0.7,
+    "presence": -0.4,
+    "bias": {3: 2.5, 11: -1.0},
+    "allowed": list(range(50)),
+    "bad_words": [[5, 9, 20], [3, 3, 9, 21], [3, 9, 22], [9, 23], [5, 5, 24], [25]],
+    "min_tokens": 9,
+    "stop_ids": [1, 9],
+}
+PARAMS = Request(PROMPT, [], **EDITS).params
 DRAFTS = [5, 9, VOCAB_SIZE, 3]
 
 
@@ -318,25 +314,13 @@ def rows_of_twins(processor, device):
 def expected(before):
     """Edit the rows of the request by the plain model."""
     found, output = [], []
-    request = edit_model.Request(PROMPT, output, **_FIELDS)
+    request = Request(PROMPT, output, **EDITS)
     for step, rows in enumerate(before[:, 0]):
-        edited = [edit_model.edit(rows[0].numpy(), request)]
-        edited += [edit_model.edit(row.numpy(), request, DRAFTS[:j]) for j, row in enumerate(rows[1:])]
+        edited = [edit(rows[0].numpy(), request)]
+        edited += [edit(row.numpy(), request, DRAFTS[:j]) for j, row in enumerate(rows[1:])]
         found.append(torch.stack([torch.from_numpy(row) for row in edited]))
         output += OUTPUT[len(output) : len(output) + 1 + step % 2]
     return torch.stack(found)
-
-
-_FIELDS = {
-    "repetition": PARAMS.repetition_penalty,
-    "frequency": PARAMS.frequency_penalty,
-    "presence": PARAMS.presence_penalty,
-    "bias": PARAMS.logit_bias,
-    "allowed": list(PARAMS.allowed_token_ids),
-    "bad_words": PARAMS.bad_words,
-    "min_tokens": PARAMS.min_tokens,
-    "stop_ids": PARAMS.stop_token_ids,
-}
 
 
 def _edited(processor, slots, slot, logits):

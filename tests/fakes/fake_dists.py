@@ -172,34 +172,31 @@ def place(source: str, statement: str, name: str = "acme") -> str:
     return f"(fake_{name}.py:{line})"
 
 
-# A plugin of both draws, with faults.
+# Plugins around native, with faults.
 
 
-def serving_both(*, build: str = "pass", sample: str = "pass", verify: str = "pass") -> str:
-    """Source of a plugin ``acme``.
+_AROUND_NATIVE = """\
+import os
+import signal
 
-    :param build: statements that run before an operation is built; ``operation`` is its name.
-    :param sample: statements that run before each draw after the proof; ``self.calls`` counts them.
-    :param verify: the same for verifications.
-    """
-    return f"""\
 import tokendraw
 
 BUILT, PROBED, DESCRIBED = [], [], []
 
 
-def build(device, need):
+def build(operation, device, need):
     import torch
+    from tokendraw_native.logits_processing import NativeProcessor
     from tokendraw_native.sampler import NativeSampler
 
-    class Native(NativeSampler):
+    class Sampler(NativeSampler):
         calls = -1
 
-        def sample(self, *arguments, **options):
+        def sample(self, logits, metadata, **options):
             self.calls += 1
-            if self.calls > 0:
+            if {in_sample}:
                 {sample}
-            return super().sample(*arguments, **options)
+            return super().sample(logits, metadata, **options)
 
         def verify(self, *arguments, **options):
             self.calls += 1
@@ -207,7 +204,13 @@ def build(device, need):
                 {verify}
             return super().verify(*arguments, **options)
 
-    return Native(device, need)
+    class Processor(NativeProcessor):
+        def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+            if {in_process}:
+                {process}
+            return super().process(logits, slots, row_index, bitmask, drafts)
+
+    return Processor() if operation == "process_logits" else Sampler(device, need)
 
 
 class Plugin:
@@ -218,7 +221,7 @@ class Plugin:
         DESCRIBED.append(1)
         native = tokendraw_native.plugin.tokendraw_describe().operations
         return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in ("sample", "verify")}}
+            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in {operations}}}
         )
 
     @tokendraw.plugin.hookimpl
@@ -229,11 +232,46 @@ class Plugin:
     def tokendraw_build(self, operation, device, need):
         BUILT.append(operation)
         {build}
-        return build(device, need)
+        return build(operation, device, need)
 
 
 plugin = Plugin()
 """
+_FAULTLESS = {
+    "build": "pass",
+    "sample": "pass",
+    "verify": "pass",
+    "process": "pass",
+    "in_sample": "self.calls > 0",
+    "in_process": "False",
+}
+
+
+def serving_both(**statements: str) -> str:
+    """Source of a plugin ``acme`` of both draws.
+
+    :param statements: ``build`` runs before an operation is built, ``operation`` being the name; ``sample`` and
+        ``verify`` run before each draw and verification after the proof, ``self.calls`` being the number of calls.
+    """
+    return _AROUND_NATIVE.format(**_FAULTLESS | {"operations": ("sample", "verify")} | statements)
+
+
+def deadly(
+    *,
+    death: str = "os._exit(3)",
+    in_sample: str = "False",
+    in_process: str = "False",
+    operations: tuple[str, ...] = ("sample", "process_logits"),
+) -> str:
+    """Source of a plugin ``acme`` with a fatal statement.
+
+    :param death: the statement that ends the process.
+    :param in_sample: expression of ``logits`` and ``metadata`` for the fatal draws.
+    :param in_process: the same for edits of ``logits``.
+    :param operations: the offered operations.
+    """
+    faults = {"sample": death, "process": death, "in_sample": in_sample, "in_process": in_process}
+    return _AROUND_NATIVE.format(**_FAULTLESS | faults | {"operations": operations})
 
 
 # Native with fewer capabilities.
@@ -285,73 +323,6 @@ SERVED_BY_NATIVE = dict.fromkeys(
     ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "process_logits"), "native"
 )
 """Who serves each operation where nothing else is installed."""
-
-
-# A plugin that ends its process.
-
-
-DEADLY = """\
-import os
-import signal
-
-import tokendraw
-
-
-def built(operation, device, need):
-    from tokendraw_native.logits_processing import NativeProcessor
-    from tokendraw_native.sampler import NativeSampler
-
-    class Sampler(NativeSampler):
-        def sample(self, logits, metadata, **options):
-            if {in_sample}:
-                {death}
-            return super().sample(logits, metadata, **options)
-
-    class Processor(NativeProcessor):
-        def process(self, logits, slots, row_index, bitmask=None, drafts=None):
-            if {in_process}:
-                {death}
-            return super().process(logits, slots, row_index, bitmask, drafts)
-
-    if operation == "sample":
-        return Sampler(device, need)
-    return Processor()
-
-
-class Plugin:
-    @tokendraw.plugin.hookimpl
-    def tokendraw_describe(self):
-        import tokendraw_native
-
-        native = tokendraw_native.plugin.tokendraw_describe().operations
-        return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in {operations}}}
-        )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_build(self, operation, device, need):
-        return built(operation, device, need)
-
-
-plugin = Plugin()
-"""
-
-
-def deadly(
-    *,
-    death: str = "os._exit(3)",
-    in_sample: str = "False",
-    in_process: str = "False",
-    operations: tuple[str, ...] = ("sample", "process_logits"),
-) -> str:
-    """Source of a plugin ``acme``.
-
-    :param death: the statement that ends the process.
-    :param in_sample: expression of ``logits`` and ``metadata``: the calls that do.
-    :param in_process: the same for edits of ``logits``.
-    :param operations: those that it offers.
-    """
-    return DEADLY.format(death=death, in_sample=in_sample, in_process=in_process, operations=operations)
 
 
 # A third operation.

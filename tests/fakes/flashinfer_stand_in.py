@@ -77,30 +77,12 @@ MODULES = {
 }
 """Modules by layout, as ``fake_dist`` takes them beside ``flashinfer`` itself."""
 
+# fmt: off
 _FP4_BITS = (
-    *(
-        (7, 1, 31),
-        (4, 3, 22),
-        (3, 1, 15),
-        (0, 3, 6),
-        (15, 1, 28),
-        (12, 3, 19),
-        (11, 1, 12),
-        (8, 3, 3),
-        (23, 1, 25),
-    ),
-    *(
-        (20, 3, 16),
-        (19, 1, 9),
-        (16, 3, 0),
-        (31, 1, 30),
-        (28, 1, 29),
-        (29, 2, 26),
-        (27, 1, 14),
-        (24, 1, 13),
-        (25, 2, 10),
-    ),
+    (7, 1, 31), (4, 3, 22), (3, 1, 15), (0, 3, 6), (15, 1, 28), (12, 3, 19), (11, 1, 12), (8, 3, 3), (23, 1, 25),
+    (20, 3, 16), (19, 1, 9), (16, 3, 0), (31, 1, 30), (28, 1, 29), (29, 2, 26), (27, 1, 14), (24, 1, 13), (25, 2, 10),
 )
+# fmt: on
 _SIGNS = {3: 7, 7: 15, 11: 23, 15: 31, 19: 3, 23: 11, 27: 19, 31: 27}
 _FP8_BITS = [(bit, 1, _SIGNS.get(bit, bit)) for bit in range(32)]
 
@@ -240,7 +222,7 @@ def top_k_renorm_probs(probs: Tensor, top_k: Tensor) -> Tensor:
     _note("top_k_renorm_probs", probs=probs, top_k=top_k)
     _check_rows(probs)
     _check_parameter(top_k, probs)
-    kept = torch.where(_count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
+    kept = torch.where(count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
     return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
 
 
@@ -253,7 +235,7 @@ def top_p_renorm_probs(probs: Tensor, top_p: Tensor) -> Tensor:
     assert ((top_p < 1) | (top_p > 1e6)).all(), "of a flat row, 2 keeps no more than 1 does"
     weights = probs.double()
     floor = top_p.unsqueeze(-1) * weights.sum(-1, keepdim=True)
-    kept = torch.where(_mass_above(weights) < floor, weights, 0.0)
+    kept = torch.where(mass_above(weights) < floor, weights, 0.0)
     return (kept / kept.sum(-1, keepdim=True)).float()
 
 
@@ -262,7 +244,7 @@ def top_k_mask_logits(logits: Tensor, top_k: Tensor) -> Tensor:
     _note("top_k_mask_logits", logits=logits, top_k=top_k)
     _check_rows(logits)
     _check_parameter(top_k, logits)
-    return logits.masked_fill(_count_above(logits) >= top_k.unsqueeze(-1), -torch.inf)
+    return logits.masked_fill(count_above(logits) >= top_k.unsqueeze(-1), -torch.inf)
 
 
 def draw(name: str, arguments: dict[str, Any]) -> Any:
@@ -276,10 +258,10 @@ def draw(name: str, arguments: dict[str, Any]) -> Any:
     kept = weights > 0  # NaN is not
     if top_k is not None:
         _check_parameter(top_k, probs)
-        kept &= _count_above(probs) < top_k.unsqueeze(-1)
+        kept &= count_above(probs) < top_k.unsqueeze(-1)
     if top_p is not None:
         _check_parameter(top_p, probs)
-        kept &= _mass_above(weights) < top_p.unsqueeze(-1)
+        kept &= mass_above(weights) < top_p.unsqueeze(-1)
     if min_p is not None:
         _check_parameter(min_p, probs)
         assert (min_p > 0).all(), "0 admits tokens without mass"
@@ -386,17 +368,17 @@ def _pick(weights: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.where(valid, tokens, 0).int(), valid
 
 
-def _count_above(x: Tensor) -> Tensor:
+def count_above(x: Tensor) -> Tensor:
     """Count the larger values of the row: [rows, V]."""
     ordered = x.sort(-1).values
     return x.shape[-1] - torch.searchsorted(ordered, x.contiguous(), right=True)
 
 
-def _mass_above(weights: Tensor) -> Tensor:
+def mass_above(weights: Tensor) -> Tensor:
     """Sum the larger weights of the row: [rows, V]."""
     ordered = weights.sort(-1, descending=True).values
     before = torch.nn.functional.pad(ordered.cumsum(-1), (1, 0))
-    return before.gather(-1, _count_above(weights))
+    return before.gather(-1, count_above(weights))
 
 
 # A machine without compilers and kernels.

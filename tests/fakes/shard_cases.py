@@ -4,13 +4,14 @@ import random
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from unittest import mock
 
 import torch
 
 import tokendraw
 from calling import provider_of
 from fake_candidates import EVERYTHING
-from tokendraw import SamplingMetadata, SamplingParams, VocabShard
+from tokendraw import BatchFacts, RequestSlots, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.vocab_parallel import Layout, Span, thresholds
 from tokendraw.vocab_parallel.shard import Agreement
 from tokendraw.vocab_parallel.transport import TorchDistributed
@@ -137,13 +138,15 @@ def logprobs(rank, size, mode, batches, rows, ranks=True, *, name="native", devi
     return equal, rows * len(batches)
 
 
+def values_hidden_from_the_host():
+    """Let the host read no value, as on a GPU."""
+    return mock.patch.object(thresholds, "may_read_values", return_value=False)
+
+
 def tokens_as_on_a_gpu(rank, size, batches, rows):
     """Run :func:`tokens` while the host may read no value."""
-    looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
-    try:
+    with values_hidden_from_the_host():
         return tokens(rank, size, batches, rows)
-    finally:
-        thresholds.may_read_values = looking
 
 
 # Ranks that disagree, and the traffic between ranks.
@@ -179,12 +182,16 @@ class Counting:
         return self.talk.gather_objects(value)
 
 
+def noise_logits(scale, rows):
+    return scale * torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+
+
 def said(rank, size, params, dtype, scale, rows, need):
     """Return the collectives of a call with bytes a row."""
     sampler = tokendraw.load_sampler("native", device="cpu", need=need, logprobs_mode=need.logprobs_mode)
     lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 0)))[rank]
     metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
-    logits = scale * torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+    logits = noise_logits(scale, rows)
     group = Counting()
     shard = VocabShard(lo, VOCAB_SIZE, group)
     for _ in range(2):
@@ -197,66 +204,54 @@ def said(rank, size, params, dtype, scale, rows, need):
 
 def said_as_on_a_gpu(*arguments):
     """Run :func:`said` while the host may read no value."""
-    looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
-    try:
+    with values_hidden_from_the_host():
         return said(*arguments)
-    finally:
-        thresholds.may_read_values = looking
 
 
 def weighed_as_on_a_gpu(rank, size, params, scale, rows):
     """Return the weights in each round of a search while the host may read no value."""
-    looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
-    try:
-        lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 0)))[rank]
-        logits, group = (
-            scale * torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)),
-            Counting(),
-        )
-        metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
-        sampler = tokendraw.load_sampler("native", device="cpu")
+    lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 0)))[rank]
+    logits, group = noise_logits(scale, rows), Counting()
+    metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    with values_hidden_from_the_host():
         sampler.sample(logits[:, lo:hi], metadata, shard=VocabShard(lo, VOCAB_SIZE, group))
-        return group.sums
-    finally:
-        thresholds.may_read_values = looking
+    return group.sums
+
+
+DISAGREEMENTS = {
+    "starts later": lambda lo, hi: {"lo": lo + 1, "hi": hi + 1},
+    "starts earlier": lambda lo, hi: {"lo": lo - 1, "hi": hi - 1},
+    "another V": lambda lo, hi: {"total": VOCAB_SIZE - 1},
+    "holds padding": lambda lo, hi: {"hi": hi + 8},
+    "other rows": lambda lo, hi: {"rows": 3},
+    "other temperatures": lambda lo, hi: {"params": SamplingParams(seed=1, temperature=0.5)},
+    "other seeds": lambda lo, hi: {"params": SamplingParams(seed=2)},
+    "another filter": lambda lo, hi: {"params": SamplingParams(seed=1, top_k=5)},
+    "another dtype": lambda lo, hi: {"dtype": torch.bfloat16},
+    "integers": lambda lo, hi: {"dtype": torch.int32},
+    "another device": lambda lo, hi: {"device": "meta"},
+    "a sampler without shards": lambda lo, hi: {
+        "sampler": provider_of("sample", None, replace(EVERYTHING, vocab_parallel=False))
+    },
+}
+"""Changes to the call of a rank, by the ids of the rank."""
 
 
 def refused(rank, size, wrong, odd):
     """Return the errors of two calls with a shard, while rank ``odd`` disagrees."""
-    sampler = tokendraw.load_sampler("native", device="cpu")
     borders = [0, 1000, 1000, VOCAB_SIZE] if size == 3 else [0, VOCAB_SIZE]
     lo, hi = list(pairwise(borders))[rank]
-    rows, total, params, device, dtype = 2, VOCAB_SIZE, SamplingParams(seed=1), "cpu", torch.float32
+    call = {"lo": lo, "hi": hi, "total": VOCAB_SIZE, "rows": 2, "params": SamplingParams(seed=1)}
+    call |= {"device": "cpu", "dtype": torch.float32}
     if wrong == "holds padding everywhere":
-        hi = hi + 8 if rank == size - 1 else hi
+        call["hi"] += 8 * (rank == size - 1)
     elif rank == odd:
-        if wrong == "starts later":
-            lo, hi = lo + 1, hi + 1
-        elif wrong == "starts earlier":
-            lo, hi = lo - 1, hi - 1
-        elif wrong == "another V":
-            total -= 1
-        elif wrong == "holds padding":
-            hi += 8
-        elif wrong == "other rows":
-            rows = 3
-        elif wrong == "other temperatures":
-            params = SamplingParams(seed=1, temperature=0.5)
-        elif wrong == "other seeds":
-            params = SamplingParams(seed=2)
-        elif wrong == "another filter":
-            params = SamplingParams(seed=1, top_k=5)
-        elif wrong == "another dtype":
-            dtype = torch.bfloat16
-        elif wrong == "integers":
-            dtype = torch.int32
-        elif wrong == "another device":
-            device = "meta"
-    metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
-    logits = torch.zeros(rows, hi - lo, dtype=dtype, device=device)
-    if wrong == "a sampler without shards" and rank == odd:
-        sampler = provider_of("sample", None, replace(EVERYTHING, vocab_parallel=False))
-    shard, errors = VocabShard(lo, total), []
+        call |= DISAGREEMENTS[wrong](lo, hi)
+    sampler = call.get("sampler") or tokendraw.load_sampler("native", device="cpu")
+    metadata = SamplingMetadata.from_params([call["params"]] * call["rows"], positions=range(call["rows"]))
+    logits = torch.zeros(call["rows"], call["hi"] - call["lo"], dtype=call["dtype"], device=call["device"])
+    shard, errors = VocabShard(call["lo"], call["total"]), []
     for _ in range(2):
         try:
             sampler.sample(logits, metadata, shard=shard)
@@ -338,3 +333,104 @@ def agreed_shard(bounds, rank):
     shard = VocabShard(bounds[rank], bounds[-1], talk)
     shard.agreed.by_all = Agreement(talk, Layout.of(spans, rank, bounds[-1], torch.device("cpu")))
     return shard
+
+
+# Metadata from every constructor.
+
+
+METADATA_VOCAB_SIZE, METADATA_ROWS = 2600, 40
+
+
+def from_params():
+    """Return metadata of a request for each row."""
+    return SamplingMetadata.from_params(
+        params_of(METADATA_ROWS, METADATA_VOCAB_SIZE, "mixed", 3), positions=range(METADATA_ROWS)
+    )
+
+
+def by_slot():
+    """Several rows a request."""
+    params = params_of(9, METADATA_VOCAB_SIZE, "mixed", 4)
+    return SamplingMetadata.from_params(
+        params, positions=range(METADATA_ROWS), row_index=[(7 * row) % 9 for row in range(METADATA_ROWS)]
+    )
+
+
+def moved():
+    """Take the same requests one step on."""
+    return from_params().with_positions([row + 1 for row in range(METADATA_ROWS)])
+
+
+def ready_tensors():
+    """Tensors of which the host knows nothing, with values out of range."""
+    rng = torch.Generator().manual_seed(1)
+
+    def some(values, dtype):
+        return torch.tensor(values, dtype=dtype)[torch.randint(len(values), (METADATA_ROWS,), generator=rng)]
+
+    return SamplingMetadata(
+        temperature=some([0.0, 0.7, 1.0, -1.0, float("nan")], torch.float32),
+        top_k=some([0, -3, 1, 50, 1200, METADATA_VOCAB_SIZE, 10**6], torch.int32),
+        top_p=some([0.9, 1.0, 0.0, -1.0, float("nan"), 2.0], torch.float32),
+        min_p=some([0.0, 0.1, -1.0, float("nan")], torch.float32),
+        joint=some([True, False], torch.bool),
+        seed=torch.arange(METADATA_ROWS),
+        seeded=some([True, False], torch.bool),
+        positions=torch.arange(METADATA_ROWS, dtype=torch.int32),
+    )
+
+
+def ready_top_k():
+    """Tensors of a top-k whose largest the host knows."""
+    k = torch.arange(METADATA_ROWS, dtype=torch.int64) + 1
+    facts = BatchFacts(max_top_k=METADATA_ROWS, all_top_k=True)
+    return SamplingMetadata(
+        top_k=k,
+        top_p=torch.full((METADATA_ROWS,), 0.8),
+        seed=k,
+        positions=torch.zeros(METADATA_ROWS, dtype=torch.int64),
+        facts=facts,
+    )
+
+
+def no_tensors():
+    """What fits any batch: every row unseeded, at temperature 1."""
+    return SamplingMetadata()
+
+
+def request_slots():
+    """The metadata of an engine's slots."""
+    slots = RequestSlots(8, 64, METADATA_VOCAB_SIZE)
+    for slot, params in enumerate(params_of(8, METADATA_VOCAB_SIZE, "mixed", 6)):
+        slots.add(slot, params, [1, 2, 3][: slot % 4])
+    return slots.metadata([(5 * row) % 8 for row in range(METADATA_ROWS)], positions=range(METADATA_ROWS))
+
+
+MADE = {
+    made.__name__: made
+    for made in (from_params, by_slot, moved, ready_tensors, ready_top_k, no_tensors, request_slots)
+}
+
+
+def drawn_with_metadata(rank, size, name):
+    """The tokens of one device, and of this rank."""
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    logits = logits_of(METADATA_ROWS, METADATA_VOCAB_SIZE, 2, torch.float32)
+    lo, hi = list(pairwise(cuts(size, METADATA_VOCAB_SIZE, 1)))[rank]
+    metadata = MADE[name]()
+    torch.manual_seed(3)
+    alone = sampler.sample(logits, metadata)
+    torch.manual_seed(3)
+    out = sampler.sample(logits[:, lo:hi], metadata, shard=VocabShard(lo, METADATA_VOCAB_SIZE))
+    return alone.token_ids.tolist(), out.token_ids.tolist()
+
+
+def unseeded_tokens(rank, size, params, calls, logits):
+    """The tokens of many calls without seeds, all ranks' generators seeded differently."""
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    lo, hi = list(pairwise(cuts(size, len(logits), 1)))[rank]
+    shard = VocabShard(lo, len(logits))
+    batch = torch.tensor(logits).expand(calls, -1)
+    metadata = SamplingMetadata.from_params([SamplingParams(**params)] * calls)
+    torch.manual_seed(rank)
+    return sampler.sample(batch[:, lo:hi], metadata, shard=shard).token_ids.tolist()

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 import tokendraw
-from calling import CPU, drafting
-from selections import substitute
+from calling import CPU, drafting, substitute
 from tokendraw_triton_gumbel import plugin
 from tokendraw_vllm import _log, _replacement
 from triton_stand_ins import sampler_for

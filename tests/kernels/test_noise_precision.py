@@ -6,9 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
-from calling import CPU, drafting
+from calling import CPU, drafting, substitute
 from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
-from selections import substitute
 from tokendraw import Need
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler

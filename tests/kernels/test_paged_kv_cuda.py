@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import paged_kv_loop
+import paged_kv_model
 import tokendraw
 from tokendraw import PagedKVPlan
 from tokendraw_testing import Subject, run
@@ -60,7 +60,9 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize(
-    "loop", [paged_kv_loop.loop_behind_a_busy_device, paged_kv_loop.loop_in_a_graph], ids=lambda f: f.__name__
+    "loop",
+    [paged_kv_model.loop_behind_a_busy_device, paged_kv_model.loop_in_a_graph],
+    ids=lambda f: f.__name__,
 )
 def test_the_loop_waits_for_nothing_and_is_right(loop):
     loop(load())
@@ -73,7 +75,7 @@ def test_every_line_of_the_kit_is_green():
 
 def test_the_loop():
     verifier = tokendraw.load_sampler("native", device="cuda")
-    paged_kv_loop.run(verifier, load(), torch.device("cuda"))
+    paged_kv_model.run_loop(verifier, load(), torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("requests", "width"), SHAPES)

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import shard_metadata
+import shard_cases
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
 from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
 from triton_stand_ins import SOME, TARGETS, compiled_call, has_machine_code, interpreted, kernels
@@ -64,7 +64,7 @@ def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
 @pytest.mark.slow
 def test_kernels_read_metadata_as_engines_make_it():
     found = interpreted("messages", "made")
-    assert found == {name: [] for name in shard_metadata.MADE}
+    assert found == {name: [] for name in shard_cases.MADE}
 
 
 def compiled(kernels, name, target):

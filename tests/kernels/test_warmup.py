@@ -7,8 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from calling import CPU, drafting
-from selections import substitute
+from calling import CPU, drafting, substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw.operations.sample.proof import prove
 from tokendraw.operations.verify import calls as verifying

@@ -8,10 +8,10 @@ import torch
 
 import flashinfer_stand_in as stand_in
 import tokendraw_flashinfer
+from calling import loaded
 from fake_candidates import H100
 from fake_dists import fake_dists
 from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
-from selections import loaded
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.calls.row_requirements import Rows

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import tokendraw
-from calling import one_token
+from calling import loaded, one_token, selection_of
 from fake_candidates import FILTERS, SEEDS
 from fake_dists import fake_dists, faulty, place
 from isolation import drawn
-from selections import loaded, selection_of
 from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
 from tokendraw.calls import warmup
 from tokendraw.calls.negotiator import Negotiator

@@ -8,8 +8,8 @@ import torch
 
 import pages
 import tokendraw
-from plain_reference import drawn as plainly_drawn
-from plain_reference import prepared
+from numpy_sampler import drawn as plainly_drawn
+from numpy_sampler import prepared
 from tokendraw import SamplingMetadata, SamplingParams, philox
 
 PAGE = pages.text_of("docs/worked-draw.md")

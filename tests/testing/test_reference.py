@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from plain_reference import drawn, prepared
+from numpy_sampler import drawn, prepared
 from tokendraw import SamplingParams
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.logits_families import FAMILIES, gaussian

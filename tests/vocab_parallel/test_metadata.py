@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 import shard_cases
-import shard_metadata
 from gloo_world import world
 from goodness_of_fit import FALSE_ALARM, chi_square
 
 
-@pytest.mark.parametrize("name", shard_metadata.MADE)
+@pytest.mark.parametrize("name", shard_cases.MADE)
 @pytest.mark.fast_first
 def test_metadata_as_engines_make_it_gives_the_tokens_of_one_device(name):
-    for alone, tokens in world(3).run(shard_metadata.drawn, 3, name):
+    for alone, tokens in world(3).run(shard_cases.drawn_with_metadata, 3, name):
         assert tokens == alone
 
 
@@ -24,7 +23,7 @@ def test_rows_without_seeds_follow_the_softmax_of_all_columns(params):
     """Wrong once in 3.3 million runs with other generators: three tests at FALSE_ALARM."""
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, 2300).astype(np.float32)
-    found = world(3).run(shard_metadata.unseeded, 3, params, 4000, logits.tolist())
+    found = world(3).run(shard_cases.unseeded_tokens, 3, params, 4000, logits.tolist())
     assert found[0] == found[1] == found[2]
     y = logits.astype(np.float64) / params.get("temperature", 1.0)
     share = np.exp(y - y.max())

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import tokendraw
-from mutants.shared_tables import shared_tables
 from tokendraw_testing import Status, Subject, run
+from tokendraw_testing.crossing import table as crossing_table
+from tokendraw_testing.crossing.covering import anything, covering
+from tokendraw_testing.sample import crossed_statistics
+from tokendraw_testing.verify.crossing import lines as verify_lines
 
 _MODULES = (
     "samplers",
@@ -26,6 +31,29 @@ _MODULES = (
     "rank_corners",
     "verify_corners",
 )
+
+
+_TABLES = {}
+
+
+@contextlib.contextmanager
+def shared_tables():
+    """Cache tables by factors and generator state, so that later random numbers stay equal."""
+    with contextlib.ExitStack() as stack:
+        for module in (crossing_table, crossed_statistics, verify_lines):
+            stack.enter_context(mock.patch.object(module, "covering", _cached(module.__name__)))
+        yield
+
+
+def _cached(module_name):
+    def made(factors, rng, allowed=anything):
+        key = module_name, repr(factors), repr(rng.bit_generator.state)
+        if key not in _TABLES:
+            _TABLES[key] = covering(factors, rng, allowed), rng.bit_generator.state
+        cases, rng.bit_generator.state = _TABLES[key]
+        return cases
+
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)

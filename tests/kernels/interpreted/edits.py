@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import edit_model
-from selections import loaded, selection_of
+from calling import loaded, selection_of
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw.operations.process_logits.warmup import ProcessWarmup
 from tokendraw.plugin import ProcessNeed

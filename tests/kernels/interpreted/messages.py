@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import torch
 
-import shard_metadata
+import shard_cases
 import tokendraw
 from shard_cases import cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
@@ -114,8 +114,8 @@ def designed():
 def made():
     """Compare metadata from every constructor: in slots, at later positions, of values unknown to the host."""
     found = {}
-    for name, make in shard_metadata.MADE.items():
-        logits = logits_of(shard_metadata.ROWS, shard_metadata.V, 2, torch.bfloat16)
-        borders = cuts(2, shard_metadata.V, 1)
+    for name, make in shard_cases.MADE.items():
+        logits = logits_of(shard_cases.METADATA_ROWS, shard_cases.METADATA_VOCAB_SIZE, 2, torch.bfloat16)
+        borders = cuts(2, shard_cases.METADATA_VOCAB_SIZE, 1)
         _, found[name] = differing(logits, make(), borders, Need(), 3)
     return found

@@ -2,7 +2,7 @@
 
 import torch
 
-import paged_kv_loop
+import paged_kv_model
 import tokendraw
 from paged_kv_model import ints, planner_of, require_plan, sentinels, table_of
 from tokendraw.plugin import HostCapabilities
@@ -26,7 +26,7 @@ def kit():
         line.name: f"{line.status} {line.detail}" for line in run(subject).lines if line.status == "failed"
     }
     planner = planner_of(TritonPagedKVPlanner(CPU), CPU)
-    paged_kv_loop.run(tokendraw.load_sampler("native", device=CPU), planner, CPU)
+    paged_kv_model.run_loop(tokendraw.load_sampler("native", device=CPU), planner, CPU)
     return outcomes
 
 

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-import paged_kv_loop
+import paged_kv_model
 import tokendraw
 from cuda_batches import NoWait
 from paged_kv_model import ints, require_no_wait
@@ -21,12 +21,14 @@ def test_no_operation_of_torch_waits_for_the_device(device):
 
 
 def test_steps_that_read_nothing_back_equal_a_loop_that_reads_everything(device):
-    paged_kv_loop.run(tokendraw.load_sampler("native", device=device), load(device), device)
+    paged_kv_model.run_loop(tokendraw.load_sampler("native", device=device), load(device), device)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "loop", [paged_kv_loop.loop_behind_a_busy_device, paged_kv_loop.loop_in_a_graph], ids=lambda f: f.__name__
+    "loop",
+    [paged_kv_model.loop_behind_a_busy_device, paged_kv_model.loop_in_a_graph],
+    ids=lambda f: f.__name__,
 )
 def test_the_loop_on_a_cuda_device(loop):
     loop(load(torch.device("cuda")))

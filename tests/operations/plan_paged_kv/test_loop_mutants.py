@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import paged_kv_loop
+import paged_kv_model
 import tokendraw
 from mutants import by_name
 from mutants.planners import CUDA_PLANNERS, LOOP_PLANNERS, PLANNERS
@@ -35,7 +35,7 @@ def test_a_wait_is_seen_on_a_cpu(bug):
 def test_the_loop_sees_a_planted_bug(bug):
     sampler = tokendraw.load_sampler("native", device="cpu")
     with pytest.raises(AssertionError, match=r"^step \d+: page_indptr|^step \d+: last_page_len"):
-        paged_kv_loop.run(sampler, planner_of(MUTANTS[bug].build(), "cpu"), "cpu")
+        paged_kv_model.run_loop(sampler, planner_of(MUTANTS[bug].build(), "cpu"), "cpu")
 
 
 @pytest.mark.parametrize(

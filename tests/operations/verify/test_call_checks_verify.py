@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import tokendraw
-from calling import drafting
+from calling import drafting, substitute
 from fake_candidates import EVERYTHING
-from selections import substitute
 from tokendraw import (
     Drafts,
     InvalidInputError,

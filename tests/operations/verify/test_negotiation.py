@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tokendraw
+from calling import loaded, select
 from fake_dists import EVERYTHING, fake_dists, plugin
-from selections import loaded, select
 from tokendraw import (
     Drafts,
     InvalidInputError,
