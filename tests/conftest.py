@@ -103,3 +103,11 @@ def sampler(load_native: Any) -> tokendraw.Sampler:
 def warmup_on_a_cpu(monkeypatch):
     """A warmup draws on a CPU too, as it does where there is something to compile."""
     monkeypatch.setattr(warmup, "compiles_nothing", lambda device: False)
+
+
+@pytest.fixture
+def kernels(monkeypatch, tmp_path):
+    """Fake kernels of triton-gumbel by name, in place of the compiled kernels."""
+    import triton_stand_ins
+
+    return triton_stand_ins.use_stand_ins(monkeypatch, tmp_path)

@@ -8,10 +8,7 @@ from sglang_engine import IS_REAL, Request, draw, info_of, sglang_at_hand
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.trial import Trial
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(IS_REAL, reason="SGLang's own modules are tested on a CPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(IS_REAL, reason="SGLang's own modules are tested on a CPU")]
 V = 151_936
 KINDS = [
     {},

@@ -8,13 +8,7 @@ from tokendraw.resolution import Candidate, State
 
 PER_ROW = (("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row"))
 ALL_DTYPES = ("float32", "bfloat16", "float16")
-ALL_MODES = (
-    "raw_logprobs",
-    "raw_logits",
-    "processed_logprobs",
-    "processed_logits",
-    "temperature_logprobs",
-)
+ALL_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
 
 EVERYTHING = Capabilities(
     device_types=None,
@@ -42,11 +36,7 @@ def candidate(
 ) -> Candidate:
     """Make the candidate of a loaded plugin; ``installed`` is the version of the upstream, or empty."""
     info = PluginInfo(
-        name=name,
-        api_version=1,
-        priority=priority,
-        operations={"sample": capabilities},
-        upstream=upstream,
+        name=name, api_version=1, priority=priority, operations={"sample": capabilities}, upstream=upstream
     )
     return Candidate(
         name=name,

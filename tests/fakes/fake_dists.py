@@ -307,10 +307,7 @@ def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:
     source = _SOURCE.format(sample=repr(sample), verify=repr(verify))
     module = f"limited_tokendraw_{hashlib.sha256(source.encode()).hexdigest()[:8]}"  # one name, one content
     return fake_dist(
-        folder,
-        "limited-tokendraw",
-        plugins={"limited": f"{module}:plugin"},
-        modules={module: source},
+        folder, "limited-tokendraw", plugins={"limited": f"{module}:plugin"}, modules={module: source}
     )
 
 

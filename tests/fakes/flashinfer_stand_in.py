@@ -61,10 +61,7 @@ from .{module} import (
 )
 """
 MODULES = {
-    "v1": {
-        "flashinfer.fused_moe": _EXPORTS.format(module="core"),
-        "flashinfer.fused_moe.core": _V1,
-    },
+    "v1": {"flashinfer.fused_moe": _EXPORTS.format(module="core"), "flashinfer.fused_moe.core": _V1},
     "v2": {
         "flashinfer.fused_moe": _EXPORTS.format(module="prepare"),
         "flashinfer.fused_moe.core": "from .prepare import interleave_moe_scales_for_sm90_mixed_gemm\n",

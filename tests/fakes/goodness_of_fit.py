@@ -98,16 +98,7 @@ POISON = {
 # The precision of noise, by rows whose tokens show it.
 
 
-__all__ = [
-    "ACCEPTED",
-    "BONUS",
-    "DRAFT",
-    "DTYPES",
-    "RECOVERED",
-    "SAMPLE",
-    "drawn_with",
-    "verified_with",
-]
+__all__ = ["ACCEPTED", "BONUS", "DRAFT", "DTYPES", "RECOVERED", "SAMPLE", "drawn_with", "verified_with"]
 
 DTYPES = ("fp32", "fp64")
 ACCEPTED, RECOVERED, BONUS = slice(0, 1), slice(1, 7), slice(7, 13)

@@ -9,7 +9,6 @@ import time
 from functools import cache
 from pathlib import Path
 
-import pytest
 import torch
 import triton
 from triton._utils import find_paths_if, get_iterable_path
@@ -136,12 +135,6 @@ def use_stand_ins(patch, folder):
         patch.setattr(module, name, stand_ins[name])
     patch.delenv("TRITON_INTERPRET", raising=False)
     return stand_ins
-
-
-@pytest.fixture
-def kernels(monkeypatch, tmp_path):
-    """All kernels by name."""
-    return use_stand_ins(monkeypatch, tmp_path)
 
 
 def compilations(kernels):

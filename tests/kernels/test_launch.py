@@ -9,9 +9,7 @@ from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import compilations, flat, kernels
-
-__all__ = ["kernels"]
+from triton_stand_ins import compilations, flat
 
 KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets")
 FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)

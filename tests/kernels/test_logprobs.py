@@ -9,9 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
-from triton_stand_ins import TARGETS, compiled, has_machine_code, interpreted, kernels, sampler_for
-
-__all__ = ["kernels"]
+from triton_stand_ins import TARGETS, compiled, has_machine_code, interpreted, sampler_for
 
 V = 4096
 

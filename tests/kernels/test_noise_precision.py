@@ -11,9 +11,7 @@ from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, d
 from tokendraw import Need
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import interpreted, kernels
-
-__all__ = ["kernels"]
+from triton_stand_ins import interpreted
 
 DRAWING = ("draw_rows", "draw_large_sets", "accept_drafts")
 

@@ -10,9 +10,7 @@ from tokendraw.plugin import HostCapabilities, HostNeed, PagedKVPlannerBackend
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches import paged_kv
 from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
-from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted, kernels
-
-__all__ = ["kernels"]
+from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted
 
 CPU = torch.device("cpu")
 FORMS = 4

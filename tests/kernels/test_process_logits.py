@@ -12,9 +12,7 @@ from tokendraw.plugin import LogitsProcessorBackend, ProcessCapabilities, Proces
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches.logits_processing import BITMASK, ProcessLaunches
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted, kernels
-
-__all__ = ["kernels"]
+from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted
 
 CPU = torch.device("cpu")
 V = 100

@@ -11,9 +11,7 @@ from calling import CPU, provider_of
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from triton_stand_ins import compiled_call, has_machine_code, interpreted, kernels
-
-__all__ = ["kernels"]
+from triton_stand_ins import compiled_call, has_machine_code, interpreted
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 V, ROWS = 3000, 9

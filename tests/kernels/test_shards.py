@@ -19,11 +19,8 @@ from triton_stand_ins import (
     flat,
     has_machine_code,
     interpreted,
-    kernels,
     sampler_for,
 )
-
-__all__ = ["kernels"]
 
 PLAIN = SamplingParams(temperature=0.8, seed=1)
 FILTERED = replace(PLAIN, top_k=50, top_p=0.9)

@@ -15,9 +15,7 @@ from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import compilations, kernels, sampler_for
-
-__all__ = ["kernels"]
+from triton_stand_ins import compilations, sampler_for
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 OPERATIONS = plugin.tokendraw_describe().operations

@@ -176,11 +176,7 @@ def test_errors_and_warnings_have_the_documented_bases() -> None:
     ]
     assert all(issubclass(error, tokendraw.TokendrawError) for error in errors)
     assert issubclass(tokendraw.resolution.DuplicatePluginError, tokendraw.PluginError)
-    for error in (
-        tokendraw.InvalidParameterError,
-        tokendraw.InvalidInputError,
-        tokendraw.SettingsError,
-    ):
+    for error in (tokendraw.InvalidParameterError, tokendraw.InvalidInputError, tokendraw.SettingsError):
         assert issubclass(error, ValueError)
     for warning in (
         tokendraw.SamplerFallbackWarning,

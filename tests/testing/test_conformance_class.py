@@ -49,6 +49,18 @@ def a_subject(sampler, **promises):
 '''
 
 
+def conformance_class(sampler, *tests, **promises):
+    """Source of a subclass with the fixture ``subject`` of a sampler, and further tests."""
+    fixture = f"""
+class TestAcme(SamplerConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls):
+        return a_subject({sampler}(), **{promises})
+"""
+    return "\n".join((fixture, *(textwrap.indent(textwrap.dedent(test), "    ") for test in tests)))
+
+
 def overriding(mark="", name="test_top_k"):
     """Define a subclass with a marked override of a standard test."""
     source = f"class TestAcme(SamplerConformance):\n    {mark}\n    def {name}(self, subject): ..."
@@ -136,23 +148,20 @@ class TestOverriding:
 
     def test_shows_as_known_to_fail_with_its_reason(self, outcome):
         result = outcome(
-            """
-            class TestWrong(SamplerConformance):
-                @pytest.fixture(scope="class")
-                @classmethod
-                def subject(cls):
-                    return a_subject(Wrong())
-
+            conformance_class(
+                "Wrong",
+                """
                 @pytest.mark.xfail(reason="32-bit ids, acme issue 12")
                 def test_output(self, subject):
                     super().test_output(subject)
-            """,
+                """,
+            ),
             "-k=test_output and not outlive",
             "-rx",
         )
         result.assert_outcomes(xfailed=1)
         result.stdout.fnmatch_lines(
-            ["XFAIL test_acme.py::TestWrong::test_output - 32-bit ids, acme issue 12*"]
+            ["XFAIL test_acme.py::TestAcme::test_output - 32-bit ids, acme issue 12*"]
         )
 
 
@@ -188,24 +197,18 @@ def test_a_fixture_with_a_wrong_result_is_refused(outcome):
 
 def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(outcome):
     result = outcome(
-        """
-        class TestTiny(SamplerConformance):
-            @pytest.fixture(scope="class")
-            @classmethod
-            def subject(cls):
-                return a_subject(Tiny(), graph_safe=True)
-        """,
+        conformance_class("Tiny", graph_safe=True),
         "-k=(test_output and not outlive) or top_k or greedy or ranks or sync_free or graph_capture or manual_seed",
         "-v",
         "-rs",
     )
     result.stdout.fnmatch_lines_random(
         [
-            "*::TestTiny::test_output PASSED*",
-            "*::TestTiny::test_top_k PASSED*",
-            "*::TestTiny::test_sync_free PASSED*",
-            "*::TestTiny::test_graph_capture SKIPPED*",
-            "*::TestTiny::test_torch_manual_seed SKIPPED*",
+            "*::TestAcme::test_output PASSED*",
+            "*::TestAcme::test_top_k PASSED*",
+            "*::TestAcme::test_sync_free PASSED*",
+            "*::TestAcme::test_graph_capture SKIPPED*",
+            "*::TestAcme::test_torch_manual_seed SKIPPED*",
             "SKIPPED * needs a CUDA device, found cpu",
             "SKIPPED * tiny does not advertise it",
         ]
@@ -214,16 +217,7 @@ def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(ou
 
 
 def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outcome):
-    result = outcome(
-        """
-        class TestWrong(SamplerConformance):
-            @pytest.fixture(scope="class")
-            @classmethod
-            def subject(cls):
-                return a_subject(Wrong())
-        """,
-        "-k=test_output and not outlive",
-    )
+    result = outcome(conformance_class("Wrong"), "-k=test_output and not outlive")
     result.assert_outcomes(failed=1)
     shown = result.stdout.str()
     assert "\noutput: a call needs to return token_ids [" in shown
@@ -233,16 +227,7 @@ def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outco
 
 
 def test_a_raising_sampler_is_shown_with_the_frames_of_the_sampler(outcome):
-    result = outcome(
-        """
-        class TestRaising(SamplerConformance):
-            @pytest.fixture(scope="class")
-            @classmethod
-            def subject(cls):
-                return a_subject(Raising())
-        """,
-        "-k=test_output and not outlive",
-    )
+    result = outcome(conformance_class("Raising"), "-k=test_output and not outlive")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [

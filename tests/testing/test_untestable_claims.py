@@ -33,11 +33,7 @@ def planted(sampler, name, capabilities):
 @pytest.mark.parametrize(
     ("name", "promises", "reason"),
     [
-        (
-            "rows behind 2**31 elements",
-            {},
-            "needs compiled kernels, found an effort for interpreted ones",
-        ),
+        ("rows behind 2**31 elements", {}, "needs compiled kernels, found an effort for interpreted ones"),
         ("widest vocabulary", {}, "needs a vocabulary above 262,144, found an effort without one"),
         (
             "levels of the draw",
@@ -68,16 +64,8 @@ def planted(sampler, name, capabilities):
             {"max_vocab_size": 1000},
             "needs a vocabulary of 1,025, found a limit of 1000",
         ),
-        (
-            "verify shared noise",
-            {"max_vocab_size": 200},
-            "needs a vocabulary of 257, found a limit of 200",
-        ),
-        (
-            "verify unseeded acceptance",
-            {"max_vocab_size": 3},
-            "needs a vocabulary of 4, found a limit of 3",
-        ),
+        ("verify shared noise", {"max_vocab_size": 200}, "needs a vocabulary of 257, found a limit of 200"),
+        ("verify unseeded acceptance", {"max_vocab_size": 3}, "needs a vocabulary of 4, found a limit of 3"),
     ],
 )
 def test_a_line_that_finds_nothing_to_look_at_is_not_run(name, promises, reason):
@@ -90,10 +78,7 @@ def test_a_line_without_a_call_is_not_run(monkeypatch):
     monkeypatch.setattr(running, "find", lambda name: OperationKit(view=Sampling, properties=(idle,)))
     found = running.check(modest(TINY), idle)
     assert found is not None
-    assert (found.status, found.detail) == (
-        Status.NOT_RUN,
-        "needs a call to look at, found none: 0 rows",
-    )
+    assert (found.status, found.detail) == (Status.NOT_RUN, "needs a call to look at, found none: 0 rows")
 
 
 def test_a_packer_of_no_weights_is_not_praised_for_their_memory():

@@ -38,11 +38,7 @@ UNSEEN_IN_CHAINS = (
     "processed logprobs of a verification above 0",
     "ids beyond the vocabulary replaced in place",
 )
-EXACT = (
-    "token 0 behind the last token",
-    "placeholders skipped",
-    "u in [0, 1), accepted if u <= p / q",
-)
+EXACT = ("token 0 behind the last token", "placeholders skipped", "u in [0, 1), accepted if u <= p / q")
 
 
 def verifier(cls=VerifierMutant, capabilities=OPERATIONS["verify"], **options):

@@ -17,12 +17,7 @@ from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
 from tokendraw_testing.verify.crossing.rows import FAMILIES, pair, places
 from tokendraw_testing.verify.unseeded import coincidences
 
-LINES = (
-    "verify near distributions",
-    "verify crossing",
-    "verify unseeded acceptance",
-    "verify shared noise",
-)
+LINES = ("verify near distributions", "verify crossing", "verify unseeded acceptance", "verify shared noise")
 
 
 def subject(bug):

@@ -117,6 +117,13 @@ def table(
     )
 
 
+def subject_of(operation: str, capabilities: Any, backend: Callable[[], Any], **options: Any) -> Subject:
+    """Return a backend class of a test as a subject of the kit."""
+    name = getattr(backend, "__name__", "acme")
+    options = {"capabilities": {operation: capabilities}, "device": "cpu"} | options
+    return Subject(name, build=lambda operation, need: backend(), **options)
+
+
 def families() -> dict[str, tuple[Mutant, ...]]:
     """Return all mutants by family."""
     modules = [importlib.import_module(f"mutants.{name}") for name in _MODULES]

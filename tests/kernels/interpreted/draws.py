@@ -9,13 +9,7 @@ import triton.language as tl
 import tokendraw
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_bench import Cell, make_inputs, metadata_of
-from tokendraw_testing import (
-    Effort,
-    Subject,
-    properties,
-    reference,
-    run,
-)
+from tokendraw_testing import Effort, Subject, properties, reference, run
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.kernels.large_set import finish_pass, first_pivots

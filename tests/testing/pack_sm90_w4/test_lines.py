@@ -1,19 +1,15 @@
 """The kit's lines on packers with one planted bug each, and on native."""
 
+from mutants import subject_of
 from mutants.packers import EVERYTHING, PACKERS, PackerMutant
 from tokendraw.plugin import Sm90W4Capabilities
-from tokendraw_testing import Status, Subject, properties, run
+from tokendraw_testing import Status, properties, run
 
 LINES = [prop.name for prop in properties("pack_sm90_w4")]
 
 
 def subject(bug=PackerMutant, capabilities=EVERYTHING):
-    return Subject(
-        bug.__name__,
-        capabilities={"pack_sm90_w4": capabilities},
-        device="cpu",
-        build=lambda operation, need: bug(),
-    )
+    return subject_of("pack_sm90_w4", capabilities, bug)
 
 
 def statuses(report):

@@ -2,23 +2,17 @@
 
 import pytest
 
-from mutants import by_name
+from mutants import by_name, subject_of
 from mutants.planners import CUDA_PLANNERS, PLANNERS, PROMISES, PlannerMutant
 from tokendraw.plugin import HostCapabilities
-from tokendraw_testing import Effort, Status, Subject, properties, run
+from tokendraw_testing import Effort, Status, properties, run
 
 LINES = [prop.name for prop in properties("plan_paged_kv")]
 CUDA_LINES = {line for mutant in CUDA_PLANNERS for line in mutant.lines}
 
 
-def subject(bug=PlannerMutant, device="cpu", capabilities=PROMISES, **options):
-    return Subject(
-        bug.__name__,
-        capabilities={"plan_paged_kv": capabilities},
-        device=device,
-        build=lambda operation, need: bug(),
-        **options,
-    )
+def subject(capabilities=PROMISES, **options):
+    return subject_of("plan_paged_kv", capabilities, PlannerMutant, **options)
 
 
 def statuses(report):

@@ -2,10 +2,9 @@
 
 import pytest
 
-from mutants import by_name
+from mutants import by_name, subject_of
 from mutants.processors import PROCESSORS, ProcessorMutant
 from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
-from tokendraw_testing import Subject
 from tokendraw_testing.kit.fuzz import Case, fuzz, fuzz_case, look
 
 EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
@@ -34,13 +33,7 @@ FOUND_IN = {
 
 
 def subject(processor, capabilities=EVERYTHING):
-    return Subject(
-        "acme",
-        capabilities={"process_logits": capabilities},
-        device="cpu",
-        build=lambda operation, need: processor(),
-        quick=True,
-    )
+    return subject_of("process_logits", capabilities, processor, quick=True)
 
 
 @pytest.mark.parametrize("bug", FOUND_IN)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from mutants import by_name
+from mutants import by_name, subject_of
 from mutants.processors import EVERYTHING, PROCESSORS, ProcessorMutant
 from tokendraw.plugin import EDITS, ProcessCapabilities
-from tokendraw_testing import Effort, Status, Subject, properties, run
+from tokendraw_testing import Effort, Status, properties, run
 from tokendraw_testing.kit.fuzz import Case, look
 
 THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
@@ -15,14 +15,8 @@ LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cu
 MUTANTS = by_name(PROCESSORS)
 
 
-def subject(bug=ProcessorMutant, capabilities=EVERYTHING, device="cpu"):
-    return Subject(
-        bug.__name__,
-        capabilities={"process_logits": capabilities},
-        device=device,
-        build=lambda operation, need: bug(),
-        effort=Effort.tiny(),
-    )
+def subject(bug=ProcessorMutant, capabilities=EVERYTHING, **options):
+    return subject_of("process_logits", capabilities, bug, **{"effort": Effort.tiny()} | options)
 
 
 @pytest.mark.slow
@@ -37,15 +31,7 @@ def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     [("process rows left alone", 40032), ("process rows left alone", 40048), ("process order", 40062)],
 )
 def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed):
-    honest = Subject(
-        "honest",
-        capabilities={"process_logits": EVERYTHING},
-        device="cpu",
-        build=lambda operation, need: ProcessorMutant(),
-        quick=True,
-        seed=seed,
-    )
-    (found,) = run(honest, only=line).lines
+    (found,) = run(subject(effort=None, quick=True, seed=seed), only=line).lines
     assert found.status is Status.PASSED, found
 
 
