@@ -11,16 +11,17 @@ import torch
 
 import tokendraw
 from mutants import Mutant, table
+from mutants.corner_calls import CornerCall
+from mutants.corners import Corner, draw, ranks
+from mutants.sample_corners import exact_k, fresh_seeds
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
 from tokendraw_native import plugin
 from tokendraw_testing import Effort
-from tokendraw_testing.rows.expected import expect
 
 NATIVE = plugin.tokendraw_describe().operations["sample"]
 PLAIN = Capabilities(device_types=None)
 NAN, INF = float("nan"), float("inf")
-COLUMNS = ("temperature", "top_k", "top_p", "min_p", "seed", "seeded", "joint", "logprobs")
 
 
 @functools.cache
@@ -46,29 +47,6 @@ class SamplerMutant:
 
     def output(self, output):
         return output
-
-
-def spread(metadata, **changes):
-    """Return the metadata with a slot for each row."""
-    columns = {name: metadata.per_row(name) for name in COLUMNS}
-    return replace(metadata, **(columns | {"row_index": None} | changes))
-
-
-def reseeded(source):
-    """Give a row without a seed the fresh seed of row ``source(rows)``."""
-
-    def change(self, logits, metadata):
-        device, rows = metadata.temperature.device, len(logits)
-        fresh = torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
-        fresh = fresh[source(torch.arange(rows, device=device))]
-        if metadata.seed is not None:
-            fresh = torch.where(metadata.per_row("seeded"), metadata.per_row("seed"), fresh)
-        positions = metadata.positions
-        if positions is None:
-            positions = torch.zeros(rows, dtype=torch.int64, device=device)
-        return logits, spread(metadata, seed=fresh, seeded=None, positions=positions)
-
-    return change
 
 
 def drop_tail(self, logits, metadata):
@@ -108,71 +86,6 @@ def _groups(row):
     return y, counts, np.cumsum(counts) - counts, np.argsort(group, kind="stable")
 
 
-def top_k_plus(step):
-    def change(self, logits, metadata):
-        k = metadata.top_k
-        facts = replace(metadata.facts, max_top_k=None, all_top_k=False)
-        return logits, replace(metadata, top_k=torch.where(k > max(-step, 0), k + step, k), facts=facts)
-
-    return change
-
-
-@functools.lru_cache(256)
-def _expect(row, params):
-    return expect(np.frombuffer(row, np.float32), params)
-
-
-def drop_crossing(self, logits, metadata):
-    """Drop the token at the crossing of p."""
-
-    def row(x, p):
-        if p >= 1:
-            return x
-        expected = _expect(x.float().cpu().numpy().tobytes(), tokendraw.SamplingParams(top_p=p))
-        dropped = ~expected.kept | (expected.edge if expected.count > 1 else np.zeros_like(expected.edge))
-        return x.masked_fill(torch.from_numpy(dropped).to(x.device) & ~x.isnan(), -INF)
-
-    masked = [row(x, float(p)) for x, p in zip(logits, metadata.per_row("top_p"), strict=True)]
-    return torch.stack(masked) if masked else logits, replace(metadata, top_p=None)
-
-
-def always_joint(self, logits, metadata):
-    joint = torch.ones_like(metadata.temperature, dtype=torch.bool)
-    return logits, replace(metadata, joint=joint, facts=replace(metadata.facts, any_joint=True))
-
-
-def exact_k(self, logits, metadata):
-    k = metadata.per_row("top_k").unsqueeze(-1)
-    order = logits.sort(dim=-1, descending=True, stable=True).indices
-    columns = torch.arange(logits.shape[1], device=k.device).expand_as(order)
-    place = torch.empty_like(order).scatter_(-1, order, columns)
-    return logits.masked_fill((place >= k) & (k > 0), -INF), metadata
-
-
-def first_seed_only(self, logits, metadata):
-    if metadata.seed is None:
-        return logits, metadata
-    seeded = metadata.per_row("seeded") & (torch.arange(len(logits), device=logits.device) == 0)
-    return logits, spread(metadata, seeded=seeded, facts=replace(metadata.facts, all_seeded=False))
-
-
-def position_zero(self, logits, metadata):
-    if metadata.positions is None:
-        return logits, metadata
-    return logits, replace(metadata, positions=torch.zeros_like(metadata.positions))
-
-
-def pad_tile(self, logits, metadata):
-    return torch.nn.functional.pad(logits, (0, -logits.shape[1] % 1024)), metadata
-
-
-def leak_nan(self, logits, metadata):
-    below = logits.isnan().any(-1).roll(1)
-    if len(logits):
-        below[0] = False
-    return torch.where(below.unsqueeze(-1), NAN, logits), metadata
-
-
 def at_temperature(mode):
     """Replace ``mode`` of logprobs by logprobs after temperature."""
 
@@ -181,12 +94,6 @@ def at_temperature(mode):
         return replace(need, logprobs_mode="temperature_logprobs") if self.is_changed else need
 
     return other_need
-
-
-def ranks_from_zero(self, output):
-    if output.logprobs is None:
-        return output
-    return replace(output, logprobs=replace(output.logprobs, ranks=output.logprobs.ranks - 1))
 
 
 def less_rounded_share(self, output):
@@ -239,23 +146,45 @@ QUICK = {"quick": True}
 _EFFORT = Effort.of(quick=True, device_type="cpu")
 EVERY_TAIL = replace(_EFFORT, tails=Effort.of(quick=True, device_type="cuda").tails, elements=1 << 26)
 """For a sampler that is cheap enough for every gap, in calls of many rows."""
+
+
+def in_every_call(name: str, line: str, **hooks: Any) -> Corner:
+    """A bug in every draw of tokens of every dtype."""
+    return draw(name, line, all_dtypes=True, **hooks)
+
+
+def leak_nan(call: CornerCall) -> CornerCall:
+    below = call.logits.isnan().any(-1).roll(1) & (call.row > 0)
+    return call.with_logits(torch.where(below.unsqueeze(-1), NAN, call.logits))
+
+
 # fmt: off
 SAMPLERS = (
+    *table("sample", NATIVE, SamplerMutant, (("1 % of the tail dropped", "distribution", {"change": drop_tail}),),
+           options=QUICK),
+    in_every_call("one noise row shared by the batch", "rows of a batch", unseeded=True,
+                  change=lambda call: call.with_noise_of(call.row * 0)),
+    in_every_call("noise index wrapping at 2**15 rows", "rows of a batch", unseeded=True,
+                  change=lambda call: call.with_noise_of(call.row % 2**15)),
+    in_every_call("top-k off by one, upwards", "top_k", where=lambda call: call.top_k > 0,
+                  change=lambda call: call.with_params(top_k=call.top_k + 1)),
+    in_every_call("top-k off by one, downwards", "top_k", where=lambda call: call.top_k > 1,
+                  change=lambda call: call.with_params(top_k=call.top_k - 1)),
+    in_every_call("strict in place of inclusive top-p", "top_p", where=lambda call: call.has_top_p & ~call.greedy,
+                  change=lambda call: call.without_crossing()),
+    in_every_call("joint in place of sequential", "filter order top_k_first",
+                  change=lambda call: call.with_params(joint=torch.ones_like(call.greedy))),
+    in_every_call("ties by index while declaring values", "ties", change=exact_k),
+    in_every_call("seed ignored after row 0", "seeded draws", unseeded=False, where=lambda call: call.row > 0,
+                  change=fresh_seeds),
+    in_every_call("position ignored", "neighbouring positions",
+                  change=lambda call: call.with_fields(positions=torch.zeros_like(call.metadata.positions))),
+    in_every_call("argmax over a padded tile", "range and support", change=lambda call: call.with_logits(
+        torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
+    in_every_call("NaN leaking to the next row", "neighbours of poisoned rows", change=leak_nan),
+    in_every_call("rank off by one", "ranks", output=ranks(lambda call, counts, ids: counts - 1)),
     *table("sample", NATIVE, SamplerMutant, (
-        ("1 % of the tail dropped", "distribution", {"change": drop_tail}),
-        ("one noise row shared by the batch", "rows of a batch", {"change": reseeded(lambda rows: rows * 0)}),
-        ("noise index wrapping at 2**15 rows", "rows of a batch", {"change": reseeded(lambda rows: rows % 2**15)}),
-        ("top-k off by one, upwards", "top_k", {"change": top_k_plus(1)}),
-        ("top-k off by one, downwards", "top_k", {"change": top_k_plus(-1)}),
-        ("strict in place of inclusive top-p", "top_p", {"change": drop_crossing}),
-        ("joint in place of sequential", "filter order top_k_first", {"change": always_joint}),
-        ("ties by index while declaring values", "ties", {"change": exact_k}),
-        ("seed ignored after row 0", "seeded draws", {"change": first_seed_only}),
-        ("position ignored", "neighbouring positions", {"change": position_zero}),
-        ("argmax over a padded tile", "range and support", {"change": pad_tile}),
-        ("NaN leaking to the next row", "neighbours of poisoned rows", {"change": leak_nan}),
         ("raw logprobs taken after temperature", "raw_logprobs", {"other_need": at_temperature("raw_logprobs")}),
-        ("rank off by one", "ranks", {"output": ranks_from_zero}),
         ("processed logprobs above 0", "logprob bounds",
          {"other_need": at_temperature("processed_logprobs"), "output": less_rounded_share}),
         ("log_kept_mass above 0", "logprob bounds", {"sample": two_sums}),
