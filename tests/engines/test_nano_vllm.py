@@ -43,8 +43,8 @@ def runner(monkeypatch):
     package, engine, module = map(ModuleType, names)
     module.Sampler, module.ModelRunner = Sampler, ModelRunner
     engine.model_runner = module
-    for name, found in zip(names, (package, engine, module), strict=True):
-        monkeypatch.setitem(sys.modules, name, found)
+    for name, fake in zip(names, (package, engine, module), strict=True):
+        monkeypatch.setitem(sys.modules, name, fake)
     exec(compile(LINES, "engines.md", "exec"), {})
     return module.ModelRunner()
 

@@ -131,10 +131,10 @@ def test_without_a_plugin_sglang_draws(logged, monkeypatch, settings):
         tokendraw.load_sampler(need=tokendraw.Need(filter_orders=("joint",)))
     assert_sglang_draws(_registration.make_sampler(tokendraw_sglang.state()))
     (line,) = logged()
-    said = " ".join(str(error.value).split())
+    sentence = " ".join(str(error.value).split())
     reason, _, goes_on = line.partition(". It samples")
     assert goes_on == " with its backend 'pytorch'"
-    assert f"tokendraw: SGLang left alone: SamplerUnavailableError: {said}".startswith(
+    assert f"tokendraw: SGLang left alone: SamplerUnavailableError: {sentence}".startswith(
         reason.removesuffix(" ...")
     )
     assert len(reason) > 150

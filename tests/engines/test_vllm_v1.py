@@ -6,7 +6,7 @@ import torch
 
 import tokendraw
 import tokendraw_vllm
-from goodness_of_fit import FALSE_ALARM, chi_square
+from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
 from tokendraw_vllm import _v1
 from vllm_stand_in import v1_sampler
 
@@ -28,17 +28,6 @@ def column(values, dtype):
     return torch.tensor(values, dtype=dtype)
 
 
-def filtered_probabilities(top_k=V, top_p=1.0):
-    """Probabilities of the filtered row by the definition: top-k, then top-p of the rest."""
-    probabilities = LOGITS.double().softmax(0)
-    order = probabilities.argsort(descending=True)
-    chosen = probabilities[order][:top_k] / probabilities[order][:top_k].sum()
-    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
-    found = torch.zeros(V, dtype=torch.float64)
-    found[order[: len(chosen)]] = chosen / chosen.sum()
-    return found.numpy()
-
-
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 0.8), (5, 1.0), (V, 0.8)], ids=["both", "top-k", "top-p"])
 def test_filtered_rows_are_drawn_from_their_distribution(sampler, top_k, top_p):
     rows = 20000
@@ -47,7 +36,7 @@ def test_filtered_rows_are_drawn_from_their_distribution(sampler, top_k, top_p):
     p = None if top_p == 1.0 else column([top_p] * rows, torch.float32)
     ids, _ = sampler(batch(rows), {}, k, p)
     assert ids.dtype == torch.int64
-    assert chi_square(ids.numpy(), filtered_probabilities(top_k, top_p)) > FALSE_ALARM
+    assert chi_square(ids.numpy(), filtered_probabilities(LOGITS, top_k=top_k, top_p=top_p)) > FALSE_ALARM
 
 
 def test_every_row_of_a_mixed_batch_has_its_own_filters(sampler):
@@ -59,7 +48,9 @@ def test_every_row_of_a_mixed_batch_has_its_own_filters(sampler):
     ids = sampler(batch(4 * rows), {}, k, p)[0].view(rows, 4).numpy()
     for place, (top_k, top_p) in enumerate(kinds):
         assert (
-            chi_square(np.ascontiguousarray(ids[:, place]), filtered_probabilities(top_k, top_p))
+            chi_square(
+                np.ascontiguousarray(ids[:, place]), filtered_probabilities(LOGITS, top_k=top_k, top_p=top_p)
+            )
             > FALSE_ALARM
         )
 
@@ -100,7 +91,7 @@ def test_a_seeded_row_without_filters_is_vllms_in_any_batch(sampler):
     for _ in range(10):
         _, unfiltered, filtered = sampler(batch(3), generators, k, None)[0].tolist()
         assert unfiltered == 0
-        assert filtered_probabilities(4)[filtered] > 0
+        assert filtered_probabilities(LOGITS, top_k=4)[filtered] > 0
     expected = torch.Generator().manual_seed(5)
     for _ in range(10):
         torch.randint(0, 9, (), generator=expected)

@@ -6,7 +6,7 @@ import torch
 
 import tokendraw
 import tokendraw_vllm
-from goodness_of_fit import FALSE_ALARM, chi_square
+from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
 from vllm_stand_in import V2Engine, request
 
 V = 40
@@ -31,18 +31,6 @@ def calls(vllm, monkeypatch):
 
 def batch(rows):
     return LOGITS.repeat(rows, 1)
-
-
-def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
-    """The filtered distribution of a row, from the definition."""
-    result = (LOGITS.double() / temperature).softmax(0)
-    result[result < min_p * result.max()] = 0.0
-    order = result.argsort(descending=True)
-    chosen = result[order][:top_k] / result[order][:top_k].sum()
-    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
-    row = torch.zeros(V, dtype=torch.float64)
-    row[order[: len(chosen)]] = chosen / chosen.sum()
-    return row.numpy()
 
 
 KINDS = [
@@ -74,7 +62,9 @@ def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(calls, biased
         assert set(tokens[:, 3]) == {biased}
     for place, slot in enumerate(slots):
         if slot < len(KINDS):
-            p_value = chi_square(np.ascontiguousarray(tokens[:, place]), probabilities(**KINDS[slot]))
+            p_value = chi_square(
+                np.ascontiguousarray(tokens[:, place]), filtered_probabilities(LOGITS, **KINDS[slot])
+            )
             assert p_value > FALSE_ALARM, (slot, KINDS[slot])
 
 
@@ -88,11 +78,11 @@ def test_batches_of_greedy_rows_alone_are_vllms_own(calls):
 
 
 def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go(calls):
-    mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
+    seeded = {"temperature": 0.8, "top_k": 20, "seed": 99}
 
     def text(slot, neighbours):
         engine, tokens = V2Engine(V), []
-        engine.add(slot, request(**mine))
+        engine.add(slot, request(**seeded))
         for step in range(20):
             others = [other for other in neighbours(step) if other != slot]
             for other in others:
@@ -206,9 +196,9 @@ def test_a_sampler_without_row_seeds_gets_users_seeds_alone(calls):
     engine.add(1, request(top_k=3, seed=4))
     engine.draw(batch(1), [0], [3])
     engine.draw(batch(2), [0, 1], [3, 3])
-    (_, without), (_, asked) = calls
+    (_, without), (_, seeded) = calls
     assert without.seed is None
-    assert asked.seed is not None
+    assert seeded.seed is not None
 
 
 def test_descriptions_are_kept_and_not_without_end(calls):

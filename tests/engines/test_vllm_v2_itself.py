@@ -15,7 +15,7 @@ import torch
 
 import vllm_stand_in
 import vllm_v2_sources
-from goodness_of_fit import FALSE_ALARM, chi_square
+from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
 
 V = 50
 ON_GPU = torch.cuda.is_available()
@@ -53,11 +53,11 @@ def vllm():
 
 
 def engine(*, ours=True, **options):
-    made = vllm_v2_sources.Engine(V, 8, DEVICE, **options)
-    assert made.sampler._tokendraw is not None
+    v2_engine = vllm_v2_sources.Engine(V, 8, DEVICE, **options)
+    assert v2_engine.sampler._tokendraw is not None
     if not ours:
-        made.sampler._tokendraw = None
-    return made
+        v2_engine.sampler._tokendraw = None
+    return v2_engine
 
 
 def tokens(output):
@@ -84,39 +84,29 @@ KINDS = {
 EDITING = {"logit_bias": {7: 1000.0}}
 
 
-def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
-    """The filtered distribution of a row, from the definition."""
-    result = (LOGITS.cpu().double() / temperature).softmax(0)
-    result[result < min_p * result.max()] = 0.0
-    order = result.argsort(descending=True)
-    chosen = result[order][:top_k] / result[order][:top_k].sum()
-    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
-    row = torch.zeros(V, dtype=torch.float64)
-    row[order[: len(chosen)]] = chosen / chosen.sum()
-    return row.numpy()
-
-
 @pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "processed logits"])
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "vLLM's own"])
 def test_every_row_is_drawn_from_its_distribution(ours, editing):
-    made, at_once, draws = engine(ours=ours), 200, DRAWS
+    v2_engine, at_once, draws = engine(ours=ours), 200, DRAWS
     for slot, kind in KINDS.items():
-        made.add(slot, **kind)
+        v2_engine.add(slot, **kind)
     slots = [2, 4, 0, 3, 1]
     if editing:
-        made.add(7, **EDITING)
+        v2_engine.add(7, **EDITING)
         slots.append(7)
     result = []
     for start in range(0, draws, at_once):
         places = np.repeat(np.arange(start, start + at_once), len(slots)).tolist()
-        result += tokens(made.step(batch(len(slots) * at_once), slots * at_once, places))
+        result += tokens(v2_engine.step(batch(len(slots) * at_once), slots * at_once, places))
     result = np.array(result).reshape(draws, len(slots))
     assert set(result[:, 1]) == {int(LOGITS.argmax())}
     if editing:
         assert set(result[:, 5]) == {7}
     for place, slot in enumerate(slots):
         if slot in (0, 1, 2, 3):
-            p_value = chi_square(np.ascontiguousarray(result[:, place]), probabilities(**KINDS[slot]))
+            p_value = chi_square(
+                np.ascontiguousarray(result[:, place]), filtered_probabilities(LOGITS, **KINDS[slot])
+            )
             assert p_value > FALSE_ALARM, (slot, p_value)
 
 
@@ -126,11 +116,11 @@ def test_greedy_rows_and_logprobs_are_vllms():
     logits = logits.to(DEVICE, torch.bfloat16)
     both = []
     for ours in (True, False):
-        made = engine(ours=ours)
+        v2_engine = engine(ours=ours)
         for slot in range(6):
             sampled = {"temperature": 0.8, "top_k": 3, "seed": 5} if slot == 3 else {"temperature": 0.0}
-            made.add(slot, **sampled, logprobs=4)
-        both.append(made.step(logits, range(6), [9] * 6))
+            v2_engine.add(slot, **sampled, logprobs=4)
+        both.append(v2_engine.step(logits, range(6), [9] * 6))
     mine, theirs = both
     greedy = [0, 1, 2, 4, 5]
     assert [tokens(mine)[row] for row in greedy] == [tokens(theirs)[row] for row in greedy]
@@ -142,17 +132,17 @@ def test_greedy_rows_and_logprobs_are_vllms():
 
 
 def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go():
-    mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
+    seeded = {"temperature": 0.8, "top_k": 20, "seed": 99}
 
     def text(slot, neighbours):
-        made, result = engine(), []
-        made.add(slot, **mine)
+        v2_engine, result = engine(), []
+        v2_engine.add(slot, **seeded)
         for step in range(20):
             others = [other for other in neighbours(step) if other != slot]
             for other in others:
-                made.add(other, top_p=0.5 + other / 20, **(EDITING if step % 2 else {}))
+                v2_engine.add(other, top_p=0.5 + other / 20, **(EDITING if step % 2 else {}))
             slots = [*others, slot]
-            result.append(tokens(made.step(batch(len(slots)), slots, [step] * len(slots)))[-1])
+            result.append(tokens(v2_engine.step(batch(len(slots)), slots, [step] * len(slots)))[-1])
         return result
 
     alone = text(0, lambda step: [])
@@ -170,13 +160,13 @@ def test_the_model_s_own_logits_are_read_where_no_request_edits_them(monkeypatch
         "sample",
         lambda self, logits, metadata: read.append(logits.dtype) or sample(self, logits, metadata),
     )
-    made = engine()
-    made.add(0, temperature=0.5, top_k=4, min_p=0.1)
-    made.add(1, presence_penalty=0.5)
-    made.add(2, bad_words_token_ids=[[3]])
+    v2_engine = engine()
+    v2_engine.add(0, temperature=0.5, top_k=4, min_p=0.1)
+    v2_engine.add(1, presence_penalty=0.5)
+    v2_engine.add(2, bad_words_token_ids=[[3]])
     logits = batch(1).to(torch.bfloat16)
     for slot in range(3):
-        made.step(logits, [slot], [5])
+        v2_engine.step(logits, [slot], [5])
     assert read == [torch.bfloat16, torch.float32, torch.float32]
     assert torch.equal(logits, batch(1).to(torch.bfloat16))
 
@@ -206,12 +196,12 @@ def test_after_the_warmup_no_batch_compiles_a_kernel(monkeypatch, tmp_path, voca
     counted = compilations(monkeypatch, tmp_path)
     import vllm_stand_in
 
-    made = vllm_v2_sources.Engine(vocab_size, 130, DEVICE, dtype=vllm_stand_in.MODEL_DTYPE)
-    assert made.sampler._tokendraw.can_draw()
+    v2_engine = vllm_v2_sources.Engine(vocab_size, 130, DEVICE, dtype=vllm_stand_in.MODEL_DTYPE)
+    assert v2_engine.sampler._tokendraw.can_draw()
     compiled = counted()
     for requests in vllm_stand_in.batches(130, {"presence_penalty": 0.5}):
         for slot, parameters in enumerate(requests):
-            made.add(slot, **parameters)
+            v2_engine.add(slot, **parameters)
         slots = list(range(len(requests)))
-        made.step(vllm_stand_in.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
+        v2_engine.step(vllm_stand_in.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
         assert counted() == compiled, requests[0]

@@ -64,13 +64,13 @@ def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, 
 def loads(vllm, monkeypatch):
     """Devices and threads of the loads of samplers; each waits for ``loads.gate``."""
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
-    found = SimpleNamespace(devices=[], threads=[], gate=threading.Event())
+    result = SimpleNamespace(devices=[], threads=[], gate=threading.Event())
     load_sampler = tokendraw.load_sampler
 
     def noted(*, device, need):
-        found.devices.append(str(device))
-        found.threads.append(threading.current_thread())
-        assert found.gate.wait(timeout=60)
+        result.devices.append(str(device))
+        result.threads.append(threading.current_thread())
+        assert result.gate.wait(timeout=60)
         return load_sampler(device="cpu", need=need)
 
     monkeypatch.setattr(tokendraw, "load_sampler", noted)
@@ -78,9 +78,9 @@ def loads(vllm, monkeypatch):
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *size, **named: zeros(*size, **named | {"device": "cpu"}))
     tokendraw_vllm.register()
-    yield found
-    found.gate.set()
-    for thread in found.threads:
+    yield result
+    result.gate.set()
+    for thread in result.threads:
         thread.join(timeout=60)
 
 

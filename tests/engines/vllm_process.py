@@ -93,14 +93,14 @@ def everything(engine):
         {"temperature": 0.7, "top_k": 9, "max_tokens": 2, "seed": 12},
     ]
     unfiltered = {"temperature": 0.8, "seed": 8}
-    beside = [mates[1], unfiltered, SEEDED, mates[5]]
+    neighbours = [mates[1], unfiltered, SEEDED, mates[5]]
     return {
         "greedy": engine.generate(PROMPTS, greedy),
         "greedy in a mixed batch": tokens(engine.generate(PROMPTS, mates))[0],
         "seeded alone": tokens(engine.generate(PROMPTS[2:3], SEEDED))[0],
         "seeded in a batch": tokens(engine.generate(PROMPTS, mates))[2],
         "unfiltered alone": tokens(engine.generate(PROMPTS[1:2], unfiltered))[0],
-        "unfiltered in a batch": tokens(engine.generate(PROMPTS[:4], beside))[1],
+        "unfiltered in a batch": tokens(engine.generate(PROMPTS[:4], neighbours))[1],
         "seeded with logprobs": engine.generate(PROMPTS[2:3], {**SEEDED, "logprobs": 5}),
         "biased": tokens(engine.generate(PROMPTS, {"top_k": 4, "logit_bias": {77: 100.0}, "max_tokens": 4})),
         "allowed": tokens(engine.generate(PROMPTS, {"top_p": 0.9, "allowed_token_ids": [3, 4, 5]})),

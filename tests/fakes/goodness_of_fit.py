@@ -48,6 +48,18 @@ def binomial_interval(draws: int, probability: float, false_alarm: float = 1e-9)
     return int(low), int(high)
 
 
+def filtered_probabilities(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
+    """Return the probabilities of a filtered row [V] by the definition: min-p, top-k, then top-p of the rest."""
+    probabilities = (logits.cpu().double() / temperature).softmax(0)
+    probabilities[probabilities < min_p * probabilities.max()] = 0.0
+    order = probabilities.argsort(descending=True)
+    chosen = probabilities[order][:top_k] / probabilities[order][:top_k].sum()
+    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
+    row = torch.zeros_like(probabilities)
+    row[order[: len(chosen)]] = chosen / chosen.sum()
+    return row.numpy()
+
+
 # Special rows, and requests of every kind.
 
 

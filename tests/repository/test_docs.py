@@ -82,8 +82,8 @@ class TestThePageForOperators:
             cwd=tmp_path,
             env=pages.environment(),
         )
-        shown = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
-        assert (result.stdout, result.stderr) == (shown, "")
+        documented = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
+        assert (result.stdout, result.stderr) == (documented, "")
 
     def test_the_exit_codes_are_the_codes_of_the_command(self):
         from tokendraw.cli import command
@@ -163,15 +163,15 @@ class TestThePageForPluginAuthors:
     @pytest.mark.slow
     @cpu_only
     def test_the_commands_run_in_order_and_print_the_documented_output(self, tmp_path):
-        for line, shown in pages.commands(PLUGINS):
+        for line, documented in pages.commands(PLUGINS):
             result = run_in(tmp_path, line)
             assert result.returncode == 0, (line, result.stdout, result.stderr)
-            wanted, printed = (re.sub(" {2,}", "  ", text) for text in (shown, result.stdout))
+            wanted, printed = (re.sub(" {2,}", "  ", text) for text in (documented, result.stdout))
             assert re.fullmatch(pages.pattern(wanted), printed), (line, result.stdout)
-            told = [
+            stderr_lines = [
                 t for t in result.stderr.splitlines() if not re.search(r"lines after \d+ s: |, \d+ s$", t)
             ]
-            assert told == [], line  # but for how far long work is
+            assert stderr_lines == [], line  # but for how far long work is
 
     def test_the_shown_tests_are_the_tests_of_the_kit(self):
         names = {}
@@ -186,9 +186,9 @@ class TestThePageForPluginAuthors:
         acme = dataclasses.replace(
             reserve, name="acme", priority=50, upstream=check_upstream(names["UPSTREAM"])
         )
-        shown = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
-        assert len(shown) == 4
-        for version, words in shown:
+        documented = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
+        assert len(documented) == 4
+        for version, words in documented:
             candidates = [
                 Candidate(name=info.name, state=State.LOADED, info=info, upstream_version=version)
                 for info in (acme, reserve)
@@ -273,18 +273,18 @@ class TestThePageOfNumbers:
         file, measured_width, width, count, is_shown, cells = TABLES_OF_NUMBERS[table]
         rows = pages.rows(pages.text_of(f"benchmarks/results/{file}.md"), measured_width)
         measured = [cells(row) for row in rows]
-        shown = [row for row in pages.rows(NUMBERS, width) if is_shown(row)]
-        assert len(shown) == count
-        assert [row for row in shown if row not in measured] == []
+        documented = [row for row in pages.rows(NUMBERS, width) if is_shown(row)]
+        assert len(documented) == count
+        assert [row for row in documented if row not in measured] == []
 
     def test_the_table_of_split_batches_equals_the_results(self):
         measured = {
             tuple(cell.partition(" (")[0] for cell in row[:3])
             for row in pages.rows(pages.text_of("benchmarks/results/h200_routing.md"), 4)
         }
-        shown = [row for row in pages.rows(NUMBERS, 3) if row[0].isdigit()]
-        assert len(shown) == 6
-        for count, *times in shown:
+        documented = [row for row in pages.rows(NUMBERS, 3) if row[0].isdigit()]
+        assert len(documented) == 6
+        for count, *times in documented:
             assert (f"{count} x 151936 bfloat16", *(time.replace(",", "") for time in times)) in measured
 
     def test_the_table_of_routing_on_a_cpu_equals_the_results(self):
@@ -293,9 +293,9 @@ class TestThePageOfNumbers:
             {row[0]: row[1:3] for row in pages.rows(pages.text_of(f"benchmarks/results/{name}.md"), 4)}
             for name in ("cpu_routing", "cpu_routing_slower")
         )
-        shown = [row for row in pages.rows(NUMBERS, 5) if row[0].isdigit()]
-        assert [row[0] for row in shown] == ["2", "4", "8", "16", "64"]
-        for rows, *shown_times in shown:
+        documented = [row for row in pages.rows(NUMBERS, 5) if row[0].isdigit()]
+        assert [row[0] for row in documented] == ["2", "4", "8", "16", "64"]
+        for rows, *shown_times in documented:
             batch = f"{rows} x 128256 float32"
             measured = [f"{int(time) / 1000:.1f}" for time in (*faster[batch], *slower[batch])]
             assert shown_times == measured, rows

@@ -67,8 +67,8 @@ def test_the_default_choice_stays(folder):
 
 @pytest.mark.slow
 def test_the_conformance_kit_passes(folder):
-    asked = ("--operation", "process_logits", "--device", "cpu", "--quick")
-    result = run_with(folder / "site", "tokendraw", "check", "acme", *asked)
+    options = ("--operation", "process_logits", "--device", "cpu", "--quick")
+    result = run_with(folder / "site", "tokendraw", "check", "acme", *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\n20 passed, 0 failed, 2 refused (not advertised), 0 not run.\n" in result.stdout
 

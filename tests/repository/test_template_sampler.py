@@ -94,13 +94,15 @@ def test_logprobs_of_every_mode_are_native_s(load, mode, family):
     for size in (1, 31, 1025):
         logits, params = batch_of(family, size)
         for wanted in ([3, None, 0, 7], [2, 40, -1, 1]):
-            asked = [
+            requests = [
                 tokendraw.SamplingParams(
                     **{f: getattr(p, f) for f in p.__slots__} | {"logprobs": wanted[i % 4]}
                 )
                 for i, p in enumerate(params)
             ]
-            same_logprobs(call(load("acme", mode), logits, asked), call(load("native", mode), logits, asked))
+            same_logprobs(
+                call(load("acme", mode), logits, requests), call(load("native", mode), logits, requests)
+            )
 
 
 @pytest.mark.parametrize("mode", MODES)

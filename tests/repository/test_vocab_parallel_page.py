@@ -18,8 +18,8 @@ PAGE = pages.text_of("docs/vocab-parallel.md")
 @pytest.mark.slow
 def test_the_python_draws_the_tokens_of_a_single_device_on_two_ranks():
     names = ["local", "n", "params"]
-    found = world(2).run(gloo_world.run_page, pages.blocks(PAGE, "python"), [*names, "out"])
-    values, printed = zip(*found, strict=True)
+    result = world(2).run(gloo_world.run_page, pages.blocks(PAGE, "python"), [*names, "out"])
+    values, printed = zip(*result, strict=True)
     logits = torch.cat([value["local"][:, : value["n"]] for value in values], 1)
     assert logits.shape == (2, 50257)
     metadata = tokendraw.SamplingMetadata.from_params(values[0]["params"], positions=[11, 4])
@@ -80,8 +80,8 @@ def test_the_table_of_collectives_equals_the_messages_of_ranks():
 
 @pytest.mark.slow
 def test_the_command_prints_the_documented_output():
-    ((command, shown),) = pages.commands(PAGE)
-    assert re.fullmatch(pages.pattern(shown), pages.run(command))
+    ((command, documented),) = pages.commands(PAGE)
+    assert re.fullmatch(pages.pattern(documented), pages.run(command))
 
 
 def test_the_model_is_computed_by_the_stated_formula():

@@ -78,12 +78,12 @@ def table_of_rounds():
 
 def scores(indices, stream, values):
     """For each index: (words, u, E, G, value, value plus G)."""
-    found = {}
+    result = {}
     for index in indices:
         words = words_of(index, stream)
         u, exponential, gumbel = variates(words[0])
-        found[index] = (words, u, exponential, gumbel, values[index], values[index] + gumbel)
-    return found
+        result[index] = (words, u, exponential, gumbel, values[index], values[index] + gumbel)
+    return result
 
 
 def best(scored):
@@ -99,7 +99,7 @@ def tiles():
 
 
 def table_of_tiles():
-    rows = [line_of(tile, *found) for tile, found in tiles().items()]
+    rows = [line_of(tile, *result) for tile, result in tiles().items()]
     return table(
         "tile t | words 0 and 1 | u | E | G | log W_t | log W_t + G",
         "--: | --- | --: | --: | --: | --: | --:",
@@ -113,9 +113,9 @@ def tokens():
 
 
 def table_of_tokens():
-    found = tokens()
-    order = sorted(found, key=lambda index: -found[index][-1])[:4]
-    rows = [line_of(token, *found[token]) for token in order]
+    result = tokens()
+    order = sorted(result, key=lambda index: -result[index][-1])[:4]
+    rows = [line_of(token, *result[token]) for token in order]
     return table(
         "id i | words 0 and 1 | u | E | G | y_i | y_i + G", "--: | --- | --: | --: | --: | --: | --:", rows
     )

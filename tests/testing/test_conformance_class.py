@@ -219,11 +219,11 @@ def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(ou
 def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outcome):
     result = outcome(conformance_class("Wrong"), "-k=test_output and not outlive")
     result.assert_outcomes(failed=1)
-    shown = result.stdout.str()
-    assert "\noutput: a call needs to return token_ids [" in shown
-    assert "] torch.int64 on cpu, found [" in shown
-    assert "\ndemanded: " in shown
-    assert "_conformance.py" not in shown
+    documented = result.stdout.str()
+    assert "\noutput: a call needs to return token_ids [" in documented
+    assert "] torch.int64 on cpu, found [" in documented
+    assert "\ndemanded: " in documented
+    assert "_conformance.py" not in documented
 
 
 def test_a_raising_sampler_is_shown_with_the_frames_of_the_sampler(outcome):

@@ -25,16 +25,16 @@ def test_with_ties_by_value_the_expectation_is_the_reference(family):
     judged = 0
     for params in REQUESTS:
         logits = FAMILIES[family](rng, 300)
-        row, found = reference.prepare(logits, params), expect(logits, params)
-        if not (row.certain and found.certain):
+        row, result = reference.prepare(logits, params), expect(logits, params)
+        if not (row.certain and result.certain):
             continue
         judged += 1
-        assert np.array_equal(found.kept, row.kept)
-        assert found.count == row.kept.sum()
+        assert np.array_equal(result.kept, row.kept)
+        assert result.count == row.kept.sum()
         processed = np.exp(reference.values(row, int(np.argmax(row.x)), "processed_logprobs"))
-        np.testing.assert_allclose(found.probabilities, processed, atol=1e-12)
-        assert found.log_share == pytest.approx(reference.log_kept_mass(row), abs=1e-12)
-        assert found.possible[row.kept].all()
+        np.testing.assert_allclose(result.probabilities, processed, atol=1e-12)
+        assert result.log_share == pytest.approx(reference.log_kept_mass(row), abs=1e-12)
+        assert result.possible[row.kept].all()
     assert judged > 0.6 * len(REQUESTS)
 
 
@@ -57,13 +57,13 @@ def brute_force(probabilities, top_k, top_p):
 )
 def test_exact_k_keeps_as_many_of_the_last_group_as_there_is_room_for(top_k, top_p):
     probabilities = np.array([0.05, 0.3, 0.1, 0.1, 0.3, 0.1, 0.05])
-    found = expect(np.log(probabilities), SamplingParams(top_k=top_k, top_p=top_p), "exact_k")
+    result = expect(np.log(probabilities), SamplingParams(top_k=top_k, top_p=top_p), "exact_k")
     kept = brute_force(probabilities, top_k, top_p)
-    assert found.count == len(kept)
+    assert result.count == len(kept)
     for value in set(probabilities):
         share = kept.count(value) * value / sum(kept)
-        assert found.probabilities[probabilities == value].sum() == pytest.approx(share)
-    assert found.log_share == pytest.approx(math.log(sum(kept)))
+        assert result.probabilities[probabilities == value].sum() == pytest.approx(share)
+    assert result.log_share == pytest.approx(math.log(sum(kept)))
 
 
 def test_a_nucleus_edge_within_rounding_is_a_doubt_and_both_answers_are_possible():
@@ -76,9 +76,9 @@ def test_a_nucleus_edge_within_rounding_is_a_doubt_and_both_answers_are_possible
 
 
 def test_kept_tokens_without_any_mass_in_float64_are_kept_all_the_same():
-    found = expect(np.array([0.0, -2000.0, -3000.0]), SamplingParams(top_k=2))
-    assert found.kept.tolist() == [True, True, False]
-    assert found.probabilities.tolist() == [1.0, 0.0, 0.0]
+    result = expect(np.array([0.0, -2000.0, -3000.0]), SamplingParams(top_k=2))
+    assert result.kept.tolist() == [True, True, False]
+    assert result.probabilities.tolist() == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ def test_a_distribution_is_metadata_entry_points_and_dedented_modules(tmp_path: 
 
 def test_the_written_files_are_an_installed_distribution(tmp_path: Path) -> None:
     folder = fake_dist(tmp_path, "acme-tokendraw", plugins={"acme": "fake:plugin"})
-    (found,) = importlib_metadata.distributions(path=[str(folder)])
-    assert (found.name, found.version) == ("acme-tokendraw", "1.0")
-    (entry_point,) = found.entry_points.select(group="tokendraw.plugins")
+    (result,) = importlib_metadata.distributions(path=[str(folder)])
+    assert (result.name, result.version) == ("acme-tokendraw", "1.0")
+    (entry_point,) = result.entry_points.select(group="tokendraw.plugins")
     assert (entry_point.name, entry_point.value) == ("acme", "fake:plugin")
 
 

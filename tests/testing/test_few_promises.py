@@ -94,8 +94,8 @@ def test_a_sampler_that_draws_while_it_is_built_may_be_built_by_any_line():
         torch.rand(3)
         return subject.built(operation, need)
 
-    found = Subject(
+    result = Subject(
         "rehearsed", capabilities=subject.capabilities, device="cpu", build=rehearsed, effort=subject.effort
     )
-    (line,) = run(found, only="torch.manual_seed").lines
+    (line,) = run(result, only="torch.manual_seed").lines
     assert line.status is Status.PASSED, line

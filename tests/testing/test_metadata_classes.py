@@ -45,8 +45,8 @@ OWN = f"{__name__}.OwnMetadata"
 
 
 def test_a_class_with_disabled_parameters_changes_nothing():
-    found = line(Core, OWN)
-    assert (found.status, found.detail) == (Status.PASSED, OWN)
+    result = line(Core, OWN)
+    assert (result.status, result.detail) == (Status.PASSED, OWN)
 
 
 def test_the_line_is_left_out_where_no_class_is_declared():
@@ -69,12 +69,12 @@ def test_the_line_is_left_out_where_no_class_is_declared():
     ],
 )
 def test_a_name_of_no_metadata_class_turns_the_line_red(name, detail):
-    found = line(Core, name)
-    assert found.status is Status.FAILED
-    assert found.detail.startswith(detail)
+    result = line(Core, name)
+    assert result.status is Status.FAILED
+    assert result.detail.startswith(detail)
 
 
 def test_a_parameter_that_is_never_off_turns_the_line_red():
-    found = line(OffIsNotOff, OWN)
-    assert found.status is Status.FAILED
-    assert found.detail.startswith(f"metadata of '{OWN}' with nothing of its own need the tokens ")
+    result = line(OffIsNotOff, OWN)
+    assert result.status is Status.FAILED
+    assert result.detail.startswith(f"metadata of '{OWN}' with nothing of its own need the tokens ")

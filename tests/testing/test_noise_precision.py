@@ -17,12 +17,12 @@ CAPABILITIES = plugin.tokendraw_describe().operations
 LINES = ("seeded draws", "fp64 noise", "verify seeded chains", "verify fp64 noise")
 
 
-def native(told=lambda need: need, **options):
+def native(refusals=lambda need: need, **options):
     return Subject(
         "native",
         capabilities=CAPABILITIES,
         device="cpu",
-        build=lambda operation, need: NativeSampler(torch.device("cpu"), told(need)),
+        build=lambda operation, need: NativeSampler(torch.device("cpu"), refusals(need)),
         effort=Effort.tiny(),
         **options,
     )

@@ -59,8 +59,8 @@ def test_rows_are_prepared_and_drawn_as_sets_of_values_say(family):
         assert np.array_equal(row.kept, kept)
         seed, dtype = int(rng.integers(2**63)), ("fp32", "fp64")[i % 2]
         token, lead = drawn(y, kept, seed, i, (5, 6), dtype)
-        found, found_lead = reference.draw(row, seed, i, dtype, (5, 6))
-        assert found == token
+        result, found_lead = reference.draw(row, seed, i, dtype, (5, 6))
+        assert result == token
         assert found_lead == pytest.approx(lead, abs=1e-9)
     assert certain > 10
 
@@ -130,9 +130,9 @@ def test_philox_in_blocks_is_philox_of_each_counter(shape):
     rng = np.random.default_rng(11)
     counter = [rng.integers(0, 2**32, shape, np.uint64) for _ in range(4)]
     for key in ((5, 7), tuple(rng.integers(0, 2**32, (2, *shape), np.uint64))):
-        found = reference.philox4x32(counter, key)
-        assert all(np.shape(word) == shape for word in found)
-        flat = [np.broadcast_to(x, shape).ravel() for x in (*counter, *key, *found)]
+        result = reference.philox4x32(counter, key)
+        assert all(np.shape(word) == shape for word in result)
+        flat = [np.broadcast_to(x, shape).ravel() for x in (*counter, *key, *result)]
         for c0, c1, c2, c3, k0, k1, *words in zip(
             *(x[:: max(1, len(x) // 40)].tolist() for x in flat), strict=True
         ):

@@ -88,8 +88,8 @@ class TestFakeDist:
         )
         assert folder.parent == tmp_path
         assert importlib.import_module("acme_fake").x == 7
-        (found,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == "acme"]
-        assert (found.distribution, found.version) == ("acme-tokendraw", "1.0")
+        (result,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == "acme"]
+        assert (result.distribution, result.version) == ("acme-tokendraw", "1.0")
 
     def test_two_versions_of_a_fake_distribution_are_separate(self, outcome):
         result = outcome(

@@ -15,9 +15,9 @@ NAMES = ["scale products", "scale inputs unmodified", "scale sync-free"]
 
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
-    with third_operation(tmp_path, monkeypatch), fake_dists(tmp_path, monkeypatch) as found:
+    with third_operation(tmp_path, monkeypatch), fake_dists(tmp_path, monkeypatch) as result:
         monkeypatch.setattr(tokendraw_testing, "__path__", [*tokendraw_testing.__path__, str(FOLDER)])
-        yield found
+        yield result
 
 
 class Scaler:
@@ -75,11 +75,11 @@ def test_an_installed_plugin_that_offers_nothing_else_is_checked(dists):
 
 def test_properties_can_be_chosen_by_operation(dists):
     add_scaler(dists)
-    found = Subject.installed("acme", device="cpu")
-    assert statuses(run(found, operation="scale", only=NAMES[0])) == [(NAMES[0], Status.PASSED)]
-    assert run(found, operation="verify").lines == ()
+    result = Subject.installed("acme", device="cpu")
+    assert statuses(run(result, operation="scale", only=NAMES[0])) == [(NAMES[0], Status.PASSED)]
+    assert run(result, operation="verify").lines == ()
     with pytest.raises(InvalidParameterError) as error:
-        run(found, operation="verify", only=NAMES[0])
+        run(result, operation="verify", only=NAMES[0])
     assert str(error.value).startswith("'only' needs the name of a property, found 'scale products'.")
 
 

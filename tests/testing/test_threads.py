@@ -25,8 +25,8 @@ def sampler(made, **options):
 
 
 def one_line(under_test, name):
-    (found,) = run(under_test, only=name).lines
-    return found
+    (line,) = run(under_test, only=name).lines
+    return line
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
@@ -45,9 +45,9 @@ def test_a_race_turns_the_line_red(race):
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.slow
 def test_native_is_green(name):
-    found = one_line(Subject.installed("native", device="cpu", quick=True), name)
-    assert found.status is Status.PASSED, found
-    assert found.detail.endswith(
+    result = one_line(Subject.installed("native", device="cpu", quick=True), name)
+    assert result.status is Status.PASSED, result
+    assert result.detail.endswith(
         f"with {' and '.join(map(str, threads.thread_counts()))} threads, and 2 objects at once"
     )
 
@@ -134,21 +134,21 @@ def counts_around(under_test, name):
 @pytest.mark.slow
 def test_the_processes_of_jobs_stay_at_one_thread_each():
     under_test = Subject.installed("native", device="cpu", quick=True)
-    found = dict(workers.results(under_test, counts_around, ["process threads", "plan threads"], 2))
-    assert found == dict.fromkeys(["process threads", "plan threads"], (1, "passed", 1))
+    result = dict(workers.results(under_test, counts_around, ["process threads", "plan threads"], 2))
+    assert result == dict.fromkeys(["process threads", "plan threads"], (1, "passed", 1))
 
 
 # Where there is nothing to look at
 
 
 def test_on_another_device_the_line_is_not_run():
-    found = one_line(sampler(SamplerMutant, device="meta"), "threads")
-    assert (found.status, found.detail) == (Status.NOT_RUN, "needs a CPU, found meta")
+    result = one_line(sampler(SamplerMutant, device="meta"), "threads")
+    assert (result.status, result.detail) == (Status.NOT_RUN, "needs a CPU, found meta")
 
 
 def test_interpreted_kernels_are_not_run():
-    found = one_line(sampler(SamplerMutant, effort=Effort.tiny()), "threads")
-    assert (found.status, found.detail) == (
+    result = one_line(sampler(SamplerMutant, effort=Effort.tiny()), "threads")
+    assert (result.status, result.detail) == (
         Status.NOT_RUN,
         "needs compiled kernels, found an effort for interpreted ones",
     )
@@ -164,8 +164,8 @@ def test_an_exception_in_a_thread_is_the_failure():
                 raise RuntimeError("no context in this thread")
             return logits, metadata
 
-    found = one_line(sampler(Raises), "threads")
-    assert (found.status, found.detail) == (
+    result = one_line(sampler(Raises), "threads")
+    assert (result.status, result.detail) == (
         Status.FAILED,
         "a call raised RuntimeError: no context in this thread",
     )

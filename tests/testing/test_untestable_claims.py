@@ -21,8 +21,8 @@ DENSE = {"verify_modes": ("rejection",), "draft_kinds": ("probs",)}
 
 
 def line(subject, name):
-    (found,) = run(subject, only=name).lines
-    return found
+    (result,) = run(subject, only=name).lines
+    return result
 
 
 def planted(sampler, name, capabilities):
@@ -69,16 +69,16 @@ def planted(sampler, name, capabilities):
     ],
 )
 def test_a_line_that_finds_nothing_to_look_at_is_not_run(name, promises, reason):
-    found = line(modest(TINY, verify=DENSE, **promises), name)
-    assert (found.status, found.detail) == (Status.NOT_RUN, reason)
+    result = line(modest(TINY, verify=DENSE, **promises), name)
+    assert (result.status, result.detail) == (Status.NOT_RUN, reason)
 
 
 def test_a_line_without_a_call_is_not_run(monkeypatch):
     idle = Property(name="idle", about="Nothing.", check=lambda subject, trial: "0 rows", operation="sample")
     monkeypatch.setattr(running, "find", lambda name: OperationKit(view=Sampling, properties=(idle,)))
-    found = running.check(modest(TINY), idle)
-    assert found is not None
-    assert (found.status, found.detail) == (Status.NOT_RUN, "needs a call to look at, found none: 0 rows")
+    result = running.check(modest(TINY), idle)
+    assert result is not None
+    assert (result.status, result.detail) == (Status.NOT_RUN, "needs a call to look at, found none: 0 rows")
 
 
 def test_a_packer_of_no_weights_is_not_praised_for_their_memory():
@@ -86,8 +86,8 @@ def test_a_packer_of_no_weights_is_not_praised_for_their_memory():
     subject = Subject(
         "acme", capabilities={"pack_sm90_w4": promises}, device="cpu", build=lambda operation, need: object()
     )
-    found = line(subject, "pack new tensors")
-    assert (found.status, found.detail) == (
+    result = line(subject, "pack new tensors")
+    assert (result.status, result.detail) == (
         Status.NOT_RUN,
         "needs a format in a layout, found none advertised",
     )
@@ -123,9 +123,9 @@ def test_batch_invariance_without_seeds_is_seen_in_rows_that_no_noise_decides(gr
         f"24 {'greedy' if greedy else 'cold'} rows without seeds, 5 logprobs modes, alone and in batches of 2, 7, 64, "
         "65 and 1000"
     )
-    found = planted(SecondInLargeBatches, "batch invariance", offered)
-    assert found.status is Status.FAILED
-    assert found.detail.startswith("B = 64: row ")
+    result = planted(SecondInLargeBatches, "batch invariance", offered)
+    assert result.status is Status.FAILED
+    assert result.detail.startswith("B = 64: row ")
     assert planted(RoundsInLargeBatches, "batch invariance", offered).status is Status.FAILED
 
 
@@ -173,24 +173,24 @@ class OffInFloat64(SamplerMutant):
 
 
 def test_fp64_noise_without_seeds_is_judged_by_its_distribution():
-    found = planted(SamplerMutant, "fp64 noise", UNSEEDED)
-    assert (found.status, found.detail) == (
+    result = planted(SamplerMutant, "fp64 noise", UNSEEDED)
+    assert (result.status, result.detail) == (
         Status.PASSED,
         "distribution of 6 rows; without seeds nothing tells float64 noise from float32",
     )
-    assert found.checks == 6
+    assert result.checks == 6
     assert planted(OffInFloat64, "fp64 noise", UNSEEDED).status is Status.FAILED
     assert planted(OffInFloat64, "distribution", UNSEEDED).status is Status.PASSED
 
 
 def test_fp64_noise_of_verifications_without_seeds_is_judged_by_its_distribution():
     subject = modest(TINY, verify=DENSE, seeding="launch")
-    found = line(subject, "verify fp64 noise")
-    assert (found.status, found.detail) == (
+    result = line(subject, "verify fp64 noise")
+    assert (result.status, result.detail) == (
         Status.PASSED,
         "distribution; without seeds nothing tells float64 noise from float32",
     )
-    assert found.checks > 0
+    assert result.checks > 0
 
 
 # Lines that looked at a part of what they name

@@ -60,9 +60,9 @@ def test_most_show_in_the_chains_of_the_contract_too(bug):
 @pytest.mark.parametrize("bug", STATISTICS)
 @pytest.mark.fast_first
 def test_a_planted_bug_turns_the_line_red_without_seeds(bug):
-    (found,) = MUTANTS[bug].look(STATISTICS[bug], capabilities=OPERATIONS | {"verify": DENSE})
-    assert found.status is Status.FAILED, found
-    assert "drawn" in found.detail
+    (result,) = MUTANTS[bug].look(STATISTICS[bug], capabilities=OPERATIONS | {"verify": DENSE})
+    assert result.status is Status.FAILED, result
+    assert "drawn" in result.detail
 
 
 @pytest.mark.slow
@@ -91,8 +91,8 @@ def test_the_smallest_effort_runs_every_line_and_sees_what_is_exact():
 def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
     report = run(verifier(capabilities=DENSE, effort=Effort.tiny()), only=LINES)
     assert report.failed == ()
-    told = {line.name: line.detail for line in report.ended(Status.REFUSED)}
-    assert told.keys() == {
+    refusals = {line.name: line.detail for line in report.ended(Status.REFUSED)}
+    assert refusals.keys() == {
         "verify logprobs",
         "verify greedy rows",
         "verify ragged drafts",
@@ -106,21 +106,21 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
         "verify sync-free",
         "verify graph capture",
     }
-    assert told["verify chosen drafts"] == (
+    assert refusals["verify chosen drafts"] == (
         "'VerifierMutant' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. "
         "Install one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds "
         "none, say so in SamplingMetadata.facts or Drafts."
     )
     assert (
         "cannot serve the operation 'verify' on cpu: the request needs fp64 noise"
-        in told["verify fp64 noise"]
+        in refusals["verify fp64 noise"]
     )
 
 
 def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):
     monkeypatch.setattr("tokendraw.calls.selection.LoadedBackend.reason_against", lambda *given: None)
-    found = one_line(verifier(capabilities=DENSE), "verify coupled")
-    assert (found.status, found.detail) == (
+    result = one_line(verifier(capabilities=DENSE), "verify coupled")
+    assert (result.status, result.detail) == (
         Status.FAILED,
         "a call beyond the capabilities needs to be refused, found 'verify' called",
     )
@@ -139,10 +139,10 @@ def test_a_promise_without_a_mode_is_a_failure():
 
 
 def test_the_installed_native_verifies_the_offered_capabilities():
-    found = Subject.installed("native", device="cpu")
-    assert found.capabilities == OPERATIONS
-    assert found.built("verify") is found.built("verify")
-    assert callable(found.built("verify").verify)
+    result = Subject.installed("native", device="cpu")
+    assert result.capabilities == OPERATIONS
+    assert result.built("verify") is result.built("verify")
+    assert callable(result.built("verify").verify)
 
 
 @pytest.mark.parametrize(("seed", "word"), [(LEAST_U, 0), (LARGEST_U, 2**32 - 1)])
@@ -152,8 +152,8 @@ def test_the_seeds_of_the_ends_of_u_give_all_zeros_and_all_ones(seed, word):
 
 @pytest.mark.gpu
 def test_on_a_device_an_honest_verifier_is_green():
-    found = one_line(verifier(device="cuda"), "verify graph capture")
-    assert found.status is Status.PASSED, found
+    result = one_line(verifier(device="cuda"), "verify graph capture")
+    assert result.status is Status.PASSED, result
 
 
 @pytest.mark.gpu

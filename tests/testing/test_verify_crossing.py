@@ -57,14 +57,14 @@ def test_random_cases_find_a_mistake_and_name_the_request():
             facts = BatchFacts(max_logprobs=metadata.facts.max_logprobs)
             return target_logits, drafts, replace(metadata, **off, facts=facts)
 
-    found = []
+    result = []
     for number in range(32):
         try:
             fuzzed(Unfiltered, number)
         except Violation as violation:
-            found.append(str(violation))
-    assert len(found) > 1
-    for words in found:
+            result.append(str(violation))
+    assert len(result) > 1
+    for words in result:
         assert re.match(r"V = \d+ in float16, \w+, \w+.*: .* drafts \[.* needs ", words), words
 
 

@@ -87,10 +87,10 @@ def test_a_near_tie_turns_when_y_is_rounded_to_bfloat16(dtype, size, temperature
     rng = np.random.default_rng(size)
     params = SamplingParams(temperature=temperature)
     made = [contested(Site(dtype, size), params, rng, "fp32") for _ in range(24)]
-    found = [request for request in made if request is not None]
-    assert len(found) >= 20
+    result = [request for request in made if request is not None]
+    assert len(result) >= 20
     turned = 0
-    for request in found:
+    for request in result:
         prepared, seed = request.row.prepared, request.params.seed
         token, lead = reference.draw(prepared, seed, request.position)
         assert lead > LEAST_LEAD / 2 > 4 * reference.NEAR_TIE

@@ -96,10 +96,10 @@ def test_columns_arrive_behind_a_busy_stream():
     """An upload behind a busy stream keeps its values after the host went on."""
     expected = [SamplingMetadata.from_params(PARAMS, positions=range(i, i + B)) for i in range(20)]
     torch.cuda._sleep(200_000_000)
-    found = [
+    result = [
         SamplingMetadata.from_params(PARAMS, device="cuda", positions=range(i, i + B)) for i in range(20)
     ]
-    for here, there in zip(expected, found, strict=True):
+    for here, there in zip(expected, result, strict=True):
         for name in (
             "temperature",
             "top_k",

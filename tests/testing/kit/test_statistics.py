@@ -46,7 +46,7 @@ def test_p_values_of_correct_draws_are_small_with_the_stated_frequency(statistic
     """Of 2,000 p-values at most 3 % lie below 0.02 and 0.5 % below 0.001; more than that once in 1e3."""
     rng = np.random.default_rng(2)
     even = np.full(4, 0.25)
-    found = []
+    result = []
     for _ in range(2000):
         if statistic == "fit":
             verdict = fit(rng.choice(60, 5000, p=PROBABILITIES), PROBABILITIES)
@@ -58,10 +58,10 @@ def test_p_values_of_correct_draws_are_small_with_the_stated_frequency(statistic
             verdict = share(int(rng.binomial(5000, 0.03)), 5000, 0.03, "tail")
         else:
             verdict = independence(rng.integers(0, 4, 2000), rng.integers(0, 4, 2000), even, "pairs")
-        found.append(verdict.p_value)
-    found = np.array(found)
-    assert (found < 0.02).mean() <= 0.03
-    assert (found < 0.001).mean() <= 0.005
+        result.append(verdict.p_value)
+    result = np.array(result)
+    assert (result < 0.02).mean() <= 0.03
+    assert (result < 0.001).mean() <= 0.005
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
 
 def verdicts(*p_values):
     """Make an experiment with given p-values in turn, and the list of requested draws."""
-    asked, left = [], list(p_values)
+    requested, left = [], list(p_values)
 
     def experiment(rng, draws):
-        asked.append((draws, int(rng.integers(2**32))))
+        requested.append((draws, int(rng.integers(2**32))))
         return Verdict(left.pop(0), "token 3 drawn 5 times, expected 9.0", draws)
 
-    return experiment, asked
+    return experiment, requested
 
 
 def test_a_run_calls_a_correct_sampler_wrong_at_most_once_in_a_million():
@@ -23,18 +23,18 @@ def test_a_run_calls_a_correct_sampler_wrong_at_most_once_in_a_million():
 
 
 def test_an_unsuspicious_first_look_is_the_only_one():
-    trial, (experiment, asked) = Trial("p", 0), verdicts(1e-3)
+    trial, (experiment, requested) = Trial("p", 0), verdicts(1e-3)
     trial.judge("label", experiment, 100)
-    assert len(asked) == 1
+    assert len(requested) == 1
     assert (trial.checks, trial.draws) == (1, 100)
     assert trial.least == (1e-3, "label: token 3 drawn 5 times, expected 9.0")
 
 
 def test_a_suspicious_look_is_repeated_with_fresh_seeds_and_four_times_the_draws():
-    trial, (experiment, asked) = Trial("p", 0), verdicts(9e-4, 1e-6)
+    trial, (experiment, requested) = Trial("p", 0), verdicts(9e-4, 1e-6)
     trial.judge("label", experiment, 100)
-    assert [draws for draws, _ in asked] == [100, 400]
-    assert asked[0][1] != asked[1][1]
+    assert [draws for draws, _ in requested] == [100, 400]
+    assert requested[0][1] != requested[1][1]
     assert (trial.checks, trial.draws) == (1, 500)
 
 

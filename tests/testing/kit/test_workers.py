@@ -53,9 +53,9 @@ def test_two_processes_give_the_lines_of_a_single_process_in_registry_order(inst
 def test_a_dying_process_turns_the_current_line_red_alone(install):
     subject = install(in_process="slots.facts.any_bias and logits.shape[1] == 300")
     report = run(subject, operation="process_logits", only=["process bias", "process repetition"], jobs=2)
-    found = {line.name: (line.status, line.detail) for line in report.lines}
-    assert found["process bias"] == (Status.FAILED, "a call ended the process with exit code 3")
-    assert found["process repetition"][0] is Status.PASSED
+    result = {line.name: (line.status, line.detail) for line in report.lines}
+    assert result["process bias"] == (Status.FAILED, "a call ended the process with exit code 3")
+    assert result["process repetition"][0] is Status.PASSED
 
 
 @pytest.mark.slow
@@ -88,10 +88,10 @@ def test_a_case_with_a_dying_process_is_a_finding_and_further_cases_follow(insta
 @pytest.mark.slow
 def test_closing_the_results_ends_every_process_at_once(install):
     subject = install(in_process="True", death="__import__('time').sleep(60)")
-    found = workers.results(subject, pid_then_nap, ["pid", "nap", "nap"], 2)
-    task, pid = next(found)
+    result = workers.results(subject, pid_then_nap, ["pid", "nap", "nap"], 2)
+    task, pid = next(result)
     start = time.monotonic()
-    found.close()
+    result.close()
     assert task == "pid"
     assert time.monotonic() - start < 20
     with pytest.raises(ProcessLookupError):
@@ -106,7 +106,7 @@ def pid_then_nap(subject, task):
 
 def test_a_subject_without_an_installation_is_checked_in_a_single_process():
     subject = Subject(
-        "acme", capabilities={"sample": Capabilities()}, device="cpu", build=lambda *asked: None
+        "acme", capabilities={"sample": Capabilities()}, device="cpu", build=lambda *requested: None
     )
     assert workers.usual_jobs(subject) == 1
     with pytest.raises(InvalidParameterError) as error:
@@ -152,14 +152,14 @@ def test_no_task_is_taken_before_a_process_is_ready(install):
             taken.append(time.monotonic() - start)
             yield "pid"
 
-    found = list(workers.results(install(), pid_then_nap, tasks(), 2))
-    assert len(found) == len(taken) == 3
+    result = list(workers.results(install(), pid_then_nap, tasks(), 2))
+    assert len(result) == len(taken) == 3
     assert min(taken) > 0.2  # a new Python has to import torch
 
 
 @pytest.mark.slow
 def test_processes_that_cannot_start_cost_a_task_each(install, monkeypatch):
     monkeypatch.setattr(workers, "_serve", os._exit)
-    found = list(workers.results(install(), pid_then_nap, ["pid", "nap", "pid"], 2))
-    assert [task for task, _ in found] == ["pid", "nap", "pid"]
-    assert {type(result) for _, result in found} == {workers.Death}
+    results = list(workers.results(install(), pid_then_nap, ["pid", "nap", "pid"], 2))
+    assert [task for task, _ in results] == ["pid", "nap", "pid"]
+    assert {type(result) for _, result in results} == {workers.Death}

@@ -21,10 +21,10 @@ def statuses(report):
 
 @pytest.mark.parametrize("effort", [None, Effort.tiny()], ids=["full", "tiny"])
 def test_every_line_is_green_without_a_bug(effort):
-    found = statuses(run(subject(effort=effort)))
-    assert list(found) == LINES
+    result = statuses(run(subject(effort=effort)))
+    assert list(result) == LINES
     not_run = [*CUDA_LINES, *["plan threads"] * (effort is not None)]  # in an interpreter
-    assert found == {name: Status.NOT_RUN if name in not_run else Status.PASSED for name in LINES}
+    assert result == {name: Status.NOT_RUN if name in not_run else Status.PASSED for name in LINES}
 
 
 def test_every_line_that_needs_no_device_has_a_planted_bug():
@@ -33,8 +33,8 @@ def test_every_line_that_needs_no_device_has_a_planted_bug():
 
 
 def test_a_line_says_which_value_is_wrong():
-    (found,) = by_name(PLANNERS)["padding of -1"].look()
-    assert found.detail == "a call needs to return page_indices[6] 0, found -1"
+    (result,) = by_name(PLANNERS)["padding of -1"].look()
+    assert result.detail == "a call needs to return page_indices[6] 0, found -1"
 
 
 def test_unadvertised_calls_are_refused_in_words():
@@ -49,6 +49,6 @@ def test_unadvertised_calls_are_refused_in_words():
 
 @pytest.mark.gpu
 def test_every_line_is_green_without_a_bug_on_a_cuda_device():
-    found = statuses(run(subject(device="cuda")))
-    assert found.pop("plan threads") is Status.NOT_RUN
-    assert set(found.values()) == {Status.PASSED}
+    result = statuses(run(subject(device="cuda")))
+    assert result.pop("plan threads") is Status.NOT_RUN
+    assert set(result.values()) == {Status.PASSED}

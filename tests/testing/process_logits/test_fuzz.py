@@ -40,9 +40,9 @@ def subject(processor, capabilities=EVERYTHING):
 @pytest.mark.fast_first
 def test_a_planted_bug_is_found(bug):
     of_bug, cases = subject(MUTANTS[bug].build), range(FOUND_IN[bug])
-    found = next((f for i in cases if (f := look(of_bug, Case("process_logits", i)).finding)), None)
-    assert found is not None
-    assert "a call raised" not in found.detail
+    result = next((f for i in cases if (f := look(of_bug, Case("process_logits", i)).finding)), None)
+    assert result is not None
+    assert "a call raised" not in result.detail
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_a_finding_has_the_case_in_words():
         def process(self, logits, *given, **options):
             return logits
 
-    (found, *_) = fuzz_case(subject(EditsNothing), 0).findings
-    assert found.number == 0
-    assert ", where a request asks for " in found.detail
-    assert "its prompt is [" in found.detail
+    (result, *_) = fuzz_case(subject(EditsNothing), 0).findings
+    assert result.number == 0
+    assert ", where a request asks for " in result.detail
+    assert "its prompt is [" in result.detail

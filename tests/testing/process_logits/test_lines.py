@@ -21,8 +21,8 @@ def subject(bug=ProcessorMutant, capabilities=EVERYTHING, **options):
 
 @pytest.mark.slow
 def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
-    found = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
-    assert found == dict.fromkeys(LINES, Status.PASSED)
+    result = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
+    assert result == dict.fromkeys(LINES, Status.PASSED)
     assert {line for mutant in PROCESSORS for line in mutant.lines} == set(LINES)
 
 
@@ -31,8 +31,8 @@ def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     [("process rows left alone", 40032), ("process rows left alone", 40048), ("process order", 40062)],
 )
 def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed):
-    (found,) = run(subject(effort=None, quick=True, seed=seed), only=line).lines
-    assert found.status is Status.PASSED, found
+    (result,) = run(subject(effort=None, quick=True, seed=seed), only=line).lines
+    assert result.status is Status.PASSED, result
 
 
 @pytest.mark.gpu
@@ -42,9 +42,9 @@ def test_every_line_is_green_on_a_cuda_device():
 
 
 def test_a_red_line_names_the_first_logit_that_is_wrong():
-    (found,) = MUTANTS["stop ids held back for a token too long"].look()
-    assert found.detail.startswith("torch.float32: row 1, id 2: needs ")
-    assert found.detail.endswith(
+    (line,) = MUTANTS["stop ids held back for a token too long"].look()
+    assert line.detail.startswith("torch.float32: row 1, id 2: needs ")
+    assert line.detail.endswith(
         " (no edit), found -inf, where a request asks for min_tokens=7, stop_token_ids=[2, 5, 250], its prompt is "
         "[7, 3, 3, 299, 0], its output [5, 3, 5, 5, 298, 31, 32], its bitmask none"
     )
@@ -64,9 +64,9 @@ def partial(bug, edits):
 
     class Partial(bug):
         def process(self, logits, slots, row_index, bitmask=None, drafts=None):
-            asked = {*slots.edits} | ({"bitmask"} if bitmask is not None else set())
-            if not asked <= {*edits}:
-                raise RuntimeError(f"asked for {asked}")
+            requested = {*slots.edits} | ({"bitmask"} if bitmask is not None else set())
+            if not requested <= {*edits}:
+                raise RuntimeError(f"asked for {requested}")
             return super().process(logits, slots, row_index, bitmask, drafts)
 
     return subject(Partial, replace(EVERYTHING, edits=edits))
@@ -76,13 +76,13 @@ def partial(bug, edits):
     "edits", [("bitmask",), ("min_tokens", "repetition_penalty"), EDITS[1:], EDITS[:-1]], ids=len
 )
 def test_a_processor_of_some_edits_is_tested_by_advertised_edits_alone(edits):
-    found = {line.name: line for line in run(partial(ProcessorMutant, edits)).lines if line.name in LINES}
+    result = {line.name: line for line in run(partial(ProcessorMutant, edits)).lines if line.name in LINES}
     others = {f"process {line}": edit for edit, line in LINE_OF_EDIT.items() if edit not in edits}
-    assert {name for name, line in found.items() if line.status is Status.REFUSED} == others.keys()
-    assert {name for name, line in found.items() if line.status is Status.PASSED} == {*LINES} - others.keys()
+    assert {name for name, line in result.items() if line.status is Status.REFUSED} == others.keys()
+    assert {name for name, line in result.items() if line.status is Status.PASSED} == {*LINES} - others.keys()
     for name, edit in others.items():
         lacking = "rows with a bitmask" if edit == "bitmask" else f"requests with {edit}"
-        assert found[name].detail.startswith(f"'Partial' cannot serve {lacking}, which this batch may hold")
+        assert result[name].detail.startswith(f"'Partial' cannot serve {lacking}, which this batch may hold")
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_a_processor_of_some_edits_is_tested_by_advertised_edits_alone(edits):
     ],
 )
 def test_a_bug_of_a_processor_of_a_single_edit_turns_the_line_red(bug, edit):
-    (found,) = run(partial(MUTANTS[bug].build, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
-    assert found.status is Status.FAILED, found
-    assert "a call raised" not in found.detail
+    (line,) = run(partial(MUTANTS[bug].build, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
+    assert line.status is Status.FAILED, line
+    assert "a call raised" not in line.detail
 
 
 def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
@@ -105,11 +105,11 @@ def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
 
 
 def test_unadvertised_drafts_are_refused():
-    found = run(subject(ProcessorMutant, ProcessCapabilities()))
-    refused = {line.name: line.detail for line in found.lines if line.status is Status.REFUSED}
+    result = run(subject(ProcessorMutant, ProcessCapabilities()))
+    refused = {line.name: line.detail for line in result.lines if line.status is Status.REFUSED}
     assert set(refused) == {name for name in LINES if "drafts" in name} | {
         "process sync-free",
         "process graph replay",
     }
-    said = refused["process drafts"].partition(",")[0]
-    assert said == "'ProcessorMutant' cannot serve rows of a verification"
+    sentence = refused["process drafts"].partition(",")[0]
+    assert sentence == "'ProcessorMutant' cannot serve rows of a verification"
