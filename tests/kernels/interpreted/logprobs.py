@@ -1,4 +1,4 @@
-"""Logprobs of triton-gumbel on CPU tensors beside the native sampler's, after a draw by plain torch."""
+"""Logprobs of triton-gumbel on CPU tensors beside the native sampler's, in Triton's interpreter."""
 
 import itertools
 from dataclasses import replace
@@ -8,17 +8,9 @@ import torch
 
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES
-from tokendraw.row_parameters import RowParameters
-from tokendraw_native.draw import draw
-from tokendraw_native.logprobs import log_kept_mass, logprobs
-from tokendraw_native.noise import Noise
-from tokendraw_native.row_stats import row_stats
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_testing import reference
 from tokendraw_testing.logits_families import FAMILIES
-from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext
-from tokendraw_triton_gumbel.host.arguments import TensorConverter
-from tokendraw_triton_gumbel.host.params_layout import contiguous_params
 from tokendraw_triton_gumbel.kernels.large_set import finish_pass
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
@@ -39,57 +31,13 @@ REQUESTS = [
 ]
 
 
-def left_by_the_draw(logits, temperature):
-    """(maxima, sums, granules) of a batch; ``temperature`` [rows] in float64."""
-    rows, vocab_size = logits.shape
-    tiles = -(-vocab_size // 1024)
-    has_nan = logits.isnan()
-    x = torch.full((rows, tiles * 1024), -INF, dtype=logits.dtype)
-    x[:, :vocab_size] = torch.where(has_nan, -INF, logits)
-    vector = 4 if logits.dtype == torch.float32 else 8
-    granules = x.view(rows, tiles, 32 // vector, 16, 2 * vector).amax((2, 4)).contiguous()
-    x = x.view(rows, tiles, 1024).double()
-    maxima = x.amax(-1)
-    top = maxima.unsqueeze(-1)
-    weights = torch.where(x == top, 0.0, (x - top) / temperature.view(-1, 1, 1)).exp()
-    sums = torch.where(maxima > -INF, weights.sum(-1), 0.0).float()
-    marked = torch.zeros(rows, tiles * 1024, dtype=torch.bool)
-    marked[:, :vocab_size] = has_nan
-    return maxima.float(), torch.where(marked.view(rows, tiles, 1024).any(-1), -sums, sums), granules
-
-
-def described(logits, m, mode):
-    """Return the logprobs of the kernel and of the native sampler for the same drawn tokens."""
-    rows = logits.shape[0]
-    request = RowParameters.of(m, rows, logits.device)
-    found = row_stats(logits, request, masses=True)
-    token = draw(logits, found, request, Noise.of(m, rows, logits.device), "fp32")
-    kept_mass = log_kept_mass(found, request)
-    width = m.facts.logprobs_width(logits.shape[1])
-    expected = logprobs(logits, token, found, request, mode, width, m.per_row("logprobs"))
-    ones = torch.ones(rows, dtype=torch.float64)
-    maxima, sums, granules = left_by_the_draw(logits, request.temperature.squeeze(-1))
-    raw_sums = None
-    if mode == "raw_logprobs" and m.temperature is not None:
-        raw_sums = left_by_the_draw(logits, ones)[1]
-    floors = found.threshold.squeeze(-1)
-    if not request.may_drop_tokens:
-        assert (floors == -INF).all()
-    params, layout = contiguous_params(m)
-    sampler = TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
-    call, geometry = sampler._cache.add(sampler._target, (rows, 0, 0, 0), None, logits, m.facts, layout)
-    call.draws_logprobs = False  # no draw has been here
-    context = LaunchContext(call, geometry, logits, params, TensorConverter())
-    for buffer, left in (
-        (call.draw.maxima, maxima),
-        (call.draw.sums, sums),
-        (call.draw.raw_sums, raw_sums),
-        (call.draw.granules, granules),
-    ):
-        if buffer is not None:
-            context.arguments.scratch[buffer][: left.numel()] = left.flatten()
-    ranks, best = call.logprobs_out(rows)
-    return context.logprobs(m, (token, floors, kept_mass), ranks.zero_(), best), expected
+def described(logits, metadata, mode):
+    """Return the logprobs of triton-gumbel and of native for the same draw."""
+    outputs = []
+    for kind in (TritonGumbelSampler, NativeSampler):
+        torch.manual_seed(0)
+        outputs.append(kind(logits.device, Need(logprobs_mode=mode)).sample(logits, metadata).logprobs)
+    return outputs
 
 
 def faults(answer: LogprobsTensors, expected: LogprobsTensors):
@@ -221,7 +169,7 @@ def tensors():
         tally.look("by slot", logits, by_slot, mode)
         tally.look("by slot, many", logits, replace(by_slot, facts=replace(facts, max_logprobs=-1)), mode)
     hot = SamplingMetadata(
-        temperature=torch.tensor([INF, 1e-320, 1e-30, 1e30, -1.0, 1e-3]).double(), facts=facts
+        temperature=torch.tensor([3e38, 1e-320, 1e-30, 1e30, -1.0, 1e-3]).double(), facts=facts
     )
     tally.look("temperatures", logits, hot, "temperature_logprobs")
     tally.look("nothing", logits[:0], SamplingMetadata(facts=facts), "raw_logits")
