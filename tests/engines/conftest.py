@@ -1,4 +1,4 @@
-"""A vLLM for the adapter: the stand-in, installed as a distribution of a tested version."""
+"""Engines for the adapters: a stand-in of vLLM as an installed distribution, and SGLang or a stand-in."""
 
 import logging
 
@@ -36,3 +36,12 @@ def log_lines(caplog):
     """``log_lines()``: the lines of vLLM's log."""
     caplog.set_level(logging.INFO, "vllm.tokendraw")
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+@pytest.fixture(scope="module")
+def sglang():
+    """SGLang's modules, with the adapter as the sampling backend."""
+    from sglang_engine import sglang_at_hand
+
+    with sglang_at_hand():
+        yield

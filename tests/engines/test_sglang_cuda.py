@@ -4,11 +4,15 @@ import pytest
 import torch
 
 import tokendraw
-from sglang_engine import IS_REAL, Request, draw, info_of, sglang_at_hand
+from sglang_engine import IS_REAL, Request, draw, info_of
 from tokendraw_testing.kit.device import require_no_wait
 from tokendraw_testing.kit.trial import Trial
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(IS_REAL, reason="SGLang's own modules are tested on a CPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("sglang"),
+    pytest.mark.skipif(IS_REAL, reason="SGLang's own modules are tested on a CPU"),
+]
 V = 151_936
 KINDS = [
     {},
@@ -20,14 +24,8 @@ KINDS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    with sglang_at_hand():
-        yield
-
-
 @pytest.fixture(scope="module")
-def sampler(engine):
+def sampler(sglang):
     """The sampler, warmed up by a greedy batch like SGLang's warm-up request."""
     from sglang.srt.layers.sampler import create_sampler
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from goodness_of_fit import FALSE_ALARM, chi_square
-from sglang_engine import Request, backend, draw, info_of, keep, sglang_at_hand
+from sglang_engine import Request, backend, draw, info_of, keep
 
+pytestmark = pytest.mark.usefixtures("sglang")
 V, DRAWS = 60, 10_000
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(3)) * 2
 SETTINGS = {
@@ -21,12 +22,6 @@ SETTINGS = {
     "top-p and min-p": {"temperature": 2.0, "top_p": 0.8, "min_p": 0.08},
     "all": {"temperature": 2.0, "top_k": 20, "top_p": 0.8, "min_p": 0.06},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    with sglang_at_hand():
-        yield
 
 
 @pytest.fixture

@@ -11,18 +11,13 @@ import torch
 import sglang_engine
 import tokendraw
 import tokendraw_sglang
-from sglang_engine import Request, draw, info_of, sglang_at_hand
+from sglang_engine import Request, draw, info_of
 from tokendraw_sglang import _engine, _registration
 
+pytestmark = pytest.mark.usefixtures("sglang")
 V = 100
 REQUESTS = {"temperature": 0.9, "top_k": 1000, "top_p": 0.9, "sampling_seed": 3}
 AGAIN = "without seeds per request; restart it to draw through tokendraw again"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    with sglang_at_hand():
-        yield
 
 
 @pytest.fixture(autouse=True)

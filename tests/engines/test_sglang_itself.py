@@ -9,17 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_engine import IS_REAL, STAND_IN, sglang_at_hand
+from sglang_engine import IS_REAL, STAND_IN
 from tokendraw_sglang import state
 
+pytestmark = pytest.mark.usefixtures("sglang")
 if not IS_REAL:
     pytest.skip("needs SGLang", allow_module_level=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    with sglang_at_hand():  # loads the plugins by their entry points
-        yield
 
 
 def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():

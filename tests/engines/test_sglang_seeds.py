@@ -5,18 +5,13 @@ import torch
 
 import tokendraw
 from goodness_of_fit import FALSE_ALARM, chi_square
-from sglang_engine import Request, backend, draw, info_of, keep, sglang_at_hand
+from sglang_engine import Request, backend, draw, info_of, keep
 from tokendraw_sglang import _metadata
 from tokendraw_sglang._metadata import NO_SEED
 
+pytestmark = pytest.mark.usefixtures("sglang")
 V = 1000
 PARAMS = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    with sglang_at_hand():
-        yield
 
 
 @pytest.fixture

@@ -6,19 +6,14 @@ import pytest
 import torch
 
 import tokendraw
-from sglang_engine import Request, draw, info_of, sglang_at_hand
+from sglang_engine import Request, draw, info_of
 from tokendraw_sglang._metadata import metadata_of
 from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up
 
+pytestmark = pytest.mark.usefixtures("sglang")
 V = 200
 FILTERS = [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 50, "top_p": 0.9}]
 FILTERS.append({"top_k": 50, "top_p": 0.9, "min_p": 0.05})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    with sglang_at_hand():
-        yield
 
 
 def layout(metadata):
