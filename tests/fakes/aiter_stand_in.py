@@ -83,10 +83,10 @@ def _check(probs: Tensor) -> None:
 
 
 def _parameter(tensor: Tensor | None, number: float, probs: Tensor) -> Tensor:
-    found = torch.full((len(probs),), number) if tensor is None else tensor
-    if found.dim() != 1 or len(found) != len(probs):
+    result = torch.full((len(probs),), number) if tensor is None else tensor
+    if result.dim() != 1 or len(result) != len(probs):
         raise RuntimeError("Memory access fault: the parameters are read beyond their end")
-    return found
+    return result
 
 
 def _fill_scratch(top_k: Tensor, top_k_val: int) -> None:

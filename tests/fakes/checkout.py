@@ -30,23 +30,23 @@ def copies(projects: Mapping[str, str] = PROJECTS) -> Iterator[tuple[str, Path]]
     for name, project in projects.items():
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
-            found = Path(spec.origin).resolve().parent
-            if found != ROOT / project / "src" / name:
-                yield name, found
+            folder = Path(spec.origin).resolve().parent
+            if folder != ROOT / project / "src" / name:
+                yield name, folder
 
 
 def stale(projects: Mapping[str, str] = PROJECTS) -> str:
     """Name the copies that differ from the checkout, and the command that mends each; "" without any."""
     sentences = []
-    for name, found in copies(projects):
+    for name, folder in copies(projects):
         project = projects[name]
         source = ROOT / project / "src" / name
-        files = {path.relative_to(top) for top in (source, found) for path in top.rglob("*.py")}
-        _, different, missing = filecmp.cmpfiles(source, found, sorted(map(str, files)), shallow=False)
+        files = {path.relative_to(top) for top in (source, folder) for path in top.rglob("*.py")}
+        _, different, missing = filecmp.cmpfiles(source, folder, sorted(map(str, files)), shallow=False)
         if different or missing:
             files_differ = f"{len(different) + len(missing)} of {len(files)} files differ"
             sentences.append(
-                f"'{name}' needs to be that of the checkout, found a copy in '{found}', in which {files_differ}. "
+                f"'{name}' needs to be that of the checkout, found a copy in '{folder}', in which {files_differ}. "
                 f"Run `make test`, or `pip install --editable ./{project}`."
             )
     return "\n".join(sentences)

@@ -115,9 +115,9 @@ def random_bytes(shape, seed=0):
 
 def extra_memory(call):
     """Return the peak of CPU bytes that a call allocates beyond the returned tensor."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as results:
         result = call()
-    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [event for event in results.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     return max(accumulate((event.nbytes() for event in events), initial=0)) - result.nbytes
 

@@ -59,7 +59,7 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True):
     words = [[*some(3), int(rng.choice(pool))] for _ in range(rng.integers(0, 40))]
     words += [[*output[-n:], int(rng.choice(pool))] for n in (1, 2, 5) if n <= len(output)]
     words = [word for word in words if max(word) < vocab_size]
-    found = Request(
+    result = Request(
         prompt=some(most_tokens // 2, 1, np.r_[perhaps(everywhere, pool), -1, vocab_size]),
         output=output,
         repetition=perhaps(real(0.3, 3), 1.0),
@@ -68,11 +68,11 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True):
         allowed=perhaps(None, sorted(set(some(vocab_size, 1, everywhere)))),
     )
     if listed:
-        found.bias = perhaps({i: real(-9, 9) for i in some(12)}, {})
-        found.bad_words = perhaps(words, [])
-        found.min_tokens = perhaps(int(rng.integers(1, most_tokens)), 0)
-        found.stop_ids = sorted(set(some(6, 1)))
-    return found
+        result.bias = perhaps({i: real(-9, 9) for i in some(12)}, {})
+        result.bad_words = perhaps(words, [])
+        result.min_tokens = perhaps(int(rng.integers(1, most_tokens)), 0)
+        result.stop_ids = sorted(set(some(6, 1)))
+    return result
 
 
 def slots_of(requests, max_tokens, vocab_size, device):
@@ -111,9 +111,9 @@ class Batch:
 
     def wrong(self):
         """Count the elements of memory with other bits than expected; NaN may be any NaN."""
-        found, expected = self.memory.cpu(), self.expected
-        bits = torch.int32 if found.dtype == torch.float32 else torch.int16
-        same = (found.view(bits) == expected.view(bits)) | (found.isnan() & expected.isnan())
+        result, expected = self.memory.cpu(), self.expected
+        bits = torch.int32 if result.dtype == torch.float32 else torch.int16
+        same = (result.view(bits) == expected.view(bits)) | (result.isnan() & expected.isnan())
         return int((~same).sum())
 
 
@@ -201,10 +201,10 @@ def bitmask_of(mask, *, padding=True):
 
 def random_logits(rng, rows, vocab_size, dtype):
     """Return logits of all sizes, with zeros, infinities, NaN and subnormal numbers."""
-    found = rng.normal(0, 8, (rows, vocab_size)) * np.exp(rng.normal(0, 2, (rows, vocab_size)))
-    picked = rng.random(found.shape) < 0.1
-    found[picked] = rng.choice((0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -2e-39), picked.sum())
-    return torch.from_numpy(found.astype(np.float32)).to(dtype)
+    result = rng.normal(0, 8, (rows, vocab_size)) * np.exp(rng.normal(0, 2, (rows, vocab_size)))
+    picked = rng.random(result.shape) < 0.1
+    result[picked] = rng.choice((0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -2e-39), picked.sum())
+    return torch.from_numpy(result.astype(np.float32)).to(dtype)
 
 
 # Bit masks, and rows at any address.
@@ -246,15 +246,15 @@ class Case:
         rows.view(self.dtype).masked_fill_(~kept, -torch.inf)
         slots = RequestSlots(1, 4, size, device=device)
         slots.add(0, SamplingParams(allowed_token_ids=own.nonzero().flatten().tolist()))
-        found = memory.to(device)
-        logits = found.view(self.dtype).as_strided((ROWS, size), (stride, 1), self.offset)
+        result = memory.to(device)
+        logits = result.view(self.dtype).as_strided((ROWS, size), (stride, 1), self.offset)
         process(
             logits,
             slots,
             torch.tensor([-1, 0, -1], device=device),
             bitmask_of(mask.numpy(), padding=False).to(device),
         )
-        return int((found.cpu() != expected).sum())
+        return int((result.cpu() != expected).sum())
 
 
 def cases(dtype, tile):
@@ -313,14 +313,14 @@ def rows_of_twins(processor, device):
 
 def expected(before):
     """Edit the rows of the request by the plain model."""
-    found, output = [], []
+    result, output = [], []
     request = Request(PROMPT, output, **EDITS)
     for step, rows in enumerate(before[:, 0]):
         edited = [edit(rows[0].numpy(), request)]
         edited += [edit(row.numpy(), request, DRAFTS[:j]) for j, row in enumerate(rows[1:])]
-        found.append(torch.stack([torch.from_numpy(row) for row in edited]))
+        result.append(torch.stack([torch.from_numpy(row) for row in edited]))
         output += OUTPUT[len(output) : len(output) + 1 + step % 2]
-    return torch.stack(found)
+    return torch.stack(result)
 
 
 def _edited(processor, slots, slot, logits):

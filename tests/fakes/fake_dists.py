@@ -75,14 +75,14 @@ def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
 
 def discovered(name: str = "acme") -> tokendraw.resolution.Candidate:
     """Return the candidate of this name on a machine without a GPU."""
-    (found,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == name]
-    return found
+    (result,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == name]
+    return result
 
 
 def verdict(name: str = "acme") -> tuple[tokendraw.resolution.State, str | None]:
     """Return the state and reason of a candidate."""
-    found = discovered(name)
-    return found.state, found.reason
+    result = discovered(name)
+    return result.state, result.reason
 
 
 def plugin(

@@ -297,7 +297,7 @@ def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tenso
     tokens[:, :-1] = torch.where(torch.arange(steps) < emitted.unsqueeze(-1), ids, -1)
     tokens[every, emitted] = torch.where(valid, token, IN_MEMORY)
     counts = []
-    for name, found in (
+    for name, result in (
         (
             "maybe_output_accepted_token_num",
             emitted + ((torch.arange(steps) >= emitted[:, None]) & accepted[1]).sum(-1),
@@ -305,7 +305,7 @@ def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tenso
         ("maybe_output_emitted_draft_token_num", emitted),
     ):
         given = arguments[name]
-        counts.append((torch.zeros(requests, dtype=torch.int32) if given is None else given).add_(found))
+        counts.append((torch.zeros(requests, dtype=torch.int32) if given is None else given).add_(result))
     return tokens, *counts
 
 

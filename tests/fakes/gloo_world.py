@@ -105,8 +105,8 @@ def _serve(end: Connection, rank: int, size: int, store: str, backend: str) -> N
 
 def run_page(rank: int, sources: list[str], names: list[str]) -> tuple[dict[str, Any], str]:
     """Run blocks of code in order; return the values of some names, and the printed text."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for source in sources:
-            exec(source, found)
-    return {name: found[name] for name in names}, printed.getvalue()
+            exec(source, result)
+    return {name: result[name] for name in names}, printed.getvalue()

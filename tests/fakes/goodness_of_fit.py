@@ -158,16 +158,16 @@ def verified_with(sampler, part, kind="chosen", mode="rejection", *, device="cpu
     target = torch.cat(list(map(torch.from_numpy, batch.target))).to(device)
     output = sampler.verify(target, drafts, metadata, mode=mode)
     counts = (output.num_accepted + 1).tolist()
-    found = [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)][part]
+    result = [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)][part]
     requests = range(len(batch))[part]
     return _precision(
-        found, {dtype: [batch.walk(i, mode, kind, dtype).tokens for i in requests] for dtype in DTYPES}
+        result, {dtype: [batch.walk(i, mode, kind, dtype).tokens for i in requests] for dtype in DTYPES}
     )
 
 
-def _precision(found, expected):
+def _precision(result, expected):
     assert all(narrow != wide for narrow, wide in zip(*expected.values(), strict=True))
-    return next((dtype for dtype, tokens in expected.items() if tokens == found), found)
+    return next((dtype for dtype, tokens in expected.items() if tokens == result), result)
 
 
 # Native with float32 noise in some streams.

@@ -81,14 +81,14 @@ def sentinels(requests, columns, device, page_indices=True):
 
 
 def tensors(plan):
-    found = (plan.page_indptr, plan.last_page_len, plan.page_indices)
-    return [tensor for tensor in found if tensor is not None]
+    result = (plan.page_indptr, plan.last_page_len, plan.page_indices)
+    return [tensor for tensor in result if tensor is not None]
 
 
-def require_equal(found, needed, what):
+def require_equal(result, needed, what):
     """Compare plans as lists, and name the first difference."""
     names = ("page_indptr", "last_page_len", "page_indices")
-    for name, ours, theirs in zip(names, found, needed, strict=True):
+    for name, ours, theirs in zip(names, result, needed, strict=True):
         if ours != theirs:
             at = "length" if ours is None or theirs is None or len(ours) != len(theirs) else None
             at = at or next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])

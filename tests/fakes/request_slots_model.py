@@ -89,8 +89,8 @@ def assert_lists(slots: RequestSlots, slot: int, p: SamplingParams) -> None:
     assert bool(t.is_restricted[slot]) == (p.allowed_token_ids is not None)
     if p.allowed_token_ids is not None:
         words = t.allowed[slot].tolist()
-        found = [i for i in range(32 * len(words)) if words[i // 32] >> i % 32 & 1]
-        assert found == sorted(set(p.allowed_token_ids))
+        result = [i for i in range(32 * len(words)) if words[i // 32] >> i % 32 & 1]
+        assert result == sorted(set(p.allowed_token_ids))
     stop = set(p.stop_token_ids or ()) if p.min_tokens else set()
     assert int(t.num_stop[slot]) == len(stop)
     assert set(t.stop_ids[slot].tolist()) - {-1} == stop

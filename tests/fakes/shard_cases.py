@@ -128,12 +128,12 @@ def logprobs(rank, size, mode, batches, rows, ranks=True, *, name="native", devi
             continue
         same = out.token_ids == alone.token_ids
         equal += int(same.sum())
-        found, expected = out.logprobs, alone.logprobs
-        assert torch.equal(found.token_ids[same], expected.token_ids[same]), (family, dtype, vocab_size)
-        assert (found.ranks is None) == (not ranks)
-        assert not ranks or torch.equal(found.ranks[same], expected.ranks[same])
+        result, expected = out.logprobs, alone.logprobs
+        assert torch.equal(result.token_ids[same], expected.token_ids[same]), (family, dtype, vocab_size)
+        assert (result.ranks is None) == (not ranks)
+        assert not ranks or torch.equal(result.ranks[same], expected.ranks[same])
         close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
-        close(found.logprobs[same], expected.logprobs[same])
+        close(result.logprobs[same], expected.logprobs[same])
         close(out.log_kept_mass, alone.log_kept_mass)
     return equal, rows * len(batches)
 
@@ -265,7 +265,7 @@ def after_an_agreement(rank, size):
     """Change rows and dtype in later calls with a shard, then the number of columns."""
     sampler = tokendraw.load_sampler("native", device="cpu")
     lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 1)))[rank]
-    shard, found = VocabShard(lo, VOCAB_SIZE), []
+    shard, result = VocabShard(lo, VOCAB_SIZE), []
     for rows, dtype in ((4, "float32"), (0, "float32"), (7, "bfloat16"), (1, "float16")):
         metadata = SamplingMetadata.from_params(
             [SamplingParams(seed=3, top_p=0.9, logprobs=2)] * rows, positions=range(rows)
@@ -273,14 +273,14 @@ def after_an_agreement(rank, size):
         logits = logits_of(8, VOCAB_SIZE, 5, getattr(torch, dtype))[:rows]
         out = sampler.sample(logits[:, lo:hi], metadata, shard=shard)
         assert torch.equal(out.token_ids, sampler.sample(logits, metadata).token_ids)
-        found.append(tuple(out.logprobs.token_ids.shape) if rows else out.logprobs)
+        result.append(tuple(out.logprobs.token_ids.shape) if rows else out.logprobs)
     try:
         sampler.sample(
             torch.zeros(1, hi - lo + 1), SamplingMetadata.from_params([SamplingParams()]), shard=shard
         )
     except ValueError as error:
-        return found, str(error)
-    return found, ""
+        return result, str(error)
+    return result, ""
 
 
 def in_a_group_of_two(rank, size):

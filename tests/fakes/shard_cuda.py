@@ -65,8 +65,8 @@ def replayed(rank, size, name, family, dtype, width=None):
         assert torch.equal(out.valid, alone.valid)
         differ.append(int((~same).sum()))
         if width is not None:
-            found, expected = out.logprobs.logprobs[same], alone.logprobs.logprobs[same]
-            torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+            result, expected = out.logprobs.logprobs[same], alone.logprobs.logprobs[same]
+            torch.testing.assert_close(result, expected, rtol=TOLERANCE, atol=TOLERANCE)
     del replay, out
     gc.collect()
     return differ
@@ -81,13 +81,13 @@ def drawn_anew(rank, size, name):
     torch.manual_seed(rank)
     sampler.sample(own, metadata, shard=shard)
     replay, out = captured(lambda: sampler.sample(own, metadata, shard=shard))
-    found = []
+    result = []
     for _ in range(3):
         replay()
-        found.append(out.token_ids.tolist())
+        result.append(out.token_ids.tolist())
     del replay, out
     gc.collect()
-    return found
+    return result
 
 
 def waits(rank, size, name, family, dtype, width):

@@ -40,8 +40,8 @@ class Comparison:
     def __init__(self):
         self.judged, self.wrong = 0, []
 
-    def add(self, what, found, expected, tolerance=0.0):
-        for name, own, other in zip(families(), found.double().cpu(), expected.double().cpu(), strict=True):
+    def add(self, what, result, expected, tolerance=0.0):
+        for name, own, other in zip(families(), result.double().cpu(), expected.double().cpu(), strict=True):
             self.judged += 1
             size = other.abs().max().item() if tolerance else 0.0
             if not torch.allclose(own, other, rtol=tolerance, atol=tolerance * size):
@@ -61,32 +61,32 @@ def compared(dtype, device):
         return sampler._columns(logits, metadata.facts, layout, *contiguous_params(metadata))
 
     native = LocalColumns(logits, RowParameters.of(metadata, len(logits), device), layout, "fp32")
-    found = Comparison()
-    _largest(found, columns(), native, len(logits), device)
-    _by_digits(found, columns(), native, logits)
-    return {"judged": found.judged, "wrong": found.wrong}
+    result = Comparison()
+    _largest(result, columns(), native, len(logits), device)
+    _by_digits(result, columns(), native, logits)
+    return {"judged": result.judged, "wrong": result.wrong}
 
 
-def _largest(found, columns, native, rows, device):
+def _largest(result, columns, native, rows, device):
     fresh = torch.arange(rows, device=device).unsqueeze(-1) - (1 << 40)
     for count in (1, 5, 64, 65, 300, 1024):
         own, other = columns.largest(count, 1, fresh), native.largest(count, 1, None)
         some, last = other.x[:, :1] > -INF, other.x[:, -1:] > -INF
-        found.add(f"values {count}", own.x, other.x)
-        found.add(f"ties {count}", own.ties * last, other.ties * last)  # those with -inf do not count
-        found.add(f"seeds {count}", own.fresh, fresh)
-        found.add(f"mass {count}", own.mass * some, other.mass * some, CLOSE)
+        result.add(f"values {count}", own.x, other.x)
+        result.add(f"ties {count}", own.ties * last, other.ties * last)  # those with -inf do not count
+        result.add(f"seeds {count}", own.fresh, fresh)
+        result.add(f"mass {count}", own.mass * some, other.mass * some, CLOSE)
 
 
-def _by_digits(found, columns, native, logits):
+def _by_digits(result, columns, native, logits):
     own, other = columns.largest(1, 256, None), native.largest(1, 256, None)
     top, some = other.x, other.x > -INF
-    found.add("mass by digit", own.mass * some, other.mass * some, CLOSE)
+    result.add("mass by digit", own.mass * some, other.mass * some, CLOSE)
     middle = logits.float().nan_to_num(nan=-INF, posinf=INF).median(-1, keepdim=True)[0]
     weighing = Weighing(top, torch.where(top > 3, top - 1, -INF), 40)
     for shift in (24, 16, 8, 0):
         for value in (top, middle):
             digits = Digits(None if shift == 24 else keys(value) >> (shift + 8), shift)
-            found.add(f"counts {shift}", columns.histogram(digits, None), native.histogram(digits, None))
+            result.add(f"counts {shift}", columns.histogram(digits, None), native.histogram(digits, None))
             weights = columns.histogram(digits, weighing), native.histogram(digits, weighing)
-            found.add(f"weights {shift}", *(each * some for each in weights), CLOSE)
+            result.add(f"weights {shift}", *(each * some for each in weights), CLOSE)

@@ -110,8 +110,8 @@ class Kernel:
     def warmup(self, *arguments, grid, **named):
         _, specialization, options = binder(self.original)(*arguments, **named)
         key = str((specialization, options))
-        found = self._compiled.get(key)
-        if found is None:
+        result = self._compiled.get(key)
+        if result is None:
             self.compilations.append((key, threading.get_ident()))
             self.calls.append((self.original, arguments, named))
             self.begin()
@@ -119,8 +119,8 @@ class Kernel:
             self.end()
             if self.error is not None:
                 raise self.error
-            found = self._compiled[key] = Compiled(self.launches)
-        return found
+            result = self._compiled[key] = Compiled(self.launches)
+        return result
 
 
 def use_stand_ins(patch, folder):

@@ -251,28 +251,28 @@ def _by_token(logits):
     return np.array(np.broadcast_to(logits, (logits.shape[-1] + 1, logits.shape[-1])))
 
 
-def faults(case, found):
+def faults(case, result):
     """What about the trials cannot be, each kind of check with a false alarm of at most 1e-6."""
     p, q = (_probabilities(case, x) for x in (case.target, case.draft))
-    trials, size = len(found.tokens), p.shape[1]
-    if found.tokens.min() < 0 or found.tokens.max() >= size:
+    trials, size = len(result.tokens), p.shape[1]
+    if result.tokens.min() < 0 or result.tokens.max() >= size:
         return ["range"]
     wrong, marginal = [], p[-1]
     for step in range(case.drafts + 1):
-        if not chi_square(found.tokens[:, step], marginal) > FALSE_ALARM:
+        if not chi_square(result.tokens[:, step], marginal) > FALSE_ALARM:
             wrong.append(f"token {step}")
         marginal = marginal @ p[:-1]
     joint = p[-1][:, None] * p[:-1]
-    if not chi_square(found.tokens[:, 0] * size + found.tokens[:, 1], joint.ravel()) > FALSE_ALARM:
+    if not chi_square(result.tokens[:, 0] * size + result.tokens[:, 1], joint.ravel()) > FALSE_ALARM:
         wrong.append("joint")
     each = np.minimum(p, q) if case.q != "one-hot" and case.mode == "rejection" else p * q
     low, high = binomial_interval(trials, 0.0 if 0 in case.placeholders else float(each[-1].sum()))
-    if not low <= np.count_nonzero(found.num_accepted) <= high:
+    if not low <= np.count_nonzero(result.num_accepted) <= high:
         wrong.append("acceptance")
     if np.ndim(case.target) == np.ndim(case.draft) == 1 and not case.placeholders:
         rate = each[-1].sum()
         counts = rate ** np.arange(case.drafts + 1) * np.append(np.full(case.drafts, 1 - rate), 1.0)
-        if not chi_square(found.num_accepted, counts) > FALSE_ALARM:
+        if not chi_square(result.num_accepted, counts) > FALSE_ALARM:
             wrong.append("accepted in a row")
     return wrong
 

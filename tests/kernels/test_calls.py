@@ -35,23 +35,23 @@ class Launches(list):
     """Recorded launches since the last ``taken()``: (name, grid, arguments, stream)."""
 
     def taken(self):
-        found, self[:] = self[:], []
-        return found
+        result, self[:] = self[:], []
+        return result
 
 
 @pytest.fixture
 def launched(kernels, monkeypatch):
     """Record every launch; ``look`` reads the arguments during the call, before its tensors are freed."""
-    found, original = Launches(), Launch.__call__
-    found.look = lambda arguments: None
+    result, original = Launches(), Launch.__call__
+    result.look = lambda arguments: None
 
     def note(self, grid, arguments, stream):
-        found.look(arguments)
-        found.append((self.kernel.original.__name__, grid, arguments, stream))
+        result.look(arguments)
+        result.append((self.kernel.original.__name__, grid, arguments, stream))
         original(self, grid, arguments, stream)
 
     monkeypatch.setattr(Launch, "__call__", note)
-    return found
+    return result
 
 
 def here():
@@ -75,18 +75,18 @@ def values_at(address, dtype, count):
 
 def params_read(launched, call, metadata):
     """Read the values of all parameters during the draw of a call, by field of the metadata."""
-    found = {}
+    result = {}
 
     def look(arguments):
         params = group(arguments, RowParams)
         if params is not None:
             for name, field in NAMES.items():
                 tensor = getattr(metadata, name)
-                found[name] = values_at(getattr(params, field), tensor.dtype, tensor.shape[0])
+                result[name] = values_at(getattr(params, field), tensor.dtype, tensor.shape[0])
 
     launched.look = look
     call()
-    return found
+    return result
 
 
 def in_memory(metadata):
@@ -370,11 +370,11 @@ def test_threads_with_a_shared_sampler_draw_from_separate_batches(launched):
             place = group(arguments, DrawResults).token_ids
             drawn.setdefault(base, []).append((grid, params.temperature, place))
     for number, (logits, metadata) in enumerate(batches):
-        found = drawn[logits.data_ptr()]
-        assert {(grid, temperature) for grid, temperature, _ in found} == {
+        result = drawn[logits.data_ptr()]
+        assert {(grid, temperature) for grid, temperature, _ in result} == {
             ((len(logits), 1, 1), metadata.temperature.data_ptr())
         }
-        assert sorted(place for *_, place in found) == sorted(
+        assert sorted(place for *_, place in result) == sorted(
             output.token_ids.data_ptr() for output in outputs[number]
         )
 
@@ -395,8 +395,8 @@ def test_without_hooks_tritons_launcher_is_called_as_triton_calls_it(kernels, mo
     monkeypatch.setattr(launch_context, "current_stream", lambda device: 7)
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     backend.sample(logits, metadata)
-    (found,) = kernels["draw_rows"]._compiled.values()
-    assert found.direct_launches == [(ROWS, 1, 1, 7, "the function", "its metadata", None, None, None)]
+    (result,) = kernels["draw_rows"]._compiled.values()
+    assert result.direct_launches == [(ROWS, 1, 1, 7, "the function", "its metadata", None, None, None)]
     ((_, arguments),) = kernels["draw_rows"].launches
     assert group(arguments, Logits) == (logits.data_ptr(), V, V)
     assert len(arguments) == len(kernels["draw_rows"].arg_names)

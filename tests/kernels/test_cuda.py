@@ -44,10 +44,10 @@ def metadata_of(rows, kind):
 @pytest.fixture
 def compiled(monkeypatch):
     """Record the names of kernels compiled, or read from Triton's cache on disk."""
-    found = []
+    result = []
     hook = "triton.knobs.runtime.jit_post_compile_hook"
-    monkeypatch.setattr(hook, lambda *, fn, **_: found.append(fn.name))
-    return found
+    monkeypatch.setattr(hook, lambda *, fn, **_: result.append(fn.name))
+    return result
 
 
 def test_eight_threads_compile_each_kernel_once(tmp_path):
@@ -59,10 +59,10 @@ def test_eight_threads_compile_each_kernel_once(tmp_path):
         timeout=600,
         env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)},
     )
-    found = json.loads(run.stdout.splitlines()[-1])
-    assert found["same"]
-    assert len(found["compiled"]) >= 2
-    assert set(found["compiled"]) == {1}
+    result = json.loads(run.stdout.splitlines()[-1])
+    assert result["same"]
+    assert len(result["compiled"]) >= 2
+    assert set(result["compiled"]) == {1}
 
 
 def test_after_a_warmup_no_number_of_rows_compiles_anything(compiled):
@@ -87,13 +87,13 @@ def test_a_graph_captures_the_first_call_of_a_sampler_with_compiled_kernels(comp
     sampler, graph = load(), torch.cuda.CUDAGraph()
     compiled.clear()
     with torch.cuda.graph(graph):
-        found = sampler.sample(logits, metadata)
+        result = sampler.sample(logits, metadata)
     for _ in range(3):
-        found.token_ids.zero_()
+        result.token_ids.zero_()
         graph.replay()
         load().sample(logits[:5], metadata_of(5, "filtered"))  # other scratch in between
-        assert torch.equal(found.token_ids, expected.token_ids)
-        assert torch.equal(found.logprobs.logprobs, expected.logprobs.logprobs)
+        assert torch.equal(result.token_ids, expected.token_ids)
+        assert torch.equal(result.logprobs.logprobs, expected.logprobs.logprobs)
     assert compiled == []
 
 
@@ -124,9 +124,9 @@ def test_values_changed_in_place_act_like_new_metadata():
         metadata.top_k.add_(5)
         logits.mul_(0.9)
         expected = load().sample(logits, copied(metadata))
-        for found in (sampler.sample(logits, metadata), sampler.sample(logits, copied(metadata))):
-            assert torch.equal(found.token_ids, expected.token_ids)
-            assert torch.equal(found.logprobs.logprobs, expected.logprobs.logprobs)
+        for result in (sampler.sample(logits, metadata), sampler.sample(logits, copied(metadata))):
+            assert torch.equal(result.token_ids, expected.token_ids)
+            assert torch.equal(result.logprobs.logprobs, expected.logprobs.logprobs)
         graph.replay()
         assert torch.equal(captured.token_ids, expected.token_ids)
         drawn.append(expected.token_ids)
@@ -144,9 +144,9 @@ def test_threads_on_separate_streams_draw_the_tokens_of_a_single_thread():
 
     def draw(number):
         with torch.cuda.stream(torch.cuda.Stream()):
-            found = [sampler.sample(*batches[number]).token_ids for _ in range(50)]
+            result = [sampler.sample(*batches[number]).token_ids for _ in range(50)]
             torch.cuda.current_stream().synchronize()
-            return all(torch.equal(each, expected[number]) for each in found)
+            return all(torch.equal(each, expected[number]) for each in result)
 
     with ThreadPoolExecutor(len(batches)) as pool:
         assert all(pool.map(draw, range(len(batches))))
@@ -163,9 +163,9 @@ def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
     hooks = knobs.runtime.launch_enter_hook
     hooks.add(hook)
     try:
-        found = sampler.sample(logits, metadata).token_ids
+        result = sampler.sample(logits, metadata).token_ids
     finally:
         hooks.remove(hook)
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
     assert seen[:2] == ["tile_statistics", "draw_rows"]
     assert len(seen) == 3

@@ -36,11 +36,11 @@ def outcome(prop):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_line_of_the_kit_is_green(part):
-    found = interpreted("draws", "kit", part, PARTS, *JUDGED)
+    result = interpreted("draws", "kit", part, PARTS, *JUDGED)
     expected = {prop.name: outcome(prop) for prop in properties()[part::PARTS] if outcome(prop)}
-    wrong = {name: line for name, line in found.items() if line[0] != expected.get(name)}
+    wrong = {name: line for name, line in result.items() if line[0] != expected.get(name)}
     assert wrong == {}
-    assert found.keys() == expected.keys()
+    assert result.keys() == expected.keys()
 
 
 def test_every_line_but_those_of_a_cuda_device_and_of_compiled_kernels_is_run_or_refused():
@@ -71,19 +71,19 @@ JUDGED_ROWS = {
 @pytest.mark.parametrize("name", JUDGED_ROWS)
 def test_every_row_equals_the_reference(name):
     script, function, least = JUDGED_ROWS[name]
-    found = interpreted(script, function)
-    assert found["wrong"] == []
-    assert found["judged"] > least
+    result = interpreted(script, function)
+    assert result["wrong"] == []
+    assert result["judged"] > least
 
 
 @pytest.mark.slow
 def test_bfloat16_read_in_pairs_equals_bfloat16_read_by_element():
-    found = interpreted("draws", "words")
-    assert found["paired"] == [True, False]
-    assert found["found"][0] == found["found"][1]
-    assert found["certain"]
-    assert found["found"][0][0][0] == found["expected"]
-    assert all(found["found"][0][1])
+    result = interpreted("draws", "words")
+    assert result["paired"] == [True, False]
+    assert result["found"][0] == result["found"][1]
+    assert result["certain"]
+    assert result["found"][0][0][0] == result["expected"]
+    assert all(result["found"][0][1])
 
 
 @pytest.mark.slow
@@ -100,6 +100,6 @@ def test_the_pivots_of_a_first_pass_enclose_the_threshold():
 @pytest.mark.slow
 def test_rows_with_a_hundred_kept_tokens_are_drawn_from_candidates():
     """Nearly all rows: a few more tokens may reach the bound in some row."""
-    found = interpreted("draws", "hundred")
-    assert (found["wrong"], found["judged"]) == ([], 8)
-    assert found["passes"] <= 2
+    result = interpreted("draws", "hundred")
+    assert (result["wrong"], result["judged"]) == ([], 8)
+    assert result["passes"] <= 2

@@ -45,6 +45,6 @@ def test_so_do_all_draws_on_a_cuda_device(dtype):
     for part in (ACCEPTED, RECOVERED, BONUS):
         for kind in ("chosen", "probs", "logits"):
             for filtered in (False, True):
-                found = verified_with(sampler, part, kind, device="cuda", filtered=filtered)
-                assert found == dtype, (part, kind, filtered)
+                result = verified_with(sampler, part, kind, device="cuda", filtered=filtered)
+                assert result == dtype, (part, kind, filtered)
     assert verified_with(sampler, BONUS, mode="coupled", device="cuda") == dtype

@@ -123,5 +123,5 @@ def test_a_launch_is_given_addresses_and_numbers(kernels):
 
 def test_without_buffers_a_planner_makes_its_own(kernels):
     planner = TritonPagedKVPlanner(CPU)
-    found = planner.plan(torch.zeros(3, dtype=torch.int32), torch.zeros(3, 5, dtype=torch.int32), 16)
-    assert [len(tensor) for tensor in vars(found).values()] == [4, 3, 15]
+    result = planner.plan(torch.zeros(3, dtype=torch.int32), torch.zeros(3, 5, dtype=torch.int32), 16)
+    assert [len(tensor) for tensor in vars(result).values()] == [4, 3, 15]

@@ -54,8 +54,8 @@ def filled(plan):
     return [buffer for buffer in vars(plan).values() if buffer is not None]
 
 
-def same(found, expected):
-    pairs = zip(filled(found), filled(expected), strict=True)
+def same(result, expected):
+    pairs = zip(filled(result), filled(expected), strict=True)
     return all(torch.equal(*pair) for pair in pairs)
 
 
@@ -94,17 +94,17 @@ def test_rows_may_begin_beyond_what_an_int32_counts():
     table = memory.as_strided((2, 8), (2**31 + 32, 1))
     table.copy_(torch.arange(16, device="cuda").view(2, 8))
     lengths = torch.tensor([20, 128], dtype=torch.int32, device="cuda")
-    found = load().plan(lengths, table, 16)
-    assert found.page_indices.tolist() == [0, 1, *range(8, 16), *[-1] * 6]
+    result = load().plan(lengths, table, 16)
+    assert result.page_indices.tolist() == [0, 1, *range(8, 16), *[-1] * 6]
 
 
 @pytest.fixture
 def compiled(monkeypatch):
     """Record the names of kernels compiled, or read from Triton's cache on disk."""
-    found = []
+    result = []
     hook = "triton.knobs.runtime.jit_post_compile_hook"
-    monkeypatch.setattr(hook, lambda *, fn, **_: found.append(fn.name))
-    return found
+    monkeypatch.setattr(hook, lambda *, fn, **_: result.append(fn.name))
+    return result
 
 
 def test_no_plan_compiles_anything_and_a_graph_captures_the_first(compiled):
@@ -132,6 +132,6 @@ def test_a_plan_is_made_on_the_stream_that_is_current():
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)
         lengths_there.copy_(lengths)
-        found = planner.plan(lengths_there, table, 16)
+        result = planner.plan(lengths_there, table, 16)
     torch.cuda.synchronize()
-    assert same(found, expected)
+    assert same(result, expected)

@@ -56,9 +56,9 @@ def drafted(dtype=torch.int64):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
-    found = interpreted("edits", "edits", seed)
-    assert found == dict.fromkeys(found, 0)
-    assert len(found) == 18
+    result = interpreted("edits", "edits", seed)
+    assert result == dict.fromkeys(result, 0)
+    assert len(result) == 18
 
 
 @pytest.mark.slow
@@ -79,9 +79,9 @@ def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
 
 @pytest.mark.slow
 def test_masks_in_the_interpreter_change_forbidden_ids_alone_at_any_alignment():
-    found = interpreted("edits", "masks", 64)
-    assert found == dict.fromkeys(found, 0)
-    assert len(found) == 90
+    result = interpreted("edits", "masks", 64)
+    assert result == dict.fromkeys(result, 0)
+    assert len(result) == 90
 
 
 def test_the_plugin_offers_and_builds_it(kernels):
@@ -189,8 +189,8 @@ def test_all_edits_are_one_launch(kernels):
 def test_the_programs_of_a_row(rows, max_tokens, flags, has_drafts, division):
     """Small batches get a program for every 64 possible ids; large ones share the multiprocessors."""
     launches = ProcessLaunches("cuda", processors=132)
-    found = launches.divide(rows, 151_936, max_tokens, flags, has_drafts=has_drafts)
-    assert found == ((rows * sum(division), 1, 1), division)
+    result = launches.divide(rows, 151_936, max_tokens, flags, has_drafts=has_drafts)
+    assert result == ((rows * sum(division), 1, 1), division)
 
 
 def test_a_launch_is_given_addresses_and_numbers(kernels):

@@ -45,16 +45,16 @@ def test_edits_have_the_bits_of_float32_arithmetic_and_of_native(dtype, drafted)
             processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
             assert batch.wrong() == 0, (vocab_size, listed)
             expected = native.process(before, slots, batch.row_index, batch.bitmask, batch.drafts)
-            found = batch.logits.contiguous()
-            same = (bits(found) == bits(expected)) | (found.isnan() & expected.isnan())
+            result = batch.logits.contiguous()
+            same = (bits(result) == bits(expected)) | (result.isnan() & expected.isnan())
             assert same.all(), (vocab_size, listed)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_masks_change_forbidden_ids_alone_at_any_alignment(dtype):
     process = load().process
-    found = {str(case): case.wrong(process, "cuda") for case in edit_model.cases(dtype, 2048)}
-    assert found == dict.fromkeys(found, 0)
+    result = {str(case): case.wrong(process, "cuda") for case in edit_model.cases(dtype, 2048)}
+    assert result == dict.fromkeys(result, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -73,11 +73,11 @@ def test_a_mask_keeps_edits_beside_forbidden_ids(dtype, biased):
     mask = torch.full((rows, vocab_size // 32), 0x55555555, dtype=torch.int32, device="cuda")  # the even ids
     mask[:, ::3] = 0x55000055  # some words have vectors that are forbidden as a whole
     expected = load("native").process(logits.clone(), slots, row_index, mask)
-    processor, found = load(), torch.empty_like(logits)
+    processor, result = load(), torch.empty_like(logits)
     for _ in range(100):
-        found.copy_(logits)
-        processor.process(found, slots, row_index, mask)
-        assert torch.equal(bits(found), bits(expected))
+        result.copy_(logits)
+        processor.process(result, slots, row_index, mask)
+        assert torch.equal(bits(result), bits(expected))
 
 
 def test_rows_may_lie_beyond_what_an_int32_counts():
@@ -127,8 +127,8 @@ def test_a_graph_follows_appended_tokens_between_replays():
             edit_model.edit(*each) for each in zip(rows.numpy(), requests, [()] * 5, allowed, strict=True)
         ]
         expected = torch.from_numpy(np.stack(edited))
-        found = logits.cpu()
-        assert ((bits(found) == bits(expected)) | (found.isnan() & expected.isnan())).all()
+        result = logits.cpu()
+        assert ((bits(result) == bits(expected)) | (result.isnan() & expected.isnan())).all()
 
 
 def test_edits_are_made_on_the_stream_that_is_current():

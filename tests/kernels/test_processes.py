@@ -54,8 +54,8 @@ def ready(*processes):
 
 def compilations(process):
     """Wait for the end of a process; return its number of compilations."""
-    found, _ = process.communicate(timeout=60)
-    return int(found)
+    result, _ = process.communicate(timeout=60)
+    return int(result)
 
 
 @pytest.mark.slow

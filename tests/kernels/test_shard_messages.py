@@ -55,14 +55,14 @@ def test_kernels_merge_draws_with_noise_in_float64():
 
 @pytest.mark.slow
 def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
-    found = interpreted("messages", "designed")
-    assert found == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
+    result = interpreted("messages", "designed")
+    assert result == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
 
 
 @pytest.mark.slow
 def test_kernels_read_metadata_as_engines_make_it():
-    found = interpreted("messages", "made")
-    assert found == {name: [] for name in shard_cases.MADE}
+    result = interpreted("messages", "made")
+    assert result == {name: [] for name in shard_cases.MADE}
 
 
 def compiled(kernels, name, target):

@@ -55,12 +55,12 @@ def on_one_and_on(size, sampler, logits, metadata, seed):
     return alone, on_ranks(size, work, seconds=300)
 
 
-def same_tokens(alone, found):
+def same_tokens(alone, result):
     """Return a mask of the rows whose token equals the single device's; ranks agree on all tokens and flags."""
-    for out in found:
+    for out in result:
         assert torch.equal(out.valid, alone.valid)
-        assert torch.equal(out.token_ids, found[0].token_ids)
-    return found[0].token_ids == alone.token_ids
+        assert torch.equal(out.token_ids, result[0].token_ids)
+    return result[0].token_ids == alone.token_ids
 
 
 @pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
@@ -105,21 +105,21 @@ def test_logprobs_ranks_and_the_kept_mass_equal_a_single_device(mode):
         params = [replace(each, logprobs=widths[i % len(widths)]) for i, each in enumerate(params)]
         metadata = SamplingMetadata.from_params(params, device="cuda", positions=range(24))
         logits = logits_of(24, size, seed, torch.float32).cuda()
-        alone, found = on_one_and_on(3, sampler, logits, metadata, seed)
-        same = same_tokens(alone, found)
+        alone, result = on_one_and_on(3, sampler, logits, metadata, seed)
+        same = same_tokens(alone, result)
         differ += int((~same).sum())
-        own, other = found[1].logprobs, alone.logprobs
+        own, other = result[1].logprobs, alone.logprobs
         assert torch.equal(own.token_ids[same], other.token_ids[same]), (family, size)
         assert torch.equal(own.ranks[same], other.ranks[same])
         torch.testing.assert_close(own.logprobs[same], other.logprobs[same], rtol=CLOSE, atol=CLOSE)
-        torch.testing.assert_close(found[1].log_kept_mass, alone.log_kept_mass, rtol=CLOSE, atol=CLOSE)
+        torch.testing.assert_close(result[1].log_kept_mass, alone.log_kept_mass, rtol=CLOSE, atol=CLOSE)
     assert differ <= 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
-    found = shard_surveys.compared(getattr(torch, dtype), torch.device("cuda", torch.cuda.current_device()))
-    assert found == {"judged": 410, "wrong": []}
+    result = shard_surveys.compared(getattr(torch, dtype), torch.device("cuda", torch.cuda.current_device()))
+    assert result == {"judged": 410, "wrong": []}
 
 
 def alone_on_a_rank(family, dtype):

@@ -48,8 +48,8 @@ def slow(kernels, seconds=0.1):
 def test_threads_compile_each_kernel_once(kernels, shared):
     slow(kernels)
     one = TritonGumbelSampler(torch.device("cpu"), Need())
-    found = together(lambda i: draw(one if shared else TritonGumbelSampler(torch.device("cpu"), Need())))
-    assert found == [None] * THREADS
+    result = together(lambda i: draw(one if shared else TritonGumbelSampler(torch.device("cpu"), Need())))
+    assert result == [None] * THREADS
     assert compilations(kernels) == {name: ONCE.get(name, 0) for name in kernels}
     assert {name: len(kernel.launches) for name, kernel in kernels.items()} == {
         name: THREADS * ONCE.get(name, 0) for name in kernels
@@ -60,8 +60,8 @@ def test_threads_waiting_for_a_failed_compilation_compile_anew(kernels):
     slow(kernels, 0.02)
     kernels["draw_rows"].error = RuntimeError("ptxas is missing")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
-    found = together(lambda i: draw(sampler))
-    assert [str(error) for error in found] == ["ptxas is missing"] * THREADS
+    result = together(lambda i: draw(sampler))
+    assert [str(error) for error in result] == ["ptxas is missing"] * THREADS
     assert len(kernels["draw_rows"].compilations) == THREADS
     kernels["draw_rows"].error = None
     draw(sampler)

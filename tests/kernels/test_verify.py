@@ -32,9 +32,9 @@ KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets", "check_probs", "ac
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["batches", "layouts", "edges", "again", "drafts"])
 def test_verifications_equal_natives(what):
-    found = interpreted("verifications", what)
-    assert found["wrong"] == {}
-    assert len(found.get("judged", "none")) > 3
+    result = interpreted("verifications", what)
+    assert result["wrong"] == {}
+    assert len(result.get("judged", "none")) > 3
 
 
 def test_the_plugin_offers_and_builds_it():
@@ -184,9 +184,9 @@ def test_ids_of_another_type_compile_anew_and_at_another_alignment_do_not(kernel
         sampler.verify(torch.zeros(5, 3000), drafts, metadata)
         return compilations(kernels)["accept_drafts"]
 
-    found = [
+    result = [
         verify(torch.arange(4, dtype=dtype)[first : first + 3])
         for dtype in (torch.int64, torch.int32)
         for first in (0, 1)
     ]
-    assert found == [1, 1, 2, 2]
+    assert result == [1, 1, 2, 2]

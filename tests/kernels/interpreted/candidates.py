@@ -20,12 +20,12 @@ NUMBER = tl.constexpr(1024)
 @triton.jit
 def collect(x, size, maxima, tiles, bound, granules, listed, values, ids, counts, vector: tl.constexpr):
     hot = list_granules(maxima, tiles, bound, granules, GRANULES)
-    found = list_candidates(Row(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
-    value, token = load_candidates(x, listed, tl.minimum(found, NUMBER), vector, NUMBER)
+    result = list_candidates(Row(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
+    value, token = load_candidates(x, listed, tl.minimum(result, NUMBER), vector, NUMBER)
     tl.store(values + tl.arange(0, NUMBER), value)
     tl.store(ids + tl.arange(0, NUMBER), token)
     tl.store(counts, hot)
-    tl.store(counts + 1, found)
+    tl.store(counts + 1, result)
 
 
 @triton.jit
@@ -91,18 +91,18 @@ def candidates():
                     vector,
                 )
                 expected = np.flatnonzero(x >= bound)
-                hot, found = counts.tolist()
-                mine = ids[:found].numpy()
+                hot, result = counts.tolist()
+                mine = ids[:result].numpy()
                 judged += 1
                 fine = (
-                    (hot, found) == (int((maxima >= bound).sum()), len(expected))
+                    (hot, result) == (int((maxima >= bound).sum()), len(expected))
                     and sorted(mine) == expected.tolist()
                     and (np.diff(mine // 1024) >= 0).all()
-                    and (values[:found].numpy() == x[mine]).all()
-                    and bool((values[found:] == -np.inf).all())
+                    and (values[:result].numpy() == x[mine]).all()
+                    and bool((values[result:] == -np.inf).all())
                 )
                 if not fine:
-                    wrong.append([size, vector, name, hot, found, mine.tolist()[:8], expected.tolist()[:8]])
+                    wrong.append([size, vector, name, hot, result, mine.tolist()[:8], expected.tolist()[:8]])
     return {"judged": judged, "wrong": wrong}
 
 
@@ -121,10 +121,10 @@ def bounds():
             maxima = family.astype(np.float32)
             finite = np.sort(maxima[maxima > -np.inf])[::-1]
             for k in (1, 2, 50, 128):
-                most, found = 2 * k + 8, torch.zeros(2)
+                most, result = 2 * k + 8, torch.zeros(2)
                 facts = (float(finite[0]), float(finite[-1]), len(finite))
-                bound_both[(1,)](torch.from_numpy(maxima), count, -np.inf, *facts, k, most, found, tiles)
-                by_tiles, by_granules = found.tolist()
+                bound_both[(1,)](torch.from_numpy(maxima), count, -np.inf, *facts, k, most, result, tiles)
+                by_tiles, by_granules = result.tolist()
                 judged += 1
                 reach = [
                     int((finite >= bound).sum()) if bound > -np.inf else None

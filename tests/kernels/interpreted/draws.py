@@ -102,10 +102,10 @@ def edge():
             tokens = native.sample(row.expand(drawn, -1), metadata).token_ids
             seeds = row[tokens].argsort()[:2].tolist()
             metadata = SamplingMetadata.from_params([params[i] for i in seeds], positions=seeds)
-            found = sampler.sample(row.expand(2, -1), metadata).token_ids
+            result = sampler.sample(row.expand(2, -1), metadata).token_ids
             judged += 2
-            if found.tolist() != tokens[seeds].tolist():
-                wrong.append([str(dtype), spread, found.tolist(), tokens[seeds].tolist()])
+            if result.tolist() != tokens[seeds].tolist():
+                wrong.append([str(dtype), spread, result.tolist(), tokens[seeds].tolist()])
     return {"judged": judged, "wrong": wrong, "searches": len(searches)}
 
 
@@ -120,10 +120,10 @@ def hundred():
         cell = Cell(4, 151_936, dtype, "top-p", "peaked-100")
         (logits,) = make_inputs(cell, torch.device("cpu"), 1)
         metadata = metadata_of(cell, torch.device("cpu"))
-        found, expected = (each.sample(logits, metadata).token_ids.tolist() for each in (sampler, native))
-        judged += len(found)
-        if found != expected:
-            wrong.append([dtype, found, expected])
+        result, expected = (each.sample(logits, metadata).token_ids.tolist() for each in (sampler, native))
+        judged += len(result)
+        if result != expected:
+            wrong.append([dtype, result, expected])
     return {"judged": judged, "wrong": wrong, "passes": len(passes)}
 
 
@@ -140,18 +140,18 @@ def guesses():
     for name, (p, rows) in kinds.items():
         for dtype in (torch.float32, torch.bfloat16):
             pivots = []
-            first_pivots.write_pivots = lambda reals, found, *rest, to=pivots: (
-                to.append(found) or write_pivots(reals, found, *rest)
+            first_pivots.write_pivots = lambda reals, result, *rest, to=pivots: (
+                to.append(result) or write_pivots(reals, result, *rest)
             )
             logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
             params = [SamplingParams(temperature=0.8, top_p=p, seed=seed) for seed in range(len(rows))]
             metadata = SamplingMetadata.from_params(params, positions=range(len(rows)))
             TritonGumbelSampler(torch.device("cpu"), Need()).sample(logits, metadata)
-            for row, found in zip(logits.double(), pivots, strict=True):
+            for row, result in zip(logits.double(), pivots, strict=True):
                 ranked = row.sort(descending=True).values
                 mass = ((ranked - ranked[0]) / 0.8).exp().cumsum(0)
                 threshold = ranked[torch.searchsorted(mass, p * mass[-1])].item()
-                highest, lowest = (float(pivot.handle.data.item()) for pivot in (found.p0, found.p3))
+                highest, lowest = (float(pivot.handle.data.item()) for pivot in (result.p0, result.p3))
                 if not lowest <= threshold < highest:
                     missed.append([name, str(dtype), threshold, highest, lowest])
     first_pivots.write_pivots = write_pivots
@@ -241,7 +241,7 @@ def wide(dtype=torch.bfloat16, halves=(0, 1)):
 def words():
     """Draw rows of bfloat16 read in pairs and element by element, with NaN behind each row."""
     rng = np.random.default_rng(6)
-    size, found, paired = 9193, [], []  # an odd number, and more than a program reads at once
+    size, result, paired = 9193, [], []  # an odd number, and more than a program reads at once
     row = torch.from_numpy(rng.normal(-10, 1.5, size)).to(torch.bfloat16)
     row[-1] = -3.0  # a heavy one in the half of a word; 0 in the other half would be still heavier
     requests = [
@@ -257,10 +257,10 @@ def words():
         logits = torch.full((len(requests), stride), float("nan"), dtype=torch.bfloat16)[:, :size]
         logits.copy_(row)
         out = sampler.sample(logits, metadata)
-        found.append([out.token_ids.tolist(), out.valid.tolist(), out.log_kept_mass.tolist()])
+        result.append([out.token_ids.tolist(), out.valid.tolist(), out.log_kept_mass.tolist()])
         paired += [call.variant.is_paired for call in sampler._cache.by_variant.values()]
     expected, lead = reference.draw(reference.prepare(row.float().numpy(), requests[0]), 0, 0, "fp32")
-    return {"paired": paired, "found": found, "expected": expected, "certain": lead > reference.NEAR_TIE}
+    return {"paired": paired, "found": result, "expected": expected, "certain": lead > reference.NEAR_TIE}
 
 
 def lonely():
@@ -274,5 +274,7 @@ def lonely():
             logits[:, place] = value
             valid = sampler.sample(logits, SamplingMetadata.from_params(requests)).valid.tolist()
             judged += len(valid)
-            wrong += [[size, value != value, i] for i, found in enumerate(valid) if found != (value == value)]
+            wrong += [
+                [size, value != value, i] for i, result in enumerate(valid) if result != (value == value)
+            ]
     return {"judged": judged, "wrong": wrong}

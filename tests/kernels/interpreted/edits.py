@@ -23,7 +23,7 @@ def edits(seed):
     """Edit batches of all kinds by small programs, so that several share each row and take turns."""
     logits_processing.CONFIG = logits_processing.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
     logits_processing._PROGRAMS, logits_processing._MASK_PROGRAMS = 24, 16
-    rng, processor, found = np.random.default_rng(int(seed)), TritonLogitsProcessor(CPU), {}
+    rng, processor, result = np.random.default_rng(int(seed)), TritonLogitsProcessor(CPU), {}
     for dtype in DTYPES:
         for drafted in (None, "listed", "padded"):
             for listed in (True, False):
@@ -39,13 +39,13 @@ def edits(seed):
                 out = processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
                 assert out is batch.logits
                 name = f"{dtype}, V = {vocab_size}, drafts {drafted}, lists {listed}, masked {masked}"
-                found[name] = batch.wrong()
-    return found
+                result[name] = batch.wrong()
+    return result
 
 
 def warmup():
     """Make every seventh call of a warmup, and count the calls."""
-    processor, found = TritonLogitsProcessor(CPU), 0
+    processor, result = TritonLogitsProcessor(CPU), 0
     plan = ProcessWarmup.of(
         40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
     )
@@ -53,13 +53,13 @@ def warmup():
     for call in islice(chain.from_iterable(stage.groups), 0, None, 7):
         call.check(CPU, ProcessNeed())
         call.run(processor)
-        found += 1
-    return found
+        result += 1
+    return result
 
 
 def families():
     """Edit by requests with a single list, and compare with native."""
-    native, found = NativeProcessor(), {}
+    native, result = NativeProcessor(), {}
     for field, value in {
         "logit_bias": {3: 1.0},
         "allowed_token_ids": [1, 69],
@@ -72,19 +72,19 @@ def families():
         needed, logits, rows = torch.ones(2, 70), torch.ones(2, 70), torch.tensor([1, 0])
         native.process(needed, slots, rows)
         TritonLogitsProcessor(CPU).process(logits, slots, rows)
-        found[field] = [int((logits != needed).sum()), int((logits != 1).sum())]
-    return found
+        result[field] = [int((logits != needed).sum()), int((logits != 1).sum())]
+    return result
 
 
 def masks(tile):
     """Apply masks by small programs to rows of every alignment."""
     logits_processing.CONFIG = logits_processing.CONFIG._replace(TILE=int(tile))
     logits_processing._MASK_PROGRAMS = 6
-    process, found = TritonLogitsProcessor(CPU).process, {}
+    process, result = TritonLogitsProcessor(CPU).process, {}
     for dtype in DTYPES:
         for case in edit_model.cases(dtype, int(tile)):
-            found[str(case)] = case.wrong(process, CPU)
-    return found
+            result[str(case)] = case.wrong(process, CPU)
+    return result
 
 
 def twins():

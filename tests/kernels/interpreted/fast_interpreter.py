@@ -92,13 +92,13 @@ def _block_type(self, element_ty, shape):
     """Make a ``tl.block_type``, with the size and shape of all tensors of the type."""
     sizes = shape.values if isinstance(shape, core.tuple) else shape
     key = element_ty.name, builtins.tuple([getattr(size, "value", size) for size in sizes])
-    found = _block_types.get(key)
-    if found is None:
+    result = _block_types.get(key)
+    if result is None:
         _make_block_type(self, element_ty, shape)
         sizes = [core.constexpr(size) for size in key[1]]
         self.known = core.constexpr(math.prod(key[1])), core.tuple(sizes)
-        found = _block_types[key] = dict(self.__dict__)
-    self.__dict__.update(found)
+        result = _block_types[key] = dict(self.__dict__)
+    self.__dict__.update(result)
 
 
 def _tuple(self, args, type=None):  # noqa: A002  Triton's own name
@@ -139,11 +139,11 @@ def _fits(number, dtype):
 def _constant(kind, number):
     """Return the cached tensor of a type filled with a number."""
     key = kind.name, number, math.copysign(1, number)
-    found = _constants.get(key)
-    if found is None:
-        found = _constants[key] = _filled(kind, number)
-        found.handle.data.flags.writeable = False
-    return found
+    result = _constants.get(key)
+    if result is None:
+        result = _constants[key] = _filled(kind, number)
+        result.handle.data.flags.writeable = False
+    return result
 
 
 def _filled(kind, value):

@@ -189,10 +189,10 @@ def order():
             params = [SamplingParams(temperature=1e-3, seed=i, logprobs=n) for i in range(3)]
             m = SamplingMetadata.from_params(params, positions=range(3))
             answers = described(logits, m, mode)
-            for who, found in zip(("triton-gumbel", "native"), answers, strict=True):
+            for who, result in zip(("triton-gumbel", "native"), answers, strict=True):
                 for i in range(3):
                     tally.judged += 1
-                    ids, values = found.token_ids[i, 1:].numpy(), found.logprobs[i, 1:].numpy()
+                    ids, values = result.token_ids[i, 1:].numpy(), result.logprobs[i, 1:].numpy()
                     hidden = ids[(values == -INF) & (ids >= 0)]
                     if not (np.diff(hidden) > 0).all():
                         tally.wrong.append(f"{who} V = {size} {mode} row {i}: {hidden[:8].tolist()}")
@@ -236,11 +236,11 @@ def tiny():
             drafts = Drafts(
                 draft_token_ids=drafted[::2], cu_num_logits=offsets, max_drafts=1, draft_logits=logits[::2]
             )
-            found, right = (s.verify(logits, drafts, m) for s in (sampler, native))
+            result, right = (s.verify(logits, drafts, m) for s in (sampler, native))
             tally.judged += 3
-            if not torch.equal(found.token_ids, right.token_ids):
+            if not torch.equal(result.token_ids, right.token_ids):
                 tally.wrong.append(
-                    f"{extra}: verified {found.token_ids.tolist()}, not {right.token_ids.tolist()}"
+                    f"{extra}: verified {result.token_ids.tolist()}, not {right.token_ids.tolist()}"
                 )
     return tally
 
@@ -289,10 +289,10 @@ def collected():
         (torch.float32, torch.bfloat16), ((20_000, 1.0), (40_000, 2.5), (9000, 0.02))
     ):
         logits = (torch.randn(3, vocab_size, generator=generator) * spread).to(dtype)
-        found, expected = (sampler.sample(logits, m) for sampler in samplers)
+        result, expected = (sampler.sample(logits, m) for sampler in samplers)
         tally.judged += 3
-        values = [output.logprobs.logprobs for output in (found, expected)]
-        if not torch.equal(found.token_ids, expected.token_ids) or not torch.allclose(*values, atol=1e-5):
+        values = [output.logprobs.logprobs for output in (result, expected)]
+        if not torch.equal(result.token_ids, expected.token_ids) or not torch.allclose(*values, atol=1e-5):
             tally.wrong.append(f"{dtype} {vocab_size} {spread}")
     if sum(fits) < tally.judged // 2 or searched:
         tally.wrong.append(f"{sum(fits)} collected, {len(searched)} searched")
@@ -328,13 +328,13 @@ def bounds():
         led += rng.choice([0.0, 1e-3, 0.3], (len(params), 1)) * rng.standard_normal(led.shape)
         led[:, 0] += rng.uniform(0, 20, len(params))
         for rows in (uniform, led):
-            found, expected = (sampler.sample(torch.from_numpy(rows), m) for sampler in samplers)
+            result, expected = (sampler.sample(torch.from_numpy(rows), m) for sampler in samplers)
             tally.judged += len(rows)
             label = f"V = {size} {mode} N = {n}"
             for name in ("logprobs", "log_kept_mass"):
                 one, other = (
                     getattr(output.logprobs if name == "logprobs" else output, name)
-                    for output in (found, expected)
+                    for output in (result, expected)
                 )
                 if (one > 0).any() or (other > 0).any():
                     tally.wrong.append(f"{label} {name}: {float(one.max())}, {float(other.max())}")

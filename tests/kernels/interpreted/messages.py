@@ -29,13 +29,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Checked(KernelMerging):
     """Compares thresholds with plain torch."""
 
-    def thresholds(self, heard, plan, histograms):
-        found, fresh = super().thresholds(heard, plan, histograms)
-        expected, other_fresh = self._torch.thresholds(heard, plan, histograms)
-        self.apart = sum(int((own != other).sum()) for own, other in zip(found, expected, strict=True))
+    def thresholds(self, received, plan, histograms):
+        result, fresh = super().thresholds(received, plan, histograms)
+        expected, other_fresh = self._torch.thresholds(received, plan, histograms)
+        self.apart = sum(int((own != other).sum()) for own, other in zip(result, expected, strict=True))
         if fresh is not None:
             self.apart += int((fresh != other_fresh).sum())
-        return found, fresh
+        return result, fresh
 
 
 def merged(logits, metadata, shard, need):
@@ -103,19 +103,19 @@ def designed():
         SamplingParams(seed=row, filter_order=orders[row // 3 % 2], **kinds[row % 3]) for row in range(rows)
     ]
     wide = [SamplingParams(seed=row, top_p=0.9, min_p=0.01 * (row % 2)) for row in range(rows)]
-    found = {}
+    result = {}
     for name, requests in (("small k", params), ("top-p", wide[::2]), ("top-p and min-p", wide)):
         metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
         logits = shuffled[:: rows // len(requests)]
-        _, found[name] = differing(logits, metadata, [0, 700, 1300, size], Need(), 0)
-    return found
+        _, result[name] = differing(logits, metadata, [0, 700, 1300, size], Need(), 0)
+    return result
 
 
 def made():
     """Compare metadata from every constructor: in slots, at later positions, of values unknown to the host."""
-    found = {}
+    result = {}
     for name, make in shard_cases.MADE.items():
         logits = logits_of(shard_cases.METADATA_ROWS, shard_cases.METADATA_VOCAB_SIZE, 2, torch.bfloat16)
         borders = cuts(2, shard_cases.METADATA_VOCAB_SIZE, 1)
-        _, found[name] = differing(logits, make(), borders, Need(), 3)
-    return found
+        _, result[name] = differing(logits, make(), borders, Need(), 3)
+    return result

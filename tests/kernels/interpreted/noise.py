@@ -25,12 +25,12 @@ def draws():
                     params = SamplingParams(top_k=top_k, seed=row.seed)
                     metadata = SamplingMetadata.from_params([params], positions=[POSITION])
                     logits = torch.from_numpy(row.logits[None])
-                    found = sampler.sample(logits, metadata, draft=streams == DRAFT).token_ids.item()
+                    result = sampler.sample(logits, metadata, draft=streams == DRAFT).token_ids.item()
                     prepared = reference.prepare(row.logits, params)
                     expected, _ = reference.draw(prepared, row.seed, POSITION, dtype, streams)
                     judged += 1
-                    if found != expected:
-                        wrong.append([dtype, streams, row.kept, top_k, expected, found])
+                    if result != expected:
+                        wrong.append([dtype, streams, row.kept, top_k, expected, result])
     return {"judged": judged, "wrong": wrong}
 
 
@@ -48,12 +48,12 @@ def verifications():
     for mode in ("rejection", "coupled"):
         for filtered in (False, True):
             batch = telling_batch(SamplingParams(), filtered=filtered)
-            found = chains(batch.verify(verifying, mode, "chosen", gumbel_dtype="fp64"))
+            result = chains(batch.verify(verifying, mode, "chosen", gumbel_dtype="fp64"))
             expected = [batch.walk(i, mode, "chosen", "fp64").tokens for i in range(len(batch))]
             judged += len(batch)
             wrong += [
-                [filtered, mode, i, expected[i], found[i]]
+                [filtered, mode, i, expected[i], result[i]]
                 for i in range(len(batch))
-                if expected[i] != found[i]
+                if expected[i] != result[i]
             ]
     return {"judged": judged, "wrong": wrong}

@@ -41,10 +41,10 @@ def metadata_of(params, *, in_slots):
     if not in_slots:
         return SamplingMetadata.from_params(params, positions=range(ROWS))
     order = [*range(ROWS)][::-1]
-    found = SamplingMetadata.from_params(params[::-1], positions=range(ROWS), row_index=order)
-    if found.temperature is None:
-        return found
-    return replace(found, temperature=torch.stack([found.temperature] * 3, 1)[:, 1])
+    result = SamplingMetadata.from_params(params[::-1], positions=range(ROWS), row_index=order)
+    if result.temperature is None:
+        return result
+    return replace(result, temperature=torch.stack([result.temperature] * 3, 1)[:, 1])
 
 
 def tokens(size, dtype, *families, gumbel_dtype="fp32"):
@@ -59,10 +59,10 @@ def tokens(size, dtype, *families, gumbel_dtype="fp32"):
         def work(rank, batch=(logits, metadata, seed)):
             return shard_cases.both(rank.rank, rank.size, sampler, *batch, rank)
 
-        found = on_ranks(int(size), work, seconds=300)
-        alone, first = found[0]
+        result = on_ranks(int(size), work, seconds=300)
+        alone, first = result[0]
         drawn += ROWS
-        for _, out in found:
+        for _, out in result:
             same = (out.token_ids == alone.token_ids) & (out.valid == alone.valid)
             same &= out.token_ids == first.token_ids
             rows = (~same).nonzero().flatten().tolist()

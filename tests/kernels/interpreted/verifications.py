@@ -30,17 +30,17 @@ def tensors(output):
 
 def differences(samplers, call):
     """Return the differences between the two outputs of a call."""
-    found, expected = (call(sampler) for sampler in samplers)
+    result, expected = (call(sampler) for sampler in samplers)
     wrong = [
         [mine.tolist(), reference.tolist()]
-        for mine, reference in zip(tensors(found), tensors(expected), strict=True)
+        for mine, reference in zip(tensors(result), tensors(expected), strict=True)
         if mine.dtype != reference.dtype or not torch.equal(mine, reference)
     ]
-    if found.logprobs is not None and not torch.allclose(
-        found.logprobs.logprobs, expected.logprobs.logprobs, atol=1e-5
+    if result.logprobs is not None and not torch.allclose(
+        result.logprobs.logprobs, expected.logprobs.logprobs, atol=1e-5
     ):
-        wrong.append(["logprobs", (found.logprobs.logprobs - expected.logprobs.logprobs).tolist()])
-    masses = [output.log_kept_mass for output in (found, expected) if output.log_kept_mass is not None]
+        wrong.append(["logprobs", (result.logprobs.logprobs - expected.logprobs.logprobs).tolist()])
+    masses = [output.log_kept_mass for output in (result, expected) if output.log_kept_mass is not None]
     if masses and not torch.allclose(*masses, atol=1e-5):
         wrong.append(["log_kept_mass", *(mass.tolist() for mass in masses)])
     return wrong
@@ -49,7 +49,7 @@ def differences(samplers, call):
 def faults(cases):
     """Return the names of all cases, and the differing cases."""
     wrong = {
-        name: found for name, (samplers, call) in cases.items() if (found := differences(samplers, call))
+        name: result for name, (samplers, call) in cases.items() if (result := differences(samplers, call))
     }
     return {"judged": list(cases), "wrong": wrong}
 
@@ -188,9 +188,9 @@ def edges():
     case("no drafts, described", gaussian(4), [[]] * 4, asked, samplers=described)
     counts = [3, 0, 1, 20]
     sure = gaussian(28)
-    likely = np.random.default_rng(1).integers(0, 300, 28)
-    sure[np.arange(28), likely] = 40.0
-    lists = [likely[first : first + n].tolist() for first, n in zip((0, 4, 5, 7), counts, strict=True)]
+    best_ids = np.random.default_rng(1).integers(0, 300, 28)
+    sure[np.arange(28), best_ids] = 40.0
+    lists = [best_ids[first : first + n].tolist() for first, n in zip((0, 4, 5, 7), counts, strict=True)]
     rows = np.concatenate([sure[first : first + n] for first, n in zip((0, 4, 5, 7), counts, strict=True)])
     case("very different lengths", sure, lists, kinds, draft_logits=rows)
     stopped = [*lists[:3], [*lists[3][:11], -1, *lists[3][12:]]]
@@ -204,13 +204,18 @@ def edges():
     special[4, 1:], special[5] = -INF, 3e38
     filters = SamplingParams(top_k=50, top_p=0.95)
     for params in (PLAIN, filters):
-        which = "plain" if params is PLAIN else "filtered"
+        kind_name = "plain" if params is PLAIN else "filtered"
         for token in (0, 9):
-            case(f"special targets, {which}, draft {token}", np.repeat(special, 2, 0), [[token]] * 6, params)
+            case(
+                f"special targets, {kind_name}, draft {token}",
+                np.repeat(special, 2, 0),
+                [[token]] * 6,
+                params,
+            )
         q = {"draft_logits": special}
-        case(f"special drafts, {which}", gaussian(12), [[9]] * 6, params, **q)
+        case(f"special drafts, {kind_name}", gaussian(12), [[9]] * 6, params, **q)
         both = np.repeat(special, 2, 0)
-        case(f"the same special rows, {which}", both, [[0]] * 6, params, draft_logits=special)
+        case(f"the same special rows, {kind_name}", both, [[0]] * 6, params, draft_logits=special)
     for value in (NAN, 0.0, -0.5, INF, 8.0):
         probs = np.full((3, 300), value, np.float32)
         case(f"probabilities of {value}", gaussian(6), [[1], [2], [-1]], draft_probs=probs)
@@ -222,14 +227,14 @@ def edges():
     one_hot[np.arange(16), np.arange(16)] = 0.0
     for name, q in (("chosen", {}), ("probs", {"draft_probs": softmax(one_hot[::2].copy())})):
         case(f"sure of the draft, {name}", one_hot, [[2 * i] for i in range(8)], **q)
-    found = faults(cases)
+    result = faults(cases)
     equal = gaussian(24, 50)
     ids = [[int(row.argmax())] for row in equal[::2]]
     for params in (PLAIN, SamplingParams(temperature=0.7, top_k=5), SamplingParams(top_p=0.9, min_p=0.01)):
         output = verify(samplers[0], equal, ids, replace(params, seed=1), draft_logits=equal[::2].copy())
         if output.num_accepted.tolist() != [1] * 12:
-            found["wrong"][f"equal distributions, {params}"] = output.num_accepted.tolist()
-    return found
+            result["wrong"][f"equal distributions, {params}"] = output.num_accepted.tolist()
+    return result
 
 
 @contextmanager
@@ -291,10 +296,10 @@ def drafts():
                 [replace(params, seed=i) for i in range(3)], positions=range(3)
             )
             mine, reference = build(gumbel_dtype)
-            found, expected = (sampler.sample(logits, metadata, draft=True) for sampler in (mine, reference))
+            result, expected = (sampler.sample(logits, metadata, draft=True) for sampler in (mine, reference))
             plain = mine.sample(logits, metadata).token_ids.tolist()
-            if found.token_ids.tolist() != expected.token_ids.tolist() or not found.valid.all():
-                wrong[f"{name}, {gumbel_dtype}"] = [found.token_ids.tolist(), expected.token_ids.tolist()]
-            if params.temperature and found.token_ids.tolist() == plain:
+            if result.token_ids.tolist() != expected.token_ids.tolist() or not result.valid.all():
+                wrong[f"{name}, {gumbel_dtype}"] = [result.token_ids.tolist(), expected.token_ids.tolist()]
+            if params.temperature and result.token_ids.tolist() == plain:
                 wrong[f"{name}, {gumbel_dtype}: shared noise"] = plain
     return {"wrong": wrong}
