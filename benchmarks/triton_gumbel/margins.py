@@ -55,7 +55,7 @@ def margin(logits: reference.Array, params: SamplingParams, position: int, drawn
     return Margin(token, tile_lead, token_lead, edge, not row.certain)
 
 
-def _races(row: reference.Row, seed: int, position: int) -> tuple[int, float, float]:
+def _races(row: reference.ReferenceRow, seed: int, position: int) -> tuple[int, float, float]:
     """The token, and by how much its tile and it lead; as ``reference.draw``, which gives the less of the two."""
     kept = np.flatnonzero(row.kept)
     if row.greedy or row.empty or len(kept) == 1:

@@ -15,7 +15,7 @@ import tokendraw_testing
 from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.matrix import Place
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (

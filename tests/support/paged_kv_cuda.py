@@ -19,9 +19,9 @@ from paged_kv_model import (
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.paged_kv import advance, segment_query_indptr
 from tokendraw_testing.kit.device import (
-    LONGEST_CALL,
+    LONGEST_CALL_SECONDS,
     _cycles_per_second,
-    captured,
+    capture,
     require_no_wait,
     sync_is_an_error,
 )
@@ -68,7 +68,7 @@ def replays(planner):
         "into new ones": lambda: planner.plan(seq_lens, block_table, PAGE, pad=7),
     }
     for what, work in ways.items():
-        replay, plan = captured(work)
+        replay, plan = capture(work)
         for step in range(1, 6):
             lengths, table = _batch(step)
             seq_lens.copy_(ints(lengths, "cuda"))
@@ -98,7 +98,7 @@ def loop_behind_a_busy_device(planner):
             start = time.perf_counter()
             loop.plan(i, loop.verify(i))
             times.append((time.perf_counter() - start, not awake.query()))
-    assert all(slept and seconds < LONGEST_CALL for seconds, slept in times), times
+    assert all(slept and seconds < LONGEST_CALL_SECONDS for seconds, slept in times), times
     loop.require_right()
 
 
@@ -124,7 +124,7 @@ def loop_in_a_graph(planner):
         planner.plan(seq_lens, table, PAGE, out=out)
         return verified.num_accepted
 
-    replay, num_accepted = captured(step)
+    replay, num_accepted = capture(step)
     computed.copy_(ints(start, device))
     needed, seen = list(start), set()
     for i in range(STEPS):

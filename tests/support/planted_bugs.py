@@ -10,7 +10,7 @@ import tokendraw
 from tokendraw import SamplerOutput
 from tokendraw_native import plugin
 from tokendraw_testing import Subject
-from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.expectation import expect
 
 NATIVE = plugin.tokendraw_describe().operations["sample"]
 NAN, INF = float("nan"), float("inf")

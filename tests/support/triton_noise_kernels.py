@@ -16,9 +16,9 @@ import torch  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw_testing import Effort, Subject, reference  # noqa: E402
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows  # noqa: E402
-from tokendraw_testing.verify.drafting import chains  # noqa: E402
+from tokendraw_testing.verify.draft_batch import chains  # noqa: E402
+from tokendraw_testing.verify.subject import VerifySubject  # noqa: E402
 from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch  # noqa: E402
-from tokendraw_testing.verify.verifying import Verifying  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
@@ -55,7 +55,7 @@ def verifications():
         build=lambda operation, need: TritonGumbelSampler(torch.device("cpu"), need),
         effort=Effort.tiny(),
     )
-    verifying, wrong, judged = Verifying(subject), [], 0
+    verifying, wrong, judged = VerifySubject(subject), [], 0
     for mode in ("rejection", "coupled"):
         for filtered in (False, True):
             batch = telling_batch(SamplingParams(), filtered=filtered)

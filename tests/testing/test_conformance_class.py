@@ -16,7 +16,7 @@ import torch
 
 from tokendraw import Capabilities, SamplerOutput, SamplingParams
 from tokendraw_testing import SamplerConformance, Subject
-from tokendraw_testing.sample import Sampling
+from tokendraw_testing.sample import SampleSubject
 
 
 class Tiny:
@@ -269,7 +269,7 @@ def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
                 return a_subject(Tiny())
 
             def test_of_the_author(self, subject):
-                assert Sampling(subject).tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
+                assert SampleSubject(subject).tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
 
             def test_of_the_kit(self, poisoned_buffer):
                 poisoned_buffer(1, 2, stride=4).as_strided((3,), (1,)).zero_()

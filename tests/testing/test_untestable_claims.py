@@ -13,7 +13,7 @@ from tokendraw.plugin import Capabilities, Sm90W4Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run
 from tokendraw_testing.kit import run as running
 from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 
 TINY = Effort.tiny()
 FEW = replace(Effort.of(quick=True, device_type="cpu"), draws=2000, tiled_draws=400)
@@ -89,7 +89,7 @@ def test_a_line_that_finds_nothing_to_look_at_is_not_run(name, promises, reason)
 
 def test_a_line_that_makes_no_call_is_not_run_whatever_it_says(monkeypatch):
     idle = Property(name="idle", about="Nothing.", check=lambda subject, trial: "0 rows", operation="sample")
-    monkeypatch.setattr(running, "find", lambda name: OperationKit(view=Sampling, properties=(idle,)))
+    monkeypatch.setattr(running, "find", lambda name: OperationKit(view=SampleSubject, properties=(idle,)))
     found = running.check(modest(TINY), idle)
     assert found is not None
     assert (found.status, found.detail) == (

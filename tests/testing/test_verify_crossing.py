@@ -14,10 +14,10 @@ from tokendraw_native import plugin
 from tokendraw_testing import Effort, Subject, reference, reference_walk, run
 from tokendraw_testing.kit.report import Status
 from tokendraw_testing.kit.trial import Trial, Violation
-from tokendraw_testing.verify import KIT, Verifying
+from tokendraw_testing.verify import KIT, VerifySubject
 from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
-from tokendraw_testing.verify.crossing.rows import FAMILIES, pair, places
-from tokendraw_testing.verify.unseeded import coincidences
+from tokendraw_testing.verify.crossing.rows import FAMILIES, corner_ids, make_pair
+from tokendraw_testing.verify.unseeded_noise import coincidences
 
 FEW = replace(Effort.tiny(), most_draws=200)
 OPERATIONS = plugin.tokendraw_describe().operations
@@ -168,7 +168,7 @@ def test_the_line_of_wide_vocabularies_is_green_without_a_mistake():
 
 def fuzzed(bug, number):
     given = subject(bug, Effort.tiny())
-    return KIT.fuzz(Verifying(given), np.random.default_rng([0, number]), Trial("fuzz", 0))
+    return KIT.fuzz(VerifySubject(given), np.random.default_rng([0, number]), Trial("fuzz", 0))
 
 
 def test_a_random_case_is_made_of_its_generator_alone():
@@ -213,13 +213,13 @@ def test_a_seed_makes_one_decision_narrow_and_all_of_them_as_asked():
 def test_rows_have_mass_on_the_last_id_and_drafts_of_their_own(size):
     rng = np.random.default_rng(0)
     for family in FAMILIES:
-        y, draft = pair(rng, family, size, SamplingParams(min_p=0.05))
+        y, draft = make_pair(rng, family, size, SamplingParams(min_p=0.05))
         assert y.shape == draft.shape == (size,)
         assert np.isfinite(y).all()
         assert np.isfinite(draft).all()
         assert family == "levels" or size < 33 or (y != draft).any()
     for count in (1, 4, 14):
-        ids = places(rng, size, min(size, count))
+        ids = corner_ids(rng, size, min(size, count))
         assert size - 1 in ids
         assert len(set(ids.tolist())) == len(ids) == min(size, count)
 

@@ -89,7 +89,7 @@ def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
             raise ValueError(
                 f"'modules' needs names that can be imported, found {module!r}. Use an identifier."
             )
-        is_package = any(other.startswith(f"{module}.") for other in modules)
+        is_package = any(name.startswith(f"{module}.") for name in modules)
         path = folder.joinpath(*parts)
         files[path / "__init__.py" if is_package else path.with_suffix(".py")] = textwrap.dedent(source)
         for depth in range(1, len(parts)):

@@ -28,7 +28,7 @@ import torch
 from tokendraw_testing import fake_distributions
 from tokendraw_testing.kit import device as _device
 
-_BEHIND: Final = 1024
+_TRAILING_GUARDS: Final = 1024
 """Guard elements behind the last row."""
 
 
@@ -118,7 +118,7 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
             raise ValueError(
                 f"'stride' needs to be at least the size, {size}, found {stride}. Pass a larger one."
             )
-        storage = _guards(offset + rows * stride + _BEHIND, dtype, device)
+        storage = _guards(offset + rows * stride + _TRAILING_GUARDS, dtype, device)
         buffers.append(_Buffer(storage, rows, size, stride, offset))
         return buffers[-1].logits(storage).zero_()
 
@@ -170,12 +170,12 @@ class _Buffer:
 
     def written_guards(self) -> list[tuple[int, int]]:
         """List (row, column) of every guard that has changed; columns count from the row's first logit."""
-        as_made = _guards(len(self.storage), self.storage.dtype, self.storage.device)
-        self.logits(as_made).copy_(self.logits(self.storage))
-        changed = _bits(self.storage) != _bits(as_made)
-        places = (changed.any(dim=1).nonzero().flatten() - self.offset).tolist()
-        rows = [min(max(place // self.stride, 0), max(self.rows - 1, 0)) for place in places]
-        return [(row, place - row * self.stride) for row, place in zip(rows, places, strict=True)]
+        original = _guards(len(self.storage), self.storage.dtype, self.storage.device)
+        self.logits(original).copy_(self.logits(self.storage))
+        is_changed = _bits(self.storage) != _bits(original)
+        offsets = (is_changed.any(dim=1).nonzero().flatten() - self.offset).tolist()
+        rows = [min(max(offset // self.stride, 0), max(self.rows - 1, 0)) for offset in offsets]
+        return [(row, offset - row * self.stride) for row, offset in zip(rows, offsets, strict=True)]
 
 
 def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:

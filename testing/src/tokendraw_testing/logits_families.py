@@ -49,8 +49,8 @@ def descending(rng: np.random.Generator, size: int) -> Array:
 
 def tied(rng: np.random.Generator, size: int) -> Array:
     """Rounded to bfloat16, so that most values occur several times."""
-    rounded: Array = torch.from_numpy(gaussian(rng, size)).bfloat16().float().numpy()
-    return rounded
+    values: Array = torch.from_numpy(gaussian(rng, size)).bfloat16().float().numpy()
+    return values
 
 
 FAMILIES: dict[str, Family] = {

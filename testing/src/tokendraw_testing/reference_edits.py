@@ -15,7 +15,7 @@ from tokendraw_testing.reference import Array
 
 
 @dataclass(frozen=True)
-class Edited:
+class EditedRow:
     """One row, once it is edited."""
 
     values: Array
@@ -28,7 +28,7 @@ class Edited:
 
 def edit(
     logits: Array, params: Any, prompt: Sequence[int], output: Sequence[int], allowed: Array | None = None
-) -> Edited:
+) -> EditedRow:
     """Edit logits [V] in their own dtype, float32 or float64: each step is rounded to that.
 
     :param prompt: tokens; numbers outside [0, V) are placeholders, as in ``output``.
@@ -65,7 +65,7 @@ def edit(
         if params.presence_penalty != 0:
             touched[out] = True
             step(out, x[out] - number(params.presence_penalty))
-    return Edited(x, touched, scale)
+    return EditedRow(x, touched, scale)
 
 
 def _ids(tokens: Sequence[int], vocab_size: int) -> Array:

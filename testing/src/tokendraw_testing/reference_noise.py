@@ -47,11 +47,11 @@ def _ten_rounds(state: Array, k0: Array, k1: Array) -> None:
     for _ in range(10):
         np.multiply(c0, m0, p0)
         np.multiply(c2, m1, p1)
-        for product, other, key, word in ((p1, c1, k0, c0), (p0, c3, k1, c2)):
-            np.right_shift(product, _32, word)
-            np.bitwise_xor(word, other, word)
-            np.bitwise_xor(word, key, word)
-            np.bitwise_and(word, _WORD, word)
+        for product, word_in, key, word_out in ((p1, c1, k0, c0), (p0, c3, k1, c2)):
+            np.right_shift(product, _32, word_out)
+            np.bitwise_xor(word_out, word_in, word_out)
+            np.bitwise_xor(word_out, key, word_out)
+            np.bitwise_and(word_out, _WORD, word_out)
         c1, p1, c3, p0 = p1, c1, p0, c3  # ten times: in the end, each stands where it stood
         k0, k1 = k0 + w0, k1 + w1
     state[1::2] &= _WORD
@@ -103,7 +103,7 @@ def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32
     return gumbel_of(uniforms(seed, position, index, stream, dtype))
 
 
-class Ask(NamedTuple):
+class NoiseRequest(NamedTuple):
     """Asks for the next uniform variates of a draw: at a position, at these ids or numbers of tiles of a stream."""
 
     position: int
@@ -112,31 +112,35 @@ class Ask(NamedTuple):
 
 
 Answer = TypeVar("Answer")
-Drawing = Generator[Ask, Array, Answer]
+Drawing = Generator[NoiseRequest, Array, Answer]
 """A draw, or several after each other, that is handed its random numbers as it asks for them."""
 
 
 def together(draws: Sequence[Drawing[Answer]], seeds: Sequence[int], dtype: str = "fp32") -> list[Answer]:
     """Go on with many draws at once, each with its seed: one call makes the variates that all of them wait for."""
     done: dict[int, Answer] = {}
-    given: dict[int, Any] = dict.fromkeys(range(len(draws)))
-    while given:
-        asked: dict[int, Ask] = {}
-        for i, variates in given.items():
+    variates_by_draw: dict[int, Any] = dict.fromkeys(range(len(draws)))
+    while variates_by_draw:
+        requests: dict[int, NoiseRequest] = {}
+        for i, variates in variates_by_draw.items():
             try:
-                asked[i] = draws[i].send(variates)
+                requests[i] = draws[i].send(variates)
             except StopIteration as stop:
                 done[i] = stop.value
-        given = dict(zip(asked, _variates(asked, seeds, dtype), strict=True)) if asked else {}
+        variates_by_draw = (
+            dict(zip(requests, _variates(requests, seeds, dtype), strict=True)) if requests else {}
+        )
     return [done[i] for i in range(len(draws))]
 
 
-def _variates(asked: dict[int, Ask], seeds: Sequence[int], dtype: str) -> list[Array]:
-    own = [(seeds[i] % (1 << 64), ask.position, ask.stream) for i, ask in asked.items()]
-    if len(own) == 1:
-        (seed, position, stream), (ask,) = own[0], asked.values()
+def _variates(requests: dict[int, NoiseRequest], seeds: Sequence[int], dtype: str) -> list[Array]:
+    counters = [(seeds[i] % (1 << 64), ask.position, ask.stream) for i, ask in requests.items()]
+    if len(counters) == 1:
+        (seed, position, stream), (ask,) = counters[0], requests.values()
         return [uniforms(seed, position, ask.ids, stream, dtype)]
-    sizes = [len(ask.ids) for ask in asked.values()]
-    seeds_of, positions, streams = (np.repeat(np.array(x, np.uint64), sizes) for x in zip(*own, strict=True))
-    ids = np.concatenate([ask.ids for ask in asked.values()])
+    sizes = [len(ask.ids) for ask in requests.values()]
+    seeds_of, positions, streams = (
+        np.repeat(np.array(x, np.uint64), sizes) for x in zip(*counters, strict=True)
+    )
+    ids = np.concatenate([ask.ids for ask in requests.values()])
     return np.split(uniforms(seeds_of, positions, ids, streams, dtype), np.cumsum(sizes)[:-1])

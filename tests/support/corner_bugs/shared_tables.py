@@ -4,7 +4,7 @@ import contextlib
 from unittest import mock
 
 from tokendraw_testing.crossing import table
-from tokendraw_testing.crossing.covering import anything, covering
+from tokendraw_testing.crossing.covering import allow_every_case, covering
 from tokendraw_testing.sample import crossed_statistics
 from tokendraw_testing.verify.crossing import lines
 
@@ -21,7 +21,7 @@ def shared_tables():
 
 
 def _remembering(who):
-    def made(factors, rng, allowed=anything):
+    def made(factors, rng, allowed=allow_every_case):
         key = who, repr(factors), repr(rng.bit_generator.state)
         if key not in _MADE:
             _MADE[key] = covering(factors, rng, allowed), rng.bit_generator.state

@@ -5,7 +5,7 @@ import pytest
 import planted_edit_bugs as planted
 from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
 from tokendraw_testing import Subject
-from tokendraw_testing.kit.fuzz import Case, fuzz, fuzz_case, look
+from tokendraw_testing.kit.fuzz import FuzzCase, check_case, fuzz, fuzz_case
 
 EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
 FOUND_IN = {
@@ -45,7 +45,7 @@ def subject(processor, capabilities=EVERYTHING):
 @pytest.mark.fast_first
 def test_a_planted_bug_is_found(bug):
     of_bug, cases = subject(bug), range(FOUND_IN[bug])
-    found = next((f for i in cases if (f := look(of_bug, Case("process_logits", i)).finding)), None)
+    found = next((f for i in cases if (f := check_case(of_bug, FuzzCase("process_logits", i)).finding)), None)
     assert found is not None
     assert "a call raised" not in found.detail
 

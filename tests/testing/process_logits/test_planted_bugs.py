@@ -7,7 +7,7 @@ import pytest
 import planted_edit_bugs as planted
 from tokendraw.plugin import EDITS, INPUT_DTYPES, ProcessCapabilities
 from tokendraw_testing import Effort, Subject, properties, run
-from tokendraw_testing.kit.fuzz import Case, look
+from tokendraw_testing.kit.fuzz import FuzzCase, check_case
 from tokendraw_testing.kit.report import Status
 
 EVERYTHING = ProcessCapabilities(
@@ -163,7 +163,7 @@ def test_a_bug_of_a_processor_of_one_edit_turns_its_line_red(bug, edit):
 
 def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
     some = partial(planted.Honest, ("bad_words", "logit_bias"))
-    assert [look(some, Case("process_logits", i)).finding for i in range(12)] == [None] * 12
+    assert [check_case(some, FuzzCase("process_logits", i)).finding for i in range(12)] == [None] * 12
 
 
 def test_drafts_that_are_not_advertised_are_refused():

@@ -33,13 +33,13 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
 
         def starting(prop: Property) -> None:
             in_work[prop.name] = None
-            show(_some(list(in_work)), done)
+            show(_shorten(list(in_work)), done)
 
         def finished(line: Line) -> None:
             nonlocal done
             done += 1
             in_work.pop(line.name)
-            show(_some(list(in_work)), done)
+            show(_shorten(list(in_work)), done)
 
         return tokendraw_testing.run(
             subject,
@@ -78,6 +78,6 @@ def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzRepor
         return fuzz.fuzz_case(subject, number, operation=operation)
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

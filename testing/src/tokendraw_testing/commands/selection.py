@@ -24,9 +24,9 @@ def select_properties(only: Sequence[str], operation: str | None) -> tuple[Prope
     """
     require_torch("Checking")
     try:
-        from tokendraw_testing.kit.run import selected
+        from tokendraw_testing.kit.run import select_properties
 
-        return selected(only or None, operation)
+        return select_properties(only or None, operation)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("numpy", "scipy"):
@@ -42,15 +42,15 @@ def find_candidate(name: str, device: str | None) -> Candidate:
     :raises TokendrawError: there is none; the message has the nearest name.
     """
     candidates = tokendraw.discover(host=detect_host(device))
-    named = [candidate for candidate in candidates if candidate.name == name]
-    if named:  # beside the owner of a reserved name there may be others, none of which is ever loaded
-        return max(named, key=lambda candidate: (candidate.info is not None, candidate.first_party))
+    matches = [candidate for candidate in candidates if candidate.name == name]
+    if matches:  # beside the owner of a reserved name there may be others, none of which is ever loaded
+        return max(matches, key=lambda candidate: (candidate.info is not None, candidate.first_party))
     names = sorted({candidate.name for candidate in candidates})
     if not names:
         install = how_to_install("tokendraw-native")
         raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; run {install}.")
-    near = nearest(name, names)
-    command = "list" if near is None else f"check {near}"
+    suggestion = nearest(name, names)
+    command = "list" if suggestion is None else f"check {suggestion}"
     raise TokendrawError(
         f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw {command}"
     )

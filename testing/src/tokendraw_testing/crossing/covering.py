@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Case = dict[str, Any]
 """The value of each factor, by its name."""
-Allowed = Callable[[Mapping[str, Any]], bool]
+CaseFilter = Callable[[Mapping[str, Any]], bool]
 """Whether a case may be. It is asked of incomplete cases too, and says False as soon as nothing can mend one."""
 
 _CANDIDATES: Final = 6
@@ -18,13 +18,13 @@ _CANDIDATES: Final = 6
 _ATTEMPTS: Final = 100
 
 
-def anything(case: Mapping[str, Any]) -> bool:
+def allow_every_case(case: Mapping[str, Any]) -> bool:
     """Allow every case."""
     return True
 
 
 def covering(
-    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: Allowed = anything
+    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: CaseFilter = allow_every_case
 ) -> list[Case]:
     """Return cases that together hold every pair of values of two factors that any allowed case holds.
 
@@ -44,7 +44,7 @@ def covering(
 
 
 def random_case(
-    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: Allowed = anything
+    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: CaseFilter = allow_every_case
 ) -> Case:
     """Return an allowed case with values at random.
 
@@ -86,20 +86,20 @@ class _Table:
         """Note the pairs of these values as held."""
         self.missing[np.ix_(numbers, numbers)] = False
 
-    def grown(self, pair: NDArray[Any], rng: np.random.Generator, allowed: Allowed) -> NDArray[Any] | None:
+    def grown(self, pair: NDArray[Any], rng: np.random.Generator, allowed: CaseFilter) -> NDArray[Any] | None:
         """Complete a pair to a case; None if that comes to a dead end."""
-        fixed = list(dict.fromkeys(pair.tolist()))
-        case = self.case(np.array(fixed))
+        numbers_so_far = list(dict.fromkeys(pair.tolist()))
+        case = self.case(np.array(numbers_so_far))
         if not allowed(case):
             return None
-        gains = self.missing[fixed].sum(0)  # of each value, beside those that are fixed
+        gains = self.missing[numbers_so_far].sum(0)  # of each value, beside those that are fixed
         for name in rng.permutation([name for name in self.numbers if name not in case]).tolist():
             numbers = rng.permutation(self.numbers[name])
             order = np.argsort(-gains[numbers], kind="stable")
             number = next((i for i in numbers[order] if allowed({**case, name: self.values[i][1]})), None)
             if number is None:
                 return None
-            fixed.append(int(number))
+            numbers_so_far.append(int(number))
             gains += self.missing[number]
             case[name] = self.values[number][1]
-        return np.array(fixed)
+        return np.array(numbers_so_far)

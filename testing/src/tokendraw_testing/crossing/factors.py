@@ -20,8 +20,8 @@ ALL_BUT_ONE: Final = "V - 1"
 """A value of the factor ``top_k``, for which :func:`params_of` puts a number."""
 _MOST_FILTERS: Final = 2
 """Filters of one case. Three of them hide each other."""
-_OFF: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-NO_FILTERS: Final = {"temperature": 1.0, **_OFF, "filter_order": "top_k_first"}
+_DISABLED_FILTERS: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+NO_FILTERS: Final = {"temperature": 1.0, **_DISABLED_FILTERS, "filter_order": "top_k_first"}
 """The case of a plain row."""
 
 
@@ -40,8 +40,8 @@ class Site:
     @property
     def torch_dtype(self) -> torch.dtype:
         """Return the dtype itself."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
 
 def sites(capabilities: Capabilities, effort: Effort) -> list[Site]:
@@ -67,27 +67,35 @@ def request_factors(capabilities: Capabilities) -> Factors:
 
 def kinds(capabilities: Capabilities) -> list[Kind]:
     """List the kinds of rows that may stand in a batch."""
-    found: list[Kind] = ["unseeded"]
+    row_kinds: list[Kind] = ["unseeded"]
     if capabilities.seeding == "counter":
-        found.append("seeded")
+        row_kinds.append("seeded")
     if capabilities.greedy:
-        found.append("greedy")
+        row_kinds.append("greedy")
     if capabilities.greedy and capabilities.seeding == "counter":
-        found.append("greedy with a seed")
-    return found
+        row_kinds.append("greedy with a seed")
+    return row_kinds
 
 
-def allowed(case: Mapping[str, Any]) -> bool:
+def is_allowed(case: Mapping[str, Any]) -> bool:
     """Allow cases, complete or not yet, with top-k below V, and the filter that a design needs, or two at most."""
-    site, k, needs = case.get("site"), case.get("top_k", 0), getattr(case.get("design"), "needs", None)
+    site, k, design_filter = (
+        case.get("site"),
+        case.get("top_k", 0),
+        getattr(case.get("design"), "needs", None),
+    )
     if site is not None and isinstance(k, int) and k >= site.size:
         return False
-    on = {name for name, off in _OFF.items() if case.get(name, off) != off}
-    if needs is None:
-        return len(on) <= _MOST_FILTERS
+    active_filters = {
+        name for name, default in _DISABLED_FILTERS.items() if case.get(name, default) != default
+    }
+    if design_filter is None:
+        return len(active_filters) <= _MOST_FILTERS
     # Far from zero, a dtype has no room for the levels of a designed row.
     return (
-        on <= {needs} and case.get(needs) not in (_OFF[needs], ALL_BUT_ONE) and abs(case.get("top", 0)) < 1000
+        active_filters <= {design_filter}
+        and case.get(design_filter) not in (_DISABLED_FILTERS[design_filter], ALL_BUT_ONE)
+        and abs(case.get("top", 0)) < 1000
     )
 
 

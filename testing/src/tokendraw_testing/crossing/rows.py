@@ -21,15 +21,15 @@ from tokendraw.plugin import Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.covering import Case
 from tokendraw_testing.crossing.factors import Site, params_of
-from tokendraw_testing.rows.expected import Expected, expect
+from tokendraw_testing.rows.expectation import Expectation, expect
 
 Array = NDArray[Any]
 Make = Callable[[np.random.Generator, int, SamplingParams], Array]
 """Makes y [V] float64, the largest of which is 0, for a request."""
 
 NEGLIGIBLE: Final = -60.0
-SHIFT: Final = 2.7
-TOPS: Final = (SHIFT, -4.3, 0.0, 2e4, -12e3)
+LARGEST_Y_SHIFT: Final = 2.7
+TOPS: Final = (LARGEST_Y_SHIFT, -4.3, 0.0, 2e4, -12e3)
 """Largest logits, the small ones in units of the temperature.
 
 At 2.7 a dtype is at its finest 2.7 below the largest, and y has more bits than the logits, so that rounding it shows.
@@ -62,9 +62,9 @@ class CrossedRow:
     tie_rule: TieRule
 
     @functools.cached_property
-    def own(self) -> reference.Logits:
+    def own(self) -> reference.SortedLogits:
         """Holds the values in float64, sorted once."""
-        return reference.Logits.of(self.logits.double().numpy())
+        return reference.SortedLogits.of(self.logits.double().numpy())
 
     @property
     def x(self) -> Array:
@@ -72,20 +72,24 @@ class CrossedRow:
         return self.own.x
 
     @functools.cached_property
-    def expected(self) -> Expected:
+    def expected(self) -> Expectation:
         """The tokens that may be drawn, and those that are kept."""
         return expect(self.own, self.params, self.tie_rule)
 
     @functools.cached_property
-    def prepared(self) -> reference.Row:
+    def prepared(self) -> reference.ReferenceRow:
         """The state before the draw, for :func:`tokendraw_testing.reference.draw`."""
         return reference.prepare(self.own, self.params)
 
     @property
     def is_settled(self) -> bool:
         """Whether neither rounding nor the sampler's choice among tied tokens decides what is kept."""
-        told = self.expected
-        return told.certain and self.prepared.certain and told.count == np.count_nonzero(self.prepared.kept)
+        expected = self.expected
+        return (
+            expected.certain
+            and self.prepared.certain
+            and expected.count == np.count_nonzero(self.prepared.kept)
+        )
 
 
 def crossed_row(case: Case, rng: np.random.Generator, tie_rule: TieRule) -> CrossedRow:
@@ -95,25 +99,27 @@ def crossed_row(case: Case, rng: np.random.Generator, tie_rule: TieRule) -> Cros
     """
     site, params = case["site"], params_of(case)
     y = case["design"].make(rng, site.size, params)
-    logits = in_dtype(_largest(case, site) + params.temperature * y, site.torch_dtype)
+    logits = round_to_dtype(_largest_logit(case, site) + params.temperature * y, site.torch_dtype)
     logits[(logits == 0) & torch.from_numpy(rng.random(site.size) < 0.5)] *= -1
     return CrossedRow(site, str(case["design"]), logits, params, tie_rule)
 
 
-def _largest(case: Case, site: Site) -> Array:
+def _largest_logit(case: Case, site: Site) -> Array:
     """Return the largest logit, exact in the dtype.
 
     On the threshold of min-p the values of a dtype lie densest if it is at zero.
     """
-    top, temperature = case.get("top", SHIFT), case["temperature"]
+    top, temperature = case.get("top", LARGEST_Y_SHIFT), case["temperature"]
     if case["design"].needs == "min_p":
         top = -np.log(case["min_p"])
     return (
-        in_dtype(np.array(top if abs(top) > 1000 else top * temperature), site.torch_dtype).double().numpy()
+        round_to_dtype(np.array(top if abs(top) > 1000 else top * temperature), site.torch_dtype)
+        .double()
+        .numpy()
     )
 
 
-def in_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
+def round_to_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
     """Round float64 values to a dtype, within its finite range."""
     limit = torch.finfo(dtype).max
     return torch.as_tensor(np.clip(values, -limit, limit)).to(dtype)
@@ -155,12 +161,14 @@ def _deep_bulk(rng: np.random.Generator, size: int, params: SamplingParams) -> A
 
 def _tied_at_k(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
     """The k-th largest is one of many equals that hold most of the mass; the rest holds as much again."""
-    inside = max(1, params.top_k // 50)
-    above = params.top_k - inside
-    tied = min(max(600, 20 * inside, 3 * above), max(2, (size - above) * 2 // 3))
-    y = np.concatenate([rng.uniform(-0.9, 0.0, above), np.full(tied, -1.0), np.zeros(size - above - tied)])
+    num_ties_kept = max(1, params.top_k // 50)
+    above = params.top_k - num_ties_kept
+    num_ties = min(max(600, 20 * num_ties_kept, 3 * above), max(2, (size - above) * 2 // 3))
+    y = np.concatenate(
+        [rng.uniform(-0.9, 0.0, above), np.full(num_ties, -1.0), np.zeros(size - above - num_ties)]
+    )
     y = y[:size]
-    _fill(y, above + tied, share=0.5, below=-1.1)
+    _fill(y, above + num_ties, share=0.5, below=-1.1)
     return rng.permutation(y - y.max())
 
 
@@ -170,12 +178,12 @@ def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -
     In a large vocabulary each level has a tile of its own: the noise of three tiles then tells what was kept.
     """
     p, head = params.top_p, max(1, min(5, size // 6))
-    tied = min(size - head, max(1, min(400, size // 3)))
-    below = min(500, size - head - tied)
+    num_ties = min(size - head, max(1, min(400, size // 3)))
+    below = min(500, size - head - num_ties)
     shares = np.concatenate(
         [
             np.full(head, 0.6 * p / head) * np.linspace(1.1, 0.9, head),
-            np.full(tied, (p + 0.6 * (1 - p) - 0.6 * p) / max(tied, 1)),
+            np.full(num_ties, (p + 0.6 * (1 - p) - 0.6 * p) / max(num_ties, 1)),
             np.full(below, 0.4 * (1 - p) / max(below, 1)),
         ]
     )
@@ -186,8 +194,8 @@ def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -
     if tiles < 3:
         row[rng.permutation(size)[: len(y)]] = y
         return row
-    starts = np.repeat(rng.choice(tiles, 3, replace=False) * reference.TILE_SIZE, [head, tied, below])
-    offsets = np.concatenate([rng.permutation(reference.TILE_SIZE)[:n] for n in (head, tied, below)])
+    starts = np.repeat(rng.choice(tiles, 3, replace=False) * reference.TILE_SIZE, [head, num_ties, below])
+    offsets = np.concatenate([rng.permutation(reference.TILE_SIZE)[:n] for n in (head, num_ties, below)])
     row[starts + offsets] = y
     return row
 

@@ -46,7 +46,7 @@ def attempt(look: Callable[[], str]) -> Attempt:
 
 
 @contextmanager
-def repeatable(seed: int, device: torch.device) -> Iterator[None]:
+def fixed_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch, for rows without a seed, and compute on one thread; both are put back."""
     devices = [device.index or 0] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), one_thread():

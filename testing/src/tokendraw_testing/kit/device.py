@@ -15,10 +15,10 @@ import torch
 
 from tokendraw_testing.kit.trial import Trial, Violation
 
-LONGEST_CALL: Final = 0.02
+LONGEST_CALL_SECONDS: Final = 0.02
 """Seconds that a call may take to return while the device is busy."""
-_SLEEP: Final = 0.2
-_READINGS: Final = 3
+_SLEEP_SECONDS: Final = 0.2
+_MOST_READINGS: Final = 3
 """Readings of a call that takes long, at most."""
 
 _Output = TypeVar("_Output")
@@ -61,21 +61,21 @@ def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, boo
     """
     for _ in range(3):
         work()  # compiles, and fills the cache of the allocator
-    cycles = int(_SLEEP * _cycles_per_second())
+    cycles = int(_SLEEP_SECONDS * _cycles_per_second())
     least = math.inf
-    for _ in range(_READINGS):
+    for _ in range(_MOST_READINGS):
         torch.cuda.synchronize()
         awake = torch.cuda.Event()
         torch.cuda._sleep(cycles)
         awake.record()
         start = time.perf_counter()
         work()
-        seconds, slept = time.perf_counter() - start, not awake.query()
+        seconds, is_asleep = time.perf_counter() - start, not awake.query()
         torch.cuda.synchronize()
-        if not slept:
+        if not is_asleep:
             return seconds, False
         least = min(least, seconds)
-        if least < LONGEST_CALL:
+        if least < LONGEST_CALL_SECONDS:
             break
     return least, True
 
@@ -91,14 +91,14 @@ def require_no_wait(trial: Trial, what: str, work: Callable[[], object]) -> None
             work()
     except RuntimeError as error:
         raise Violation(f"{what} needs to return without waiting, found {error}") from error
-    seconds, slept = seconds_behind_a_busy_device(work)
+    seconds, is_asleep = seconds_behind_a_busy_device(work)
     trial.require(
-        slept and seconds < LONGEST_CALL,
-        f"{what} needs to return within {LONGEST_CALL:g} s of a busy device, found {seconds:.3f} s",
+        is_asleep and seconds < LONGEST_CALL_SECONDS,
+        f"{what} needs to return within {LONGEST_CALL_SECONDS:g} s of a busy device, found {seconds:.3f} s",
     )
 
 
-def captured(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
+def capture(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
     """Capture a call in a CUDA graph.
 
     :returns: a replay that has ended when it returns, and the output that every replay writes anew.
@@ -131,5 +131,8 @@ def require_new_draws(trial: Trial, replay: Callable[[], None], tokens: torch.Te
         replay()
         replays.append(tokens.cpu().view(len(tokens), -1))
     for left, right in itertools.combinations(replays, 2):
-        again = int((left == right).all(1).sum())
-        trial.require(again <= 3, f"replays need to draw anew, found {again} of {len(tokens)} {what} again")
+        num_repeated = int((left == right).all(1).sum())
+        trial.require(
+            num_repeated <= 3,
+            f"replays need to draw anew, found {num_repeated} of {len(tokens)} {what} again",
+        )

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from tokendraw_testing.kit.looked import Looked, Place
+from tokendraw_testing.kit.matrix import Looked, Place
 from tokendraw_testing.kit.report import looked_json
-from tokendraw_testing.kit.trial import CONVICTED, SUSPICIOUS
+from tokendraw_testing.kit.trial import FIRST_LOOK_P, SECOND_LOOK_P
 
 _NUMBER: Final = re.compile(r"(?<![A-Za-z])[-+]?\d[-+\d.e]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class FuzzFinding:
     """A case that went wrong."""
 
     operation: str
@@ -43,7 +43,7 @@ class FuzzReport:
     """Operations that it offers and the kit has no random cases of."""
     checks: int
     """Number of statistical checks."""
-    findings: tuple[Finding, ...]
+    findings: tuple[FuzzFinding, ...]
     """The first of each sort, in the order of their numbers."""
     looked: Looked
     """Numbers of rows by call, dtype, width of the vocabulary and kind of row."""
@@ -56,21 +56,21 @@ class FuzzReport:
     @property
     def false_alarm(self) -> float:
         """Return the highest probability that a correct sampler gives a finding in such a run."""
-        return self.checks * SUSPICIOUS * CONVICTED
+        return self.checks * FIRST_LOOK_P * SECOND_LOOK_P
 
     def as_json(self) -> dict[str, Any]:
         """Return everything in a form that JSON can hold."""
         facts = {**asdict(self), "passed": not self.findings, "false_alarm": self.false_alarm}
         del facts["places"]
-        seen = dict(self.looked)
+        coverage = dict(self.looked)
         facts["looked"] = looked_json(self.looked)
-        facts["missed"] = [place._asdict() for place in self.places if place not in seen]
+        facts["missed"] = [place._asdict() for place in self.places if place not in coverage]
         return facts
 
 
-def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def first_of_each_sort(findings: Iterable[FuzzFinding]) -> tuple[FuzzFinding, ...]:
     """Keep the first finding of each sort, in the order of their numbers: those of a sort differ in numbers alone."""
-    sorts: dict[tuple[str, str, str], Finding] = {}
+    sorts: dict[tuple[str, str, str], FuzzFinding] = {}
     for finding in sorted(findings, key=lambda finding: (finding.number, finding.operation)):
         sort = finding.operation, _NUMBER.sub("#", finding.detail), finding.traceback
         first = sorts.setdefault(sort, replace(finding, times=0))

@@ -16,7 +16,7 @@ Check = Callable[[Any, Trial], str]
 
 
 @dataclass(frozen=True)
-class Ask:
+class Refusal:
     """A request for a capability, to be refused by whoever does not advertise it."""
 
     need: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Property:
     about: str
     check: Check
     advertised: Callable[[Any], bool] | None = None
-    refusal: Ask | None = None
+    refusal: Refusal | None = None
     needs_cuda: bool = False
     operation: str
 
@@ -64,7 +64,7 @@ class Properties:
         self,
         name: str,
         advertised: Callable[[Any], bool],
-        refusal: Ask | None = None,
+        refusal: Refusal | None = None,
         *,
         needs_cuda: bool = False,
     ) -> Callable[[Check], Check]:
@@ -75,7 +75,7 @@ class Properties:
         self,
         name: str,
         advertised: Callable[[Any], bool] | None = None,
-        refusal: Ask | None = None,
+        refusal: Refusal | None = None,
         needs_cuda: bool = False,
     ) -> Callable[[Check], Check]:
         def register(check: Check) -> Check:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from tokendraw_testing.kit.looked import Looked, Place, together
+from tokendraw_testing.kit.matrix import Looked, Place, add_up
 
 
 class Status(StrEnum):
@@ -110,8 +110,8 @@ class Report:
     @property
     def missed(self) -> tuple[Place, ...]:
         """Return the places that no line has looked at."""
-        seen = dict(together(line.looked for line in self.lines))
-        return tuple(place for place in self.places if place not in seen)
+        coverage = dict(add_up(line.looked for line in self.lines))
+        return tuple(place for place in self.places if place not in coverage)
 
     @property
     def summary(self) -> str:
@@ -137,6 +137,6 @@ class Report:
         return facts
 
 
-def looked_json(looked: Looked) -> list[dict[str, Any]]:
+def looked_json(coverage: Looked) -> list[dict[str, Any]]:
     """Return a matrix in a form that JSON can hold, a row for each place."""
-    return [{**place._asdict(), "rows": rows} for place, rows in looked]
+    return [{**place._asdict(), "rows": rows} for place, rows in coverage]

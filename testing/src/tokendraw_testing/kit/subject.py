@@ -23,13 +23,13 @@ from tokendraw.tools import (
     run_call,
 )
 from tokendraw_testing.kit.effort import Effort
-from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.matrix import Place
 from tokendraw_testing.kit.operation import find
 from tokendraw_testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
 """Makes what serves an operation, as the hook ``tokendraw_build``: (operation, need)."""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Subject:
@@ -58,16 +58,16 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         effort: Effort | None = None,
-        need: Mapping[str, Any] = _NOTHING,
+        need: Mapping[str, Any] = _NO_FIELDS,
     ) -> None:
         self.name = name
         self.need = need
-        self.capabilities = {name: offered for name, offered in capabilities.items() if _has(name, need)}
+        self.capabilities = {name: limits for name, limits in capabilities.items() if _has_fields(name, need)}
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
         self._build = functools.cache(
-            lambda operation, need, rank: _built_apart(build, self.device, operation, need)
+            lambda operation, need, rank: _build_without_noise(build, self.device, operation, need)
         )
         self.uses = 0
         """How often the kit took a provider, to call it: a line that takes none has looked at nothing."""
@@ -86,7 +86,7 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         operation: str | None = None,
-        need: Mapping[str, Any] = _NOTHING,
+        need: Mapping[str, Any] = _NO_FIELDS,
     ) -> Self:
         """Find an installed plugin, as users find it, with the operations that it can serve here.
 
@@ -97,21 +97,29 @@ class Subject:
         :raises InvalidParameterError: there is no such operation.
         """
         plugin = InstalledPlugin(name, device, "the conformance kit")
-        needed = None if operation is None else find_operation(operation).name
-        found: dict[str, HostCapabilities] = {}
+        required = None if operation is None else find_operation(operation).name
+        capabilities: dict[str, HostCapabilities] = {}
         reasons: dict[str | None, str | None] = {}
-        for served in filter(lambda served: _has(served, need), operation_names()):
-            for candidate in plugin.candidates(served, replace(plain_need(served), **need)):
+        for operation_name in filter(
+            lambda operation_name: _has_fields(operation_name, need), operation_names()
+        ):
+            for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
                 if candidate.state is State.AVAILABLE:
-                    found[served] = plugin.capabilities(served)
+                    capabilities[operation_name] = plugin.capabilities(operation_name)
                 else:
-                    reasons.setdefault(needed and served, candidate.reason)
-        if not found or needed not in (None, *found):
-            reason = reasons.get(needed) or "no plugin of that name is installed"
+                    reasons.setdefault(required and operation_name, candidate.reason)
+        if not capabilities or required not in (None, *capabilities):
+            reason = reasons.get(required) or "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
         target = plugin.device
         subject = cls(
-            name, capabilities=found, device=target, build=plugin.build, quick=quick, seed=seed, need=need
+            name,
+            capabilities=capabilities,
+            device=target,
+            build=plugin.build,
+            quick=quick,
+            seed=seed,
+            need=need,
         )
         options: Mapping[str, Any] = {
             "quick": quick,
@@ -205,13 +213,13 @@ class OperationSubject:
         return {}
 
 
-def _built_apart(build: Build, device: torch.device, operation: str, need: Any) -> Any:
+def _build_without_noise(build: Build, device: torch.device, operation: str, need: Any) -> Any:
     """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
     with random_state_kept(device):
         return build(operation, need)
 
 
-def _has(operation: str, need: Mapping[str, Any]) -> bool:
+def _has_fields(operation: str, need: Mapping[str, Any]) -> bool:
     return need.keys() <= {field.name for field in fields(find_operation(operation).need)}
 
 

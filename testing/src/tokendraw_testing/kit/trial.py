@@ -14,13 +14,13 @@ from typing import Any, Final, Never
 
 import numpy as np
 
-SUSPICIOUS: Final = 1e-3
+FIRST_LOOK_P: Final = 1e-3
 """A first look below this is followed by a second."""
-CONVICTED: Final = 1e-6
+SECOND_LOOK_P: Final = 1e-6
 """A second look below this is a failure."""
-MORE_DRAWS: Final = 4
+SECOND_LOOK_FACTOR: Final = 4
 MOST_CHECKS: Final = 1000
-FALSE_ALARM: Final = SUSPICIOUS * CONVICTED * MOST_CHECKS
+FALSE_ALARM: Final = FIRST_LOOK_P * SECOND_LOOK_P * MOST_CHECKS
 """Highest probability that a correct sampler fails a run, by all of its statistics together."""
 
 
@@ -63,14 +63,14 @@ class Trial:
         """Return the random numbers of one check, which depend on the run's seed and its name, not on other checks."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
 
-    def require(self, holds: Any, needed: str) -> None:
+    def require(self, holds: Any, message: str) -> None:
         """Demand something exact.
 
-        :param needed: what was needed, and what was found.
+        :param message: what was needed, and what was found.
         :raises Violation: it does not hold.
         """
         if not holds:
-            raise Violation(needed)
+            raise Violation(message)
 
     def skip(self, reason: str) -> Never:
         """End the line as not run: the claim cannot be tested.
@@ -91,11 +91,11 @@ class Trial:
         self.draws += first.draws
         if self.least is None or first.p_value < self.least[0]:
             self.least = (first.p_value, f"{label}: {first.worst}")
-        if first.p_value >= SUSPICIOUS:
+        if first.p_value >= FIRST_LOOK_P:
             return
-        second = experiment(self.generator(label, 2), MORE_DRAWS * draws)
+        second = experiment(self.generator(label, 2), SECOND_LOOK_FACTOR * draws)
         self.draws += second.draws
-        if second.p_value < CONVICTED:
+        if second.p_value < SECOND_LOOK_P:
             self.least = (second.p_value, f"{label}: {second.worst}")
             raise Violation(
                 f"{label}: {second.worst} (p = {first.p_value:.1e}, then {second.p_value:.1e} in {second.draws} draws)"

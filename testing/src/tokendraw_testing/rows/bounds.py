@@ -25,19 +25,19 @@ def leading_rows(rng: np.random.Generator, size: int, rows: int) -> Array:
 
 def narrow_requests(capabilities: Capabilities) -> list[SamplingParams]:
     """List requests that keep one token, few tokens, or nearly all, as far as a sampler serves them row by row."""
-    found, filters = [SamplingParams(), SamplingParams(temperature=3.0)], dict(capabilities.filters)
+    requests, filters = [SamplingParams(), SamplingParams(temperature=3.0)], dict(capabilities.filters)
     if scalar_filters(capabilities):
-        return found[:1]
+        return requests[:1]
     if "top_k" in filters:
         limit = capabilities.max_top_k or 30
-        found += [
+        requests += [
             SamplingParams(top_k=min(k, limit), temperature=t) for k, t in ((1, 1.0), (2, 0.7), (30, 1.0))
         ]
     if "top_p" in filters:
-        found += [SamplingParams(top_p=0.5), SamplingParams(top_p=0.999)]
-        found += [SamplingParams(top_p=0.999999, temperature=2.0)]
+        requests += [SamplingParams(top_p=0.5), SamplingParams(top_p=0.999)]
+        requests += [SamplingParams(top_p=0.999999, temperature=2.0)]
     if "min_p" in filters:
-        found += [SamplingParams(min_p=1.0), SamplingParams(min_p=1e-6)]
+        requests += [SamplingParams(min_p=1.0), SamplingParams(min_p=1e-6)]
     orders = capabilities.filter_orders or ("top_k_first",)
-    found = [replace(request, filter_order=order) for request in found for order in orders]
-    return found + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
+    requests = [replace(request, filter_order=order) for request in requests for order in orders]
+    return requests + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])

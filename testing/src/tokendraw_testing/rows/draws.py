@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw_testing.kit.statistical_tests import fit, pooled
+from tokendraw_testing.kit.statistical_tests import fit, pool_tokens
 from tokendraw_testing.kit.trial import Trial, Verdict
-from tokendraw_testing.rows.expected import Expected, expect
-from tokendraw_testing.rows.sampling import Sampling, equal_rows
+from tokendraw_testing.rows.expectation import Expectation, expect
+from tokendraw_testing.rows.subjects import SampleSubject, equal_rows
 
 Array = NDArray[Any]
 
@@ -29,7 +29,7 @@ def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[i
 
 
 def draw_many(
-    subject: Sampling,
+    subject: SampleSubject,
     logits: Array | torch.Tensor,
     params: SamplingParams,
     draws: int,
@@ -42,19 +42,19 @@ def draw_many(
     row = torch.as_tensor(logits).to(subject.device)
     batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)
     seed_torch(rng)
-    found = []
+    parts = []
     for start in range(0, draws, rows):
         count = min(rows, draws - start)
         if seeded:
             seeds, positions = random_seeds(rng, count)
-            found.append(seeded_tokens(subject, batch[:count], params, seeds, positions))
+            parts.append(seeded_tokens(subject, batch[:count], params, seeds, positions))
         else:
-            found.append(subject.tokens(batch[:count], params))
-    return np.concatenate(found)
+            parts.append(subject.tokens(batch[:count], params))
+    return np.concatenate(parts)
 
 
 def seeded_tokens(
-    subject: Sampling,
+    subject: SampleSubject,
     logits: torch.Tensor,
     params: SamplingParams,
     seeds: Sequence[int],
@@ -62,12 +62,12 @@ def seeded_tokens(
 ) -> Array:
     """Draw a token a row [B, V], for equal requests whose seeds and positions differ: [B] int64 on the host."""
     metadata = equal_rows(params, len(logits), subject.device, seeds, positions)
-    found: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
-    return found
+    tokens: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
+    return tokens
 
 
 def judge_fit(
-    subject: Sampling,
+    subject: SampleSubject,
     trial: Trial,
     label: str,
     logits: Array,
@@ -76,7 +76,7 @@ def judge_fit(
     *,
     seeded: bool = False,
     dtype: torch.dtype = torch.float32,
-) -> Expected:
+) -> Expectation:
     """Compare the draws of one row with its float64 distribution.
 
     :param logits: [V] float32, exact in ``dtype``, in which they are given.
@@ -84,11 +84,11 @@ def judge_fit(
     expected = expect(logits, params, subject.capabilities.tie_rule)
     assert expected.certain, f"the kit chose a row that rounding decides: {label}"
 
-    given = torch.from_numpy(logits).to(dtype)
+    row = torch.from_numpy(logits).to(dtype)
 
     def experiment(rng: np.random.Generator, count: int) -> Verdict:
-        tokens = draw_many(subject, given, params, count, rng, seeded=seeded)
-        bins = pooled(expected.probabilities, count, expected.in_part)
+        tokens = draw_many(subject, row, params, count, rng, seeded=seeded)
+        bins = pool_tokens(expected.probabilities, count, expected.in_part)
         return fit(tokens, expected.probabilities, bins)
 
     trial.judge(label, experiment, draws)

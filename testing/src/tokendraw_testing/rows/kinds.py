@@ -31,8 +31,8 @@ def rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
     temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
     none = torch.zeros(rows, dtype=torch.bool)
     greedy = none if temperature is None else ~(temperature > 0).cpu()
-    drawn = none if metadata.seed is None else ~greedy
+    is_seeded = none if metadata.seed is None else ~greedy
     if seeded is not None:
-        drawn = drawn & seeded.cpu()
-    counts = {"greedy": int(greedy.sum()), "seeded": int(drawn.sum())}
+        is_seeded = is_seeded & seeded.cpu()
+    counts = {"greedy": int(greedy.sum()), "seeded": int(is_seeded.sum())}
     return counts | {"unseeded": rows - sum(counts.values())}

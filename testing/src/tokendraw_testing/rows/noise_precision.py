@@ -32,12 +32,12 @@ SEEDS: Final[Mapping[int, int]] = {
 }
 """Seeds, by stream, whose first word at index 0 and :data:`POSITION` is 0, 1 or 2: the best of the first 2**32."""
 VOCAB_SIZE: Final = 2100
-KEPT: Final = (2, 500, 2000)
+KEPT_COUNTS: Final = (2, 500, 2000)
 """Numbers of tokens that share the mass of a row: kernels draw in other ways from few than from many."""
 _NEGLIGIBLE = -200.0
-_LUCK = 1.5
+_LUCK_MARGIN = 1.5
 """More than the two precisions are apart, less than 24 bits fall short of 32 at these seeds."""
-_UNLIKELY = -12.0
+_UNLIKELY_LOGIT = -12.0
 """Logit of tokens of another tile than the one that has to win."""
 
 
@@ -54,26 +54,26 @@ class TellingRow:
 
 def telling_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
     """Make rows for both levels of a draw from these streams."""
-    for kept in KEPT:
+    for kept in KEPT_COUNTS:
         yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept), kept)
         yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept), kept)
 
 
 def lucky_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
     """Make rows that both precisions draw token 0 or its tile from, and no noise of 24 bits does, at either level."""
-    for kept in KEPT:
-        yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, _LUCK), kept)
-        yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, _LUCK), kept)
+    for kept in KEPT_COUNTS:
+        yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, _LUCK_MARGIN), kept)
+        yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, _LUCK_MARGIN), kept)
 
 
-def placed(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
+def place_row(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
     """Return the row in another dtype and a vocabulary of ``size``, not less than its own, all of it as telling.
 
     The decisive logits are moved to zero, where the values of a dtype lie densest, by a distance that each dtype has.
     """
-    moved = torch.tensor(-float(row.logits[0])).bfloat16().double()
+    shift = torch.tensor(-float(row.logits[0])).bfloat16().double()
     logits = torch.full((size,), _NEGLIGIBLE, dtype=torch.float64)
-    logits[: len(row.logits)] = torch.from_numpy(row.logits).double() + moved
+    logits[: len(row.logits)] = torch.from_numpy(row.logits).double() + shift
     return logits.to(dtype)
 
 
@@ -83,10 +83,10 @@ def _contested_token(stream: int, kept: int, luck: float = 0.0) -> Array:
     :param luck: raises it, so that both draw it.
     """
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
-    row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY)
+    row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY_LOGIT)
     rivals = np.arange(1, TILE_SIZE)
     best = (row[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
-    row[0] = best - _between(stream) + luck
+    row[0] = best - _mean_noise(stream) + luck
     return row.astype(np.float32)
 
 
@@ -98,7 +98,7 @@ def _contested_tile(stream: int, kept: int, luck: float = 0.0) -> Array:
     masses = np.log(np.add.reduceat(np.exp(row), first))
     rivals = np.arange(1, len(first))
     best = (masses[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
-    row[:TILE_SIZE] += best - masses[0] - _between(stream) + luck
+    row[:TILE_SIZE] += best - masses[0] - _mean_noise(stream) + luck
     return row.astype(np.float32)
 
 
@@ -112,7 +112,9 @@ def telling_draft() -> TellingRow:
     return TellingRow(seed, row.astype(np.float32), kept=2)
 
 
-def _between(stream: int) -> float:
+def _mean_noise(stream: int) -> float:
     """Return the middle of what the two precisions make of the noise at index 0."""
-    made = [float(reference.gumbel(SEEDS[stream], POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")]
-    return sum(made) / 2
+    variates = [
+        float(reference.gumbel(SEEDS[stream], POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")
+    ]
+    return sum(variates) / 2

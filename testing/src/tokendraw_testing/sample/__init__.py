@@ -1,7 +1,7 @@
 """The properties of the operation ``sample``."""
 
 from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample import (
     calls,
     corners,
@@ -15,11 +15,11 @@ from tokendraw_testing.sample import (
     outputs,
     ready_tensors,
     seeds,
-    sharded,
     special_values,
     support,
     threads,
-    uniform,
+    uniform_batches,
+    vocab_shards,
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
@@ -35,15 +35,15 @@ _MODULES = (
     independence,
     seeds,
     logprobs,
-    uniform,
+    uniform_batches,
     corners,
     crossed_statistics,
     crossing,
-    sharded,
+    vocab_shards,
     device,
 )
 KIT = OperationKit(
-    view=Sampling,
+    view=SampleSubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),
     fuzz=fuzz,
 )

@@ -15,35 +15,35 @@ from tokendraw_testing.kit.statistical_tests import independence
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import seed_torch, seeded_tokens
 from tokendraw_testing.rows.requests import has_counter
-from tokendraw_testing.rows.sampling import Sampling, row_ask
+from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
-_SIZE: Final = 8
-_UNIFORM = np.full(_SIZE, 1 / _SIZE)
+_VOCAB_SIZE: Final = 8
+_UNIFORM_PROBABILITIES = np.full(_VOCAB_SIZE, 1 / _VOCAB_SIZE)
 _LAGS = (1 << 16, 1 << 15, 4096, 1024, 256, 128, 64, 32, 16, 4, 3, 2, 1)
 """Distances between rows, the largest first: noise that repeats with a period bends the statistics of all others."""
 
 
 @properties.required("rows of a batch")
-def rows_of_a_batch(subject: Sampling, trial: Trial) -> str:
+def rows_of_a_batch(subject: SampleSubject, trial: Trial) -> str:
     """Equal rows of one batch draw independently, near each other and 2**15 and 2**16 rows apart."""
     rows = subject.effort.batch_rows
     lags = [lag for lag in _LAGS if lag < rows]
-    found: dict[int, list[Array]] = {}
+    tokens_by_count: dict[int, list[Array]] = {}
 
     def experiment(rng: np.random.Generator, batches: int, lag: int) -> Verdict:
-        if batches not in found:
+        if batches not in tokens_by_count:
             seed_torch(rng)
-            logits = torch.zeros(rows, _SIZE)
-            found[batches] = [subject.tokens(logits, SamplingParams()) for _ in range(batches)]
-        left, right = _apart(rows, lag)
-        pairs = [(tokens[left], tokens[right]) for tokens in found[batches]]
+            logits = torch.zeros(rows, _VOCAB_SIZE)
+            tokens_by_count[batches] = [subject.tokens(logits, SamplingParams()) for _ in range(batches)]
+        left, right = _pairs_at_lag(rows, lag)
+        pairs = [(tokens[left], tokens[right]) for tokens in tokens_by_count[batches]]
         return independence(
             np.concatenate([a for a, _ in pairs]),
             np.concatenate([b for _, b in pairs]),
-            _UNIFORM,
+            _UNIFORM_PROBABILITIES,
             f"rows {lag} apart",
         )
 
@@ -52,7 +52,7 @@ def rows_of_a_batch(subject: Sampling, trial: Trial) -> str:
     return f"{rows} rows, {len(lags)} distances"
 
 
-def _apart(rows: int, lag: int) -> tuple[Array, Array]:
+def _pairs_at_lag(rows: int, lag: int) -> tuple[Array, Array]:
     """Return pairs of rows ``lag`` apart; no row is in two of them."""
     left = np.arange(rows - lag)
     left = left[(left // lag) % 2 == 0]
@@ -60,11 +60,11 @@ def _apart(rows: int, lag: int) -> tuple[Array, Array]:
 
 
 @properties.required("successive calls")
-def calls(subject: Sampling, trial: Trial) -> str:
+def calls(subject: SampleSubject, trial: Trial) -> str:
     """A row draws independently in each of several calls, in batches of one and of many."""
     kinds = [
         (rows, size)
-        for rows, size in ((1, 2), (64, _SIZE), (4096, _SIZE))
+        for rows, size in ((1, 2), (64, _VOCAB_SIZE), (4096, _VOCAB_SIZE))
         if rows <= subject.effort.batch_rows
     ]
     for rows, size in kinds:
@@ -74,8 +74,8 @@ def calls(subject: Sampling, trial: Trial) -> str:
             logits = torch.zeros(rows, size)
             pairs = -(-draws // rows)
             tokens = np.stack([subject.tokens(logits, SamplingParams()) for _ in range(2 * pairs)])
-            even = np.full(size, 1 / size)
-            return independence(tokens[::2].ravel(), tokens[1::2].ravel(), even, "successive draws")
+            probabilities = np.full(size, 1 / size)
+            return independence(tokens[::2].ravel(), tokens[1::2].ravel(), probabilities, "successive draws")
 
         trial.judge(f"batches of {rows}", experiment, subject.effort.draws_of(600 if rows == 1 else 8192))
     return f"batches of {all_of(str(rows) for rows, _ in kinds)}"
@@ -95,7 +95,7 @@ _NEIGHBOURS = {
 }
 
 
-def _neighbours(subject: Sampling, trial: Trial, which: str) -> str:
+def _judge_neighbours(subject: SampleSubject, trial: Trial, which: str) -> str:
     for label, pair in _NEIGHBOURS[which].items():
 
         def experiment(rng: np.random.Generator, draws: int, pair: Any = pair, label: str = label) -> Verdict:
@@ -103,25 +103,27 @@ def _neighbours(subject: Sampling, trial: Trial, which: str) -> str:
             # Every other one, so that no draw stands in two pairs.
             pairs = [pair(start + 2 * i) for i in range(draws)]
             left, right = (
-                seeded_tokens(subject, torch.zeros(draws, _SIZE), SamplingParams(), *zip(*side, strict=True))
+                seeded_tokens(
+                    subject, torch.zeros(draws, _VOCAB_SIZE), SamplingParams(), *zip(*side, strict=True)
+                )
                 for side in zip(*pairs, strict=True)
             )
-            return independence(left, right, _UNIFORM, label)
+            return independence(left, right, _UNIFORM_PROBABILITIES, label)
 
         trial.judge(label, experiment, subject.effort.draws_of(6500))
     return ", ".join(_NEIGHBOURS[which])
 
 
-_SEEDED = row_ask(SamplingParams(seed=1))
+_SEED_REFUSAL = row_refusal(SamplingParams(seed=1))
 
 
-@properties.advertised("neighbouring seeds", has_counter, _SEEDED)
-def seeds(subject: Sampling, trial: Trial) -> str:
+@properties.advertised("neighbouring seeds", has_counter, _SEED_REFUSAL)
+def seeds(subject: SampleSubject, trial: Trial) -> str:
     """Rows whose seeds differ by one, or in the high word, draw independently."""
-    return _neighbours(subject, trial, "neighbouring seeds")
+    return _judge_neighbours(subject, trial, "neighbouring seeds")
 
 
 @properties.advertised("neighbouring positions", has_counter)
-def positions(subject: Sampling, trial: Trial) -> str:
+def positions(subject: SampleSubject, trial: Trial) -> str:
     """Rows whose positions differ by one, or in the high word, draw independently."""
-    return _neighbours(subject, trial, "neighbouring positions")
+    return _judge_neighbours(subject, trial, "neighbouring positions")

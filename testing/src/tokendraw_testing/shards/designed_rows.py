@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import CrossedRow, in_dtype
+from tokendraw_testing.crossing.rows import CrossedRow, round_to_dtype
 
-_LEAST = 24
+_LEAST_VOCAB_SIZE = 24
 """Least vocabulary that has room for the levels of these rows."""
 _TIES, _TAIL, _BULK = "ties at k decide on p", "a tail decides on p", "one token on one rank"
-DESIGNED: Final = (_TIES, _TAIL, _BULK)
+DESIGN_NAMES: Final = (_TIES, _TAIL, _BULK)
 """Names of the designs."""
 
 
@@ -26,7 +26,7 @@ def designed_rows(
 ) -> Iterator[list[CrossedRow]]:
     """Make the rows of calls of a dtype and vocabulary: with a small top-k in every row, and with top-p alone."""
     filters = {name for name, _ in capabilities.filters}
-    if site.size < _LEAST or not filters >= {"top_k", "top_p"}:
+    if site.size < _LEAST_VOCAB_SIZE or not filters >= {"top_k", "top_p"}:
         return
     ties, tail = SamplingParams(top_k=4, top_p=0.5), SamplingParams(top_k=5, top_p=0.2)
     calls = (
@@ -38,7 +38,7 @@ def designed_rows(
             CrossedRow(
                 site,
                 name,
-                in_dtype(rng.permutation(y), site.torch_dtype),
+                round_to_dtype(rng.permutation(y), site.torch_dtype),
                 replace(params, filter_order=order),
                 capabilities.tie_rule,
             )

@@ -23,11 +23,11 @@ from tokendraw_testing.kit.trial import Violation
 
 _T = TypeVar("_T")
 
-SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """How long all ranks may take."""
 
 
-class PartedError(Violation):
+class CollectiveError(Violation):
     """Ranks did not make the same collectives; the message says which."""
 
 
@@ -73,7 +73,7 @@ class _World:
     """Holds what the ranks share: whose turn it is, and the offers to the collective under way."""
 
     size: int
-    seconds: float = SECONDS
+    seconds: float = TIMEOUT_SECONDS
     changed: threading.Condition = field(default_factory=threading.Condition)
     at_work: int = 0
     """The rank that computes; the number of ranks if none can go on."""
@@ -98,16 +98,16 @@ class _World:
             self._pass_on()
             self._wait(rank, about)
             if self.turn == turn:  # nobody can go on: some have left
-                raise PartedError(
+                raise CollectiveError(
                     f"all ranks need to make the same collectives, found rank {rank} at {about} and rank "
                     f"{min(self.left)} done after {turn} collectives"
                 )
             done = self.done
-        for other, (found, _) in enumerate(done):
-            if found != about:
-                raise PartedError(
-                    f"all ranks need to make the same collectives, found rank {rank} at {about} and rank {other} at "
-                    f"{found} after {turn} collectives"
+        for other_rank, (offer_about, _) in enumerate(done):
+            if offer_about != about:
+                raise CollectiveError(
+                    f"all ranks need to make the same collectives, found rank {rank} at {about} and rank {other_rank} "
+                    f"at {offer_about} after {turn} collectives"
                 )
         return [offer for _, offer in done]
 
@@ -123,19 +123,19 @@ class _World:
         if len(self.offers) == self.size:
             self.done = [self.offers[rank] for rank in range(self.size)]
             self.offers, self.turn = {}, self.turn + 1
-        ready = set(range(self.size)) - self.left - self.offers.keys()
-        self.at_work = min(ready, default=self.size)
+        ready_ranks = set(range(self.size)) - self.left - self.offers.keys()
+        self.at_work = min(ready_ranks, default=self.size)
         self.changed.notify_all()
 
     def _wait(self, rank: int, about: str) -> None:
         if not self.changed.wait_for(lambda: self.at_work in (rank, self.size), self.seconds):
-            raise PartedError(
+            raise CollectiveError(
                 f"rank {self.at_work} needs to return or to make a collective, found it at work after "
                 f"{self.seconds:g} s, while rank {rank} waits at {about}"
             )
 
 
-def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = SECONDS) -> list[_T]:
+def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = TIMEOUT_SECONDS) -> list[_T]:
     """Run ``work`` on every rank of a world, each in a thread of its own, and list what they return.
 
     :param size: number of ranks.
@@ -145,16 +145,16 @@ def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = SE
     :raises Exception: what ``work`` raised, on the lowest rank on which it did so by itself.
     """
     world = _World(size, seconds)
-    found: dict[int, _T] = {}
-    raised: dict[int, BaseException] = {}
+    results: dict[int, _T] = {}
+    errors: dict[int, BaseException] = {}
 
     def run(rank: int) -> None:
         try:
             world.begin(rank)
             with torch.no_grad(), one_thread():
-                found[rank] = work(ThreadRank(rank, world))
+                results[rank] = work(ThreadRank(rank, world))
         except BaseException as error:  # a sampler that calls sys.exit must not end a thread in silence
-            raised[rank] = error
+            errors[rank] = error
         finally:
             world.leave(rank)
 
@@ -163,11 +163,11 @@ def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = SE
         thread.start()
     for thread in threads:
         thread.join(seconds)
-    for rank in sorted(raised, key=lambda rank: (isinstance(raised[rank], PartedError), rank)):
-        raise raised[rank]
-    absent = [rank for rank in range(size) if rank not in found]
-    if absent:
-        raise PartedError(
-            f"rank {absent[0]} needs to return or to make a collective, found it at work after {seconds:g} s"
+    for rank in sorted(errors, key=lambda rank: (isinstance(errors[rank], CollectiveError), rank)):
+        raise errors[rank]
+    missing_ranks = [rank for rank in range(size) if rank not in results]
+    if missing_ranks:
+        raise CollectiveError(
+            f"rank {missing_ranks[0]} needs to return or to make a collective, found it at work after {seconds:g} s"
         )
-    return [found[rank] for rank in range(size)]
+    return [results[rank] for rank in range(size)]

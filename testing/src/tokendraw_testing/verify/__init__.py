@@ -10,11 +10,11 @@ from tokendraw_testing.verify import (
     near_distributions,
     seeds,
     threads,
-    unseeded,
+    unseeded_noise,
 )
 from tokendraw_testing.verify.crossing import drafts as crossed_drafts
 from tokendraw_testing.verify.crossing import lines as crossing
-from tokendraw_testing.verify.verifying import Verifying
+from tokendraw_testing.verify.subject import VerifySubject
 
 _MODULES = (
     lines,
@@ -25,12 +25,12 @@ _MODULES = (
     draws,
     bonus,
     near_distributions,
-    unseeded,
+    unseeded_noise,
     seeds,
     device,
 )
 KIT = OperationKit(
-    view=Verifying,
+    view=VerifySubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),
     fuzz=crossing.fuzz,
 )

@@ -12,82 +12,86 @@ from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import seed_torch
-from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import seedings
-from tokendraw_testing.verify.drafting import (
-    Batch,
+from tokendraw_testing.verify.draft_batch import (
+    DraftBatch,
     chains,
     drafts_of,
-    on,
-    rounded,
+    round_to_dtype,
     row_metadata,
-    spread,
+    share_requests,
+    to_device,
     ways,
 )
-from tokendraw_testing.verify.draws import EIGHT, markov
+from tokendraw_testing.verify.draws import EIGHT_LOGITS, markov_case
 from tokendraw_testing.verify.speculation import judge
-from tokendraw_testing.verify.verifying import Verifying
+from tokendraw_testing.verify.subject import VerifySubject
 
 properties = Properties("verify")
 
 
 @properties.required("verify bonus")
-def bonus(subject: Verifying, trial: Trial) -> str:
+def bonus(subject: VerifySubject, trial: Trial) -> str:
     """Where all drafts are accepted, the bonus row gives one token more: the one that ``sample`` draws there."""
-    offered, size = subject.capabilities, len(EIGHT)
-    for mode, dtype in itertools.product(offered.verify_modes, offered.dtypes):
+    capabilities, size = subject.capabilities, len(EIGHT_LOGITS)
+    for mode, dtype in itertools.product(capabilities.verify_modes, capabilities.dtypes):
 
         def experiment(
             rng: np.random.Generator, draws: int, mode: VerifyMode = mode, dtype: str = dtype
         ) -> Verdict:
             seed_torch(rng)
-            kind, last = offered.draft_kinds[0], rounded(EIGHT, dtype)
-            sure = np.where(np.arange(size) == 7, np.float32(60), np.float32(0))
-            target = on(subject, np.stack([sure, sure, last]), dtype).repeat(draws, 1)
-            given = sure if kind == "logits" else (sure > 0).astype(np.float32)
-            held = on(subject, given, dtype if kind == "logits" else "float32")
-            drafts = drafts_of(subject, [[7, 7]] * draws, size, kind, held.repeat(2 * draws, 1))
+            kind, bonus_row = capabilities.draft_kinds[0], round_to_dtype(EIGHT_LOGITS, dtype)
+            sure_row = np.where(np.arange(size) == 7, np.float32(60), np.float32(0))
+            target = to_device(subject, np.stack([sure_row, sure_row, bonus_row]), dtype).repeat(draws, 1)
+            draft_row = sure_row if kind == "logits" else (sure_row > 0).astype(np.float32)
+            draft_rows = to_device(subject, draft_row, dtype if kind == "logits" else "float32")
+            drafts = drafts_of(subject, [[7, 7]] * draws, size, kind, draft_rows.repeat(2 * draws, 1))
             metadata = row_metadata(drafts, [SamplingParams()] * draws, [0] * draws)
-            found = subject.verify(target, drafts, metadata, mode)
+            output = subject.verify(target, drafts, metadata, mode)
             trial.require(
-                (found.num_accepted == 2).all(),
+                (output.num_accepted == 2).all(),
                 f"{mode}, {dtype}, {kind}: drafts that the target is sure of need to be accepted",
             )
-            return fit(found.token_ids[:, 2].cpu().numpy(), expect(last, SamplingParams()).probabilities)
+            return fit(
+                output.token_ids[:, 2].cpu().numpy(), expect(bonus_row, SamplingParams()).probabilities
+            )
 
         trial.judge(f"{mode}, {dtype}", experiment, subject.effort.tiled_draws // 2)
     sampling = subject.seeded_sampling
     if sampling is None:
         return "distribution"
-    looked = 0
-    for dtype, size, count in spread(subject, [1100], 60):
-        batch = Batch.of(subject, trial.generator(f"requests {dtype}"), count, size, dtype=dtype)
-        looked += _require_sampled(subject, trial, batch, batch.sampled(subject, sampling))
-    return f"distribution, and {looked} tokens equal to those of sample"
+    num_tokens = 0
+    for dtype, size, count in share_requests(subject, [1100], 60):
+        batch = DraftBatch.of(subject, trial.generator(f"requests {dtype}"), count, size, dtype=dtype)
+        num_tokens += _require_sampled(subject, trial, batch, batch.sampled(subject, sampling))
+    return f"distribution, and {num_tokens} tokens equal to those of sample"
 
 
-def _require_sampled(subject: Verifying, trial: Trial, batch: Batch, own: list[list[int]]) -> int:
+def _require_sampled(
+    subject: VerifySubject, trial: Trial, batch: DraftBatch, sampled: list[list[int]]
+) -> int:
     """Demand the tokens of ``sample`` where all drafts were accepted; return how many such there were."""
-    looked = 0
+    num_tokens = 0
     for mode, kind in ways(subject.capabilities):
         for i, tokens in enumerate(chains(batch.verify(subject, mode, kind))):
-            if len(tokens) == len(own[i]):
-                looked += 1
+            if len(tokens) == len(sampled[i]):
+                num_tokens += 1
                 trial.require(
-                    tokens[-1] == own[i][-1],
-                    f"{batch.dtype}, {mode}, {kind}: a bonus token needs to be that of sample, {own[i][-1]}, found "
+                    tokens[-1] == sampled[i][-1],
+                    f"{batch.dtype}, {mode}, {kind}: a bonus token needs to be that of sample, {sampled[i][-1]}, found "
                     f"{tokens[-1]}",
                 )
-    return looked
+    return num_tokens
 
 
 @properties.advertised("verify after placeholders", lambda c: c.placeholder_drafts)
-def after_placeholders(subject: Verifying, trial: Trial) -> str:
+def after_placeholders(subject: VerifySubject, trial: Trial) -> str:
     """The token in place of a draft that was not made follows the target, and so do all others."""
-    offered = subject.capabilities
-    for mode in offered.verify_modes:
-        for place in (0, 1):
-            case = markov(trial, offered.draft_kinds[0], mode, (place,))
-            label = f"{mode}, place {place + 1}"
-            judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seedings(offered)[-1])
+    capabilities = subject.capabilities
+    for mode in capabilities.verify_modes:
+        for step in (0, 1):
+            case = markov_case(trial, capabilities.draft_kinds[0], mode, (step,))
+            label = f"{mode}, place {step + 1}"
+            judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seedings(capabilities)[-1])
     return "in the first place and in the second"

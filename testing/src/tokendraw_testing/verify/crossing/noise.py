@@ -12,7 +12,7 @@ from tokendraw_testing import reference, reference_walk
 
 Array = NDArray[Any]
 
-FIRST: Final = (0, 7, 2**31 - 3, 2**32 - 2, 2**40 + 11)
+FIRST_POSITIONS: Final = (0, 7, 2**31 - 3, 2**32 - 2, 2**40 + 11)
 """Positions that requests begin at: rows of one request lie on both sides of a word."""
 _MARGIN: Final = 3 * reference.NEAR_TIE
 """Least distance of a decision from its turning point, so that float32 decides it likewise."""
@@ -41,13 +41,13 @@ class AcceptanceNoise:
         :param critical: the step that is to be narrow.
         :returns: None if no seed does so.
         """
-        given = np.asarray(ratios)
-        u = self.u(first)[:, : len(given)]
-        accepted = u < given
-        wanted = np.ones(len(given), bool)
-        wanted[len(given) - 1] = not rejected
-        gap = np.abs(u - given)
-        fine = (accepted == wanted).all(1) & (gap >= _MARGIN).all(1)
-        if not fine.any():
+        ratio_array = np.asarray(ratios)
+        u = self.u(first)[:, : len(ratio_array)]
+        is_accepted = u < ratio_array
+        pattern = np.ones(len(ratio_array), bool)
+        pattern[len(ratio_array) - 1] = not rejected
+        gap = np.abs(u - ratio_array)
+        is_usable = (is_accepted == pattern).all(1) & (gap >= _MARGIN).all(1)
+        if not is_usable.any():
             return None
-        return int(self.seeds[np.where(fine, gap[:, critical], np.inf).argmin()])
+        return int(self.seeds[np.where(is_usable, gap[:, critical], np.inf).argmin()])

@@ -10,25 +10,25 @@ import numpy as np
 
 from tokendraw import SamplingParams
 from tokendraw_testing import reference
-from tokendraw_testing.crossing.comparison import Request, requested
+from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests
 from tokendraw_testing.crossing.factors import Kind, Site
-from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, in_dtype
+from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, round_to_dtype
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.requests import combinations, has_counter, has_filter
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample.crossed_calls import judge_call
 
 properties = Properties("sample")
 
-_SIZE: Final = 1100
+_VOCAB_SIZE: Final = 1100
 _ROWS: Final = (1, 5, 1100)
 _STEP: Final = 0.0078125
 """Distance of the tokens around the k-th, exact in every dtype as near to zero as they lie."""
-_LARGE_SIZE: Final = 2100
-_KS: Final = (
+_LARGE_VOCAB_SIZE: Final = 2100
+_TOP_KS: Final = (
     2,
     31,
     32,
@@ -51,38 +51,40 @@ _KS: Final = (
     1025,
     2048,
 )
-_WIDE_K: Final = (1500, 66_001)
+_WIDE_TOP_K: Final = (1500, 66_001)
 """Such a k in a vocabulary above 65,536."""
 
 
 @properties.required("batches of one kind")
-def one_kind(subject: Sampling, trial: Trial) -> str:
+def one_kind(subject: SampleSubject, trial: Trial) -> str:
     """Rows that are all greedy, all cold, all plain or all of one filter draw what they should, few and many."""
     rng = trial.generator("rows")
     seed_torch(rng)
-    size = min(_SIZE, subject.capabilities.max_vocab_size or _SIZE)
-    requests = _alone(subject, size)
-    looked = 0
+    size = min(_VOCAB_SIZE, subject.capabilities.max_vocab_size or _VOCAB_SIZE)
+    requests = _single_filter_requests(subject, size)
+    num_rows = 0
     for dtype in subject.capabilities.dtypes:
         site = Site(dtype, size)
         for rows in _ROWS if subject.effort.fewer == 1 else _ROWS[:1]:
-            looked += _largest(subject, trial, site, rows, rng)
+            num_rows += _require_largest(subject, trial, site, rows, rng)
         for number, params in enumerate(requests[:: subject.effort.fewer]):
             for seeded in (False, True)[: 1 + has_counter(subject.capabilities)]:
                 rows = (6, 3)[number % 2]
-                made = [_row(subject, site, params, rng) for _ in range(subject.effort.rows(rows))]
+                crossed_rows = [
+                    _stepped_row(subject, site, params, rng) for _ in range(subject.effort.rows(rows))
+                ]
                 kind: Kind = "seeded" if seeded else "unseeded"
-                batch = [request for row in made for request in requested(row, [kind], rng)]
+                batch = [request for row in crossed_rows for request in make_requests(row, [kind], rng)]
                 judge_call(subject, trial, batch)
-                looked += len(batch)
-        batch = _tied_under_p(subject, site, rng)
+                num_rows += len(batch)
+        batch = _tie_requests(subject, site, rng)
         for rows in (1, len(batch)) if batch else ():
             judge_call(subject, trial, batch[:rows])
-            looked += rows
-    return f"{looked} rows of {len(requests)} requests in {len(subject.capabilities.dtypes)} dtypes"
+            num_rows += rows
+    return f"{num_rows} rows of {len(requests)} requests in {len(subject.capabilities.dtypes)} dtypes"
 
 
-def _alone(subject: Sampling, size: int) -> list[SamplingParams]:
+def _single_filter_requests(subject: SampleSubject, size: int) -> list[SamplingParams]:
     """List the requests with one filter at most, in either order."""
     filters = ("top_k", "top_p", "min_p")
     return [
@@ -93,90 +95,105 @@ def _alone(subject: Sampling, size: int) -> list[SamplingParams]:
     ]
 
 
-def _row(subject: Sampling, site: Site, params: SamplingParams, rng: np.random.Generator) -> CrossedRow:
+def _stepped_row(
+    subject: SampleSubject, site: Site, params: SamplingParams, rng: np.random.Generator
+) -> CrossedRow:
     """Make a Gaussian row in steps of a quarter, so that every filter meets ties."""
     logits = np.round(4 * gaussian(rng, site.size)) / 4
     return CrossedRow(
-        site, "a batch of one kind", in_dtype(logits, site.torch_dtype), params, subject.capabilities.tie_rule
+        site,
+        "a batch of one kind",
+        round_to_dtype(logits, site.torch_dtype),
+        params,
+        subject.capabilities.tie_rule,
     )
 
 
-def _tied_under_p(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Request]:
+def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRequest]:
     """Make seeded rows with top-k and top-p of which the mass that ties with the k-th decides what top-p keeps.
 
     Most of the ties lie beyond the first k: without them two fifths of what is drawn would be dropped.
     """
-    offered, above, p = subject.capabilities, min(40, site.size // 8), 0.3
-    if not (has_filter("top_k")(offered) and has_filter("top_p")(offered) and has_counter(offered)):
+    capabilities, num_above, p = subject.capabilities, min(40, site.size // 8), 0.3
+    if not (
+        has_filter("top_k")(capabilities) and has_filter("top_p")(capabilities) and has_counter(capabilities)
+    ):
         return []
-    if not 0 < above < (offered.max_top_k or site.size) or "top_k_first" not in offered.filter_orders:
+    if (
+        not 0 < num_above < (capabilities.max_top_k or site.size)
+        or "top_k_first" not in capabilities.filter_orders
+    ):
         return []
-    params = SamplingParams(top_k=above + 1, top_p=p)
+    params = SamplingParams(top_k=num_above + 1, top_p=p)
     y = np.full(site.size, NEGLIGIBLE)
-    y[:above] = np.linspace(0.0, -1.0, above)
-    tied = site.size // 2
-    mass = 0.6 * (1 - p) / p * np.exp(y[:above]).sum()
-    y[above : above + tied] = min(np.log(mass / tied), -1.1)
+    y[:num_above] = np.linspace(0.0, -1.0, num_above)
+    num_ties = site.size // 2
+    mass = 0.6 * (1 - p) / p * np.exp(y[:num_above]).sum()
+    y[num_above : num_above + num_ties] = min(np.log(mass / num_ties), -1.1)
     rows = [
         CrossedRow(
             site,
             "ties at k under p",
-            in_dtype(rng.permutation(y), site.torch_dtype),
+            round_to_dtype(rng.permutation(y), site.torch_dtype),
             params,
-            offered.tie_rule,
+            capabilities.tie_rule,
         )
         for _ in range(subject.effort.rows(16))
     ]
     seeds, positions = random_seeds(rng, len(rows))
     return [
-        Request(row, replace(params, seed=seed), position)
+        CrossedRequest(row, replace(params, seed=seed), position)
         for row, seed, position in zip(rows, seeds, positions, strict=True)
     ]
 
 
-def _largest(subject: Sampling, trial: Trial, site: Site, rows: int, rng: np.random.Generator) -> int:
+def _require_largest(
+    subject: SampleSubject, trial: Trial, site: Site, rows: int, rng: np.random.Generator
+) -> int:
     """Demand the largest token of each row: the lowest id of tied ones where all rows are greedy."""
     x = np.round(rng.standard_normal((rows, site.size)))
-    cold = x.copy()
-    cold[np.arange(rows), rng.integers(0, site.size, rows)] = 9.0
-    named = [("cold", cold, SamplingParams(temperature=1e-4))]
+    cold_logits = x.copy()
+    cold_logits[np.arange(rows), rng.integers(0, site.size, rows)] = 9.0
+    cases = [("cold", cold_logits, SamplingParams(temperature=1e-4))]
     if subject.capabilities.greedy:
-        named.append(("greedy", x, SamplingParams(temperature=0.0)))
-    for name, values, params in named:
-        found = subject.tokens(in_dtype(values, site.torch_dtype), params)
-        apart = np.flatnonzero(found != values.argmax(1))
-        i = apart[0] if len(apart) else 0
+        cases.append(("greedy", x, SamplingParams(temperature=0.0)))
+    for name, values, params in cases:
+        tokens = subject.tokens(round_to_dtype(values, site.torch_dtype), params)
+        mismatches = np.flatnonzero(tokens != values.argmax(1))
+        i = mismatches[0] if len(mismatches) else 0
         trial.require(
-            not len(apart),
-            f"{rows} {name} rows of {site}: row {i} needs token {values[i].argmax()}, found {found[i]}",
+            not len(mismatches),
+            f"{rows} {name} rows of {site}: row {i} needs token {values[i].argmax()}, found {tokens[i]}",
         )
-    return rows * len(named)
+    return rows * len(cases)
 
 
 @properties.advertised("every k", lambda c: has_filter("top_k")(c) and has_counter(c))
-def every_k(subject: Sampling, trial: Trial) -> str:
+def every_k(subject: SampleSubject, trial: Trial) -> str:
     """Around powers of two and beyond, exactly the k-th largest token is the last that is drawn."""
     rng = trial.generator("rows")
-    looked = 0
+    num_rows = 0
     for dtype in subject.capabilities.dtypes:
-        site = Site(dtype, min(_LARGE_SIZE, subject.capabilities.max_vocab_size or _LARGE_SIZE))
-        ks = [k for k in _KS if k <= (subject.capabilities.max_top_k or k) and k + 2 < site.size]
+        site = Site(dtype, min(_LARGE_VOCAB_SIZE, subject.capabilities.max_vocab_size or _LARGE_VOCAB_SIZE))
+        ks = [k for k in _TOP_KS if k <= (subject.capabilities.max_top_k or k) and k + 2 < site.size]
         ks = ks[:: subject.effort.fewer]
-        batch = [request for k in ks for request in _around(subject, site, k, rng)]
+        batch = [request for k in ks for request in _requests_around(subject, site, k, rng)]
         judge_call(subject, trial, batch)
-        looked += len(batch)
-        k, size = _WIDE_K
+        num_rows += len(batch)
+        k, size = _WIDE_TOP_K
         limits = subject.capabilities.max_top_k, subject.capabilities.max_vocab_size
         if subject.effort.fewer == 1 and k <= (limits[0] or k) and size <= (limits[1] or size):
-            batch = list(_around(subject, Site(dtype, size), k, rng))
+            batch = list(_requests_around(subject, Site(dtype, size), k, rng))
             judge_call(subject, trial, batch)
-            looked += len(batch)
-    if not looked:
+            num_rows += len(batch)
+    if not num_rows:
         trial.skip(f"needs a vocabulary of 5, found a limit of {subject.capabilities.max_vocab_size}")
-    return f"{looked} seeded rows"
+    return f"{num_rows} seeded rows"
 
 
-def _around(subject: Sampling, site: Site, k: int, rng: np.random.Generator) -> Iterator[Request]:
+def _requests_around(
+    subject: SampleSubject, site: Site, k: int, rng: np.random.Generator
+) -> Iterator[CrossedRequest]:
     """Make rows that draw their k-th token, would draw the one behind it, and would draw one of many ties."""
     order = (*subject.capabilities.filter_orders, "top_k_first")[0]
     params = SamplingParams(top_k=k, filter_order=order)
@@ -190,10 +207,12 @@ def _around(subject: Sampling, site: Site, k: int, rng: np.random.Generator) -> 
         place = int(np.flatnonzero(heavy == winner)[0])
         heavy[[last, place]] = heavy[[place, last]]
         y[heavy[: k - 1]], y[heavy[k - 1]], y[heavy[k]] = 0.0, -_STEP, -2 * _STEP
-        row = CrossedRow(site, f"a winner in place {last + 1}", in_dtype(y, site.torch_dtype), params, ties)
-        yield Request(row, replace(params, seed=seed), position)
+        row = CrossedRow(
+            site, f"a winner in place {last + 1}", round_to_dtype(y, site.torch_dtype), params, ties
+        )
+        yield CrossedRequest(row, replace(params, seed=seed), position)
     y = np.full(site.size, NEGLIGIBLE)
     heavy = rng.permutation(site.size)
     y[heavy[: 3 * k]], y[heavy[: k // 2]] = -_STEP, 0.0
-    row = CrossedRow(site, "ties at k", in_dtype(y, site.torch_dtype), params, ties)
-    yield from requested(row, ["seeded"] * 2, rng)
+    row = CrossedRow(site, "ties at k", round_to_dtype(y, site.torch_dtype), params, ties)
+    yield from make_requests(row, ["seeded"] * 2, rng)

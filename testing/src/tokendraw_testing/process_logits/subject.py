@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.plugin import EDITS, Edit
-from tokendraw_testing.kit.looked import Place, places, width_class
+from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.reference import Array
@@ -26,11 +26,11 @@ _ULPS: Final = 3
 """Most that rounding costs: half an ulp each for the bias, the repetition penalty, the product of the frequency penalty
 and both subtractions, and that of the bias once more, as a repetition penalty may double it in ulp."""
 MAX_TOKENS: Final = 64
-_PLAIN: Final = SamplingParams()
+_PLAIN_PARAMS: Final = SamplingParams()
 
 
 @dataclass
-class Request:
+class SlotRequest:
     """A request in a slot, as the kit knows it."""
 
     params: SamplingParams
@@ -43,24 +43,24 @@ class Engine:
     """Slots, and what the kit put into them."""
 
     slots: RequestSlots
-    requests: dict[int, Request]
+    requests: dict[int, SlotRequest]
     edits: Collection[Edit] = EDITS
     """Names of the edits that requests may ask for."""
 
-    def add(self, requests: Mapping[int, Request]) -> None:
+    def add(self, requests: Mapping[int, SlotRequest]) -> None:
         """Add requests to empty slots, without other edits than :attr:`edits`; append their outputs token by token."""
         outputs = {}
         for slot, request in requests.items():
-            off: dict[str, Any] = {
-                name: getattr(_PLAIN, name) for name in EDITS[1:] if name not in self.edits
+            disabled_edits: dict[str, Any] = {
+                name: getattr(_PLAIN_PARAMS, name) for name in EDITS[1:] if name not in self.edits
             }
-            request.params = replace(request.params, **off)
+            request.params = replace(request.params, **disabled_edits)
             self.slots.add(slot, request.params, prompt_token_ids=request.prompt)
             self.requests[slot] = request
             outputs[slot], request.output = request.output, []
         for tokens in itertools.zip_longest(*outputs.values()):
-            given = zip(outputs, tokens, strict=True)
-            self.append({slot: token for slot, token in given if token is not None})
+            pairs = zip(outputs, tokens, strict=True)
+            self.append({slot: token for slot, token in pairs if token is not None})
 
     def append(self, tokens: Mapping[int, int]) -> None:
         """Append one token to each of some slots."""
@@ -76,7 +76,7 @@ class Engine:
         del self.requests[slot]
 
 
-class Processing(OperationSubject):
+class ProcessSubject(OperationSubject):
     """A subject in the operation ``process_logits``."""
 
     operation = "process_logits"
@@ -99,11 +99,11 @@ class Processing(OperationSubject):
         kind = "plain" if call.drafts is None else "drafts"
         return {Place(self.operation, dtype, width_class(vocab_size), kind): rows} if rows else {}
 
-    def vocab_size(self, wanted: int) -> int:
+    def vocab_size(self, size: int) -> int:
         """Return a size of the vocabulary that it takes."""
-        return min(wanted, self.capabilities.max_vocab_size or wanted)
+        return min(size, self.capabilities.max_vocab_size or size)
 
-    def engine(self, requests: Mapping[int, Request], num_slots: int, vocab_size: int) -> Engine:
+    def engine(self, requests: Mapping[int, SlotRequest], num_slots: int, vocab_size: int) -> Engine:
         """Put requests into the slots that they are named by."""
         slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=self.device)
         engine = Engine(slots, {}, self.capabilities.edits)
@@ -117,8 +117,8 @@ class Processing(OperationSubject):
 
     def logits(self, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype) -> Tensor:
         """Draw logits, on the subject's device."""
-        drawn = torch.from_numpy(rng.normal(0.0, 4.0, (rows, vocab_size)))
-        return drawn.to(dtype).to(self.device)
+        values = torch.from_numpy(rng.normal(0.0, 4.0, (rows, vocab_size)))
+        return values.to(dtype).to(self.device)
 
     def drafts(self, lists: Sequence[Sequence[int]]) -> Drafts:
         """Put drafts on the device."""
@@ -145,20 +145,20 @@ class Processing(OperationSubject):
         """
         before, allowed = logits.cpu().clone(), allowed if self.has_bitmask else None
         row_index = torch.tensor(list(order), dtype=torch.int64, device=self.device)
-        bitmask = None if allowed is None else torch.from_numpy(packed(allowed)).to(self.device)
-        given = None if drafts is None else self.drafts(drafts)
+        bitmask = None if allowed is None else torch.from_numpy(pack_bitmask(allowed)).to(self.device)
+        layout = None if drafts is None else self.drafts(drafts)
         if replay is None:
-            self.make(self.new_call("process", logits, engine.slots, row_index, bitmask, given))
+            self.make(self.new_call("process", logits, engine.slots, row_index, bitmask, layout))
         else:
             replay()
-        found, row = logits.cpu(), 0
+        result, row = logits.cpu(), 0
         for i, slot in enumerate(order):
             request, drafted = engine.requests[slot], () if drafts is None else drafts[i]
             for j in range(len(drafted) + 1):
                 mask = None if allowed is None else allowed[row]
                 where = f"{what}: row {row}" + ("" if drafts is None else f", after {j} drafts")
                 output = [*request.output, *drafted[:j]]
-                _compare(trial, where, before[row], found[row], request, output, mask)
+                _compare(trial, where, before[row], result[row], request, output, mask)
                 row += 1
 
 
@@ -166,51 +166,51 @@ def _compare(
     trial: Trial,
     where: str,
     before: Tensor,
-    found: Tensor,
-    request: Request,
+    result: Tensor,
+    request: SlotRequest,
     output: list[int],
     mask: Array | None,
 ) -> None:
     """Hold a row against the formulas: float32 bit for bit, and float64 within :data:`_ULPS`."""
-    dtype, view = found.dtype, _BITS[found.element_size()]
+    dtype, view = result.dtype, _BITS[result.element_size()]
     single = edit(before.to(torch.float32).numpy(), request.params, request.prompt, output, mask)
     double = edit(before.to(torch.float64).numpy(), request.params, request.prompt, output, mask)
-    needed = torch.from_numpy(single.values).to(dtype)
-    kept, got = torch.from_numpy(~single.edited), found.to(torch.float64).numpy()
-    unequal = torch.where(kept, before.view(view), needed.view(view)) != found.view(view)
-    unequal &= kept | ~(needed.isnan() & found.isnan())
+    expected = torch.from_numpy(single.values).to(dtype)
+    is_unedited, result64 = torch.from_numpy(~single.edited), result.to(torch.float64).numpy()
+    is_unequal = torch.where(is_unedited, before.view(view), expected.view(view)) != result.view(view)
+    is_unequal &= is_unedited | ~(expected.isnan() & result.isnan())
     with np.errstate(invalid="ignore"):
-        far = np.abs(got - double.values) > _ULPS * _ulp(double.scale, dtype)
-        far &= np.isfinite(double.values) & np.isfinite(got)
-    for (token,) in np.argwhere(unequal.numpy() | (far & single.edited))[:1].tolist():
-        want, exact = float((before if kept[token] else needed)[token]), float(double.values[token])
-        why = "no edit" if kept[token] else f"float64: {exact:.9g}"
-        asked = _asked(request.params) or "nothing"
+        is_far = np.abs(result64 - double.values) > _ULPS * _ulp(double.scale, dtype)
+        is_far &= np.isfinite(double.values) & np.isfinite(result64)
+    for (token,) in np.argwhere(is_unequal.numpy() | (is_far & single.edited))[:1].tolist():
+        needed = float((before if is_unedited[token] else expected)[token])
+        reason = "no edit" if is_unedited[token] else f"float64: {float(double.values[token]):.9g}"
+        request_text = _edits_text(request.params) or "nothing"
         trial.require(
             False,
-            f"{where}, id {token}: needs {want:.9g} ({why}), found {float(found[token]):.9g}, where a request asks for "
-            f"{asked}, its prompt is {request.prompt}, its output {output}, its bitmask "
+            f"{where}, id {token}: needs {needed:.9g} ({reason}), found {float(result[token]):.9g}, where a request "
+            f"asks for {request_text}, its prompt is {request.prompt}, its output {output}, its bitmask "
             f"{'none' if mask is None else 'allows it' if mask[token] else 'forbids it'}",
         )
 
 
-def _asked(params: SamplingParams) -> str:
-    plain = SamplingParams()
+def _edits_text(params: SamplingParams) -> str:
+    defaults = SamplingParams()
     values = {part.name: getattr(params, part.name) for part in fields(params)}
-    return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(defaults, name))
 
 
 def _ulp(scale: Array, dtype: torch.dtype) -> Array:
     """Compute the distance of neighbours in a dtype, at numbers as large as ``scale``."""
-    finite = np.where(np.isfinite(scale), scale, 1.0)
-    exponent = np.frexp(finite)[1] - 1
+    magnitude = np.where(np.isfinite(scale), scale, 1.0)
+    exponent = np.frexp(magnitude)[1] - 1
     return np.asarray(np.exp2(np.maximum(exponent - _DIGITS[dtype], _LEAST[dtype]).astype(np.float64)))
 
 
-def packed(allowed: Array) -> Any:
+def pack_bitmask(allowed: Array) -> Any:
     """Pack [rows, V] bool into words [rows, ceil(V / 32)] int32; bits behind the last id are set every other row."""
     rows, vocab_size = allowed.shape
-    wide = np.zeros((rows, -(-vocab_size // 32) * 32), bool)
-    wide[::2] = True
-    wide[:, :vocab_size] = allowed
-    return np.packbits(wide, axis=1, bitorder="little").view("<i4")
+    bits = np.zeros((rows, -(-vocab_size // 32) * 32), bool)
+    bits[::2] = True
+    bits[:, :vocab_size] = allowed
+    return np.packbits(bits, axis=1, bitorder="little").view("<i4")

@@ -41,13 +41,13 @@ def places(
     return tuple(Place(*place) for place in product(calls, dtypes, WIDTHS[: last + 1], kinds))
 
 
-def in_order(rows: Mapping[Place, int], every: Iterable[Place]) -> Looked:
-    """Put places in the order of ``every``; those that it lacks follow."""
-    ordered = dict.fromkeys([*every, *rows])
-    return tuple((place, rows[place]) for place in ordered if rows.get(place))
+def order_places(rows: Mapping[Place, int], places: Iterable[Place]) -> Looked:
+    """Put places in the order of ``places``; those that it lacks follow."""
+    all_places = dict.fromkeys([*places, *rows])
+    return tuple((place, rows[place]) for place in all_places if rows.get(place))
 
 
-def together(parts: Iterable[Looked]) -> Looked:
+def add_up(parts: Iterable[Looked]) -> Looked:
     """Add up several lines."""
     rows: Counter[Place] = Counter()
     for part in parts:

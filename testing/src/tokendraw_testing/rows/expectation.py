@@ -16,14 +16,14 @@ from tokendraw_testing import reference
 
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
-SAME: Final = 0.9999
+LEAST_EQUAL_SHARE: Final = 0.9999
 """Least share of seeded draws that equal the reference's; the others are near ties in float32."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class Expectation:
     """The expectation of one row. All arrays are [V]."""
 
     y: Array
@@ -62,51 +62,62 @@ class Expected:
         return min(0.0, float(np.log(self.masses.sum() / np.exp(self.y).sum())))
 
 
-def expect(logits: Array | reference.Logits, params: SamplingParams, tie_rule: TieRule = "value") -> Expected:
+def expect(
+    logits: Array | reference.SortedLogits, params: SamplingParams, tie_rule: TieRule = "value"
+) -> Expectation:
     """Apply temperature and filters to one row, by groups of equal logits from the largest downwards.
 
-    :param logits: [V], or a ``reference.Logits``: then requests share the sorting, with ``reference.prepare`` too.
+    :param logits: [V], or a ``reference.SortedLogits``: its sorting is shared, with ``reference.prepare`` too.
     """
-    own = reference.Logits.of(logits)
-    x, (levels, counts) = own.x, own.levels
-    if not params.temperature > 0 or own.top == -np.inf:
-        one = np.zeros(len(x), bool)
-        one[x.argmax()] = True
-        none, y = np.zeros_like(one), np.where(one, 0.0, -np.inf)
-        return Expected(y=y, kept=one, edge=one, in_part=none, share=1.0, possible=one, certain=True, count=1)
-    depths = own.depths(params.temperature)
-    filtered = _filtered(depths, counts, params, tie_rule)
-    y, end = own.scaled(params.temperature), min(filtered.end, int(depths.searchsorted(np.inf)))
+    row = reference.SortedLogits.of(logits)
+    x, (levels, counts) = row.x, row.levels
+    if not params.temperature > 0 or row.top == -np.inf:
+        argmax_mask = np.zeros(len(x), bool)
+        argmax_mask[x.argmax()] = True
+        no_tokens, y = np.zeros_like(argmax_mask), np.where(argmax_mask, 0.0, -np.inf)
+        return Expectation(
+            y=y,
+            kept=argmax_mask,
+            edge=argmax_mask,
+            in_part=no_tokens,
+            share=1.0,
+            possible=argmax_mask,
+            certain=True,
+            count=1,
+        )
+    depths = row.depths(params.temperature)
+    kept_groups = _keep_groups(depths, counts, params, tie_rule)
+    y, end = row.scaled(params.temperature), min(kept_groups.end, int(depths.searchsorted(np.inf)))
     kept, edge = x >= levels[end - 1], x == levels[end - 1]
-    room = filtered.room if end == filtered.end else int(counts[end - 1])
+    room = kept_groups.room if end == kept_groups.end else int(counts[end - 1])
     in_part = edge if room < counts[end - 1] else np.zeros_like(edge)
     possible = kept.copy()
-    for first, last in filtered.doubtful:
+    for first, last in kept_groups.doubtful:
         if last > end:
             possible |= (x <= levels[max(first, end)]) & (x >= levels[last - 1]) & (y > -np.inf)
-    return Expected(
+    return Expectation(
         y=y,
         kept=kept,
         edge=edge,
         in_part=in_part,
         share=room / int(counts[end - 1]),
         possible=possible,
-        certain=not filtered.doubtful and not reference.merged(depths),
+        certain=not kept_groups.doubtful and not reference.has_merged_levels(depths),
         count=int(counts[: end - 1].sum()) + room,
     )
 
 
 def possible_tokens(logits: Array, params: SamplingParams, tie_rule: TieRule) -> Array:
     """Return [V] bool, the tokens that a row [V] float32 may draw. Equal rows in succession are computed once."""
-    return _expect_bytes(logits.tobytes(), params, tie_rule).possible
+    return _expect_cached(logits.tobytes(), params, tie_rule).possible
 
 
 @functools.lru_cache(maxsize=8)
-def _expect_bytes(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> Expected:
+def _expect_cached(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> Expectation:
     return expect(np.frombuffer(logits, np.float32), params, tie_rule)
 
 
-class _Filtered(NamedTuple):
+class _KeptGroups(NamedTuple):
     """The groups that are kept, in descending order: those before ``end``."""
 
     end: int
@@ -116,55 +127,55 @@ class _Filtered(NamedTuple):
     """Groups that rounding may decide otherwise, each from the first to behind the last."""
 
 
-def _filtered(depths: Array, counts: Array, params: SamplingParams, tie_rule: TieRule) -> _Filtered:
+def _keep_groups(depths: Array, counts: Array, params: SamplingParams, tie_rule: TieRule) -> _KeptGroups:
     """Apply min-p, top-k and top-p to groups of ``counts`` tokens at ``depths`` below the largest."""
-    end, exact, doubtful = len(depths), tie_rule == "exact_k", []
+    end, is_exact_k, doubtful_groups = len(depths), tie_rule == "exact_k", []
     room = int(counts[-1])
     if params.min_p > 0:
         floor = max(-float(np.log(params.min_p)), 0.0)
-        doubtful += _around(depths, floor)
+        doubtful_groups += _groups_near(depths, floor)
         end = int(depths.searchsorted(floor, "right"))
         room = int(counts[end - 1])
-    if params.top_k > 0 and (cumulated := counts.cumsum())[-1] > params.top_k:
-        nth = int(cumulated.searchsorted(params.top_k))
-        doubtful += _behind(depths, nth)
+    if params.top_k > 0 and (cumulative_counts := counts.cumsum())[-1] > params.top_k:
+        nth = int(cumulative_counts.searchsorted(params.top_k))
+        doubtful_groups += _groups_below(depths, nth)
         if nth < end:
             end, room = nth + 1, int(counts[nth])
-            if exact:
-                room = params.top_k - int(cumulated[nth] - counts[nth])
+            if is_exact_k:
+                room = params.top_k - int(cumulative_counts[nth] - counts[nth])
     if params.top_p < 1:
         is_joint = params.filter_order == "joint"
-        counted = counts if is_joint else np.append(counts[: end - 1], room)
-        masses = counted * np.exp(-depths[: len(counted)])
+        kept_counts = counts if is_joint else np.append(counts[: end - 1], room)
+        masses = kept_counts * np.exp(-depths[: len(kept_counts)])
         mass = float(masses.sum())
-        wanted, above = params.top_p * mass, masses.cumsum()
+        needed_mass, above = params.top_p * mass, masses.cumsum()
         above -= masses
-        doubt = sum(float((counts[a:b] * np.exp(-depths[a:b])).sum()) for a, b in doubtful)
-        slack = MASS_TOLERANCE * mass + doubt
+        doubtful_mass = sum(float((counts[a:b] * np.exp(-depths[a:b])).sum()) for a, b in doubtful_groups)
+        slack = MASS_TOLERANCE * mass + doubtful_mass
         first, last = (
-            int(above.searchsorted(wanted - slack)),
-            int(above.searchsorted(wanted + slack, "right")),
+            int(above.searchsorted(needed_mass - slack)),
+            int(above.searchsorted(needed_mass + slack, "right")),
         )
-        doubtful.append((first, last))
-        nth = max(int(above.searchsorted(wanted)) - 1, 0)
-        doubtful += _behind(depths, nth)
+        doubtful_groups.append((first, last))
+        nth = max(int(above.searchsorted(needed_mass)) - 1, 0)
+        doubtful_groups += _groups_below(depths, nth)
         if nth < end:
             room = room if nth + 1 == end else int(counts[nth])
             end = nth + 1
-            if exact and masses[nth] > 0:
-                room = min(room, max(1, math.ceil((wanted - above[nth]) / float(np.exp(-depths[nth])))))
-    return _Filtered(end, room, [(max(1, a), b) for a, b in doubtful if b > max(1, a)])
+            if is_exact_k and masses[nth] > 0:
+                room = min(room, max(1, math.ceil((needed_mass - above[nth]) / float(np.exp(-depths[nth])))))
+    return _KeptGroups(end, room, [(max(1, a), b) for a, b in doubtful_groups if b > max(1, a)])
 
 
-def _around(depths: Array, depth: float) -> list[tuple[int, int]]:
+def _groups_near(depths: Array, depth: float) -> list[tuple[int, int]]:
     """Find the groups that lie within ``EDGE`` of a threshold, and do not equal it."""
-    first, last = reference.near(depths, depth)
-    equal = [first + int(depths[first:last].searchsorted(depth, side)) for side in ("left", "right")]
-    return [(a, b) for a, b in ((first, equal[0]), (equal[1], last)) if a < b]
+    first, last = reference.levels_near(depths, depth)
+    equal_range = [first + int(depths[first:last].searchsorted(depth, side)) for side in ("left", "right")]
+    return [(a, b) for a, b in ((first, equal_range[0]), (equal_range[1], last)) if a < b]
 
 
-def _behind(depths: Array, nth: int) -> list[tuple[int, int]]:
+def _groups_below(depths: Array, nth: int) -> list[tuple[int, int]]:
     """Find the groups that lie less than ``EDGE`` below one that is kept."""
-    last = reference.near(depths, depths[nth])[1]
+    last = reference.levels_near(depths, depths[nth])[1]
     first = int(depths.searchsorted(depths[nth], "right"))
     return [(first, last)] if first < last else []

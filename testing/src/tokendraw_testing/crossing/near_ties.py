@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 from tokendraw import SamplingParams
 from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference
-from tokendraw_testing.crossing.comparison import Request
+from tokendraw_testing.crossing.comparison import CrossedRequest
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import SHIFT, CrossedRow, in_dtype
+from tokendraw_testing.crossing.rows import LARGEST_Y_SHIFT, CrossedRow, round_to_dtype
 from tokendraw_testing.rows.draws import random_seeds
 
 Array = NDArray[Any]
 
 LEAST_LEAD: Final = 2e-4
 """Ten times what float32 may swap."""
-_MOST_MOVED: Final = 1.0
+_MOST_Y_CHANGE: Final = 1.0
 """Most that the rival's y is changed by."""
 _ATTEMPTS: Final = 8
 
 
-def contested(
+def make_near_tie(
     site: Site, params: SamplingParams, rng: np.random.Generator, dtype: GumbelDtype
-) -> Request | None:
+) -> CrossedRequest | None:
     """Make a seeded request whose rival in the drawn tile lies little more than :data:`LEAST_LEAD` behind.
 
     The logits are one on top and a bulk far below it, where a dtype of few bits has the coarsest steps. The value of
@@ -39,17 +39,19 @@ def contested(
     for seed, position in zip(*random_seeds(rng, _ATTEMPTS), strict=True):
         y = np.minimum(-np.log(site.size) - 0.5 + 0.2 * rng.standard_normal(site.size), 0.0)
         y[rng.integers(site.size)] = 0.0
-        top = in_dtype(np.array(SHIFT * params.temperature), site.torch_dtype).double().numpy()
-        logits = in_dtype(top + params.temperature * y, site.torch_dtype)
+        top = (
+            round_to_dtype(np.array(LARGEST_Y_SHIFT * params.temperature), site.torch_dtype).double().numpy()
+        )
+        logits = round_to_dtype(top + params.temperature * y, site.torch_dtype)
         row = CrossedRow(site, "a near tie", logits, params, "value")
         winner, _ = reference.draw(row.prepared, seed, position, dtype)
         rival, value = _rival(row, winner, seed, position, dtype)
-        changed = logits.clone()
-        changed[rival] = value
-        row = replace(row, logits=changed)
+        adjusted_logits = logits.clone()
+        adjusted_logits[rival] = value
+        row = replace(row, logits=adjusted_logits)
         token, lead = reference.draw(row.prepared, seed, position, dtype)
         if token == winner and LEAST_LEAD / 2 < lead < 50 * LEAST_LEAD and row.is_settled:
-            return Request(row, replace(params, seed=seed), position)
+            return CrossedRequest(row, replace(params, seed=seed), position)
     return None
 
 
@@ -60,10 +62,10 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
     y, temperature = row.prepared.y[ids], row.params.temperature
     noise = reference.gumbel(seed, position, ids, reference.TOKEN, dtype)
     best = y[winner - start] + noise[winner - start]
-    wanted = row.own.top + temperature * (best - LEAST_LEAD - noise)
-    values = in_dtype(wanted, row.site.torch_dtype).double().numpy()
-    moved = (values - row.own.top) / temperature
-    lead = best - moved - noise
-    fits = (lead >= LEAST_LEAD) & (np.abs(moved - y) < _MOST_MOVED) & (moved < 0) & (ids != winner)
-    chosen = int(np.where(fits, lead, np.inf).argmin())
-    return int(ids[chosen]), float(values[chosen])
+    ideal_logits = row.own.top + temperature * (best - LEAST_LEAD - noise)
+    values = round_to_dtype(ideal_logits, row.site.torch_dtype).double().numpy()
+    new_y = (values - row.own.top) / temperature
+    lead = best - new_y - noise
+    is_usable = (lead >= LEAST_LEAD) & (np.abs(new_y - y) < _MOST_Y_CHANGE) & (new_y < 0) & (ids != winner)
+    index = int(np.where(is_usable, lead, np.inf).argmin())
+    return int(ids[index]), float(values[index])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tokendraw
 from tokendraw.commands import candidate_json, host_json, print_json
 from tokendraw.resolution import Candidate
-from tokendraw_testing.commands import again
+from tokendraw_testing.commands import repeat
 from tokendraw_testing.commands.check_lines import outcome, print_report
 from tokendraw_testing.commands.fuzz_lines import fuzz_outcome, print_fuzz_report
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
+class ReportOutput:
     """Names what took part in a run, and shows its report."""
 
     subject: Subject
@@ -41,20 +41,23 @@ class Showing:
             error = None if is_fine else outcome(report)
             print_json({"error": error, **report.as_json(), **self._facts(), "only": list(only) or None})
         else:
-            print_report(report, self._host(), self._versions(), again.of_failed(report, self.gumbel_dtype))
+            print_report(
+                report, self._host(), self._versions(), repeat.command_for_failures(report, self.gumbel_dtype)
+            )
         return is_fine
 
     def cases(self, report: FuzzReport) -> bool:
         """Show random cases; whether none went wrong."""
         commands = {
-            finding: again.of_finding(report, finding, self.gumbel_dtype) for finding in report.findings
+            finding: repeat.command_for_finding(report, finding, self.gumbel_dtype)
+            for finding in report.findings
         }
         if self.as_json:
-            found = report.as_json()
-            for entry, command in zip(found["findings"], commands.values(), strict=True):
+            result = report.as_json()
+            for entry, command in zip(result["findings"], commands.values(), strict=True):
                 entry["again"] = command
             error = fuzz_outcome(report) if report.findings else None
-            print_json({"error": error, **found, **self._facts()})
+            print_json({"error": error, **result, **self._facts()})
         else:
             print_fuzz_report(report, self._host(), self._versions(), commands)
         return not report.findings

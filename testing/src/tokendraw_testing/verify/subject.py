@@ -9,23 +9,23 @@ import torch
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput, speculative
 from tokendraw.plugin import Call, DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
 from tokendraw.tools import find_unsupported
-from tokendraw_testing.kit.property import Ask
-from tokendraw_testing.rows.sampling import RowSubject, Sampling
+from tokendraw_testing.kit.property import Refusal
+from tokendraw_testing.rows.subjects import RowSubject, SampleSubject
 
 
-class Verifying(RowSubject):
+class VerifySubject(RowSubject):
     """A subject in the operation ``verify``."""
 
     operation = "verify"
     capabilities: VerifyCapabilities
 
     @property
-    def sampling(self) -> Sampling | None:
+    def sampling(self) -> SampleSubject | None:
         """Return the subject in the operation ``sample``; None if it does not offer that."""
-        return Sampling(self.subject) if Sampling.operation in self.subject.capabilities else None
+        return SampleSubject(self.subject) if SampleSubject.operation in self.subject.capabilities else None
 
     @property
-    def seeded_sampling(self) -> Sampling | None:
+    def seeded_sampling(self) -> SampleSubject | None:
         """That view, if seeds tie both operations together; else None."""
         sampling = self.sampling
         if sampling is None or {self.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
@@ -47,8 +47,8 @@ class Verifying(RowSubject):
         :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
         """
         call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
-        lacking = find_unsupported(call, self.capabilities)
-        assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
+        unsupported = find_unsupported(call, self.capabilities)
+        assert unsupported is None, f"the kit asked for what is not advertised: {unsupported}"
         output: VerifyOutput = self.make(call, self.need(logprobs_mode, gumbel_dtype))
         return output
 
@@ -84,7 +84,7 @@ def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMe
     return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
 
 
-def draft_ask(
+def draft_refusal(
     *,
     params: SamplingParams | None = None,
     mode: VerifyMode | None = None,
@@ -92,32 +92,32 @@ def draft_ask(
     ragged: bool = False,
     placeholder: bool = False,
     **need: Any,
-) -> Ask:
+) -> Refusal:
     """Ask for the verification of two requests with a draft each, or one of them without.
 
     :param mode: None: one that is advertised, as for ``kind``.
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Verifying) -> Call:
-        offered, device = subject.capabilities, subject.device
+    def call(subject: VerifySubject) -> Call:
+        capabilities, device = subject.capabilities, subject.device
         counts = [1, 0] if ragged else [1, 1]
         ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
-        given = kind or (*offered.draft_kinds, "chosen")[0]
-        even = torch.full((len(ids), 4), 0.25, device=device)
+        draft_kind = kind or (*capabilities.draft_kinds, "chosen")[0]
+        uniform_rows = torch.full((len(ids), 4), 0.25, device=device)
         drafts = Drafts.from_counts(
             ids,
             counts,
-            draft_probs=even if given == "probs" else None,
-            draft_logits=even if given == "logits" else None,
+            draft_probs=uniform_rows if draft_kind == "probs" else None,
+            draft_logits=uniform_rows if draft_kind == "logits" else None,
             any_placeholder=placeholder,
         )
         rows = sum(counts) + len(counts)
         metadata = SamplingMetadata.from_params(
             [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
         )
-        asked = mode or (*offered.verify_modes, "rejection")[0]
+        verify_mode = mode or (*capabilities.verify_modes, "rejection")[0]
         target_logits = torch.zeros(rows, 4, device=device)
-        return subject.new_call("verify", target_logits, drafts, metadata, mode=asked)
+        return subject.new_call("verify", target_logits, drafts, metadata, mode=verify_mode)
 
-    return Ask(need, call)
+    return Refusal(need, call)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tokendraw import Need, SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw.plugin import FILTER_ORDERS, Call, Capabilities, Filter, GumbelDtype, LogprobsMode
-from tokendraw_testing.kit.looked import Place, places, width_class
-from tokendraw_testing.kit.property import Ask
+from tokendraw_testing.kit.matrix import Place, places, width_class
+from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.rows.kinds import kinds, rows_by_kind
 
@@ -41,18 +41,18 @@ class RowSubject(OperationSubject):
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
         """Return the usual need for a logprobs mode and a precision of the noise; None: the usual ones."""
-        usual = self.usual_need
+        usual_need = self.usual_need
         return replace(
-            usual,
-            logprobs_mode=logprobs_mode or usual.logprobs_mode,
-            gumbel_dtype=gumbel_dtype or usual.gumbel_dtype,
+            usual_need,
+            logprobs_mode=logprobs_mode or usual_need.logprobs_mode,
+            gumbel_dtype=gumbel_dtype or usual_need.gumbel_dtype,
         )
 
     @property
     def usual_need(self) -> Need:
         """Return the usual need, with the fields of :meth:`with_need`."""
-        usual: Need = super().usual_need
-        return replace(usual, **self._need)
+        need: Need = super().usual_need
+        return replace(need, **self._need)
 
     def with_need(self, **fields: Any) -> Self:
         """Copy the view for calls of another need; the copy counts rows in the same matrix.
@@ -93,7 +93,7 @@ class RowSubject(OperationSubject):
         return self.operation, call.logits, call.metadata
 
 
-class Sampling(RowSubject):
+class SampleSubject(RowSubject):
     """A subject in the operation ``sample``."""
 
     operation = "sample"
@@ -144,8 +144,8 @@ class Sampling(RowSubject):
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Make the call of :meth:`sample`: its ids, [B] int64 on the host."""
-        found: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
-        return found
+        tokens: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
+        return tokens
 
 
 def equal_rows(
@@ -159,26 +159,26 @@ def equal_rows(
 
     :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
     """
-    one = SamplingMetadata.from_params([params], device=device)
-    given = {field.name: getattr(one, field.name) for field in fields(one)}
+    row = SamplingMetadata.from_params([params], device=device)
+    fields_of_row = {field.name: getattr(row, field.name) for field in fields(row)}
     columns: dict[str, Any] = {
-        name: c.repeat(rows) for name, c in given.items() if isinstance(c, torch.Tensor)
+        name: c.repeat(rows) for name, c in fields_of_row.items() if isinstance(c, torch.Tensor)
     }
     if seeds is not None:
         columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64)).to(device)
         columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
-        columns["facts"] = replace(one.facts, any_seeded=True, all_seeded=True)
-    return replace(one, **columns)
+        columns["facts"] = replace(row.facts, any_seeded=True, all_seeded=True)
+    return replace(row, **columns)
 
 
-def row_ask(params: SamplingParams, **need: Any) -> Ask:
+def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
     """Ask for a row that needs a capability.
 
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Sampling) -> Call:
+    def call(subject: SampleSubject) -> Call:
         metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
         return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
 
-    return Ask(need, call)
+    return Refusal(need, call)

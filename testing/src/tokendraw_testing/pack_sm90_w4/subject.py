@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendraw.plugin import Call
 from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.tools import packed_scales, packed_weights
-from tokendraw_testing.kit.property import Ask
+from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial
 
@@ -26,7 +26,7 @@ SCALE_SHAPES: Final[dict[Layout, tuple[tuple[int, int, int], ...]]] = {
 }
 
 
-class Packing(OperationSubject):
+class PackSubject(OperationSubject):
     """A subject in the operation ``pack_sm90_w4``."""
 
     operation = "pack_sm90_w4"
@@ -60,53 +60,53 @@ class Packing(OperationSubject):
         return output.cpu()
 
 
-def require_equal(trial: Trial, what: str, found: Tensor, needed: Tensor) -> None:
+def require_equal(trial: Trial, what: str, output: Tensor, expected: Tensor) -> None:
     """Demand the same bytes; the first that differs is named."""
-    for place in (found != needed).nonzero()[:1].tolist():
-        at = tuple(place)
-        trial.require(False, f"{what}: byte {place} needs to be {needed[at]:#04x}, found {found[at]:#04x}")
+    for index in (output != expected).nonzero()[:1].tolist():
+        at = tuple(index)
+        trial.require(False, f"{what}: byte {index} needs to be {expected[at]:#04x}, found {output[at]:#04x}")
 
 
-def require_weights(subject: Packing, trial: Trial, format: Format, layout: Layout) -> str:
+def require_weights(subject: PackSubject, trial: Trial, format: Format, layout: Layout) -> str:
     """Compare packed weights with the formulas of the layout."""
     for experts, rows, columns in SHAPES[layout]:
         weights = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 2)
-        needed = packed_weights(weights, format, layout)
+        expected = packed_weights(weights, format, layout)
         what = f"{format}, {layout}, {[experts, rows, columns // 2]}"
-        require_equal(trial, what, subject.pack_weights(weights, format, layout), needed)
+        require_equal(trial, what, subject.pack_weights(weights, format, layout), expected)
     return f"{len(SHAPES[layout])} shapes"
 
 
-def require_scales(subject: Packing, trial: Trial, layout: Layout) -> str:
+def require_scales(subject: PackSubject, trial: Trial, layout: Layout) -> str:
     """Compare packed scales with the formulas of the layout."""
     for experts, rows, columns in SCALE_SHAPES[layout]:
         scales = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 32)
-        needed = packed_scales(scales, layout)
+        expected = packed_scales(scales, layout)
         what = f"scales, {layout}, {[experts, rows, columns // 32]}"
-        require_equal(trial, what, subject.pack_scales(scales, layout), needed)
+        require_equal(trial, what, subject.pack_scales(scales, layout), expected)
     return f"{len(SCALE_SHAPES[layout])} shapes"
 
 
-def weights_ask(format: Format, layout: Layout) -> Ask:
+def weights_refusal(format: Format, layout: Layout) -> Refusal:
     """Make the request for weights in a format and a layout."""
-    return Ask(
+    return Refusal(
         call=lambda subject: subject.new_call("pack_weights", _tile(subject), format=format, layout=layout)
     )
 
 
-def scales_ask(layout: Layout) -> Ask:
+def scales_refusal(layout: Layout) -> Refusal:
     """Make the request for scales in a layout."""
-    return Ask(
+    return Refusal(
         call=lambda subject: subject.new_call(
             "pack_scales", _tile(subject)[:, :, :4].contiguous(), layout=layout
         )
     )
 
 
-def unpacking_ask() -> Ask:
+def unpacking_refusal() -> Refusal:
     """Make the request for the way back, in a layout that the subject has if it has any."""
 
-    def call(subject: Packing) -> Call:
+    def call(subject: PackSubject) -> Call:
         return subject.new_call(
             "unpack_weights",
             _tile(subject),
@@ -114,8 +114,8 @@ def unpacking_ask() -> Ask:
             layout=(*subject.capabilities.layouts, "v2")[-1],
         )
 
-    return Ask(call=call)
+    return Refusal(call=call)
 
 
-def _tile(subject: Packing) -> Tensor:
+def _tile(subject: PackSubject) -> Tensor:
     return torch.zeros(1, 64, 64, dtype=torch.uint8, device=subject.device)

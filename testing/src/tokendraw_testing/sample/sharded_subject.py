@@ -13,27 +13,27 @@ import torch
 from tokendraw import SamplerOutput, VocabShard
 from tokendraw.plugin import Call
 from tokendraw.tools import run_call
-from tokendraw_testing.kit.inputs import bits, unmodified
+from tokendraw_testing.kit.inputs import bits, require_unmodified
 from tokendraw_testing.kit.trial import Trial, Violation
-from tokendraw_testing.rows.expected import SAME
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.expectation import LEAST_EQUAL_SHARE
+from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample.outputs import tensors_of
-from tokendraw_testing.shards.splits import Split, splits
+from tokendraw_testing.shards.splits import VocabSplit, splits
 from tokendraw_testing.shards.thread_ranks import ThreadRank, on_ranks
 
 
-class OverRanks(Sampling):
+class ShardedSubject(SampleSubject):
     """A subject whose calls are made by ranks, each of which holds a part of the logits, and once by one device.
 
     The splits of a vocabulary take turns. Every rank has to return the same, bit by bit, and leave its logits as they
     are; the tokens are those of the one device, up to near ties.
     """
 
-    def __init__(self, viewed: Sampling, trial: Trial) -> None:
-        super().__init__(viewed.subject)
+    def __init__(self, view: SampleSubject, trial: Trial) -> None:
+        super().__init__(view.subject)
         self._trial = trial
         self._turns = Counter[int]()
-        self.split: Split | None = None
+        self.split: VocabSplit | None = None
         """The split of the last call."""
         self.rows = self.apart = 0
         """Rows of all calls, and those whose token was another than the one device's."""
@@ -49,33 +49,33 @@ class OverRanks(Sampling):
         parts = split.of(logits)
 
         def work(rank: ThreadRank) -> SamplerOutput:
-            own = parts[rank.rank]
+            part = parts[rank.rank]
             shard = VocabShard(split.bounds[rank.rank], logits.shape[1], rank)
-            one = self.new_call("sample", own, metadata, shard=shard)
+            rank_call = self.new_call("sample", part, metadata, shard=shard)
             backend = self.subject.built(self.operation, need, rank.rank)
-            output, reason = run_call(one, backend, plugin=self.subject.name, need=need)
+            output, reason = run_call(rank_call, backend, plugin=self.subject.name, need=need)
             if reason is not None:
                 raise Violation(f"rank {rank.rank} needs to return {reason}")
             result: SamplerOutput = output
             return result
 
-        named = {f"logits of rank {rank}": part for rank, part in enumerate(parts)}
-        with unmodified(self._trial, metadata=metadata, **named):
+        parts_by_name = {f"logits of rank {rank}": part for rank, part in enumerate(parts)}
+        with require_unmodified(self._trial, metadata=metadata, **parts_by_name):
             devices = [self.device] if self.device.type == "cuda" else []
             with torch.random.fork_rng(devices=devices):
-                alone: SamplerOutput = super().make(call, need)
-            found = on_ranks(split.size, work)  # from the same noise
-        self._require_alike(found)
+                reference: SamplerOutput = super().make(call, need)
+            outputs = on_ranks(split.size, work)  # from the same noise
+        self._require_alike(outputs)
         self.rows += len(logits)
-        self.apart += int((found[0].token_ids != alone.token_ids).sum())
-        return found[0]
+        self.apart += int((outputs[0].token_ids != reference.token_ids).sum())
+        return outputs[0]
 
-    def _require_alike(self, found: list[SamplerOutput]) -> None:
-        first, *others = [tensors_of(output) for output in found]
-        for rank, other in enumerate(others, 1):
+    def _require_alike(self, outputs: list[SamplerOutput]) -> None:
+        first, *rest = [tensors_of(output) for output in outputs]
+        for rank, tensors in enumerate(rest, 1):
             for name, tensor in first.items():
                 self._trial.require(
-                    name in other and torch.equal(bits(tensor), bits(other[name])),
+                    name in tensors and torch.equal(bits(tensor), bits(tensors[name])),
                     f"'{name}' of rank {rank} needs to be that of rank 0, bit by bit, found another",
                 )
 
@@ -88,14 +88,15 @@ class OverRanks(Sampling):
 
 
 @contextlib.contextmanager
-def over_ranks(subject: Sampling, trial: Trial) -> Iterator[OverRanks]:
+def over_ranks(subject: SampleSubject, trial: Trial) -> Iterator[ShardedSubject]:
     """Let checks of calls look at calls over ranks, and hold all tokens against those of one device."""
-    view = OverRanks(subject, trial)
+    view = ShardedSubject(subject, trial)
     try:
         yield view
     except Violation as violation:
         raise Violation(f"over {view.split}: {violation}") from violation.__cause__
-    same = view.rows - view.apart
+    num_same = view.rows - view.apart
     trial.require(
-        same >= SAME * view.rows - 1, f"{view.rows} rows need {SAME:.2%} of one device's tokens, found {same}"
+        num_same >= LEAST_EQUAL_SHARE * view.rows - 1,
+        f"{view.rows} rows need {LEAST_EQUAL_SHARE:.2%} of one device's tokens, found {num_same}",
     )

@@ -14,10 +14,10 @@ from tokendraw_testing.kit.subject import OperationSubject
 
 SENTINEL: Final = -77_777
 """Stands in every buffer before a call, and in no block table."""
-INT32: Final = (-(2**31), 2**31 - 1)
+INT32_RANGE: Final = (-(2**31), 2**31 - 1)
 
 
-class Planning(OperationSubject):
+class PlanSubject(OperationSubject):
     """A subject in the operation ``plan_paged_kv``."""
 
     operation = "plan_paged_kv"
@@ -46,7 +46,7 @@ class Planning(OperationSubject):
     def buffers(self, requests: int, columns: int, *, page_indices: bool = True) -> PagedKVPlan:
         """Allocate buffers full of sentinels."""
         out = PagedKVPlan.empty(requests, columns, device=self.device, page_indices=page_indices)
-        fill(out)
+        fill_with_sentinels(out)
         return out
 
     def ints(self, values: Any) -> Tensor:
@@ -59,12 +59,12 @@ class Planning(OperationSubject):
 
     def lengths(self, rng: np.random.Generator, requests: int, columns: int, page_size: int) -> list[int]:
         """Draw lengths from 0 to a full row, every third of them at a page's edge."""
-        drawn = rng.integers(0, columns * page_size + 1, requests)
-        drawn[::3] = drawn[::3] // page_size * page_size
-        return [int(length) for length in drawn]
+        lengths = rng.integers(0, columns * page_size + 1, requests)
+        lengths[::3] = lengths[::3] // page_size * page_size
+        return [int(length) for length in lengths]
 
 
-def fill(plan: PagedKVPlan) -> None:
+def fill_with_sentinels(plan: PagedKVPlan) -> None:
     """Fill all buffers with sentinels."""
     for buffer in (plan.page_indptr, plan.last_page_len, plan.page_indices):
         if buffer is not None:

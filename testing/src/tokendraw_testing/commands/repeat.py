@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
-    from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport
+    from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
     from tokendraw_testing.kit.report import Report
 
 
-def of_failed(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
+def command_for_failures(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
     """Write the command that repeats the failed properties: the random numbers of one depend on no other."""
     seed = ["--seed", str(report.seed)] if report.seed else []
     only = [part for line in report.failed for part in ("--only", line.name)]
     return shlex.join([*_command(report, gumbel_dtype), *seed, *only])
 
 
-def of_finding(report: FuzzReport, finding: Finding, gumbel_dtype: GumbelDtype | None) -> str:
+def command_for_finding(report: FuzzReport, finding: FuzzFinding, gumbel_dtype: GumbelDtype | None) -> str:
     """Write the command that repeats a random case: its random numbers depend on seed and number alone."""
     case = ["--operation", finding.operation, "--fuzz-case", f"{report.seed}:{finding.number}"]
     return shlex.join([*_command(report, gumbel_dtype), *case])

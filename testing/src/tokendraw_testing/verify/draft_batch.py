@@ -17,14 +17,14 @@ from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import Family, gaussian, tied, zipf
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import combinations
-from tokendraw_testing.rows.sampling import Sampling
-from tokendraw_testing.verify.verifying import Verifying
+from tokendraw_testing.rows.subjects import SampleSubject
+from tokendraw_testing.verify.subject import VerifySubject
 
 Array = NDArray[Any]
 
-ID_OUTSIDE = 2**31 - 1
+OUTSIDE_ID = 2**31 - 1
 """An id that no vocabulary has."""
 
 
@@ -41,12 +41,12 @@ def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]
 
 def first_and_last_way(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
     """Return the first and the last of them, for checks that hardly depend on it."""
-    every = ways(capabilities)
-    return [every[0], every[-1]] if len(every) > 1 else every
+    all_ways = ways(capabilities)
+    return [all_ways[0], all_ways[-1]] if len(all_ways) > 1 else all_ways
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class DraftBatch:
     """Requests, each with its drafts. One entry a request in every list."""
 
     target: list[Array]
@@ -65,7 +65,7 @@ class Batch:
     @classmethod
     def of(
         cls,
-        subject: Verifying,
+        subject: VerifySubject,
         rng: np.random.Generator,
         count: int,
         size: int,
@@ -77,29 +77,33 @@ class Batch:
         :param seed: whether they bring seeds, if the subject serves any.
         :param dtype: of the logits; None: the first that is advertised.
         """
-        offered = subject.capabilities
-        dtype = dtype or offered.dtypes[0]
-        kinds = requests(offered, size)
-        families: list[Family] = [gaussian, zipf, *[tied] * (offered.tie_rule == "value")]
+        capabilities = subject.capabilities
+        dtype = dtype or capabilities.dtypes[0]
+        request_kinds = requests(capabilities, size)
+        families: list[Family] = [gaussian, zipf, *[tied] * (capabilities.tie_rule == "value")]
         seeds, first = random_seeds(rng, count)
         seed_torch(rng)
         rows: list[tuple[Array, Array, Array, list[int], SamplingParams]] = []
         for i in range(count):
-            params = kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(kinds)))]
-            n = int(rng.integers(5)) if offered.ragged_drafts else 3
-            target = rounded(np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)]), dtype)
+            params = request_kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(request_kinds)))]
+            n = int(rng.integers(5)) if capabilities.ragged_drafts else 3
+            target = round_to_dtype(
+                np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)]), dtype
+            )
             draft = target[:n] + np.float32(rng.choice([0.0, 0.3, 2.0])) * rng.standard_normal((n, size))
-            draft = rounded(draft, dtype)
-            probs = [expect(x, params, offered.tie_rule).probabilities for x in draft]
+            draft = round_to_dtype(draft, dtype)
+            probs = [expect(x, params, capabilities.tie_rule).probabilities for x in draft]
             ids = [int(rng.choice(size, p=q)) for q in probs]
             for step in range(n):
                 kind = rng.random()
                 if kind < 0.1:
                     ids[step] = int(rng.integers(size))
-                elif kind < 0.2 and offered.placeholder_drafts:
-                    ids[step] = int(rng.choice([-1, size, ID_OUTSIDE]))
-            own = replace(params, seed=seeds[i]) if seed and offered.seeding == "counter" else params
-            rows.append((target, draft, np.array(probs, np.float32).reshape(n, size), ids, own))
+                elif kind < 0.2 and capabilities.placeholder_drafts:
+                    ids[step] = int(rng.choice([-1, size, OUTSIDE_ID]))
+            request_params = (
+                replace(params, seed=seeds[i]) if seed and capabilities.seeding == "counter" else params
+            )
+            rows.append((target, draft, np.array(probs, np.float32).reshape(n, size), ids, request_params))
         target_rows, draft_rows, probs_rows, drafted, params_of = (
             list(column) for column in zip(*rows, strict=True)
         )
@@ -121,22 +125,24 @@ class Batch:
         """V."""
         return int(self.target[0].shape[1])
 
-    def picked(self, which: Iterable[int]) -> Batch:
+    def picked(self, which: Iterable[int]) -> DraftBatch:
         """Pick some of the requests, in this order."""
         order = [int(i) for i in which]
         names = [name for name in self.__dataclass_fields__ if name != "dtype"]
-        return Batch(**{name: [getattr(self, name)[i] for i in order] for name in names}, dtype=self.dtype)
+        return DraftBatch(
+            **{name: [getattr(self, name)[i] for i in order] for name in names}, dtype=self.dtype
+        )
 
-    def logits(self, subject: Verifying) -> torch.Tensor:
+    def logits(self, subject: VerifySubject) -> torch.Tensor:
         """Return the target's logits [L, V] on the device."""
-        return on(subject, np.concatenate(self.target), self.dtype)
+        return to_device(subject, np.concatenate(self.target), self.dtype)
 
-    def drafts(self, subject: Verifying, kind: DraftKind) -> Drafts:
+    def drafts(self, subject: VerifySubject, kind: DraftKind) -> Drafts:
         """Return the drafts on the device, given by kind."""
         rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
-        own = self.dtype if kind == "logits" else "float32"
-        given = on(subject, np.concatenate(rows), own) if rows else None
-        return drafts_of(subject, self.ids, self.size, kind, given)
+        dtype = self.dtype if kind == "logits" else "float32"
+        draft_rows = to_device(subject, np.concatenate(rows), dtype) if rows else None
+        return drafts_of(subject, self.ids, self.size, kind, draft_rows)
 
     def metadata(self, drafts: Drafts) -> SamplingMetadata:
         """Return the parameters of the rows."""
@@ -144,7 +150,7 @@ class Batch:
 
     def verify(
         self,
-        subject: Verifying,
+        subject: VerifySubject,
         mode: VerifyMode,
         kind: DraftKind,
         *,
@@ -162,7 +168,7 @@ class Batch:
             gumbel_dtype=gumbel_dtype,
         )
 
-    def sampled(self, subject: Verifying, sampling: Sampling) -> list[list[int]]:
+    def sampled(self, subject: VerifySubject, sampling: SampleSubject) -> list[list[int]]:
         """Draw by ``sample`` at every row of every request."""
         metadata = self.metadata(self.drafts(subject, "chosen"))
         tokens = sampling.call(self.logits(subject), metadata).token_ids.tolist()
@@ -192,59 +198,62 @@ class Batch:
         """Compute what request ``i`` alone has to emit."""
         return self.walks(mode, kind, dtype, [i])[0]
 
-    def is_certain(self, subject: Verifying, i: int) -> bool:
+    def is_certain(self, subject: VerifySubject, i: int) -> bool:
         """Whether rounding decides no filter of request ``i``, and the sampler none of its ties."""
         rule = subject.capabilities.tie_rule
         rows = [expect(x, self.params[i], rule) for x in (*self.target[i], *self.draft[i])]
         return all(row.certain and not row.in_part.any() for row in rows)
 
 
-def spread(subject: Verifying, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
+def share_requests(subject: VerifySubject, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
     """Share ``count`` requests of each vocabulary among the dtypes that are advertised.
 
     :returns: dtype, V and number of requests. Where kernels are interpreted, each V has one dtype, by turns.
     """
-    offered, rows = subject.capabilities, subject.effort.rows(count, least=3)
-    served = [size for size in sizes if size <= (offered.max_vocab_size or size)]
+    capabilities, rows = subject.capabilities, subject.effort.rows(count, least=3)
+    served_sizes = [size for size in sizes if size <= (capabilities.max_vocab_size or size)]
     if subject.effort.mixed:
-        return [(offered.dtypes[i % len(offered.dtypes)], size, rows) for i, size in enumerate(served)]
-    each = -(-rows // len(offered.dtypes))
-    return [(dtype, size, each) for size in served for dtype in offered.dtypes]
+        return [
+            (capabilities.dtypes[i % len(capabilities.dtypes)], size, rows)
+            for i, size in enumerate(served_sizes)
+        ]
+    rows_per_dtype = -(-rows // len(capabilities.dtypes))
+    return [(dtype, size, rows_per_dtype) for size in served_sizes for dtype in capabilities.dtypes]
 
 
-def by_turns(subject: Verifying) -> Iterator[str]:
+def cycle_dtypes(subject: VerifySubject) -> Iterator[str]:
     """Yield the dtypes that are advertised, again and again, for checks that look at many things alike."""
     return itertools.cycle(subject.capabilities.dtypes)
 
 
-def rounded(values: Array, dtype: str) -> Array:
+def round_to_dtype(values: Array, dtype: str) -> Array:
     """Round to a dtype by its torch name; returned as float32, which holds every value of it."""
-    found: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
-    return found
+    result: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
+    return result
 
 
-def on(subject: Verifying, rows: Array, dtype: str) -> torch.Tensor:
+def to_device(subject: VerifySubject, rows: Array, dtype: str) -> torch.Tensor:
     """Put rows on the device, in a dtype by its torch name."""
     return torch.from_numpy(rows).to(getattr(torch, dtype)).to(subject.device)
 
 
 def drafts_of(
-    subject: Verifying,
+    subject: VerifySubject,
     ids: Sequence[Sequence[int]],
     size: int,
     kind: DraftKind,
-    given: torch.Tensor | None = None,
+    draft_rows: torch.Tensor | None = None,
 ) -> Drafts:
     """Lay out lists of drafts, one a request, on the device.
 
-    :param given: [L - B, V] probabilities or logits, by kind.
+    :param draft_rows: [L - B, V] probabilities or logits, by kind.
     """
     flat = [token for tokens in ids for token in tokens]
     return Drafts.from_counts(
         torch.tensor(flat, dtype=torch.int64, device=subject.device),
         [len(tokens) for tokens in ids],
-        draft_probs=given if kind == "probs" else None,
-        draft_logits=given if kind == "logits" else None,
+        draft_probs=draft_rows if kind == "probs" else None,
+        draft_logits=draft_rows if kind == "logits" else None,
         any_placeholder=not all(0 <= token < size for token in flat),
     )
 
@@ -273,10 +282,10 @@ def require_same(trial: Trial, expected: list[list[int]], found: list[list[int]]
 
     :raises Violation: they did not; names the first that differs.
     """
-    apart = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b]
-    i = apart[0] if apart else 0
+    mismatches = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b]
+    i = mismatches[0] if mismatches else 0
     trial.require(
-        not apart,
-        f"{what} need the same chains, found {len(apart)} others, such as {found[i : i + 1]} in place of "
+        not mismatches,
+        f"{what} need the same chains, found {len(mismatches)} others, such as {found[i : i + 1]} in place of "
         f"{expected[i : i + 1]}",
     )

@@ -1,0 +1,204 @@
+"""Requests without seeds: no two uses of noise in the calls around a verification are the same, in any dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw.tools import all_of
+from tokendraw_testing.kit.property import Properties
+from tokendraw_testing.kit.statistical_tests import fit
+from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.rows.draws import random_seeds, seed_torch
+from tokendraw_testing.rows.expectation import expect
+from tokendraw_testing.verify.draft_batch import drafts_of, row_metadata, ways
+from tokendraw_testing.verify.subject import VerifySubject
+
+properties = Properties("verify")
+Array = NDArray[Any]
+
+_NARROW_VOCAB_SIZE: Final = 257
+_TILED_VOCAB_SIZE: Final = 2053
+_WIDE_VOCAB_SIZES: Final = (65_543, 131_113)
+_KEPT_TOKENS: Final = 64
+_SURE_LOGIT: Final = 60.0
+_SMALL_VOCAB_SIZE: Final = 4
+_NUM_DRAFTS: Final = 15
+
+
+@properties.required("verify shared noise")
+def shared_noise(subject: VerifySubject, trial: Trial) -> str:
+    """Drafts, recovered tokens and bonus tokens of successive calls coincide as often as independent draws do."""
+    capabilities = subject.capabilities
+    plain_params = SamplingParams(filter_order=(*capabilities.filter_orders, "top_k_first")[0])
+    is_filtered = ("top_k", "per_row") in capabilities.filters and (
+        capabilities.max_top_k or _KEPT_TOKENS
+    ) >= _KEPT_TOKENS
+    most = subject.effort.draws_of(1100)
+    looks = [(_NARROW_VOCAB_SIZE, most, plain_params)]
+    if is_filtered:
+        looks.append((_TILED_VOCAB_SIZE, most, replace(plain_params, top_k=_KEPT_TOKENS)))
+    if not subject.effort.mixed:
+        looks += [
+            (size, 70, plain_params) for size in _WIDE_VOCAB_SIZES[: 1 if subject.effort.quick else None]
+        ]
+    served_looks = [look for look in looks if look[0] <= (capabilities.max_vocab_size or look[0])]
+    if not served_looks:
+        trial.skip(
+            f"needs a vocabulary of {_NARROW_VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}"
+        )
+    for dtype in capabilities.dtypes:
+        for size, count, params in served_looks:
+            _judge_tokens(subject, trial, dtype, size, count, params)
+    return f"{most} requests and fewer of wide vocabularies, {all_of(capabilities.dtypes)}"
+
+
+def _judge_tokens(
+    subject: VerifySubject, trial: Trial, dtype: str, size: int, count: int, params: SamplingParams
+) -> None:
+    """Compare all pairs of tokens, each uniform over the same ids, of several calls."""
+    kept = _KEPT_TOKENS if params.top_k else size - 1
+    row = np.full(size, -30.0 if params.top_k else 0.0, np.float32)
+    row[1 : kept + 1] = 0.0
+    row[0] = -np.inf
+    x = torch.from_numpy(row).to(getattr(torch, dtype)).to(subject.device)
+
+    def experiment(rng: np.random.Generator, num_requests: int) -> Verdict:
+        seed_torch(rng)
+        tokens, requests = [], _mix_seeds(subject, rng, params, num_requests)
+        for _ in range(2):
+            metadata = _metadata(subject, requests, rng)
+            tokens.append(subject.draft(x.expand(num_requests, -1), metadata).token_ids.cpu().numpy())
+        kind = subject.capabilities.draft_kinds[-1]
+        draft_row = torch.where(torch.arange(size, device=subject.device) == 0, _SURE_LOGIT, -_SURE_LOGIT)
+        draft_row = (draft_row > 0).float() if kind == "probs" else draft_row.to(x.dtype)
+        modes = subject.capabilities.verify_modes
+        # One draft each, which the target cannot emit; and none: what is emitted then is a bonus token in any mode.
+        for mode, n in [*((mode, 1) for mode in modes), *[(modes[0], 0)] * (not params.top_k)]:
+            drafts = drafts_of(
+                subject, [[0] * n] * num_requests, size, kind, draft_row.expand(n * num_requests, -1)
+            )
+            metadata = row_metadata(drafts, requests, rng.integers(0, 2**40, num_requests).tolist())
+            output = subject.verify(x.expand((n + 1) * num_requests, -1), drafts, metadata, mode)
+            tokens.append(output.token_ids[:, 0].cpu().numpy())
+        return coincidences(np.concatenate(tokens) - 1, np.full(kept, 1 / kept), num_requests)
+
+    label = f"V = {size}, {dtype}" + f", top_k = {_KEPT_TOKENS}" * bool(params.top_k)
+    trial.judge(label, experiment, count)
+
+
+def _mix_seeds(
+    subject: VerifySubject, rng: np.random.Generator, params: SamplingParams, count: int
+) -> list[SamplingParams]:
+    """Make requests without seeds; filtered ones stand beside some that have seeds."""
+    if not params.top_k or subject.capabilities.seeding != "counter":
+        return [params] * count
+    seeds, _ = random_seeds(rng, count)
+    return [replace(params, seed=seed) if i % 3 == 1 else params for i, seed in enumerate(seeds)]
+
+
+def _metadata(
+    subject: VerifySubject, requests: Sequence[SamplingParams], rng: np.random.Generator
+) -> SamplingMetadata:
+    positions = rng.integers(0, 2**40, len(requests)).tolist()
+    return SamplingMetadata.from_params(requests, device=subject.device, positions=positions)
+
+
+def coincidences(values: Array, probabilities: Array, count: int) -> Verdict:
+    """Test draws of one distribution as independent, by how often any two of them, so many apart, are equal.
+
+    :param values: [n] int64, groups of ``count`` one behind the other.
+    :param probabilities: of the values; nearly uniform, so that coincidences at one distance are independent.
+    """
+    n, equal_share = len(values), float((probabilities**2).sum())
+    order = np.argsort(values, kind="stable")
+    ordered, lags = values[order], np.zeros(n, np.int64)
+    for step in range(1, int(np.bincount(values).max())):
+        is_same = ordered[step:] == ordered[:-step]
+        lags += np.bincount((order[step:] - order[:-step])[is_same], minlength=n)
+    tails = stats.binom.sf(lags[1:] - 1, n - np.arange(1, n), equal_share)
+    worst = int(tails.argmin()) + 1
+    pairs_p = min(1.0, float(tails[worst - 1]) * (n - 1))
+    calls, rows = divmod(worst, count)
+    where = f"{rows} rows" + f" and {calls} calls" * bool(calls)
+    text = f"values {where} apart equal {lags[worst]} times, expected {(n - worst) * equal_share:.1f}"
+    return Verdict(min(1.0, 2 * min(pairs_p, _spread_p(values, probabilities))), text, n)
+
+
+def _spread_p(values: Array, probabilities: Array) -> float:
+    """Return the p-value of how unevenly the values are spread, or of how few of them differ."""
+    n, size = len(values), len(probabilities)
+    if n < 2 * size:
+        num_repeated = n - len(np.unique(values))
+        return float(stats.poisson.sf(num_repeated - 1, n - size * (1 - (1 - 1 / size) ** n)))
+    counts, expected = np.bincount(values, minlength=size), n * probabilities
+    return float(stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), size - 1))
+
+
+@properties.advertised("verify unseeded acceptance", lambda c: "rejection" in c.verify_modes)
+def acceptance(subject: VerifySubject, trial: Trial) -> str:
+    """Drafts of one request, of neighbours and of requests far apart are accepted independently."""
+    capabilities = subject.capabilities
+    most = subject.effort.draws_of(1100)
+    if (capabilities.max_vocab_size or _SMALL_VOCAB_SIZE) < _SMALL_VOCAB_SIZE:
+        trial.skip(
+            f"needs a vocabulary of {_SMALL_VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}"
+        )
+    looks = [(_SMALL_VOCAB_SIZE, most, _NUM_DRAFTS)]
+    if not subject.effort.mixed:
+        looks.append((_WIDE_VOCAB_SIZES[0], 40, 3))
+    for dtype in capabilities.dtypes:
+        for size, count, steps in looks:
+            if size <= (capabilities.max_vocab_size or size):
+                trial.judge(
+                    f"V = {size}, {dtype}", _acceptance_experiment(subject, dtype, size, steps), count
+                )
+    return f"{most} requests of {_NUM_DRAFTS} drafts, {all_of(capabilities.dtypes)}"
+
+
+def _acceptance_experiment(
+    subject: VerifySubject, dtype: str, size: int, steps: int
+) -> Callable[[np.random.Generator, int], Verdict]:
+    """Make requests whose numbers of accepted drafts are about equally likely, 0 to ``steps``."""
+    kind = next(kind for mode, kind in ways(subject.capabilities) if mode == "rejection")
+    rates = (steps - np.arange(steps)) / (steps + 1 - np.arange(steps))
+    rows = np.zeros((steps + 1, size), np.float32)
+    rows[:-1, 0] = np.log(rates / (1 - rates) * (size - 1))
+    target = torch.from_numpy(rows).to(getattr(torch, dtype))
+    rates_found = [float(expect(x, SamplingParams()).probabilities[0]) for x in target[:-1].float().numpy()]
+    passed = np.cumprod([1.0, *rates_found])
+    probabilities = passed - np.append(passed[1:], 0.0)
+    sure_logits = np.where(np.arange(size) == 0, np.float32(_SURE_LOGIT), np.float32(-_SURE_LOGIT))
+    draft_row = torch.from_numpy((sure_logits > 0).astype(np.float32) if kind == "probs" else sure_logits).to(
+        subject.device
+    )
+    target, draft_row = (
+        target.to(subject.device),
+        draft_row if kind == "probs" else draft_row.to(target.dtype),
+    )
+
+    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+        seed_torch(rng)
+        drafts = drafts_of(subject, [[0] * steps] * count, size, kind, draft_row.expand(count * steps, -1))
+        metadata = row_metadata(drafts, [SamplingParams()] * count, [0] * count)
+        output = subject.verify(target.repeat(count, 1), drafts, metadata, "rejection")
+        accepted = output.num_accepted.cpu().numpy().astype(np.int64)
+        coincidence_verdict, spread_verdict = (
+            coincidences(accepted, probabilities, count),
+            fit(accepted, probabilities),
+        )
+        worst = (
+            coincidence_verdict if coincidence_verdict.p_value < spread_verdict.p_value else spread_verdict
+        )
+        return replace(
+            worst, p_value=min(1.0, 2 * worst.p_value), worst=f"of numbers of accepted drafts, {worst.worst}"
+        )
+
+    return experiment
