@@ -1,4 +1,4 @@
-"""Examines calls on a CUDA device: whether one waits for it, and whether a CUDA graph can replay it."""
+"""Examines calls on a CUDA device: waiting for the device, and replay from a CUDA graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Output = TypeVar("_Output")
 
 @contextlib.contextmanager
 def sync_is_an_error() -> Iterator[None]:
-    """Make torch raise RuntimeError where it would wait for the current CUDA device.
+    """Make torch raise RuntimeError for each wait for the current CUDA device.
 
     It misses copies of large pageable memory, and kernels that wait by themselves: :func:`seconds_behind_a_busy_device`
     sees these.
@@ -54,7 +54,7 @@ def _cycles_per_second() -> float:
 
 
 def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, bool]:
-    """Measure the host time of ``work()`` behind a device that sleeps for 0.2 s, and whether it slept on return.
+    """Measure the host time of ``work()`` behind a device that sleeps for 0.2 s; tell whether it slept on return.
 
     On a busy machine another program may hold up a call that waits for nothing, so one that takes long is measured
     again: the least time counts, or that of the call that waited.
@@ -81,7 +81,7 @@ def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, boo
 
 
 def require_no_wait(trial: Trial, what: str, work: Callable[[], object]) -> None:
-    """Require that ``work()`` returns without waiting for the device: by torch's own check, and by a stopwatch.
+    """Require that ``work()`` returns without waiting for the device: by torch's own check and by a stopwatch.
 
     :param what: name of the call in the message.
     """
@@ -121,7 +121,7 @@ def capture(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
 
 
 def require_new_draws(trial: Trial, replay: Callable[[], None], tokens: torch.Tensor, what: str) -> None:
-    """Require that each of three replays draws anew.
+    """Require new draws from each of three replays.
 
     :param tokens: [B] or [B, K]: what a replay writes, from rows that draw among thousands of equal tokens.
     :param what: what a row of them is, in the plural.

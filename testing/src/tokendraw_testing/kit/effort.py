@@ -77,7 +77,7 @@ class Effort:
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
-        """Return the effort for a device: a quick run takes under a minute, a full one minutes."""
+        """Return the effort for a device: a quick run takes under a minute, a full run minutes."""
         on_cpu = device_type == "cpu"
         if quick:
             tails = ((12.0, 100), (14.0, 100), (17.0, 20)) if on_cpu else _ALL_TAILS
@@ -131,17 +131,17 @@ class Effort:
         )
 
     def rows(self, count: int, least: int = 1) -> int:
-        """Return the number of rows of an exact check that asks for ``count``."""
+        """Scale the number of rows of an exact check to the effort."""
         return max(least, count // self.fewer)
 
     def some(self, cases: list[Any], divisor: int = 1) -> list[Any]:
-        """Pick cases of a covering table, spread over all of it, where the effort has no time for all."""
+        """Pick cases spread over a covering table, where the effort has no time for all cases."""
         if self.crossed_rows is None:
             return cases
         return cases[:: max(1, len(cases) * divisor // self.crossed_rows)]
 
     def skips(self, size: int, turn: int) -> bool:
-        """Whether a quick run leaves out a call for this vocabulary, as it does with two of three wide ones."""
+        """Whether a quick run leaves out a call for this vocabulary: two of three calls for wide vocabularies."""
         return self.quick and size > _WIDE_VOCAB_SIZE and turn % 3 > 0
 
     def batch_of(self, size: int) -> int:
@@ -149,11 +149,11 @@ class Effort:
         return self.crossed_batch if size <= _WIDE_VOCAB_SIZE else max(1, self.crossed_batch // 6)
 
     def shown_copies(self, size: int) -> int:
-        """Return how often a row stands in the largest of its batches with logprobs, for a vocabulary of ``size``."""
+        """Return the copies of a row in the largest batch with logprobs, for a vocabulary of ``size``."""
         return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else 10
 
     def poisoned_copies(self, size: int) -> int:
-        """Return how often a poisoned row stands in a batch, for a vocabulary of ``size``."""
+        """Return the copies of a row with NaN or infinities in a batch, for a vocabulary of ``size``."""
         return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else 4
 
     def crossed_draws(self, size: int) -> int:
@@ -161,15 +161,15 @@ class Effort:
         return self.draws_of(300 if size <= _WIDE_VOCAB_SIZE else 48)
 
     def crowd_of(self, size: int) -> int:
-        """Return the rows of a batch in which no two may share noise, for a vocabulary of ``size``."""
+        """Return the rows of a batch without shared noise, for a vocabulary of ``size``."""
         return min(self.batch_rows // 5, 1100 if size <= _WIDE_VOCAB_SIZE else 140)
 
     def draws_of(self, count: int) -> int:
-        """Return the number of draws of a statistical check that asks for ``count``."""
+        """Limit the number of draws of a statistical check to the effort."""
         return count if self.most_draws is None else min(count, self.most_draws)
 
     def edge_draws(self, probability: float) -> int:
-        """Return the number of draws that shows whether a token of this probability is drawn often enough."""
+        """Return enough draws to judge the frequency of a token with this probability."""
         least = self.least_edge_draws
         return self.draws_of(max(least, int(self.edge_hits / probability)) if probability < 1 else least // 4)
 

@@ -1,4 +1,4 @@
-"""Looks at random cases until the time is over; each is repeated by the run's seed and its number alone."""
+"""Checks random cases until the time is over; the run's seed and a case's number repeat the case."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fuzz(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> FuzzReport:
-    """Look at random cases of each operation in turn, for so many seconds; a finding does not end the run.
+    """Check random cases of each operation in turn, for so many seconds; a finding does not end the run.
 
     The seconds begin with the first case: the start of several processes does not count.
 
@@ -72,7 +72,7 @@ def fuzz(
 
 
 def fuzz_case(subject: Subject, number: int, *, operation: str | None = None) -> FuzzReport:
-    """Look at one random case again, that of the subject's seed and of this number, of each operation.
+    """Repeat the random case of the subject's seed and this number, for each operation.
 
     :param operation: as in :func:`fuzz`.
     :raises InvalidParameterError: the kit has no random cases of it.
@@ -81,7 +81,7 @@ def fuzz_case(subject: Subject, number: int, *, operation: str | None = None) ->
 
 
 def fuzzed_operations(subject: Subject, operation: str | None = None) -> tuple[str, ...]:
-    """List the operations that a subject offers and that the kit has random cases of.
+    """List the operations offered by a subject for which the kit has random cases.
 
     :param operation: consider this one alone.
     :raises InvalidParameterError: there is none.
@@ -97,7 +97,7 @@ def fuzzed_operations(subject: Subject, operation: str | None = None) -> tuple[s
 
 
 def check_case(subject: Subject, case: FuzzCase) -> CaseResult:
-    """Look at one case."""
+    """Run one random case and judge the calls."""
     kit = find(case.operation)
     assert kit is not None
     assert kit.fuzz is not None, "the operation is one of fuzzable(...)"

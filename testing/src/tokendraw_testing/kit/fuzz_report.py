@@ -16,7 +16,7 @@ _NUMBER: Final = re.compile(r"(?<![A-Za-z])[-+]?\d[-+\d.e]*")
 
 @dataclass(frozen=True, kw_only=True)
 class FuzzFinding:
-    """A case that went wrong."""
+    """A random case with a violation."""
 
     operation: str
     number: int
@@ -31,7 +31,7 @@ class FuzzFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class FuzzReport:
-    """The cases of a run, and what they found."""
+    """Random cases of a run, with the findings."""
 
     sampler: str
     device: str
@@ -55,11 +55,11 @@ class FuzzReport:
 
     @property
     def false_alarm(self) -> float:
-        """Return the highest probability that a correct sampler gives a finding in such a run."""
+        """Return the highest probability that a correct sampler gives a finding in a run of so many checks."""
         return self.checks * FIRST_LOOK_P * SECOND_LOOK_P
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything in a form that JSON can hold."""
+        """Return the report as JSON types."""
         facts = {**asdict(self), "passed": not self.findings, "false_alarm": self.false_alarm}
         del facts["places"]
         coverage = dict(self.looked)
@@ -69,7 +69,7 @@ class FuzzReport:
 
 
 def first_of_each_sort(findings: Iterable[FuzzFinding]) -> tuple[FuzzFinding, ...]:
-    """Keep the first finding of each sort, in the order of their numbers: those of a sort differ in numbers alone."""
+    """Keep the first finding of each sort, by number; findings of a sort differ in numbers alone."""
     sorts: dict[tuple[str, str, str], FuzzFinding] = {}
     for finding in sorted(findings, key=lambda finding: (finding.number, finding.operation)):
         sort = finding.operation, _NUMBER.sub("#", finding.detail), finding.traceback

@@ -1,4 +1,4 @@
-"""Whether a call leaves the tensors that it is given as they are."""
+"""Checks that a call leaves its input tensors unmodified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendraw_testing.kit.trial import Trial
 
 @contextlib.contextmanager
 def require_unmodified(trial: Trial, **inputs: object) -> Iterator[None]:
-    """Require that what runs inside leaves every bit of the inputs as it is.
+    """Require that the block leaves every bit of the inputs unmodified.
 
     :param inputs: tensors by name, and dataclasses whose fields hold some.
     """
@@ -37,5 +37,5 @@ def _tensors(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """View a tensor as bytes: NaN equals no NaN, its bits do."""
+    """View a tensor as bytes: NaN is unequal to NaN, but its bits are equal."""
     return tensor.reshape(-1).contiguous().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The matrix of a run: how many rows each line has looked at, by call, dtype, width of the vocabulary and kind."""
+"""Counts the rows checked by each line, by call, dtype, width of the vocabulary and kind of row."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Looked: TypeAlias = tuple[tuple[Place, int], ...]
 
 
 def width_class(vocab_size: int) -> int | None:
-    """Return the widest vocabulary of the class that this one is in."""
+    """Return the widest vocabulary in the class of a vocabulary size."""
     return next(width for width in WIDTHS if width is None or vocab_size <= width)
 
 
 def places(
     calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None, kinds: Iterable[str]
 ) -> tuple[Place, ...]:
-    """List the places that a provider with these limits can be looked at, in the order of a matrix."""
+    """List the places within the limits of a provider, in the order of a matrix."""
     last = WIDTHS.index(None if max_vocab_size is None else width_class(max_vocab_size))
     return tuple(Place(*place) for place in product(calls, dtypes, WIDTHS[: last + 1], kinds))
 
 
 def order_places(rows: Mapping[Place, int], places: Iterable[Place]) -> Looked:
-    """Put places in the order of ``places``; those that it lacks follow."""
+    """Sort the counts by the order of ``places``; unlisted places come last."""
     all_places = dict.fromkeys([*places, *rows])
     return tuple((place, rows[place]) for place in all_places if rows.get(place))
 

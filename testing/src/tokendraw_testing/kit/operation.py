@@ -1,4 +1,4 @@
-"""The kit's record of each operation: the ``KIT`` of the package of its name beside this one."""
+"""The kit's record of each operation: ``KIT`` in the package named like the operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ in words; raises Violation with the whole case in words."""
 
 @dataclass(frozen=True, kw_only=True)
 class OperationKit:
-    """The kit's part about one operation."""
+    """Properties and random cases of an operation."""
 
     view: type[Any]
     """The subject that its properties get: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
@@ -32,7 +32,7 @@ class OperationKit:
 
 
 def find(operation: str) -> OperationKit | None:
-    """Look up the kit's part about an operation; None if it has none."""
+    """Look up the kit of an operation; None if the kit has no package for the operation."""
     home = f"{__package__.rpartition('.')[0]}.{operation}"
     if importlib.util.find_spec(home) is None:
         return None

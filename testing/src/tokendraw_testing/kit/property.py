@@ -1,4 +1,4 @@
-"""A property of a provider: its check, the capability that asks for it, and how its absence has to be refused."""
+"""A property of a provider: its check, its capability, and the refusal required without the capability."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Check = Callable[[Any, Trial], str]
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request for a capability, to be refused by whoever does not advertise it."""
+    """A request that a provider without a capability has to refuse."""
 
     need: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the need in which it differs from the plainest one."""
@@ -27,7 +27,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """A property, which makes one line of a report.
+    """A demand on providers, and the line of a report about it.
 
     :ivar name: Name of the line, by which ``--only`` picks it.
     :ivar about: States the demand in a sentence.
@@ -50,14 +50,14 @@ class Property:
 
 
 class Properties:
-    """Collects the properties of one module, in the order in which they stand there."""
+    """Collects the properties of one module, in order of definition."""
 
     def __init__(self, operation: str) -> None:
         self.all: list[Property] = []
         self._operation = operation
 
     def required(self, name: str) -> Callable[[Check], Check]:
-        """Register a check that everybody has to pass; its docstring says what is demanded."""
+        """Register a check for all providers; its docstring states the demand."""
         return self._registering(name)
 
     def advertised(
@@ -68,7 +68,7 @@ class Properties:
         *,
         needs_cuda: bool = False,
     ) -> Callable[[Check], Check]:
-        """Register a check that a capability switches on."""
+        """Register a check for providers with a capability."""
         return self._registering(name, advertised, refusal, needs_cuda)
 
     def _registering(

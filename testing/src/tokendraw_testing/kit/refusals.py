@@ -1,4 +1,4 @@
-"""Demands that a request for a capability that is not advertised is refused, in words, before any call."""
+"""Requires that the core refuses an unadvertised capability in words, before any call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokendraw_testing.kit.trial import Violation
 
 
 class _Tripwire:
-    """Stands where the provider would: to reach it is the failure."""
+    """Stands in for the provider: any method call is a violation."""
 
     def __getattr__(self, method: str) -> Callable[..., Never]:
         def reached(*arguments: object, **options: object) -> Never:
@@ -25,7 +25,7 @@ class _Tripwire:
 
 
 def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
-    """Return the words in which the core refuses the request ``ask``.
+    """Require that the core refuses a request, and return the message.
 
     :raises Violation: it does not refuse.
     """

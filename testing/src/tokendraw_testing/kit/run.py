@@ -1,4 +1,4 @@
-"""Checks all properties of a subject, in one process or in several; a failure ends its own line and no other."""
+"""Checks all properties of a subject, in one process or several; a failure ends only its own line."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(
 def select_properties(
     only: Iterable[str] | None = None, operation: str | None = None
 ) -> tuple[Property, ...]:
-    """Return the properties of these names, in the order of a report.
+    """Select properties by name, in the order of a report.
 
     :param only: names, or one name; None: all.
     :param operation: take those of this operation alone; None: of every one.
@@ -95,7 +95,7 @@ def select_properties(
 
 
 def applies(subject: Subject, prop: Property) -> bool:
-    """Whether a property makes a line for a subject: it offers the operation, and promises this or has to refuse it."""
+    """Whether a property makes a line for a subject: a check of a promise, or a refusal."""
     capabilities = subject.capabilities.get(prop.operation)
     if capabilities is None or find(prop.operation) is None:
         return False
@@ -103,13 +103,13 @@ def applies(subject: Subject, prop: Property) -> bool:
 
 
 def places_of(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
-    """List the places of a matrix of these operations, which the subject offers."""
+    """List the places of some operations of a subject, in the order of a matrix."""
     kits = {operation: find(operation) for operation in operations}
     return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
 
 
 def check(subject: Subject, prop: Property) -> Line | None:
-    """Check one property; None if it is not for this subject. Torch's random state is put back."""
+    """Check one property; None if the property does not apply to the subject. Torch's random state is restored."""
     kit = find(prop.operation)
     if kit is None or not applies(subject, prop):
         return None
@@ -180,7 +180,7 @@ def _check_in_processes(
 
 
 def check_named(subject: Subject, name: str) -> Line:
-    """Check the property of this name, which makes a line."""
+    """Check the property with a name; the property has to apply to the subject."""
     (prop,) = select_properties(name)
     line = check(subject, prop)
     assert line is not None, "those without were left out"

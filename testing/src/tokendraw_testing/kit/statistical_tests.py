@@ -1,4 +1,4 @@
-"""Tests drawn tokens against a distribution that is known in full. Every test gives a p-value.
+"""Tests drawn tokens against a fully known distribution. Every test gives a p-value.
 
 The bins are pooled so that each expects at least :data:`LEAST_EXPECTED` draws: there the chi-square approximation of
 the G-test holds far into its tail, and an exact binomial sees a shift of a third. Too few draws for five such bins are
@@ -112,7 +112,7 @@ def independence(left: Array, right: Array, probabilities: Array, what: str) -> 
 
 
 def g_test(counts: Array, expected: Array) -> float:
-    """Return the p-value of the log-likelihood ratio statistic of a table whose expected counts are known."""
+    """Return the p-value of the log-likelihood ratio of counts against known expected counts."""
     if len(counts) < 2:
         return 1.0
     scaled = expected * (counts.sum() / expected.sum())

@@ -1,4 +1,4 @@
-"""The provider under test, built by itself, without a companion, with its capabilities."""
+"""The provider under test with its capabilities: built by itself, without a companion."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Subject:
         operation: str | None = None,
         need: Mapping[str, Any] = _NO_FIELDS,
     ) -> Self:
-        """Find an installed plugin, as users find it, with the operations that it can serve here.
+        """Find an installed plugin by name, with the operations served on this machine.
 
         :param device: None: the accelerator if torch sees one, else the CPU.
         :param operation: one that it has to serve here; None: any.
@@ -138,11 +138,11 @@ class Subject:
 
     @property
     def host(self) -> Host:
-        """Return the facts about its device."""
+        """Return the facts about the subject's device."""
         return detect_host(str(self.device))
 
     def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
-        """Build the provider of an operation that the subject offers, once for each need and rank.
+        """Build the provider of an operation, once for each need and rank.
 
         :param need: None: that of :meth:`usual_need`.
         :param rank: of several that make a call together, each with a provider of its own.
@@ -152,12 +152,12 @@ class Subject:
         return self._build(operation, need or self.usual_need(operation), rank)
 
     def usual_need(self, operation: str) -> Any:
-        """Return the plainest need that it meets, with the fields that hold throughout the run."""
+        """Return the plainest need within the capabilities, with the fixed fields of the run."""
         return replace(plain_need(operation, self.capabilities[operation]), **self.need)
 
 
 class OperationSubject:
-    """A subject in one operation, which it offers: what the properties of that operation are given.
+    """A subject in a single operation, for the checks of the operation.
 
     The kit's part about an operation extends it by ways to call.
     """
@@ -173,26 +173,26 @@ class OperationSubject:
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
-        """Return the plainest need that these capabilities meet; without any, one that most providers meet."""
+        """Return the plainest need within the capabilities; without capabilities, a need that most providers meet."""
         return find_operation(cls.operation).need()
 
     @property
     def usual_need(self) -> Any:
-        """Return the need that :meth:`Subject.usual_need` says."""
+        """Return the need of :meth:`Subject.usual_need`."""
         return self.subject.usual_need(self.operation)
 
     def built(self, need: Any = None) -> Any:
-        """Build what serves the operation, as :meth:`Subject.built` does."""
+        """Build the provider, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
 
     @classmethod
     def new_call(cls, method: str, *arguments: Any, **options: Any) -> Call:
-        """Make a call of a method of the operation, as a provider's method makes it of the same arguments."""
+        """Make the call of a provider's method with some arguments."""
         return make_call(cls.operation, method, *arguments, **options)
 
     @torch.no_grad()
     def make(self, call: Call, need: Any = None) -> Any:
-        """Make a call without the core around it, and hold what it returns against the contract.
+        """Make a call without the dispatcher and hold the output against the contract.
 
         :param need: of who makes it; None: the usual one.
         :raises Violation: the output has a wrong form, or values that cannot be.
@@ -214,7 +214,7 @@ class OperationSubject:
 
 
 def _build_without_noise(build: Build, device: torch.device, operation: str, need: Any) -> Any:
-    """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
+    """Build and leave torch's random state unchanged, so that the order of lines makes no difference."""
     with random_state_kept(device):
         return build(operation, need)
 

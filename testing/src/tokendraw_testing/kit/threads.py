@@ -1,4 +1,4 @@
-"""Compares calls of several threads with calls of one thread; all other lines of the kit compute with one thread.
+"""Compares calls with several threads with calls on one thread; all other lines of the kit compute on one thread.
 
 A race shows now and then, so each call is repeated. A correct provider fails no repetition: what is compared are
 results that no noise and no rounding decides.
@@ -38,7 +38,7 @@ Differ = Callable[[Any, Any], str | None]
 
 @dataclass(frozen=True)
 class RepeatedCall:
-    """A call of one object, made anew for each repetition, and the comparison of outputs."""
+    """A call of one object, remade for each repetition, and the comparison of its outputs."""
 
     make: Callable[[], Call]
     differs: Differ
@@ -67,7 +67,7 @@ def require_thread_free(
     calls_by_object: Sequence[RepeatedCall],
     calls: int = FIRST_CALL_REPETITIONS,
 ) -> None:
-    """Require the output of one thread from calls with several threads, and from objects called at once.
+    """Require the output of one thread from calls with several threads and from objects called at once.
 
     :param what: name of the calls in messages.
     :param calls_by_object: the call of each object. The rows of no two are equal: memory that objects share holds one
@@ -97,7 +97,7 @@ def thread_words() -> str:
 def _at_once(
     subject: OperationSubject, calls_by_object: Sequence[RepeatedCall], calls: int
 ) -> list[tuple[int, Any]]:
-    """Call an object for each of these calls, in a separate Python thread, and list (rank, output).
+    """Make the calls of several objects at once, each in a Python thread, and list (rank, output).
 
     Each repetition begins in all threads at the same time.
     """

@@ -25,16 +25,16 @@ FALSE_ALARM: Final = FIRST_LOOK_P * SECOND_LOOK_P * MOST_CHECKS
 
 
 class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, not an error of the kit
-    """The sampler broke a property; the message says what was needed and what was found."""
+    """The sampler broke a property; the message says needed against found."""
 
 
 class NotRun(Exception):  # noqa: N818 - no error: the claim cannot be tested here
-    """Nothing of a line could be tested; the message says what the line needs and what the kit found."""
+    """A line could not be tested; the message says needed against found."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one statistic."""
+    """Result of one statistic."""
 
     p_value: float
     worst: str
@@ -47,7 +47,7 @@ Experiment = Callable[[np.random.Generator, int], Verdict]
 
 
 class Trial:
-    """A property under test: its random numbers, its demands, and its figures."""
+    """Random numbers, demands and figures of one property under test."""
 
     def __init__(self, name: str, seed: int) -> None:
         self._name = name
@@ -60,7 +60,7 @@ class Trial:
         """The smallest p-value of the first looks, or that of the second look that convicted, and its check."""
 
     def generator(self, label: str, look: int = 0) -> np.random.Generator:
-        """Return the random numbers of one check, which depend on the run's seed and its name, not on other checks."""
+        """Return the random numbers of one check, which depend only on the run's seed and the check's name."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
 
     def require(self, holds: Any, message: str) -> None:
