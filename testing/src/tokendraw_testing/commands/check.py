@@ -1,4 +1,4 @@
-"""``tokendraw check NAME``: hold an installed sampler against everything that it advertises.
+"""``tokendraw check NAME``: hold an installed sampler against its advertised capabilities.
 
 JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
 and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
@@ -126,7 +126,7 @@ def check(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Test the sampler NAME: what it advertises it does, and requests for what it does not are refused.
+    """Test the sampler NAME against its advertised capabilities; requests for anything else have to be refused.
 
     The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
     more draws, so that a correct sampler fails one run in a million at most.
@@ -154,11 +154,7 @@ def check(
         heavy = () if candidate.first_party else heavy_imports(candidate.entry_point)
     warn([slow_start(name, heavy)] if heavy else [], strict=settings.strict)
     showing = ReportOutput(
-        subject=subject,
-        candidate=candidate,
-        heavy_imports=heavy,
-        gumbel_dtype=gumbel_dtype,
-        as_json=as_json,
+        subject=subject, candidate=candidate, heavy_imports=heavy, gumbel_dtype=gumbel_dtype, as_json=as_json
     )
     if fuzz is not None:
         is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
@@ -171,7 +167,7 @@ def check(
 
 
 def _refuse_contradictions(ctx: click.Context) -> None:
-    """Refuse options of which one leaves another without a meaning."""
+    """Refuse an option without meaning beside another option."""
     options = {name: value for name, value in ctx.params.items() if value}
     operation = options.get("operation")
     if (

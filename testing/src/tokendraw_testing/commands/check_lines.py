@@ -34,7 +34,7 @@ def print_report(report: Report, host: str, versions: Mapping[str, str], repeat_
 
 
 def heading(sampler: str, host: str, versions: Mapping[str, str]) -> str:
-    """Say what was looked at, where, and which distributions took part."""
+    """Name the sampler, the host, and the distributions of a run."""
     distributions = ", ".join(f"{name} {version}" for name, version in versions.items())
     return f"{click.style(sampler, bold=True)} on {host}: {distributions}"
 

@@ -1,4 +1,4 @@
-"""Prints a report of random cases: the cases of each operation, the findings, and the command that repeats each."""
+"""Prints a report of random cases: cases by operation, findings, and the command that repeats each finding."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _print_finding(finding: FuzzFinding, repeat_command: str) -> None:
 
 
 def fuzz_outcome(report: FuzzReport) -> str:
-    """Count the findings of a report and its random cases, in a sentence."""
+    """Count the findings and random cases of a report, in a sentence."""
     cases, findings = sum(report.cases.values()), len(report.findings)
     word = "finding" if findings == 1 else "findings"
     return f"{findings or 'No'} {word} in {cases:,} case{'' if cases == 1 else 's'}."

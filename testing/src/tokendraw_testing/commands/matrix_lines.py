@@ -1,4 +1,4 @@
-"""Prints which rows lines have looked at: a letter for each kind of row, by dtype and width of the vocabulary."""
+"""Prints the rows checked by each line: a letter for each kind of row, by dtype and width of the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LABEL = "ids in the vocabulary, up to"
 
 
 def print_matrix(lines: Sequence[tuple[str, Looked]], places: Sequence[Place]) -> None:
-    """Print a table for each call, with a row for each line that has made it, and the sum of them.
+    """Print a table for each call, with a row for each line and a row for the sum of the lines.
 
     :param places: those that lines could look at.
     """
@@ -57,7 +57,7 @@ def _print_call(call: str, places: Sequence[Place], lines: Sequence[tuple[str, s
 
 
 def _block(places: Sequence[Place], rows: Sequence[tuple[str, Collection[Place]]]) -> list[str]:
-    """Write the columns of one dtype: its name, the widths, and the cells of each row."""
+    """Write the columns of one dtype: heading, widths, and the cells of each row."""
     widths = list(dict.fromkeys(place.up_to for place in places))
     heads = ["more" if width is None else f"{width >> 10}K" for width in widths]
     cells = [[_cell(places, covered_places, width) for width in widths] for _, covered_places in rows]

@@ -83,7 +83,7 @@ def _check_name(name: str) -> None:
 
 
 def _already_installed(name: str, distribution: str) -> list[str]:
-    """Warn if the plugin itself is installed; refuse a name that another distribution has."""
+    """Warn if the plugin is installed already; refuse a name claimed by another distribution."""
     claims = [
         candidate for candidate in find_entry_points() if candidate.name == name and candidate.distribution
     ]
@@ -102,7 +102,7 @@ def _owners(candidates: Sequence[Candidate]) -> str:
 
 
 def _write(directory: Path, files: Sequence[File]) -> None:
-    """Write every file; the folder is empty or not there.
+    """Write every file to a folder that is empty or missing.
 
     :raises TokendrawError: it is neither, or cannot be written to.
     """
@@ -131,5 +131,5 @@ def _next_steps(name: str, directory: Path) -> tuple[str, ...]:
 
 
 def _place(directory: Path) -> str:
-    """Write the folder as pip takes it: it would read a bare word as the name of a distribution."""
+    """Write the folder as a path for pip: a bare word would be the name of a distribution."""
     return str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"

@@ -1,4 +1,4 @@
-"""Writes the commands that repeat what a run found."""
+"""Writes commands that repeat failed properties and random cases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def command_for_failures(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
-    """Write the command that repeats the failed properties: the random numbers of one depend on no other."""
+    """Write the command that repeats the failed properties: each property has its own random numbers."""
     seed = ["--seed", str(report.seed)] if report.seed else []
     only = [part for line in report.failed for part in ("--only", line.name)]
     return shlex.join([*_command(report, gumbel_dtype), *seed, *only])

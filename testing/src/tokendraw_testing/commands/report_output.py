@@ -1,4 +1,4 @@
-"""Shows what a run found, as JSON or in words."""
+"""Prints the report of a run, as JSON or in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOutput:
-    """Names what took part in a run, and shows its report."""
+    """Names the subject and the versions of a run, and prints its report."""
 
     subject: Subject
     candidate: Candidate
@@ -32,7 +32,7 @@ class ReportOutput:
     as_json: bool
 
     def lines(self, report: Report, only: Sequence[str]) -> bool:
-        """Show the lines of properties; whether there are some and none failed.
+        """Print the lines of properties; True if there is a line and no line failed.
 
         :param only: names of the properties that were asked for; empty: all.
         """
@@ -47,7 +47,7 @@ class ReportOutput:
         return is_fine
 
     def cases(self, report: FuzzReport) -> bool:
-        """Show random cases; whether none went wrong."""
+        """Print random cases; True without a finding."""
         commands = {
             finding: repeat.command_for_finding(report, finding, self.gumbel_dtype)
             for finding in report.findings
@@ -77,7 +77,7 @@ class ReportOutput:
         return f"{self.subject.host}{noise}"
 
     def _versions(self) -> dict[str, str]:
-        """Return the version of each distribution that took part."""
+        """Return the version of each distribution of the run."""
         candidate = self.candidate
         versions = {"tokendraw": tokendraw.__version__, candidate.distribution: candidate.version}
         if candidate.info and candidate.info.upstream and candidate.upstream_version:

@@ -1,4 +1,4 @@
-"""Runs the kit and shows on a terminal how far it is."""
+"""Runs the kit and shows the progress on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_NAMES = 3
 
 
 def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
-    """Check the properties; a bar on stderr, or a line now and then, shows those in work.
+    """Check the properties; a bar on stderr, or a line now and then, names the current properties.
 
     :param jobs: number of processes; None: what suits the subject.
     """
@@ -51,7 +51,7 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
 
 
 def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:
-    """Look at random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
+    """Check random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
     from tokendraw_testing.kit import fuzz
     from tokendraw_testing.kit.workers import usual_jobs
 
@@ -71,7 +71,7 @@ def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | No
 
 
 def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzReport:
-    """Look at one random case, in this process."""
+    """Check one random case, in this process."""
     from tokendraw_testing.kit import fuzz
 
     with progress(f"looking at case {number}"):

@@ -1,4 +1,4 @@
-"""Selects what is checked: the installed sampler, its subject, the properties."""
+"""Selects the installed sampler, its subject, and the properties to check."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def select_properties(only: Sequence[str], operation: str | None) -> tuple[Prope
 
 
 def find_candidate(name: str, device: str | None) -> Candidate:
-    """Find the plugin that is called ``name``.
+    """Find the plugin named ``name``.
 
     :raises TokendrawError: there is none; the message has the nearest name.
     """
@@ -65,7 +65,7 @@ def make_subject(
     quick: bool,
     seed: int,
 ) -> Subject:
-    """Build the sampler and prove it.
+    """Build and prove the sampler.
 
     :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
     :raises TokendrawError: it did not build, or did not pass its proof.

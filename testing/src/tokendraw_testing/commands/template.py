@@ -1,4 +1,4 @@
-"""The files of a new plugin, from the template: what every plugin has, and a part for each operation that it serves.
+"""Writes the files of a new plugin from the template: common files, and a part for each operation served.
 
 A folder of the template with the name of an operation is its part. ``part.toml`` describes it: what it is called, its
 module and the class in it, what the class is built from, what describing it imports from ``tokendraw.plugin``, and how
@@ -64,7 +64,7 @@ def plugin_files(name: str, operations: Sequence[str]) -> Iterator[File]:
 
 
 def _words(name: str, parts: dict[str, Any]) -> dict[str, str]:
-    """Write what differs from plugin to plugin."""
+    """Write the words that differ from plugin to plugin."""
     stem, part_list = "".join(part.capitalize() for part in name.split("-")), list(parts.values())
     words = {
         "name": name,
@@ -88,7 +88,7 @@ def _words(name: str, parts: dict[str, Any]) -> dict[str, str]:
 
 
 def _build(package: str, stem: str, parts: dict[str, Any]) -> str:
-    """Write the body of the hook that builds: the first part is what is built for no other operation."""
+    """Write the body of the hook that builds: the first part serves operations without a part of their own."""
     (_, first), *optional_parts = parts.items()
 
     def lines(part: dict[str, str], indent: str) -> str:
