@@ -1,4 +1,4 @@
-"""Holds what a sampler makes of crossed rows against the reference."""
+"""Compares the tokens and logprobs of crossed rows with the reference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CrossedRequest:
 
 @dataclass(frozen=True)
 class LogprobColumns:
-    """Holds what one row of a call shows beside its token, on the host."""
+    """Logprobs of one row of a call, on the host."""
 
     mode: LogprobsMode
     ids: Array
@@ -63,7 +63,7 @@ class LogprobColumns:
 
 
 def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generator) -> list[CrossedRequest]:
-    """Make a request of each of these kinds from a row, the seeded ones at positions that tell."""
+    """Make requests of the given kinds from a row, with seeded requests at telling positions."""
     seeds, positions = random_seeds(rng, len(kinds))
     seeded = [i for i, kind in enumerate(kinds) if kind == "seeded"]
     if seeded:
@@ -83,7 +83,7 @@ def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generat
 
 
 def telling_positions(row: CrossedRow, seed: int, rng: np.random.Generator, count: int) -> list[int]:
-    """Find positions at which this seed draws another tile if nothing is dropped: ``count`` at most, often none.
+    """Find at most ``count`` positions where the seed draws a different tile without the filters; often none.
 
     Where the mass lies in few tiles, their noise alone says so, and thousands of positions are tried at once.
     """
@@ -118,7 +118,7 @@ def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch
 
 
 def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[NamedToken | None]:
-    """Return the token that the reference names for each request, with its lead; None where nobody can know it.
+    """Return the reference's token for each request, with its lead; None for unseeded draws and uncertain filters.
 
     :param dtype: precision of the noise.
     """
@@ -139,7 +139,7 @@ def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[Na
 def require_tokens(
     trial: Trial, batch: Sequence[CrossedRequest], tokens: Sequence[int], dtype: GumbelDtype
 ) -> int:
-    """Demand of the tokens of a call all that is known of them; return how many the reference named.
+    """Compare the tokens of a call with the reference; return the number of tokens named by the reference.
 
     :param dtype: precision of the noise.
     :raises Violation: one is not kept, not the argmax of its greedy row, or not that of its seed.
@@ -165,7 +165,7 @@ def require_tokens(
 def require_logprobs(
     trial: Trial, request: CrossedRequest, token: int, columns: LogprobColumns, where: str = ""
 ) -> None:
-    """Demand the values, the N best, the rank, the kept mass and the flag that belong to a drawn token.
+    """Require the values, N best, rank, kept mass and flag of a drawn token.
 
     :raises Violation: one of them differs from the float64 reference.
     """
@@ -206,7 +206,7 @@ def require_logprobs(
 
 
 def largest_ids(x: Array, count: int) -> Array:
-    """Return the ids of the largest values, [count], the lowest first of equal ones."""
+    """Return the ids [count] of the largest values, on a tie the lowest first."""
     if not count:
         return np.zeros(0, np.int64)
     least = np.partition(x, len(x) - count)[len(x) - count]

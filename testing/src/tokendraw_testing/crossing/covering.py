@@ -1,4 +1,4 @@
-"""Covering tables: few cases that hold every pair of values of two factors, and cases at random."""
+"""Covering tables: few cases with every pair of values of two factors, and random cases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def allow_every_case(case: Mapping[str, Any]) -> bool:
 def covering(
     factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: CaseFilter = allow_every_case
 ) -> list[Case]:
-    """Return cases that together hold every pair of values of two factors that any allowed case holds.
+    """Return cases that together hold every pair of values of two factors found in any allowed case.
 
     Each case begins with a pair that is still missing, and takes factor by factor the value that adds most of the
     missing pairs; the best of a few such cases is kept.
@@ -63,7 +63,7 @@ def random_case(
 
 
 class _Table:
-    """The pairs of values that no case holds yet. A value is known by its number among those of all factors."""
+    """Pairs of values still missing from the cases. A value is numbered among the values of all factors."""
 
     def __init__(self, factors: Mapping[str, Sequence[Any]]) -> None:
         self.values = [(name, value) for name, values in factors.items() for value in values]
@@ -75,19 +75,19 @@ class _Table:
         np.fill_diagonal(self.missing, True)
 
     def case(self, numbers: NDArray[Any]) -> Case:
-        """Return the values of these numbers by name, in the order of the factors."""
+        """Return values by factor name, in the order of the factors."""
         return dict(self.values[i] for i in sorted(numbers))
 
     def gain(self, numbers: NDArray[Any]) -> int:
-        """Count the missing pairs that a case holds."""
+        """Count the missing pairs in a case."""
         return int(self.missing[np.ix_(numbers, numbers)].sum())
 
     def strike(self, numbers: NDArray[Any]) -> None:
-        """Note the pairs of these values as held."""
+        """Mark the pairs of some values as covered."""
         self.missing[np.ix_(numbers, numbers)] = False
 
     def grown(self, pair: NDArray[Any], rng: np.random.Generator, allowed: CaseFilter) -> NDArray[Any] | None:
-        """Complete a pair to a case; None if that comes to a dead end."""
+        """Complete a pair to a case; None in a dead end."""
         numbers_so_far = list(dict.fromkeys(pair.tolist()))
         case = self.case(np.array(numbers_so_far))
         if not allowed(case):

@@ -1,4 +1,4 @@
-"""The factors that requests on rows of logits are crossed over, within what a provider advertises."""
+"""Factors of requests on rows of logits, within the capabilities of a provider."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_FILTERS: Final = {"temperature": 1.0, **_DISABLED_FILTERS, "filter_order": "t
 
 @dataclass(frozen=True)
 class Site:
-    """Dtype and vocabulary size of a call: one factor, so that each pair of them meets each value of the others."""
+    """Dtype and vocabulary size of a call, as one factor: each pair of dtype and size meets each value of the rest."""
 
     dtype: str
     """By its torch name."""
@@ -45,14 +45,14 @@ class Site:
 
 
 def sites(capabilities: Capabilities, effort: Effort) -> list[Site]:
-    """List every advertised dtype with every vocabulary of the effort that the provider serves."""
+    """List every advertised dtype with every vocabulary of the effort within the provider's limit."""
     limit = capabilities.max_vocab_size
     sizes = [size for size in effort.crossed_sizes if limit is None or size <= limit] or [limit or 1]
     return [Site(dtype, size) for size in sizes for dtype in capabilities.dtypes]
 
 
 def request_factors(capabilities: Capabilities) -> Factors:
-    """Return temperatures, filters, per row or scalar, and their order, as far as they are advertised."""
+    """Return the advertised temperatures, filters, per row or scalar, and filter orders."""
     filters = {name for name, _ in capabilities.filters}
     limit = capabilities.max_top_k
     ks = [k for k in (1, 40, 100, 256, 1025, 3000) if limit is None or k <= limit]
@@ -66,7 +66,7 @@ def request_factors(capabilities: Capabilities) -> Factors:
 
 
 def kinds(capabilities: Capabilities) -> list[Kind]:
-    """List the kinds of rows that may stand in a batch."""
+    """List the kinds of rows for a batch."""
     row_kinds: list[Kind] = ["unseeded"]
     if capabilities.seeding == "counter":
         row_kinds.append("seeded")
@@ -78,7 +78,7 @@ def kinds(capabilities: Capabilities) -> list[Kind]:
 
 
 def is_allowed(case: Mapping[str, Any]) -> bool:
-    """Allow cases, complete or not yet, with top-k below V, and the filter that a design needs, or two at most."""
+    """Allow complete or partial cases with top-k below V and at most two filters, or the design's filter alone."""
     site, k, design_filter = (
         case.get("site"),
         case.get("top_k", 0),
@@ -100,7 +100,7 @@ def is_allowed(case: Mapping[str, Any]) -> bool:
 
 
 def params_of(case: Mapping[str, Any], **changes: Any) -> SamplingParams:
-    """Return the request of a case, unseeded, with other fields as given."""
+    """Return the unseeded request of a case, with some fields changed."""
     request = {name: case[name] for name in ("temperature", "top_k", "top_p", "min_p", "filter_order")}
     if case["top_k"] == ALL_BUT_ONE:
         request["top_k"] = case["site"].size - 1

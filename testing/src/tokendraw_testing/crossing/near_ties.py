@@ -1,4 +1,4 @@
-"""Rows whose seeded draw is a near tie: any rounding on the way to the score has the rival win in half of them."""
+"""Rows with a near tie in their seeded draw: any rounding before the score lets the rival win in half of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTEMPTS: Final = 8
 def make_near_tie(
     site: Site, params: SamplingParams, rng: np.random.Generator, dtype: GumbelDtype
 ) -> CrossedRequest | None:
-    """Make a seeded request whose rival in the drawn tile lies little more than :data:`LEAST_LEAD` behind.
+    """Make a seeded request with a rival in the drawn tile little more than :data:`LEAST_LEAD` behind.
 
     The logits are one on top and a bulk far below it, where a dtype of few bits has the coarsest steps. The value of
     one token of the bulk is then set to the one of the dtype that comes nearest to the winner.
@@ -56,7 +56,7 @@ def make_near_tie(
 
 
 def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: GumbelDtype) -> tuple[int, float]:
-    """Find the token of the winner's tile, and its value, whose score comes nearest to the winner's from below."""
+    """Find the token of the winner's tile, and its value, with a score closest to the winner's from below."""
     start = winner // reference.TILE_SIZE * reference.TILE_SIZE
     ids = np.arange(start, min(start + reference.TILE_SIZE, row.site.size))
     y, temperature = row.prepared.y[ids], row.params.temperature

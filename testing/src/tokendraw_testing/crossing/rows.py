@@ -1,4 +1,4 @@
-"""Rows designed so that a mistake in one corner changes the tokens of most of them, not of one in a thousand.
+"""Rows designed so that a mistake in one corner changes the tokens of most rows, not of one in a thousand.
 
 A design gives the distances y from the largest logit as they are after temperature, so that it stands on its filter's
 threshold at any temperature. The logits are then rounded to the dtype, and whatever is expected of them is worked out
@@ -51,7 +51,7 @@ class Design:
 
 @dataclass(frozen=True)
 class CrossedRow:
-    """A row of logits with a request, and what float64 makes of them."""
+    """A row of logits with a request, and its float64 expectation."""
 
     site: Site
     design: str
@@ -73,7 +73,7 @@ class CrossedRow:
 
     @functools.cached_property
     def expected(self) -> Expectation:
-        """The tokens that may be drawn, and those that are kept."""
+        """Possible tokens, and the kept tokens."""
         return expect(self.own, self.params, self.tie_rule)
 
     @functools.cached_property
@@ -83,7 +83,7 @@ class CrossedRow:
 
     @property
     def is_settled(self) -> bool:
-        """Whether neither rounding nor the sampler's choice among tied tokens decides what is kept."""
+        """Whether neither rounding nor the sampler's choice among ties decides the kept set."""
         expected = self.expected
         return (
             expected.certain
@@ -126,7 +126,7 @@ def round_to_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _bell(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """Gaussian, from a wide nucleus to a narrow one."""
+    """Gaussian, from a wide nucleus to a narrow nucleus."""
     y = rng.choice([0.5, 2.0, 4.0]) * rng.standard_normal(size)
     return np.asarray(y - y.max())
 
@@ -144,7 +144,7 @@ def _stairs(rng: np.random.Generator, size: int, params: SamplingParams) -> Arra
 
 
 def _last_ids(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """All mass on the ids behind the last full vector of 4, 8, 16 or 1024, as far as there are any."""
+    """All mass on the ids behind the last full vector of 4, 8, 16 or 1024, if there are any."""
     y = np.full(size, NEGLIGIBLE)
     vector = int(rng.choice([v for v in (4, 8, 16, 1024) if size % v] or [1]))
     last = min(size % vector or 1, 20)
@@ -153,14 +153,14 @@ def _last_ids(rng: np.random.Generator, size: int, params: SamplingParams) -> Ar
 
 
 def _deep_bulk(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """One token on top, and about as much mass in all the others, as far below it as their number allows."""
+    """One token on top, and about as much mass in a bulk far below."""
     y = -np.log(size) + 0.3 * rng.standard_normal(size)
     y[rng.integers(size)] = 0.0
     return np.asarray(np.minimum(y, 0.0))
 
 
 def _tied_at_k(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """The k-th largest is one of many equals that hold most of the mass; the rest holds as much again."""
+    """The k-th largest is one of many ties with most of the mass; the rest holds as much again."""
     num_ties_kept = max(1, params.top_k // 50)
     above = params.top_k - num_ties_kept
     num_ties = min(max(600, 20 * num_ties_kept, 3 * above), max(2, (size - above) * 2 // 3))
@@ -173,7 +173,7 @@ def _tied_at_k(rng: np.random.Generator, size: int, params: SamplingParams) -> A
 
 
 def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """Equal tokens cross p together; those below them hold what the nucleus leaves.
+    """Equal tokens cross p together; the tokens below hold the mass outside the nucleus.
 
     In a large vocabulary each level has a tile of its own: the noise of three tiles then tells what was kept.
     """
@@ -210,7 +210,7 @@ def _edges_of_min_p(rng: np.random.Generator, size: int, params: SamplingParams)
 
 
 def _fill(y: Array, start: int, *, share: float, below: float) -> None:
-    """Give the tokens from ``start`` on this share of the mass of those before them, but none more than ``below``."""
+    """Give the tokens from ``start`` on a share of the mass before ``start``, but no token more than ``below``."""
     if start < len(y):
         level = np.log(share * np.exp(y[:start]).sum() / (len(y) - start))
         y[start:] = min(level, below)

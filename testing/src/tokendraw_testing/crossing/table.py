@@ -1,4 +1,4 @@
-"""Rows of a covering table within what a provider advertises, and rows of every design in one vocabulary."""
+"""Rows of a covering table within the capabilities of a provider, and rows of every design in one vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokendraw_testing.rows.subjects import RowSubject
 
 
 def factors(subject: RowSubject) -> Factors:
-    """Return the factors that rows of logits are crossed over."""
+    """Return the factors of rows of logits."""
     return {"site": sites(subject.capabilities, subject.effort), **_row_factors(subject.capabilities)}
 
 
@@ -28,7 +28,7 @@ def covering_rows(subject: RowSubject, rng: np.random.Generator) -> dict[Site, l
 
 
 def rows_of_designs(capabilities: Capabilities, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
-    """Make a row of every design in one dtype and vocabulary, each with a request at random."""
+    """Make a row of every design in one dtype and vocabulary, each with a random request."""
     factor_values = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
     cases = [
         random_case({**factor_values, "design": [design]}, rng, is_allowed)

@@ -1,4 +1,4 @@
-"""Makes rows and requests whose log-probabilities and kept masses lie next to 0, so that rounding may exceed it."""
+"""Makes rows and requests with log-probabilities and kept masses next to 0, so that rounding may exceed 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def leading_rows(rng: np.random.Generator, size: int, rows: int) -> Array:
-    """Make rows [rows, V] float32 that are uniform or nearly so, but for a token that may lead, by far too."""
+    """Make rows [rows, V] float32, uniform or nearly so, but for a token with a lead, sometimes a large lead."""
     logits = rng.choice([0.0, 1e-3, 1.0], (rows, 1)) * rng.standard_normal((rows, size))
     lead = rng.choice([0.0, 1.0, 60.0], rows) * rng.uniform(0, 20, rows)
     logits[np.arange(rows), rng.integers(0, size, rows)] += lead
@@ -24,7 +24,7 @@ def leading_rows(rng: np.random.Generator, size: int, rows: int) -> Array:
 
 
 def narrow_requests(capabilities: Capabilities) -> list[SamplingParams]:
-    """List requests that keep one token, few tokens, or nearly all, as far as a sampler serves them row by row."""
+    """List requests with one kept token, few, or nearly all, as far as a sampler serves them row by row."""
     requests, filters = [SamplingParams(), SamplingParams(temperature=3.0)], dict(capabilities.filters)
     if scalar_filters(capabilities):
         return requests[:1]

@@ -1,4 +1,4 @@
-"""Makes many draws from one row of logits, in as few calls as the device can hold."""
+"""Makes many draws from one row of logits, in as few calls as fit the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def seed_torch(rng: np.random.Generator) -> None:
-    """Give the unseeded rows that follow noise of their own, decided by ``rng``."""
+    """Seed torch from ``rng`` for the unseeded rows of the next calls."""
     torch.manual_seed(int(rng.integers(2**63)))
 
 
@@ -60,7 +60,7 @@ def seeded_tokens(
     seeds: Sequence[int],
     positions: Sequence[int],
 ) -> Array:
-    """Draw a token a row [B, V], for equal requests whose seeds and positions differ: [B] int64 on the host."""
+    """Draw one token a row [B, V], for equal requests with different seeds and positions: [B] int64 on the host."""
     metadata = equal_rows(params, len(logits), subject.device, seeds, positions)
     tokens: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
     return tokens
@@ -77,7 +77,7 @@ def judge_fit(
     seeded: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Expectation:
-    """Compare the draws of one row with its float64 distribution.
+    """Compare the draws of a row with the float64 distribution.
 
     :param logits: [V] float32, exact in ``dtype``, in which they are given.
     """

@@ -1,4 +1,4 @@
-"""Rows in every advertised dtype: the checks that look at many calls take turns, so that none takes longer for it."""
+"""Rounds rows to the advertised dtypes: checks of many calls take the dtypes in turn."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tokendraw_testing.rows.subjects import RowSubject
 
 
 def dtypes_of(subject: RowSubject) -> list[torch.dtype]:
-    """List the dtypes that are advertised."""
+    """List the advertised dtypes."""
     return [getattr(torch, name) for name in subject.capabilities.dtypes]
 
 
 def round_in_turn(subject: RowSubject, turn: int, rows: NDArray[Any]) -> tuple[torch.Tensor, NDArray[Any]]:
-    """Round rows to the dtype whose turn it is.
+    """Round rows to the dtype in turn.
 
     :param turn: number of the call: successive ones have other dtypes.
     :param rows: [B, V] or [V] float32.
@@ -27,7 +27,7 @@ def round_in_turn(subject: RowSubject, turn: int, rows: NDArray[Any]) -> tuple[t
 
 
 def round_rows(rows: NDArray[Any], dtype: torch.dtype) -> tuple[torch.Tensor, NDArray[Any]]:
-    """Round rows to a dtype, finite values to finite ones; return them, and the float32 values that they have there."""
+    """Round rows to a dtype, finite values to finite values; return the rows and their float32 values."""
     values, limit = torch.from_numpy(rows), torch.finfo(dtype).max
     result = torch.where(values.isinf(), values, values.clamp(-limit, limit)).to(dtype)
     return result, result.float().numpy()

@@ -1,4 +1,4 @@
-"""Computes in float64 which tokens a row may draw, which are uncertain, and how likely each of them is."""
+"""Computes in float64 the possible tokens of a row, the uncertain tokens, and the probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """The expectation of one row. All arrays are [V]."""
+    """Float64 expectation of one row. All arrays are [V]."""
 
     y: Array
     """float64: ``(x - max x) / T``; 0 for the only token of a row that draws none."""
@@ -108,7 +108,7 @@ def expect(
 
 
 def possible_tokens(logits: Array, params: SamplingParams, tie_rule: TieRule) -> Array:
-    """Return [V] bool, the tokens that a row [V] float32 may draw. Equal rows in succession are computed once."""
+    """Return [V] bool, the possible tokens of a row [V] float32. Equal rows in succession are computed once."""
     return _expect_cached(logits.tobytes(), params, tie_rule).possible
 
 
@@ -118,7 +118,7 @@ def _expect_cached(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> 
 
 
 class _KeptGroups(NamedTuple):
-    """The groups that are kept, in descending order: those before ``end``."""
+    """Kept groups in descending order: all groups before ``end``."""
 
     end: int
     room: int
@@ -168,14 +168,14 @@ def _keep_groups(depths: Array, counts: Array, params: SamplingParams, tie_rule:
 
 
 def _groups_near(depths: Array, depth: float) -> list[tuple[int, int]]:
-    """Find the groups that lie within ``EDGE`` of a threshold, and do not equal it."""
+    """Find the groups within ``EDGE`` of a threshold, but not equal to it."""
     first, last = reference.levels_near(depths, depth)
     equal_range = [first + int(depths[first:last].searchsorted(depth, side)) for side in ("left", "right")]
     return [(a, b) for a, b in ((first, equal_range[0]), (equal_range[1], last)) if a < b]
 
 
 def _groups_below(depths: Array, nth: int) -> list[tuple[int, int]]:
-    """Find the groups that lie less than ``EDGE`` below one that is kept."""
+    """Find the groups less than ``EDGE`` below a kept group."""
     last = reference.levels_near(depths, depths[nth])[1]
     first = int(depths.searchsorted(depths[nth], "right"))
     return [(first, last)] if first < last else []

@@ -1,4 +1,4 @@
-"""Log-probabilities that a call shows, against float64."""
+"""Compares the log-probabilities of a call with float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 def expected_values(
     x: Array, request: SamplingParams, token: int, mode: LogprobsMode, tie_rule: TieRule
 ) -> Array | None:
-    """Compute what the drawn ``token`` of a row ``x`` [V] has to come with: [V] float64, by id.
+    """Compute the values [V] float64, by id, for the drawn ``token`` of a row ``x`` [V].
 
     :returns: None where rounding, or the sampler's own choice among tied tokens, decides what a filter keeps.
     """
@@ -50,7 +50,7 @@ def require_values(trial: Trial, what: str, ids: Array, values: Array, expected:
 
 
 def _excess_error(values: Array, expected: Array) -> Array:
-    """Measure how far each value lies outside of what is tolerated; inf where one is -inf and the other is not."""
+    """Measure the excess of each value over the tolerance; inf for -inf against a finite value."""
     values = values.astype(np.float64)
     with np.errstate(invalid="ignore"):
         distance = np.abs(values - expected)

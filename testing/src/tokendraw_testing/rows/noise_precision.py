@@ -1,4 +1,4 @@
-"""Rows whose token tells the precision of the noise that it was drawn with.
+"""Rows with a token that tells the precision of the noise.
 
 Noise of both precisions begins with the same 32 random bits, and float64 appends 21 more: that moves a variate by less
 than float32 rounds it, so that hardly a token differs. Only where the 32 bits are all but zero do the others count. At
@@ -43,7 +43,7 @@ _UNLIKELY_LOGIT = -12.0
 
 @dataclass(frozen=True)
 class TellingRow:
-    """A row of which float32 noise draws another token than float64 noise, at its seed and :data:`POSITION`."""
+    """A row with different tokens under float32 and float64 noise, at its seed and :data:`POSITION`."""
 
     seed: int
     logits: Array
@@ -53,21 +53,21 @@ class TellingRow:
 
 
 def telling_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
-    """Make rows for both levels of a draw from these streams."""
+    """Make rows for both levels of a draw from two streams."""
     for kept in KEPT_COUNTS:
         yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept), kept)
         yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept), kept)
 
 
 def lucky_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
-    """Make rows that both precisions draw token 0 or its tile from, and no noise of 24 bits does, at either level."""
+    """Make rows that draw token 0 or its tile with either precision, but not with noise of 24 bits, at both levels."""
     for kept in KEPT_COUNTS:
         yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, _LUCK_MARGIN), kept)
         yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, _LUCK_MARGIN), kept)
 
 
 def place_row(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
-    """Return the row in another dtype and a vocabulary of ``size``, not less than its own, all of it as telling.
+    """Return the row in a dtype and a vocabulary of ``size``, at least its own; the row stays as telling.
 
     The decisive logits are moved to zero, where the values of a dtype lie densest, by a distance that each dtype has.
     """
@@ -78,7 +78,7 @@ def place_row(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
 
 
 def _contested_token(stream: int, kept: int, luck: float = 0.0) -> Array:
-    """Make a row [V] float32 in which one precision of the noise draws token 0, the other another of its tile.
+    """Make a row [V] float32 whose draw depends on the noise precision: token 0, or a rival in its tile.
 
     :param luck: raises it, so that both draw it.
     """
@@ -91,7 +91,7 @@ def _contested_token(stream: int, kept: int, luck: float = 0.0) -> Array:
 
 
 def _contested_tile(stream: int, kept: int, luck: float = 0.0) -> Array:
-    """Make a row [V] float32 in which one precision of the noise draws from tile 0, the other from tile 1."""
+    """Make a row [V] float32 whose drawn tile depends on the noise precision: tile 0 or tile 1."""
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
     row[: kept // 2] = row[TILE_SIZE : TILE_SIZE + kept - kept // 2] = 0.0
     first = np.arange(0, VOCAB_SIZE, TILE_SIZE)
@@ -103,7 +103,7 @@ def _contested_tile(stream: int, kept: int, luck: float = 0.0) -> Array:
 
 
 def telling_draft() -> TellingRow:
-    """Make a row that accepts a draft of token 0, drawn for certain, at one precision of the noise alone."""
+    """Make a row that accepts a draft of token 0 at one precision of the noise alone."""
     seed, stream = SEEDS[reference_walk.ACCEPT], reference_walk.ACCEPT
     w0, w1, _, _ = reference.random_words(seed, POSITION, 0, stream)
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
@@ -113,7 +113,7 @@ def telling_draft() -> TellingRow:
 
 
 def _mean_noise(stream: int) -> float:
-    """Return the middle of what the two precisions make of the noise at index 0."""
+    """Return the mean of the two precisions' noise at index 0."""
     variates = [
         float(reference.gumbel(SEEDS[stream], POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")
     ]

@@ -1,4 +1,4 @@
-"""Makes requests that a subject can serve: every combination of its capabilities, and nothing else."""
+"""Makes requests within the capabilities of a subject, in every combination."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
 def batches(
     subject: SampleSubject, requests: Sequence[SamplingParams], rows: int, turn: int = 0
 ) -> list[list[SamplingParams]]:
-    """Make batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
+    """Make batches of ``rows`` requests with all of ``requests``: one batch for each request.
 
     Where they are to be mixed, there is one batch of all kinds, behind those that kernels may serve in a way of their
     own: plain rows only, greedy rows only.
@@ -55,14 +55,14 @@ def batches(
 
 
 def assign_requests(effort: Effort, requests: Sequence[SamplingParams], rows: int) -> list[SamplingParams]:
-    """Pick one request for each of ``rows`` rows: in their order, or spread over all of them for a mixed batch."""
+    """Pick a request for each of ``rows`` rows: in order, or spread over all requests for a mixed batch."""
     if effort.mixed:
         return _spread_requests(requests, rows)
     return [requests[i % len(requests)] for i in range(rows)]
 
 
 def _spread_requests(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> list[SamplingParams]:
-    """Order requests at golden-ratio distances, so that neighbours differ and none repeats before all came."""
+    """Order requests at golden-ratio distances, so that neighbours differ and all requests come before a repetition."""
     step = round(0.618 * len(requests))
     while math.gcd(step, len(requests)) > 1:
         step += 1
@@ -78,7 +78,7 @@ def describe(params: SamplingParams) -> str:
 
 
 def scalar_filters(capabilities: Capabilities) -> tuple[str, ...]:
-    """List the filters that have one value for the whole batch."""
+    """List the filters with one value for the whole batch."""
     per_row = {name for name, how in capabilities.filters if how == "per_row"}
     return tuple(name for name, how in capabilities.filters if how == "scalar" and name not in per_row)
 
@@ -90,7 +90,7 @@ def tokens_of(
     positions: Sequence[int] | None = None,
     **options: Any,
 ) -> NDArray[Any]:
-    """Draw the tokens of rows with requests of their own: in one call, or in one for each value of a scalar filter.
+    """Draw the tokens of rows with different requests: in one call, or in one call for each value of a scalar filter.
 
     :param options: of :meth:`Sampling.tokens`.
     """
@@ -108,12 +108,12 @@ def tokens_of(
 
 
 def has_filter(which: str) -> Callable[[Any], bool]:
-    """Make the test of capabilities that a filter is applied, per row or to the whole batch."""
+    """Make the predicate of capabilities with a filter, per row or scalar."""
     return lambda capabilities: any(name == which for name, _ in capabilities.filters)
 
 
 def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
-    """Make the test of capabilities that a logprobs mode is served."""
+    """Make the predicate of capabilities with a logprobs mode."""
     return lambda capabilities: mode in capabilities.logprobs_modes
 
 
@@ -128,5 +128,5 @@ def has_logprobs(capabilities: Capabilities) -> bool:
 
 
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
-    """List whether rows bring seeds: without, and with them if they may."""
+    """List whether rows bring seeds: False, and True if seeds are served."""
     return (False, True) if has_counter(capabilities) else (False,)

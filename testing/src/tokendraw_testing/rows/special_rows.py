@@ -1,4 +1,4 @@
-"""Makes rows as a broken model does, with the answer that each has to get."""
+"""Makes rows with NaN and infinities, as a broken model does, with the expected flag of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPECIAL_VOCAB_SIZE = 2500
 
 @dataclass(frozen=True)
 class SpecialRow:
-    """A kind of poisoned row."""
+    """A row with NaN or infinities."""
 
     logits: NDArray[Any]
     """[SIZE] float32."""
@@ -25,7 +25,7 @@ class SpecialRow:
 
 
 def special_rows(rng: np.random.Generator, size: int = SPECIAL_VOCAB_SIZE) -> dict[str, SpecialRow]:
-    """Make every kind of poisoned row by name; their other logits are Gaussian.
+    """Make every kind of special row by name; the remaining logits are Gaussian.
 
     :param size: V, at least 64.
     """
@@ -62,7 +62,7 @@ def special_rows(rng: np.random.Generator, size: int = SPECIAL_VOCAB_SIZE) -> di
 
 
 def distant_special_rows(rng: np.random.Generator, size: int) -> dict[str, SpecialRow]:
-    """Make rows by name that are poisoned in far places alone: behind the last vector, tile or power of two.
+    """Make rows by name with special values only far out: behind the last vector, tile or power of two.
 
     :param size: V, at least 64.
     """

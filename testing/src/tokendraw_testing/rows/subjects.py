@@ -1,4 +1,4 @@
-"""The subject in the operation ``sample``: its calls, and rows that have to be refused."""
+"""The subjects in operations on rows and in ``sample``: their calls, and rows to be refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RowSubject(OperationSubject):
 
     @classmethod
     def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
-        """Return the plainest need that these capabilities meet; without any, one for either order of the filters."""
+        """Return the plainest need within the capabilities; without capabilities, a need of both filter orders."""
         if capabilities is None:
             return Need(filter_orders=FILTER_ORDERS)
         return Need(
@@ -40,7 +40,7 @@ class RowSubject(OperationSubject):
     def need(
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
-        """Return the usual need for a logprobs mode and a precision of the noise; None: the usual ones."""
+        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
         usual_need = self.usual_need
         return replace(
             usual_need,
@@ -69,15 +69,15 @@ class RowSubject(OperationSubject):
         return self.need().gumbel_dtype
 
     def has(self, which: Filter) -> bool:
-        """Whether it applies a filter, per row or one value for the whole batch."""
+        """Whether the subject applies a filter, per row or scalar."""
         return any(name == which for name, _ in self.capabilities.filters)
 
     def calls(self) -> tuple[str, ...]:
-        """Name the calls whose rows are counted apart."""
+        """Name the calls counted separately."""
         return (self.operation,)
 
     def places(self) -> tuple[Place, ...]:
-        """Cross the calls, the advertised dtypes, the widths that it takes and the kinds of rows."""
+        """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
         c = self.capabilities
         return places(self.calls(), c.dtypes, c.max_vocab_size, kinds(c))
 
@@ -89,7 +89,7 @@ class RowSubject(OperationSubject):
         return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
 
     def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
-        """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of these rows."""
+        """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of its rows."""
         return self.operation, call.logits, call.metadata
 
 
@@ -108,7 +108,7 @@ class SampleSubject(RowSubject):
         mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
-        """Make one call on the subject's device; the form of what it returns is checked every time.
+        """Make one call on the subject's device and check the form of the output.
 
         :param logits: [B, V], an array or a tensor anywhere; kept as it is if it is on the device already.
         :param params: one for every row, or one for all.
@@ -136,14 +136,14 @@ class SampleSubject(RowSubject):
         mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
-        """Make one call with ready arguments, its output checked as in :meth:`sample`."""
+        """Make one call with ready arguments and check the output as in :meth:`sample`."""
         output: SamplerOutput = self.make(
             self.new_call("sample", logits, metadata), self.need(mode, gumbel_dtype)
         )
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
-        """Make the call of :meth:`sample`: its ids, [B] int64 on the host."""
+        """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
         tokens: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
         return tokens
 
@@ -155,7 +155,7 @@ def equal_rows(
     seeds: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
 ) -> SamplingMetadata:
-    """Make the metadata of ``rows`` equal requests, of which one is checked and laid out.
+    """Make the metadata of ``rows`` equal requests; only one is checked and laid out.
 
     :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
     """
@@ -172,7 +172,7 @@ def equal_rows(
 
 
 def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
-    """Ask for a row that needs a capability.
+    """Make the refusal of a row that needs a capability.
 
     :param need: fields of the need that belong to it.
     """
