@@ -1,4 +1,4 @@
-"""Rows whose token shows whether ranks counted together what lies on several of them."""
+"""Rows with a token that shows whether ranks counted mass and ties on several ranks together."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def designed_rows(
 
 
 def _ties(size: int) -> NDArray[np.float64]:
-    """Three tokens above many that tie at k and hold most of the mass: p is reached among them if all count."""
+    """Three tokens above many ties at k with most of the mass: p is reached among the ties only if all ranks count."""
     y = np.full(size, -20.0)
     y[:3], y[3 : 3 + min(size // 2, 40)] = 0.0, -1.0
     return y
 
 
 def _tail(size: int) -> NDArray[np.float64]:
-    """Five tokens, and more than their mass below the k-th: p is reached later if that counts, in the joint order."""
+    """Five tokens, and more than their mass below the k-th: the joint order reaches p later if the tail counts."""
     y = np.full(size, np.log(5.0 / (size - 5)))
     y[:5] = np.linspace(0.0, -1.0, 5)
     return y
 
 
 def _bulk(size: int) -> NDArray[np.float64]:
-    """One token far above the others, which hold most of the mass: ranks without it have a maximum far below."""
+    """One token far above a bulk with most of the mass: the maximum of ranks without the token is far below."""
     y = np.linspace(0.0, -2.0, size) + np.log(3.0 / size)
     y[0] = 0.0
     return np.asarray(y)

@@ -1,4 +1,4 @@
-"""Splits of a vocabulary over ranks: even ones, odd ones, and those that cut tiles and ties."""
+"""Splits of a vocabulary over ranks: even splits, odd splits, and splits through tiles and ties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokendraw.philox import TILE_SIZE
 
 @dataclass(frozen=True)
 class VocabSplit:
-    """The first ids of the ranks, and the end of the last."""
+    """First ids of the ranks, and the end of the last rank."""
 
     name: str
     """Says in words what is special about it."""
@@ -29,7 +29,7 @@ class VocabSplit:
         return len(self.bounds) - 1
 
     def of(self, logits: torch.Tensor) -> list[torch.Tensor]:
-        """Return the logits [B, n] of each rank, in a storage of its own that goes on behind the last id.
+        """Return the logits [B, n] of each rank, as columns of a buffer that continues behind the last id.
 
         A head that is padded leaves such rows. What stands there would win every row, if it were read.
         """
@@ -42,7 +42,7 @@ class VocabSplit:
 
 
 def splits(vocab_size: int) -> list[VocabSplit]:
-    """List the splits of a vocabulary; each has at least two ranks, of which some may be empty."""
+    """List the splits of a vocabulary over at least two ranks; some ranks may be empty."""
     v, tile = vocab_size, TILE_SIZE
     thirds = (v // 3, 2 * v // 3)
     tile_start = (v - 1) // tile * tile // 2 // tile * tile  # the first id of a tile in the middle

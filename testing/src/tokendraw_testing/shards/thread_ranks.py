@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process, so that sharded calls can be checked on any one device.
+"""Runs ranks as threads of one process, so that one device suffices to check sharded calls.
 
 A :class:`ThreadRank` stands where the process group of :class:`tokendraw.VocabShard` does. It is stricter than NCCL and
 gloo are: a collective that not all ranks make, or that they make of different shapes or dtypes, raises on every rank,
@@ -28,12 +28,12 @@ TIMEOUT_SECONDS = 60.0
 
 
 class CollectiveError(Violation):
-    """Ranks did not make the same collectives; the message says which."""
+    """Ranks made different collectives; the message says where."""
 
 
 @dataclass(frozen=True)
 class ThreadRank:
-    """One of the ranks of a world: a group for :class:`tokendraw.VocabShard`."""
+    """A rank of a world: a group for :class:`tokendraw.VocabShard`."""
 
     rank: int
     world: _World
@@ -52,12 +52,12 @@ class ThreadRank:
         tensor.copy_(torch.stack(self._exchange("all_sum", tensor)).sum(0))
 
     def broadcast_from_first(self, tensor: Tensor) -> Callable[[], object]:
-        """Begin to replace a tensor by that of rank 0, which is there once what is returned was called."""
+        """Begin to replace a tensor by the tensor of rank 0; calling the result completes the copy."""
         first = self._exchange("broadcast_from_first", tensor)[0]
         return lambda: tensor.copy_(first)
 
     def gather_objects(self, value: object) -> list[Any]:
-        """List what each rank has, in their order."""
+        """List the values of all ranks in rank order."""
         return self.world.exchange(self.rank, "gather_objects", value)
 
     def _exchange(self, name: str, tensor: Tensor) -> list[Tensor]:
@@ -70,7 +70,7 @@ class ThreadRank:
 
 @dataclass(eq=False)
 class _World:
-    """Holds what the ranks share: whose turn it is, and the offers to the collective under way."""
+    """State shared by the ranks: the rank in turn, and the offers to the current collective."""
 
     size: int
     seconds: float = TIMEOUT_SECONDS
@@ -112,14 +112,14 @@ class _World:
         return [offer for _, offer in done]
 
     def leave(self, rank: int) -> None:
-        """Note that a rank has returned or raised, so that nobody waits for it."""
+        """Note that a rank has returned or raised; the other ranks stop waiting for it."""
         with self.changed:
             self.left.add(rank)
             if self.at_work in (rank, self.size):
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the next rank its turn; the first one again where all have made an offer."""
+        """Give the turn to the next rank, or to the first after a complete collective."""
         if len(self.offers) == self.size:
             self.done = [self.offers[rank] for rank in range(self.size)]
             self.offers, self.turn = {}, self.turn + 1
@@ -136,7 +136,7 @@ class _World:
 
 
 def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = TIMEOUT_SECONDS) -> list[_T]:
-    """Run ``work`` on every rank of a world, each in a thread of its own, and list what they return.
+    """Run ``work`` on every rank of a world, each in a thread, and list the results.
 
     :param size: number of ranks.
     :param seconds: how long they may take together.
