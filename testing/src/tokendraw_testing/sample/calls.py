@@ -1,4 +1,4 @@
-"""The contract of a call: inputs as they were, any stride, every dtype that is advertised, shared slots."""
+"""The contract of a call: unmodified inputs, any stride, every advertised dtype, shared slots."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def strides(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _layouts(logits: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return rows [B, V] that lie side by side, and views with the same values, by what they are views of."""
+    """Return contiguous rows [B, V] and views with the same values, by layout."""
     rows, size = logits.shape
     buffer, interleaved = logits.new_zeros(rows, size + 37), logits.new_zeros(2 * rows, size)
     buffer[:, 5 : 5 + size], interleaved[::2] = logits, logits
@@ -148,7 +148,7 @@ def _register_dtype(name: str) -> None:
 
 
 def _row_between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
-    """Make a row of one token on top and two levels, just above and just below where steps of y would round.
+    """Make a row of a top token and two levels on either side of a rounding step of y.
 
     The top is at 4 and the levels are near zero, where a dtype has room for them.
     """
@@ -157,7 +157,7 @@ def _row_between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
 
 
 def _judge_levels(subject: SampleSubject, trial: Trial, dtype: torch.dtype) -> None:
-    """Judge the levels between steps of 1/4, and between those of bfloat16 where y could be rounded to it."""
+    """Judge the levels between steps of 1/4, and for bfloat16 also between its own steps."""
     draws = subject.effort.draws
     steps = [(1 / 4, draws // 2)] + [(1 / 32, 12 * draws)] * (
         dtype == torch.bfloat16 and subject.effort.fewer == 1

@@ -1,4 +1,4 @@
-"""Places that kernels handle by code of their own: last ids, far ids with NaN and infinities, near ties."""
+"""Special code paths of kernels: last ids, far ids with NaN and infinities, near ties."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
 
 
 def make_special_rows(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
-    """Make a row of every kind of poison, and clean ones, for a vocabulary of at least 64."""
+    """Make a row of every kind of special values, and clean rows, for a vocabulary of at least 64."""
     poison_by_name = {**special_rows(rng, site.size), **distant_special_rows(rng, site.size)}
     clean_rows = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
     rows = [(name, poison.logits) for name, poison in poison_by_name.items()] + clean_rows
@@ -144,7 +144,7 @@ def make_special_rows(subject: SampleSubject, site: Site, rng: np.random.Generat
 
 
 def _huge_rows(subject: SampleSubject, site: Site) -> list[CrossedRow]:
-    """Make rows of logits whose quotient by the temperature, or whose difference, no longer fits their dtype."""
+    """Make rows with logits so large that the quotient by the temperature, or the difference, overflows the dtype."""
     limit = torch.finfo(site.torch_dtype).max
     logits = torch.full((site.size,), -limit, dtype=torch.float64)
     logits[3], logits[site.size // 2], logits[-1] = 0.8 * limit, 0.9 * limit, 0.7 * limit

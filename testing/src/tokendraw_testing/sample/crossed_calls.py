@@ -1,4 +1,4 @@
-"""Makes calls of crossed rows, and judges every row by all that float64 knows of it."""
+"""Makes calls of crossed rows, and judges every row by the float64 reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def judge_call(
     dtype: GumbelDtype | None = None,
     logits: torch.Tensor | None = None,
 ) -> int:
-    """Draw all of a batch in one call and judge every row; return how many tokens were known.
+    """Draw a batch in one call and judge every row; return the number of known tokens.
 
     :param dtype: precision of the noise; None: the usual one.
     :param logits: those of the requests, laid out by the caller, where all of them have equal filters.
@@ -49,7 +49,7 @@ def judge_logprobs(
     mode: LogprobsMode,
     dtype: GumbelDtype,
 ) -> None:
-    """Draw a batch whose requests ask for logprobs, and judge every row by all that it shows."""
+    """Draw a batch with logprobs, and judge tokens, flags and logprobs of every row."""
     for part in _by_scalar_filters(subject, batch):
         positions = [request.position for request in part]
         params = [request.params for request in part]
@@ -84,7 +84,7 @@ def _require_valid(
 def _by_scalar_filters(
     subject: SampleSubject, batch: Sequence[CrossedRequest]
 ) -> Iterator[list[CrossedRequest]]:
-    """Divide a batch by the values of the filters that have one for a whole batch."""
+    """Divide a batch by the values of the scalar filters."""
     names = scalar_filters(subject.capabilities)
     parts: dict[tuple[object, ...], list[CrossedRequest]] = {}
     for request in batch:

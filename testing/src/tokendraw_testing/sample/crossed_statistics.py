@@ -1,4 +1,4 @@
-"""Unseeded rows in every dtype and at wide vocabularies: their distribution, and noise that rows share."""
+"""Unseeded rows in every dtype and at wide vocabularies: their distribution, and noise shared between rows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def crossed_distributions(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _plain_rows(subject: SampleSubject, trial: Trial) -> list[CrossedRow]:
-    """Make rows of a few likely tokens without any filter in every dtype: plain, cold and hot, and two equal ones."""
+    """Make rows of a few likely tokens without any filter in every dtype: plain, cold, hot, and of two equal tokens."""
     rng, limit = trial.generator("plain rows"), subject.capabilities.max_vocab_size or _PLAIN_VOCAB_SIZE
     distances = 2 * rng.random(min(_PLAIN_VOCAB_SIZE, limit))
     rows = [(1.0, distances), (0.02, distances), (12.0, distances), (1.0, np.zeros(min(2, limit)))]
@@ -125,7 +125,7 @@ def _design_rows(subject: SampleSubject, trial: Trial) -> dict[Site, list[Crosse
 
 
 def _is_visible(case: Any) -> bool:
-    """Allow designed filters alone, and a top-p that drops enough to be seen."""
+    """Allow designed filters alone, and a top-p with a visible effect."""
     design = case.get("design")
     if design is not None and design.needs is None:
         return all(
@@ -146,7 +146,7 @@ def _experiment(subject: SampleSubject, row: CrossedRow, *, by_token: bool = Fal
 
 
 def _bins(row: CrossedRow, draws: int) -> Array:
-    """Put every token into a bin by its level, half a unit of y wide, and by the half of it that its id is in."""
+    """Put every token into a bin by its level, half a unit of y wide, and by the half of the level's ids."""
     expected = row.expected
     tokens = np.flatnonzero(expected.probabilities > 0)
     level = np.floor(2 * np.log(expected.probabilities[tokens] / expected.probabilities.max()) - 1e-6)
@@ -169,7 +169,7 @@ _SMALL_BATCH_ROWS: Final = 200
 
 @dataclass(frozen=True)
 class _Crowd:
-    """A batch of equal rows over equal tokens, in which two rows hardly ever draw the same token."""
+    """A batch of equal rows over equal tokens; two rows hardly ever draw the same token."""
 
     site: Site
     rows: int
@@ -248,7 +248,7 @@ def _unfiltered_requests(subject: SampleSubject, site: Site) -> list[SamplingPar
 
 
 def coincidences(tokens: Array, size: float, what: str = "tokens") -> Verdict:
-    """Test rows over ``size`` equal tokens for noise that two of them share, at every distance.
+    """Test rows over ``size`` equal tokens for noise shared by two rows, at every distance.
 
     Whether rows i and i + d draw the same token is independent for all i, given d, even though most rows stand in two
     of these pairs: the pairs of one distance make no circle. So their number is binomial, exactly, for each distance.

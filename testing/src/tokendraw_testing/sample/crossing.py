@@ -88,7 +88,7 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
 def _unfiltered_requests(
     subject: SampleSubject, site: Site, rng: np.random.Generator
 ) -> list[CrossedRequest]:
-    """Make requests that keep all tokens, of a row that slopes, and of one with 500 that hold 0.0002 of the mass.
+    """Make requests that keep all tokens, of a sloping row, and of a row with 0.0002 of its mass on 500 tokens.
 
     The latter bring seeds that draw one of the 500.
     """
@@ -198,7 +198,7 @@ def _ladder_requests(subject: SampleSubject, site: Site, rng: np.random.Generato
 
 
 def _flat_rows(subject: SampleSubject, site: Site) -> list[CrossedRow]:
-    """Make a flat row whose top-k keeps one token of all, and so hardly any of the mass."""
+    """Make a flat row with a top-k of 1, which keeps hardly any of the mass."""
     if not subject.has("top_k") or site.size < _WIDE_VOCAB_SIZE:
         return []
     logits = torch.full((site.size,), -1 / 64, dtype=site.torch_dtype)

@@ -1,4 +1,4 @@
-"""Sampling on a CUDA device: no call waits for it, and what a graph captured follows its inputs."""
+"""Sampling on a CUDA device: calls without waiting, and graphs with changing inputs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ROWS, _SIZE = 64, 32_000
 def _sampling_call(
     subject: SampleSubject, logits: torch.Tensor, metadata: SamplingMetadata
 ) -> Callable[[], SamplerOutput]:
-    """Return a call without the checks of the kit, which would wait."""
+    """Return a call without the checks of the kit, because the checks wait."""
     backend = subject.built()
     return lambda: backend.sample(logits, metadata)
 
 
 def _batches(subject: SampleSubject, trial: Trial) -> Iterator[tuple[str, torch.Tensor, SamplingMetadata]]:
-    """Make a batch of every kind that the subject serves, on the device."""
+    """Make a batch of every kind served by the subject, on the device."""
     rng = trial.generator("rows")
     logits = torch.from_numpy(np.stack([gaussian(rng, _SIZE) for _ in range(_ROWS)])).to(subject.device)
     positions = torch.arange(_ROWS, device=subject.device)

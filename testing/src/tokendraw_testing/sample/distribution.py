@@ -1,4 +1,4 @@
-"""Compares draws with the exact distribution: its shape, its tails, and places where kernels have seams."""
+"""Compares draws with the exact distribution: shape, tails, and the seams of kernels."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def tails(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _judge_tails_in_dtypes(subject: SampleSubject, trial: Trial, size: int, head: int) -> None:
-    """Judge tails in every dtype: in a wide vocabulary, and in one tile, where the noise of tokens alone decides."""
+    """Judge tails in every dtype: in a wide vocabulary, and in one tile, with the noise of tokens alone."""
     looks = (size, *_WIDE_TAIL), (min(size, TILE_SIZE), *_TILE_TAIL)
     for dtype in dtypes_of(subject):
         for width, gap, hits in looks[dtype == torch.float32 :]:  # float32 has had the wide one
@@ -103,7 +103,7 @@ def _judge_tails_in_dtypes(subject: SampleSubject, trial: Trial, size: int, head
 
 
 def _require_seeded_tails(subject: SampleSubject, trial: Trial, size: int, head: int) -> int:
-    """Draw at seeds and positions where the reference draws from the tail, which can be told from the tiles alone."""
+    """Draw at seeds and positions where the reference draws from the tail: the tiles alone tell."""
     counts = np.bincount(np.arange(size) // TILE_SIZE)
     head_tile, num_draws = head // TILE_SIZE, 0
     for gap, num_positions in _EXACT_TAILS:

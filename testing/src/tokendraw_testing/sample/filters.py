@@ -1,4 +1,4 @@
-"""Checks the filters: which tokens survive, as draws and, where they are served, processed logprobs show."""
+"""Checks the filters by the kept tokens, as draws and processed logprobs show."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def ties(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _check_requests(subject: SampleSubject, trial: Trial, requests: list[SamplingParams]) -> str:
-    """Compare requests with float64, by draws from rows whose edges can be seen, and by logprobs."""
+    """Compare requests with float64, by draws from rows with visible edges, and by logprobs."""
     requests = _with_filter_order(subject, requests)
     drawn_requests = _pick_sharpest(subject, trial, requests) if subject.effort.mixed else requests
     dtypes = dtypes_of(subject)
@@ -137,7 +137,7 @@ def _check_requests(subject: SampleSubject, trial: Trial, requests: list[Samplin
 def _pick_sharpest(
     subject: SampleSubject, trial: Trial, requests: list[SamplingParams]
 ) -> list[SamplingParams]:
-    """Pick the two rows whose last kept token is the likeliest: it takes the fewest draws to miss it."""
+    """Pick the two requests with the likeliest last kept token: few draws suffice to miss it."""
 
     def probability(params: SamplingParams) -> float:
         expected = expect(_clear_row(trial, params, subject), params, subject.capabilities.tie_rule)
@@ -165,7 +165,7 @@ def _require_support(subject: SampleSubject, trial: Trial, requests: list[Sampli
 
 
 def _with_filter_order(subject: SampleSubject, requests: list[SamplingParams]) -> list[SamplingParams]:
-    """Return the same requests in an order of filters that the subject has."""
+    """Return the requests with a filter order of the subject."""
     orders = subject.capabilities.filter_orders or ("top_k_first",)
     return [p if p.filter_order in orders else replace(p, filter_order=orders[0]) for p in requests]
 
@@ -186,7 +186,7 @@ def _clear_row(
 def _judge_edge(
     subject: SampleSubject, trial: Trial, row: torch.Tensor, params: SamplingParams, expected: Expectation
 ) -> None:
-    """Separate the last kept token, which every off-by-one mistake concerns."""
+    """Judge the last kept token, in view of off-by-one mistakes."""
     probability = float(expected.probabilities[expected.edge].sum())
 
     def experiment(rng: np.random.Generator, draws: int) -> Verdict:

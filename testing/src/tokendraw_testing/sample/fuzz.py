@@ -22,7 +22,7 @@ _MOST_LOGITS = 1 << 21
 
 
 def fuzz(subject: SampleSubject, rng: np.random.Generator, trial: Trial) -> str:
-    """Make one call of several requests in one dtype and vocabulary, and judge every row by the reference."""
+    """Make a call of several requests in a random dtype and vocabulary, and judge every row by the reference."""
     factor_values = factors(subject)
     seed_torch(rng)
     site = _site(subject, rng)
@@ -49,14 +49,14 @@ def fuzz(subject: SampleSubject, rng: np.random.Generator, trial: Trial) -> str:
 
 
 def _site(subject: SampleSubject, rng: np.random.Generator) -> Site:
-    """Pick a vocabulary of any size up to the largest of the effort, small ones as often as wide ones."""
+    """Pick a vocabulary of any size up to the largest of the effort, small as often as wide."""
     capabilities = subject.capabilities
     most = min(max(subject.effort.crossed_sizes), capabilities.max_vocab_size or 1 << 30)
     return Site(_pick(capabilities.dtypes, rng), int(np.exp(rng.uniform(0.0, np.log(most + 1)))))
 
 
 def _row(subject: SampleSubject, factor_values: dict[str, Any], rng: np.random.Generator) -> CrossedRow:
-    """Make a row of a random case, half of its values moved off the table."""
+    """Make a row of a random case, with half of the values moved off the table."""
     case = random_case(factor_values, rng, is_allowed)
     for name, value in _random_values(case, subject.capabilities.max_top_k, rng).items():
         if rng.random() < 0.5 and is_allowed({**case, name: value}):
@@ -81,7 +81,7 @@ def _kinds(row_kinds: Any, rng: np.random.Generator, count: int) -> list[Any]:
 
 
 def _with_logprobs(request: CrossedRequest, rng: np.random.Generator) -> CrossedRequest:
-    """Ask for some best tokens, or none, and for all of them now and then where they are few."""
+    """Ask for some best tokens, or none, and now and then for all tokens of a small vocabulary."""
     if rng.random() < 0.2:
         return request
     num_best = int(np.exp(rng.uniform(0.0, 6.0))) - 1

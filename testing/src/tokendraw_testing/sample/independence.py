@@ -1,4 +1,4 @@
-"""Looks for noise that is used twice, the bug that no test of single tokens can see."""
+"""Looks for noise used twice, a bug invisible to tests of single tokens."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def n_best(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _match_within_rounding(x: Array, best: Array, tokens: Array, values: Array) -> Array:
-    """Return ``tokens`` in place of ``best`` where it is the same but for logits that one value cannot tell apart."""
+    """Return ``tokens`` in place of ``best`` if only logits within rounding differ."""
     ids, end = tokens[: len(best)], len(best)
     in_range = (ids >= 0) & (ids < len(x))
     if not in_range.all() or len(np.unique(ids)) < end or not (np.diff(values[:end]) <= 0).all():

@@ -1,4 +1,4 @@
-"""Outputs that belong to their caller, and rows that lie farther apart than 32 bits count."""
+"""Outputs that outlive the next calls, and rows farther apart than 32 bits count."""
 
 from __future__ import annotations
 

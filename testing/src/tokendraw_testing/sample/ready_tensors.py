@@ -1,4 +1,4 @@
-"""Parameters that come as ready tensors: clamped where out of range, of any stride, changed in place, of any class."""
+"""Parameters as ready tensors: clamped out of range, with any stride, changed in place, of any metadata class."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _is_served(subject: SampleSubject, name: str, value: float) -> bool:
 def _make_requests(
     subject: SampleSubject, cases: Sequence[tuple[str, float, float]], site: Site, rng: np.random.Generator
 ) -> tuple[list[CrossedRequest], _Columns]:
-    """Make requests in an order of their own, and the tensors on the host that ask for the same."""
+    """Make requests in random order, and equivalent parameter tensors on the host."""
     row_cases = [cases[i % len(cases)] for i in rng.permutation(subject.effort.rows(_COPIES) * len(cases))]
     seeds, _ = random_seeds(rng, len(row_cases))
     positions = rng.integers(0, 2**31, len(row_cases)).tolist()
@@ -118,7 +118,7 @@ def _make_requests(
 
 
 def _facts(subject: SampleSubject) -> BatchFacts:
-    """Say what a batch may hold: anything that is advertised."""
+    """Make facts that allow every advertised parameter."""
     capabilities = subject.capabilities
     return BatchFacts(
         any_greedy=capabilities.greedy,
@@ -133,7 +133,7 @@ def _facts(subject: SampleSubject) -> BatchFacts:
 
 
 def _every_other(column: torch.Tensor) -> torch.Tensor:
-    """Lay out a column as every other entry of a buffer."""
+    """Lay out a column as every second entry of a buffer."""
     buffer = column.repeat_interleave(2)
     buffer[1::2] = column.flip(0)
     return buffer[::2]
@@ -172,7 +172,7 @@ def metadata_classes(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _import_object(name: str) -> Any:
-    """Import the object that a dotted name names; return the error where that fails."""
+    """Import an object by its dotted name; return the error if the import fails."""
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)

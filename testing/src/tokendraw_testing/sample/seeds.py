@@ -1,4 +1,4 @@
-"""Seeds: the token of (seed, position, logits), whatever the batch around it."""
+"""Seeds: the token of (seed, position, logits), in any batch."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _require_reference(subject: SampleSubject, trial: Trial, dtype: GumbelDtype)
 
 
 def _require_precision(subject: SampleSubject, trial: Trial, dtype: GumbelDtype) -> int:
-    """Demand the tokens that only noise of this precision draws, and rows of luck that less of it has not.
+    """Require the tokens of this noise precision, and of lucky rows, impossible with less precision.
 
     Each row is alone in a call of the first dtype; of every dtype and vocabulary that holds them it is among few and
     among all of them.
@@ -201,7 +201,7 @@ def batch_invariance(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _require_invariant_without_seeds(subject: SampleSubject, trial: Trial) -> str:
-    """Compare greedy tokens, or those of cold rows, and the best tokens with their logprobs: no noise decides them."""
+    """Compare tokens independent of noise: greedy or cold rows, with their best tokens and logprobs."""
     rng, limit = trial.generator("rows without seeds"), subject.capabilities.max_vocab_size
     count, size, best = max(5, subject.effort.rows(24)), min(1500, limit or 1500), 5
     sizes = [rows for rows in (2, 7, 64, 65, 1000) if rows <= max(subject.effort.batch_sizes)]

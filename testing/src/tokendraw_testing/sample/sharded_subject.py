@@ -1,4 +1,4 @@
-"""A subject whose calls are made by ranks that are threads, each of which holds a part of the logits."""
+"""A subject with calls on several ranks, each a thread with a part of the logits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tokendraw_testing.shards.thread_ranks import ThreadRank, on_ranks
 
 
 class ShardedSubject(SampleSubject):
-    """A subject whose calls are made by ranks, each of which holds a part of the logits, and once by one device.
+    """A subject with calls on several ranks, each with a part of the logits, and the same call on one device.
 
     The splits of a vocabulary take turns. Every rank has to return the same, bit by bit, and leave its logits as they
     are; the tokens are those of the one device, up to near ties.
@@ -39,7 +39,7 @@ class ShardedSubject(SampleSubject):
         """Rows of all calls, and those whose token was another than the one device's."""
 
     def make(self, call: Call, need: Any = None) -> SamplerOutput:
-        """Make a call on all ranks, and return what they did."""
+        """Make a call on all ranks and return the output."""
         logits, metadata = call.logits, call.metadata  # type: ignore[attr-defined]
         need = replace(need or self.usual_need, vocab_parallel=True)
         size = logits.shape[1]
@@ -81,7 +81,7 @@ class ShardedSubject(SampleSubject):
 
     @property
     def words(self) -> str:
-        """Say how many rows were drawn over ranks, and how many of them otherwise than on one device."""
+        """Count the rows drawn over ranks, and the rows with a different token on one device."""
         return (
             f"{self.rows} rows over 2 to 5 ranks, {self.apart} of them with another token than on one device"
         )
@@ -89,7 +89,7 @@ class ShardedSubject(SampleSubject):
 
 @contextlib.contextmanager
 def over_ranks(subject: SampleSubject, trial: Trial) -> Iterator[ShardedSubject]:
-    """Let checks of calls look at calls over ranks, and hold all tokens against those of one device."""
+    """Run checks of calls over ranks, and compare all tokens with the draws on one device."""
     view = ShardedSubject(subject, trial)
     try:
         yield view

@@ -1,4 +1,4 @@
-"""Rows with NaN and infinities: what they give themselves, and neighbours that do not notice."""
+"""Rows with NaN and infinities, and their batch neighbours."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def special_rows_draw(subject: SampleSubject, trial: Trial) -> str:
 
 @properties.required("neighbours of poisoned rows")
 def batch_neighbours(subject: SampleSubject, trial: Trial) -> str:
-    """Rows beside poisoned ones draw what they draw beside clean ones: seeded to the bit, others in distribution."""
+    """Batch neighbours of poisoned rows draw as beside clean rows: seeded to the bit, others in distribution."""
     rng = trial.generator("rows")
     kinds = list(special_rows(rng).values())
     clean_logits = np.stack([gaussian(rng, SPECIAL_VOCAB_SIZE) for _ in range(2 * len(kinds) + 1)])

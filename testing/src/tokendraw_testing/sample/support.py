@@ -1,4 +1,4 @@
-"""Before any statistics: ids in range, inside the kept set, whatever the shape of the batch and the values in it."""
+"""Before any statistics: ids in range and in the kept set, for any shape of the batch and any values."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _require_at_limit(subject: SampleSubject, trial: Trial, params: SamplingPara
 def _draw_tokens(
     subject: SampleSubject, logits: torch.Tensor, params: list[SamplingParams], rng: np.random.Generator
 ) -> NDArray[Any]:
-    """Draw tokens of rows, every other with a seed where the subject serves seeds."""
+    """Draw tokens of rows, every second row with a seed if the subject serves seeds."""
     if subject.capabilities.seeding != "counter":
         return tokens_of(subject, logits, params)
     seeds, positions = random_seeds(rng, len(params))

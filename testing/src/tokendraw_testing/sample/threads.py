@@ -1,4 +1,4 @@
-"""Checks samples of a CPU backend whose threads share the rows or the vocabulary of a call."""
+"""Checks samples of a CPU backend with threads that share the rows or the vocabulary of a call."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _require_same(
 
 
 def _repeated_call(subject: SampleSubject, batch: list[CrossedRequest], is_known: Array) -> RepeatedCall:
-    """Make the call of a batch: [B] bool says which tokens the reference knows beyond a near tie."""
+    """Make the call of a batch; ``is_known`` [B] marks the tokens known to the reference beyond a near tie."""
     params = [request.params for request in batch]
     positions = [request.position for request in batch]
     logits = stack_logits(batch, subject.device)
@@ -118,18 +118,16 @@ def _make_differ(batch: list[CrossedRequest], is_known: Array) -> Differ:
     """Make the comparison of two outputs: settled rows are equal, all other rows draw kept tokens."""
     is_settled = np.array([r.params.temperature == 0 or r.row.is_settled for r in batch])
 
-    def differs(reference: SamplerOutput, output: SamplerOutput) -> str | None:
-        first, tokens = reference.token_ids.cpu().numpy(), output.token_ids.cpu().numpy()
+    def differs(single_output: SamplerOutput, output: SamplerOutput) -> str | None:
+        first, tokens = single_output.token_ids.cpu().numpy(), output.token_ids.cpu().numpy()
         for i in np.flatnonzero(is_known & (tokens != first))[:1]:
             return f"row {i}, {batch[i]}, needs token {first[i]}, as with one thread, found {tokens[i]}"
         for i in np.flatnonzero(~is_known & (tokens != first)):
             if batch[i].params.temperature > 0 and not batch[i].row.expected.possible[tokens[i]]:
                 return f"row {i}, {batch[i]}, needs a kept token, found {tokens[i]}"
-        for i in (reference.valid != output.valid).nonzero().flatten().tolist()[:1]:
-            return (
-                f"row {i}, {batch[i]}, needs valid {bool(reference.valid[i])}, found {bool(output.valid[i])}"
-            )
-        is_wrong = is_settled & ~_same_logprobs(reference, output, tokens == first)
+        for i in (single_output.valid != output.valid).nonzero().flatten().tolist()[:1]:
+            return f"row {i}, {batch[i]}, needs valid {bool(single_output.valid[i])}, found {bool(output.valid[i])}"
+        is_wrong = is_settled & ~_same_logprobs(single_output, output, tokens == first)
         for i in np.flatnonzero(is_wrong)[:1]:
             return f"row {i}, {batch[i]}, needs the logprobs of one thread, found others"
         return None
@@ -137,9 +135,9 @@ def _make_differ(batch: list[CrossedRequest], is_known: Array) -> Differ:
     return differs
 
 
-def _same_logprobs(reference: SamplerOutput, output: SamplerOutput, same_token: Array) -> Array:
-    """Compare best tokens, values and ranks by row: [B] bool; the drawn token counts where both outputs drew it."""
-    needed_logprobs, output_logprobs = reference.logprobs, output.logprobs
+def _same_logprobs(single_output: SamplerOutput, output: SamplerOutput, same_token: Array) -> Array:
+    """Compare best tokens, values and ranks by row: [B] bool; different drawn tokens do not count."""
+    needed_logprobs, output_logprobs = single_output.logprobs, output.logprobs
     if needed_logprobs is None or output_logprobs is None:
         return np.full(len(same_token), needed_logprobs is output_logprobs)
     values, output_values = needed_logprobs.logprobs.cpu().numpy(), output_logprobs.logprobs.cpu().numpy()

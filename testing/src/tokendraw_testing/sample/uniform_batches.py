@@ -1,4 +1,4 @@
-"""Batches whose rows are all of one kind: kernels take shorter ways where the host knows that."""
+"""Batches with rows of one kind: kernels take short cuts on the host's knowledge."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def one_kind(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _single_filter_requests(subject: SampleSubject, size: int) -> list[SamplingParams]:
-    """List the requests with one filter at most, in either order."""
+    """List the requests with at most one filter, in either order."""
     filters = ("top_k", "top_p", "min_p")
     return [
         p
@@ -110,7 +110,7 @@ def _stepped_row(
 
 
 def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRequest]:
-    """Make seeded rows with top-k and top-p of which the mass that ties with the k-th decides what top-p keeps.
+    """Make seeded rows with top-k and top-p; the mass of the ties at k decides the nucleus.
 
     Most of the ties lie beyond the first k: without them two fifths of what is drawn would be dropped.
     """
@@ -150,7 +150,7 @@ def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) 
 def _require_largest(
     subject: SampleSubject, trial: Trial, site: Site, rows: int, rng: np.random.Generator
 ) -> int:
-    """Demand the largest token of each row: the lowest id of tied ones where all rows are greedy."""
+    """Require the largest token of each row, on a tie the lowest id of greedy rows."""
     x = np.round(rng.standard_normal((rows, site.size)))
     cold_logits = x.copy()
     cold_logits[np.arange(rows), rng.integers(0, site.size, rows)] = 9.0
@@ -194,7 +194,7 @@ def every_k(subject: SampleSubject, trial: Trial) -> str:
 def _requests_around(
     subject: SampleSubject, site: Site, k: int, rng: np.random.Generator
 ) -> Iterator[CrossedRequest]:
-    """Make rows that draw their k-th token, would draw the one behind it, and would draw one of many ties."""
+    """Make rows that draw their k-th token, would draw the next token, and would draw many ties."""
     order = (*subject.capabilities.filter_orders, "top_k_first")[0]
     params = SamplingParams(top_k=k, filter_order=order)
     ties = subject.capabilities.tie_rule

@@ -1,4 +1,4 @@
-"""A vocabulary that lies on several ranks: what one device draws, on all of them."""
+"""A vocabulary on several ranks: every rank draws the tokens of a single device."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def sharded_special_values(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _unfiltered_requests(subject: SampleSubject) -> list[SamplingParams]:
-    """List requests that keep all equal tokens, without a filter and with one."""
+    """List requests that keep all equal tokens, with and without a filter."""
     order = (*subject.capabilities.filter_orders, "top_k_first")[0]
     requests = [SamplingParams(filter_order=order)]
     if subject.has("min_p"):
@@ -115,7 +115,8 @@ def _unfiltered_requests(subject: SampleSubject) -> list[SamplingParams]:
 
 
 def _sites(subject: SampleSubject) -> list[Site]:
-    """List dtypes and vocabularies, without large ones in a quick run: a call over ranks takes as long as several."""
+    """List dtypes and vocabularies, in a quick run without large vocabularies: a call over ranks takes several calls.
+    """
     all_sites = sites(subject.capabilities, subject.effort)
     chosen_sites = [site for site in all_sites if site.size <= _QUICK_VOCAB_SIZE or not subject.effort.quick]
     return chosen_sites[:: subject.effort.fewer // 2 or 1]
@@ -124,7 +125,7 @@ def _sites(subject: SampleSubject) -> list[Site]:
 def _rows_of_calls(
     subject: SampleSubject, site: Site, rng: np.random.Generator
 ) -> Iterator[list[CrossedRow]]:
-    """Make the rows of several calls: with designed rows alone, and with random ones by how large their k is."""
+    """Make the rows of several calls: designed rows alone, and random rows by the size of their k."""
     factor_values, ties = {**factors(subject), "site": [site]}, subject.capabilities.tie_rule
     cases = [random_case(factor_values, rng, is_allowed) for _ in range(subject.effort.rows(_CASES))]
     rows = [crossed_row(case, rng, ties) for case in cases]
