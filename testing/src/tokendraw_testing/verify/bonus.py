@@ -1,4 +1,4 @@
-"""Tokens that no draft stands for: the one behind all drafts, and those in place of drafts that were not made."""
+"""Tokens without a draft: the bonus token, and tokens in place of placeholders."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def bonus(subject: VerifySubject, trial: Trial) -> str:
 def _require_sampled(
     subject: VerifySubject, trial: Trial, batch: DraftBatch, sampled: list[list[int]]
 ) -> int:
-    """Demand the tokens of ``sample`` where all drafts were accepted; return how many such there were."""
+    """Require the tokens of ``sample`` after accepted drafts; return the number of compared tokens."""
     num_tokens = 0
     for mode, kind in ways(subject.capabilities):
         for i, tokens in enumerate(chains(batch.verify(subject, mode, kind))):

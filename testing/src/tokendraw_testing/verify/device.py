@@ -1,4 +1,4 @@
-"""Verifications on a CUDA device: none waits for it, and what a graph captured follows its inputs."""
+"""Verifications on a CUDA device: calls without waiting, and graphs with changing inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Arguments = tuple[torch.Tensor, Drafts, SamplingMetadata, VerifyMode]
 
 
 def _batches(subject: VerifySubject, trial: Trial) -> Iterator[tuple[str, _Arguments]]:
-    """Make a batch of every mode and kind of drafts, mixed from all requests that the subject serves, on the device."""
+    """Make a batch of every mode and kind of drafts, mixed from all served requests, on the device."""
     for mode, kind in ways(subject.capabilities):
         label = f"{mode}, {kind}"
         batch = DraftBatch.of(subject, trial.generator(label), _REQUESTS, _SIZE)
@@ -34,7 +34,7 @@ def _batches(subject: VerifySubject, trial: Trial) -> Iterator[tuple[str, _Argum
 
 
 def _flat_arguments(subject: VerifySubject) -> _Arguments:
-    """Make flat rows of requests without seeds: each emits a bonus or recovered token that is one of many."""
+    """Make flat rows of requests without seeds: each emits a bonus or recovered token from many equal tokens."""
     mode, kind = ways(subject.capabilities)[0]
     draft_rows = torch.full(
         (_REQUESTS, _SIZE), 1.0 / _SIZE if kind == "probs" else 0.0, device=subject.device
@@ -45,7 +45,7 @@ def _flat_arguments(subject: VerifySubject) -> _Arguments:
 
 
 def _verification(subject: VerifySubject, call: _Arguments) -> Callable[[], torch.Tensor]:
-    """Return a verification without the checks of the kit, which would wait."""
+    """Return a verification without the checks of the kit, because the checks wait."""
     verifier = subject.built()
     logits, drafts, metadata, mode = call
 
@@ -58,7 +58,7 @@ def _verification(subject: VerifySubject, call: _Arguments) -> Callable[[], torc
 
 
 def _draft(subject: VerifySubject, call: _Arguments) -> Callable[[], torch.Tensor]:
-    """Return a draft of as many rows, a call of its own: a device queues no more than some 1000 launches."""
+    """Return a draft of as many rows, as a separate call: a device queues at most some 1000 launches."""
     verifier = subject.built()
     logits, _, metadata, _ = call
 

@@ -1,4 +1,4 @@
-"""Makes requests with drafts of every kind that a subject can verify, laid out on the host."""
+"""Makes requests with drafts of every verifiable kind, laid out on the host."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]
 
 
 def first_and_last_way(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
-    """Return the first and the last of them, for checks that hardly depend on it."""
+    """Return the first and the last way, for checks that hardly depend on the way."""
     all_ways = ways(capabilities)
     return [all_ways[0], all_ways[-1]] if len(all_ways) > 1 else all_ways
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftBatch:
-    """Requests, each with its drafts. One entry a request in every list."""
+    """Requests with their drafts. Each list has one entry a request."""
 
     target: list[Array]
     """[n + 1, V] float32."""
@@ -72,7 +72,7 @@ class DraftBatch:
         seed: bool = True,
         dtype: str | None = None,
     ) -> Self:
-        """Random requests of every kind, with up to 4 drafts that lie near the target, some of them elsewhere.
+        """Make random requests of every kind, with up to 4 drafts near the target, some elsewhere.
 
         :param seed: whether they bring seeds, if the subject serves any.
         :param dtype: of the logits; None: the first that is advertised.
@@ -178,7 +178,7 @@ class DraftBatch:
     def walks(
         self, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32", which: Iterable[int] | None = None
     ) -> list[reference_walk.Answer]:
-        """Compute what the requests ``which`` (None: all), which have seeds, have to emit."""
+        """Compute the reference chains of the seeded requests ``which`` (None: all)."""
         order = range(len(self)) if which is None else list(which)
         walks = [
             reference_walk.walking(
@@ -195,18 +195,18 @@ class DraftBatch:
         return reference.together(walks, [self.params[i].seed or 0 for i in order], dtype)
 
     def walk(self, i: int, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32") -> reference_walk.Answer:
-        """Compute what request ``i`` alone has to emit."""
+        """Compute the reference chain of request ``i``."""
         return self.walks(mode, kind, dtype, [i])[0]
 
     def is_certain(self, subject: VerifySubject, i: int) -> bool:
-        """Whether rounding decides no filter of request ``i``, and the sampler none of its ties."""
+        """Whether neither rounding nor the sampler's choice among ties decides a filter of request ``i``."""
         rule = subject.capabilities.tie_rule
         rows = [expect(x, self.params[i], rule) for x in (*self.target[i], *self.draft[i])]
         return all(row.certain and not row.in_part.any() for row in rows)
 
 
 def share_requests(subject: VerifySubject, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
-    """Share ``count`` requests of each vocabulary among the dtypes that are advertised.
+    """Share ``count`` requests of each vocabulary among the advertised dtypes.
 
     :returns: dtype, V and number of requests. Where kernels are interpreted, each V has one dtype, by turns.
     """
@@ -222,12 +222,12 @@ def share_requests(subject: VerifySubject, sizes: Iterable[int], count: int) -> 
 
 
 def cycle_dtypes(subject: VerifySubject) -> Iterator[str]:
-    """Yield the dtypes that are advertised, again and again, for checks that look at many things alike."""
+    """Yield the advertised dtypes in an endless cycle, for checks of many similar cases."""
     return itertools.cycle(subject.capabilities.dtypes)
 
 
 def round_to_dtype(values: Array, dtype: str) -> Array:
-    """Round to a dtype by its torch name; returned as float32, which holds every value of it."""
+    """Round to a dtype by its torch name; the result is float32, which holds every value of the dtype."""
     result: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
     return result
 
@@ -244,7 +244,7 @@ def drafts_of(
     kind: DraftKind,
     draft_rows: torch.Tensor | None = None,
 ) -> Drafts:
-    """Lay out lists of drafts, one a request, on the device.
+    """Lay out the drafts of each request on the device.
 
     :param draft_rows: [L - B, V] probabilities or logits, by kind.
     """
@@ -259,7 +259,7 @@ def drafts_of(
 
 
 def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
-    """Build the parameters of the rows of a verification from those of its requests and their first positions."""
+    """Build the parameters of a verification's rows from the requests and their first positions."""
     rows = drafts.num_rows
     assert rows is not None
     start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
@@ -278,7 +278,7 @@ def chains(output: VerifyOutput) -> list[list[int]]:
 
 
 def require_same(trial: Trial, expected: list[list[int]], found: list[list[int]], what: str) -> None:
-    """Demand that two calls gave the same chains.
+    """Require equal chains from two calls.
 
     :raises Violation: they did not; names the first that differs.
     """

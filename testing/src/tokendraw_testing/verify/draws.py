@@ -53,7 +53,7 @@ _FILTERS: Final = {
 def markov_case(
     trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()
 ) -> SpeculationCase:
-    """Make rows that depend on the token before; no probability is so small that its pairs are never seen."""
+    """Make rows that depend on the token before, with every pair of tokens likely enough to be drawn."""
     target, draft = trial.generator("Markov").normal(size=(2, 5, 4)).clip(-1.5, 1.5)
     return SpeculationCase(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
 
@@ -114,7 +114,7 @@ def _require_drafts(subject: VerifySubject, trial: Trial, dtype: str, size: int,
 
 
 def _filter_requests(capabilities: VerifyCapabilities) -> dict[str, SamplingParams]:
-    """Make a request for each filter that is applied per row."""
+    """Make a request for each filter applied per row."""
     order = (*capabilities.filter_orders, "top_k_first")[0]
     return {
         name: replace(params, filter_order=order)
@@ -154,7 +154,7 @@ def rejection(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _three_tiles_case(kind: DraftKind) -> SpeculationCase:
-    """Most of what the target has more of lies in tiles where the draft has next to nothing."""
+    """Make a target with most of its excess in tiles where the draft has next to nothing."""
     target, draft = np.full(2600, -12.0), np.full(2600, -12.0)
     target[[3, 1500, 2590]] = [0.0, 0.3, -0.5]
     draft[[3, 4, 2590]] = [1.0, 0.0, -2.0]

@@ -1,4 +1,4 @@
-"""Verifies at the edges: rows of nothing, placeholders, and decisions that no noise may change."""
+"""Verifies at the edges: empty rows, placeholders, and decisions independent of noise."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _replace_row(batch: DraftBatch, i: int, where: str, kind: DraftKind, poison:
 
 
 def _valid(batch: DraftBatch, i: int, num_used: int, mode: str, kind: DraftKind) -> bool:
-    """Whether all rows that ``num_used`` tokens of a request come from are valid."""
+    """Whether all rows of ``num_used`` tokens of a request are valid."""
     flags = [not np.isnan(x).any() and x.max() > -np.inf for x in batch.target[i][:num_used]]
     if mode == "coupled" or kind == "chosen" or not batch.params[i].temperature > 0:
         return all(flags)
@@ -162,7 +162,7 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _ends_of_u(subject: VerifySubject, trial: Trial) -> None:
-    """Demand that the least u accepts where p / q is 3e-7, and that the largest rejects where it is as near to 1."""
+    """Require that the least u accepts at p / q = 3e-7, and that the largest u rejects as near to 1."""
     capabilities, even_row = subject.capabilities, np.zeros(4, np.float32)
     unlikely_row, nearly_sure_row = np.array([[0.0, -14.0, 0.0, 0.0], [-15.0, 0.0, -20.0, -20.0]], np.float32)
     sure_draft = np.array([-30.0, 0.0, -30.0, -30.0], np.float32)

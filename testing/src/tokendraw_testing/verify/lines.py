@@ -1,4 +1,4 @@
-"""Verifications, before any statistics: chains that can be, whatever the batch, the drafts and the values in them."""
+"""Verifications, before any statistics: possible chains, for any batch, drafts and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets and drafts that are equal, or nearly so, in which every rounding shows, without seeds too."""
+"""Equal or nearly equal targets and drafts, which show every rounding, without seeds too."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def near_distributions(subject: VerifySubject, trial: Trial) -> str:
 def _residual_experiment(
     subject: VerifySubject, dtype: str, size: int, kind: DraftKind
 ) -> Callable[[np.random.Generator, int], Verdict]:
-    """Make p and q that differ by less than the digits of half precision: what they lose is lost by some tokens."""
+    """Make p and q that differ by less than the digits of half precision: rounding loses tokens of the residual."""
 
     def experiment(rng: np.random.Generator, count: int) -> Verdict:
         seed_torch(rng)
@@ -90,9 +90,7 @@ def _residual_experiment(
         logits = torch.from_numpy(target).to(getattr(torch, dtype)).to(subject.device)
         output = subject.verify(logits.expand(2 * count, -1), drafts, metadata, "rejection")
         verdict = fit(
-            output.token_ids[:, 0].cpu().numpy(),
-            (p - q).clamp(min=0).numpy(),
-            bins_of_residuals(p, q),
+            output.token_ids[:, 0].cpu().numpy(), (p - q).clamp(min=0).numpy(), bins_of_residuals(p, q)
         )
         return replace(verdict, worst=f"of residuals in the last digits of p, {verdict.worst}")
 
@@ -100,7 +98,7 @@ def _residual_experiment(
 
 
 def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> NDArray[np.int64]:
-    """Sort the tokens of max(p - q, 0) by the types of half precision in which they lose it: bins [V] from 0, or -1."""
+    """Sort the tokens of max(p - q, 0) by the half-precision types that lose them: bins [V] from 0, or -1."""
     loss_pattern = sum(((p.to(half) == q.to(half)) * (place + 1) for place, half in enumerate(_HALF_DTYPES)))
     assert isinstance(loss_pattern, torch.Tensor)
     has_excess, bins = (p > q).numpy(), np.full(len(p), -1)
@@ -111,7 +109,7 @@ def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> NDArray[np.int64]:
 def _equal_experiment(
     subject: VerifySubject, dtype: str, kind: DraftKind
 ) -> Callable[[np.random.Generator, int], Verdict]:
-    """Make p = q, and drafts that rounding q up to half precision would reject most often."""
+    """Make p = q, and the drafts most often rejected after rounding q up to half precision."""
     size, steps = _VOCAB_SIZE, 16 if not subject.effort.mixed else 4
 
     def experiment(rng: np.random.Generator, draws: int) -> Verdict:
@@ -124,13 +122,7 @@ def _equal_experiment(
         ]
         ids = torch.cat(likeliest_rejections).tolist()
         draft_row = (q.float() if kind == "probs" else row).to(subject.device)
-        drafts = drafts_of(
-            subject,
-            [ids] * count,
-            size,
-            kind,
-            draft_row.expand(count * steps, -1),
-        )
+        drafts = drafts_of(subject, [ids] * count, size, kind, draft_row.expand(count * steps, -1))
         metadata = row_metadata(drafts, [SamplingParams()] * count, [0] * count)
         output = subject.verify(
             row.to(subject.device).expand(count * (steps + 1), -1), drafts, metadata, "rejection"

@@ -1,4 +1,4 @@
-"""Seeded verifications: the chain of (seed, position, logits, drafts), whatever the batch around it."""
+"""Seeded verifications: the chain of (seed, position, logits, drafts), in any batch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _require_walks(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> 
 
 
 def _require_precision(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> int:
-    """Demand the chains and the drafts that only noise of this precision draws; return how many there were."""
+    """Require the chains and drafts of this noise precision; return the number of compared rows."""
     capabilities, num_rows = subject.capabilities, 0
     if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
         return num_rows
@@ -172,7 +172,7 @@ def batch_invariance(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _make_deterministic(subject: VerifySubject, batch: DraftBatch) -> None:
-    """Make all requests greedy, or so cold that each row has one token, with drafts that the target often takes."""
+    """Make all requests greedy or cold enough for a single token, with drafts often accepted by the target."""
     temperature = 0.0 if subject.capabilities.greedy else _COLD_TEMPERATURE
     for i, (rows, ids) in enumerate(zip(batch.target, batch.ids, strict=True)):
         batch.params[i] = replace(batch.params[i], temperature=temperature)

@@ -35,7 +35,7 @@ _PAIRS_VOCAB_SIZE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculationCase:
-    """The distributions that sequences and drafts are drawn from."""
+    """Distributions of sequences and drafts."""
 
     target: Array
     """Logits [V], or [V + 1, V]: a row for each token before, and one for a first token."""
@@ -52,7 +52,7 @@ class SpeculationCase:
     """Of the logits, by its torch name; None: the first that is advertised."""
 
     def probabilities(self, subject: VerifySubject) -> tuple[Array, Array]:
-        """Return p and q that tokens are drawn from, float64: [V + 1, V], or [1, V] where all rows are alike."""
+        """Return p and q of the draws, float64: [V + 1, V], or [1, V] for equal rows."""
         rule = subject.capabilities.tie_rule
         logits_pair = [self.rows(subject, logits) for logits in (self.target, self.draft)]
         rows = [[expect(x, self.params, rule) for x in logits] for logits in logits_pair]
@@ -63,7 +63,7 @@ class SpeculationCase:
         return p, q
 
     def rows(self, subject: VerifySubject, logits: Array) -> Array:
-        """Return the rows of target or draft as they are in the dtype of the logits: [V + 1, V] or [1, V] float32."""
+        """Round the rows of target or draft to the dtype of the logits: [V + 1, V] or [1, V] float32."""
         return round_to_dtype(np.atleast_2d(logits), self.own_dtype(subject))
 
     def own_dtype(self, subject: VerifySubject) -> str:
@@ -105,7 +105,7 @@ def judge(
 
 
 def _judge_acceptance(case: SpeculationCase, p: Array, q: Array, judge_part: Callable[..., None]) -> None:
-    """The first draft is accepted as often as it can be; where all rows are alike, so is each that follows."""
+    """Judge the acceptance rate of the first draft, and of every later draft if all rows are equal."""
     acceptance = np.minimum(p, q) if case.kind != "chosen" and case.mode == "rejection" else p * q
     rate = 0.0 if 0 in case.placeholders else min(1.0, float(acceptance[-1].sum()))
 
@@ -133,7 +133,7 @@ def decode(
     *,
     seeded: bool,
 ) -> tuple[Array, Array]:
-    """Draw tokens [trials, K + 1], and count the drafts [trials] that the first verification of each accepted.
+    """Draw tokens [trials, K + 1], and count the drafts [trials] accepted by the first verification of each.
 
     :param q: [V + 1, V] or [1, V]: what the drafts are drawn by, where the verification is told so.
     """
@@ -198,7 +198,7 @@ def _draw_drafts(
     first: torch.Tensor,
     before: torch.Tensor,
 ) -> tuple[Drafts, torch.Tensor]:
-    """Draw K drafts for each request; return them and the token before each row of its target [L]."""
+    """Draw K drafts for each request; return them and the token before each row of the target [L]."""
     _, draft, probs = rows
     contexts, ids = [before], []
     for step in range(case.drafts):
@@ -220,7 +220,7 @@ def _draw_drafts(
 
 
 def _rows_after(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Return the row that follows each token; where all are alike, there is one."""
+    """Return the row after each token, or the only row."""
     return rows[before.clamp(max=len(rows) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The subject in the operation ``verify``: its calls, and the verifications that have to be refused."""
+"""The subject in the operation ``verify``: its calls, and verifications to be refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class VerifySubject(RowSubject):
 
     @property
     def sampling(self) -> SampleSubject | None:
-        """Return the subject in the operation ``sample``; None if it does not offer that."""
+        """Return the subject in the operation ``sample``; None without the operation."""
         return SampleSubject(self.subject) if SampleSubject.operation in self.subject.capabilities else None
 
     @property
     def seeded_sampling(self) -> SampleSubject | None:
-        """That view, if seeds tie both operations together; else None."""
+        """Return the subject in ``sample`` if seeds tie both operations together; else None."""
         sampling = self.sampling
         if sampling is None or {self.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
             return None
@@ -42,7 +42,7 @@ class VerifySubject(RowSubject):
         logprobs_mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> VerifyOutput:
-        """Make one verification on the subject's device; the form of what it returns is checked every time.
+        """Make one verification on the subject's device and check the form of the output.
 
         :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
         """
@@ -55,7 +55,7 @@ class VerifySubject(RowSubject):
     def draft(
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
     ) -> SamplerOutput:
-        """Draw one draft a row with the verifier, its output checked as in :meth:`Sampling.sample`."""
+        """Draw one draft a row with the verifier, and check the output as in :meth:`SampleSubject.sample`."""
         output: SamplerOutput = self.make(
             self.new_call("draft", logits, metadata), self.need(None, gumbel_dtype)
         )
@@ -66,7 +66,7 @@ class VerifySubject(RowSubject):
         return (*(f"verify {mode}" for mode in self.capabilities.verify_modes), "verify draft")
 
     def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
-        """Return the mode of a verification, the logits of its rows and their metadata; likewise for drafts."""
+        """Return the mode of a verification or ``verify draft``, and the logits and metadata of the rows."""
         if not hasattr(call, "mode"):
             return "verify draft", call.logits, call.metadata
         logits = call.target_logits
@@ -74,7 +74,7 @@ class VerifySubject(RowSubject):
 
 
 def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
-    """Make metadata of the target's rows from metadata of requests, whose positions are those of their first rows."""
+    """Make metadata of the target's rows from metadata of requests with the positions of the first rows."""
     if metadata.num_rows in (None, rows):
         return metadata
     request, step = speculative.rows_of_requests(drafts.cu_num_logits, rows)
@@ -93,7 +93,7 @@ def draft_refusal(
     placeholder: bool = False,
     **need: Any,
 ) -> Refusal:
-    """Ask for the verification of two requests with a draft each, or one of them without.
+    """Make the refusal of two requests with a draft each, or only the first with a draft.
 
     :param mode: None: one that is advertised, as for ``kind``.
     :param need: fields of the need that belong to it.

@@ -1,4 +1,4 @@
-"""Verifications whose tokens tell the precision of each variate: of the acceptance, the residual, the bonus token."""
+"""Verifications with tokens that tell the precision of each variate: acceptance, residual, bonus token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ACCEPTED_DRAFT = 3
 def telling_batch(
     params: SamplingParams, dtype: str = "float32", *, filtered: bool, rows: MakeRows = telling_rows
 ) -> DraftBatch:
-    """Make requests with one draft each, which was drawn for certain, and of which one variate decides the tokens.
+    """Make requests with one draft each, drawn for certain, whose tokens depend on a single variate.
 
     :param params: of all of them, but for their seeds.
     :param dtype: of the logits, by its torch name.
@@ -68,5 +68,5 @@ def telling_batch(
 
 
 def _sure_row(token: int) -> Array:
-    """Make logits [V] float32 that have all the mass on one token."""
+    """Make logits [V] float32 with all the mass on one token."""
     return np.where(np.arange(VOCAB_SIZE) == token, 0.0, -1000.0).astype(np.float32)

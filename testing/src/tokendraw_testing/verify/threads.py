@@ -1,4 +1,4 @@
-"""Checks verifications of a CPU backend whose threads share the rows of a call."""
+"""Checks verifications of a CPU backend with threads that share the rows of a call."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _repeated_call(
     kind: DraftKind,
     is_known: list[bool],
 ) -> RepeatedCall:
-    """Make the call of requests in this order; ``is_known`` says which chains the reference knows beyond a near tie."""
+    """Make the call of requests in some order; ``is_known`` marks chains known beyond a near tie."""
     batch = distinct_batch.picked(order)
     logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
     metadata = batch.metadata(drafts)

@@ -1,4 +1,4 @@
-"""Requests without seeds: no two uses of noise in the calls around a verification are the same, in any dtype."""
+"""Requests without seeds: every use of noise around a verification is new, in any dtype."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _judge_tokens(
 def _mix_seeds(
     subject: VerifySubject, rng: np.random.Generator, params: SamplingParams, count: int
 ) -> list[SamplingParams]:
-    """Make requests without seeds; filtered ones stand beside some that have seeds."""
+    """Make requests without seeds; a third of the filtered requests has seeds."""
     if not params.top_k or subject.capabilities.seeding != "counter":
         return [params] * count
     seeds, _ = random_seeds(rng, count)
@@ -112,7 +112,7 @@ def _metadata(
 
 
 def coincidences(values: Array, probabilities: Array, count: int) -> Verdict:
-    """Test draws of one distribution as independent, by how often any two of them, so many apart, are equal.
+    """Test draws of one distribution as independent, by the number of equal draws at each distance.
 
     :param values: [n] int64, groups of ``count`` one behind the other.
     :param probabilities: of the values; nearly uniform, so that coincidences at one distance are independent.
@@ -166,7 +166,7 @@ def acceptance(subject: VerifySubject, trial: Trial) -> str:
 def _acceptance_experiment(
     subject: VerifySubject, dtype: str, size: int, steps: int
 ) -> Callable[[np.random.Generator, int], Verdict]:
-    """Make requests whose numbers of accepted drafts are about equally likely, 0 to ``steps``."""
+    """Make requests with about equally likely numbers of accepted drafts, 0 to ``steps``."""
     kind = next(kind for mode, kind in ways(subject.capabilities) if mode == "rejection")
     rates = (steps - np.arange(steps)) / (steps + 1 - np.arange(steps))
     rows = np.zeros((steps + 1, size), np.float32)

@@ -1,4 +1,4 @@
-"""Verifications of crossed requests, and what the reference says of each of them."""
+"""Verifications of crossed requests, judged by the reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESIDUAL_MARGIN: Final = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class CrossedCall:
-    """A verification of requests of one form, which may be the same several times."""
+    """A verification of requests of one form; a request may occur several times."""
 
     form: Form
     requests: list[DraftRequest]
@@ -49,7 +49,7 @@ class CrossedCall:
         )
 
     def of_most_drafts(self) -> CrossedCall:
-        """Return the same call of one request alone, that with the most drafts."""
+        """Return the call of the request with the most drafts alone."""
         request_of_most = max(self.requests, key=lambda request: len(request.ids))
         return replace(self, requests=[request_of_most], order=[0])
 
@@ -80,7 +80,7 @@ class CrossedCall:
         return to_device(subject, array, dtype)
 
     def draft(self, subject: VerifySubject) -> SamplerOutput:
-        """Draw a draft from the first row of each request that differs."""
+        """Draw a draft from the first row of each distinct request."""
         metadata = SamplingMetadata.from_params(
             [request.params for request in self.requests],
             device=subject.device,
@@ -90,7 +90,7 @@ class CrossedCall:
         return subject.draft(rows, metadata, gumbel_dtype=self.form.gumbel_dtype)
 
     def answers(self) -> list[reference_walk.Answer | None]:
-        """Walk along the drafts of every request; None for those without a seed, unless they are greedy."""
+        """Walk along the drafts of every seeded or greedy request; None for the rest."""
         form, walks, seeds = self.form, [], []
         flags = [r.params.seed is not None or not r.params.temperature > 0 for r in self.requests]
         for request, is_known in zip(self.requests, flags, strict=True):
@@ -116,7 +116,7 @@ def _walking(form: Form, request: DraftRequest) -> reference.Drawing[reference_w
 def append_rows(
     drafts: Drafts, target: torch.Tensor, metadata: SamplingMetadata
 ) -> tuple[Drafts, torch.Tensor, SamplingMetadata]:
-    """Put rows of NaN behind those of the last request, as engines leave them in buffers of one size."""
+    """Append rows of NaN to the last request, as engines leave them in buffers of one size."""
 
     def longer(rows: torch.Tensor, value: float) -> torch.Tensor:
         return torch.cat((rows, rows.new_full((_EXTRA_ROWS, *rows.shape[1:]), value)))
@@ -155,7 +155,7 @@ def pad_ids(flat: Drafts, ids: list[list[int]], layout: str) -> Drafts:
 
 
 def require_answers(subject: VerifySubject, trial: Trial, call: CrossedCall) -> int:
-    """Make a call, and demand of each request what is known of it; return how many chains the reference named.
+    """Make a call and judge each request; return the number of chains named by the reference.
 
     :raises Violation: a chain, ``valid`` or log-probabilities are wrong.
     """
@@ -185,7 +185,7 @@ def require_answers(subject: VerifySubject, trial: Trial, call: CrossedCall) -> 
 
 
 def _require_drafts(subject: VerifySubject, trial: Trial, call: CrossedCall) -> None:
-    """Demand drafts that are kept, those of the seeds where there are some, and ``valid``."""
+    """Require kept drafts, the drafts of the seeds, and ``valid``."""
     output = call.draft(subject)
     streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
     drawings = [reference.drawing(request.rows[0], request.first, streams) for request in call.requests]
@@ -218,7 +218,7 @@ def _is_settled(subject: VerifySubject, request: DraftRequest, num_used: int) ->
 
 
 def _is_valid(form: Form, request: DraftRequest, num_used: int) -> bool:
-    """Whether all rows that ``num_used`` tokens come from hold no NaN, and something above -inf."""
+    """Whether all rows of ``num_used`` tokens are free of NaN and have a value above -inf."""
     is_valid = all(row.valid for row in request.rows[:num_used])
     if form.mode == "coupled" or form.kind == "chosen" or not request.params.temperature > 0:
         return is_valid
@@ -234,7 +234,7 @@ def _is_valid(form: Form, request: DraftRequest, num_used: int) -> bool:
 
 
 def _require_possible(trial: Trial, form: Form, request: DraftRequest, tokens: list[int], what: str) -> None:
-    """Demand tokens that can be, of a request without a seed."""
+    """Require possible tokens of a request without a seed."""
     last = len(tokens) - 1
     for step, token in enumerate(tokens):
         row = request.rows[step]

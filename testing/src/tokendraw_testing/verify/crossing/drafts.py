@@ -43,7 +43,7 @@ def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _sites(subject: VerifySubject) -> list[Site]:
-    """List all sites; for a quick run one vocabulary of the wide ones."""
+    """List all sites; for a quick run only the widest of the wide vocabularies."""
     all_sites = factors.sites(subject.capabilities, subject.effort)
     widest_size = max(site.size for site in all_sites)
     return [
@@ -54,7 +54,7 @@ def _sites(subject: VerifySubject) -> list[Site]:
 
 
 def _require_drafts(subject: VerifySubject, trial: Trial, batch: list[CrossedRequest]) -> None:
-    """Demand a kept token of each row, and that of its seed."""
+    """Require a kept token of each row, or the token of its seed."""
     metadata = SamplingMetadata.from_params(
         [request.params for request in batch],
         device=subject.device,
@@ -66,8 +66,7 @@ def _require_drafts(subject: VerifySubject, trial: Trial, batch: list[CrossedReq
     for request, token, (expected, lead) in zip(batch, tokens, answers, strict=True):
         possible = request.row.expected.possible
         trial.require(
-            possible[token],
-            f"a draft of {request} needs one of {possible.sum()} kept tokens, found {token}",
+            possible[token], f"a draft of {request} needs one of {possible.sum()} kept tokens, found {token}"
         )
         is_free = request.params.seed is None or not request.row.is_settled or lead < reference.NEAR_TIE
         trial.require(

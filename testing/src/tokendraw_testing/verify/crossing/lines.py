@@ -117,7 +117,7 @@ def _check_cases(subject: VerifySubject, trial: Trial, sites: list[Site]) -> str
 
 
 def _single_request_cases(factor_values: Factors, rng: np.random.Generator) -> list[Case]:
-    """Return cases of one request with few drafts and with many, for every way and fate, in the dtypes by turns."""
+    """Return cases of one request with few and with many drafts, for every way and fate, with the dtypes in turn."""
     least = min(site.size for site in factor_values["site"])
     small_sites = [site for site in factor_values["site"] if site.size == least]
     cases: list[Case] = []
@@ -143,7 +143,7 @@ def _single_request_cases(factor_values: Factors, rng: np.random.Generator) -> l
 
 
 def _recovery_cases(factor_values: Factors, rng: np.random.Generator) -> list[Case]:
-    """Return cases of one draft that is rejected by its seed, in each dtype of the widest vocabulary."""
+    """Return cases of one draft rejected by its seed, in each dtype of the widest vocabulary."""
     if True not in factor_values["seeded"]:
         return []
     widest_size = max(site.size for site in factor_values["site"])
@@ -167,7 +167,7 @@ def _recovery_cases(factor_values: Factors, rng: np.random.Generator) -> list[Ca
 
 
 def fuzz(subject: VerifySubject, rng: np.random.Generator, trial: Trial) -> str:
-    """Look at one random call of the same factors."""
+    """Make and judge one random call of the same factors."""
     factor_values = _factors(subject, factors.sites(subject.capabilities, subject.effort))
     case = random_case(factor_values, rng, _is_allowed)
     call = make_call(subject, rng, case, factor_values, AcceptanceNoise(rng, 2048))
@@ -204,7 +204,7 @@ def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
 
 
 def _wide_ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
-    """Return the ways that look at a draft's rows twice, and one way of a mode that never does."""
+    """Return the ways with two reads of a draft's rows, and one coupled way without any read."""
     all_ways = ways(capabilities)
     rejection_ways = [way for way in all_ways if way[0] == "rejection"]
     two_pass_ways = [way for way in rejection_ways if way[1] != "chosen"]
@@ -216,7 +216,7 @@ def _with_filters(capabilities: VerifyCapabilities, per_row: Any) -> Capabilitie
 
 
 def _is_allowed(case: Mapping[str, Any]) -> bool:
-    """Allow batches of as many logits as a call may cost, and what :func:`factors.is_allowed` does."""
+    """Allow batches within the limit on logits, if :func:`factors.is_allowed` allows the case."""
     site, batch, drafts = case.get("site"), case.get("batch", 1), case.get("drafts", 0)
     if (
         site is not None
@@ -242,7 +242,7 @@ def make_call(
     factor_values: Factors,
     noise: AcceptanceNoise,
 ) -> CrossedCall:
-    """Make a call whose first request is that of a case, beside others of the same form at random."""
+    """Make a call with the request of a case first, followed by random requests of the same form."""
     capabilities = subject.capabilities
     mode, kind = case["way"]
     form = Form(

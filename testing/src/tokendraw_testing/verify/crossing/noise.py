@@ -1,4 +1,4 @@
-"""Seeds whose acceptance noise makes one decision of a chain a narrow one."""
+"""Seeds with acceptance noise close to one decision of a chain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AcceptanceNoise:
         self._u: dict[int, Array] = {}
 
     def u(self, first: int) -> Array:
-        """Return u at ``first`` and the positions behind it: [seeds, 17]."""
+        """Return u from position ``first`` on: [seeds, 17]."""
         if first not in self._u:
             positions = np.arange(_STEPS).astype(np.uint64) + np.uint64(first)
             words = reference.random_words(self.seeds[:, None], positions, 0, reference_walk.ACCEPT)

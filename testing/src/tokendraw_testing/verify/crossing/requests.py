@@ -1,4 +1,4 @@
-"""Requests of a crossing: drafts, fates and poison, and seeds that make the decisions narrow."""
+"""Requests of a crossing: drafts, fates and special values, and seeds for narrow decisions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WIDE_VOCAB_SIZE: Final = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """Holds what all requests of a call have in common."""
+    """Common properties of all requests of a call."""
 
     site: Site
     """Of the target's rows."""
@@ -51,7 +51,7 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftRequest:
-    """A request, with rows that hold values of the dtypes of its call."""
+    """A request with rows in the dtypes of its call."""
 
     params: SamplingParams
     first: int
@@ -122,7 +122,7 @@ def make_request(
 
 
 class _RequestBuilder:
-    """Rows of one request, and ids that meet the fate that is asked for."""
+    """Rows of one request, and ids with the fate of the case."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _RequestBuilder:
     def _rows(
         self, family: str, draft_params: SamplingParams, *, has_sure_token: bool
     ) -> tuple[Array, Array]:
-        """Make a row of the target and one of the draft, of logits or of probabilities."""
+        """Make a row of the target and a row of the draft, of logits or of probabilities."""
         rng, form = self.rng, self.form
         y, draft_y = crossed_rows.make_pair(rng, family, self.size, self.params)
         if has_sure_token:  # a chosen draft is accepted by p alone
@@ -169,7 +169,7 @@ class _RequestBuilder:
         return target, round_to_dtype(draft, form.draft_dtype)
 
     def _poison(self, where: str, what: str) -> None:
-        """Put what a broken model leaves into one row: the bonus row, one behind the last used one, or a used one."""
+        """Put special values into one row: the bonus row, an unused row, or a used row."""
         probs = self.form.kind == "probs"
         rows, step = self.target, self.count
         if where == "behind":
@@ -183,7 +183,7 @@ class _RequestBuilder:
             rows[step] = crossed_rows.poison_row(self.rng, rows[step], what, probs=on_probs)
 
     def matching(self, fate: str) -> list[int]:
-        """Return drafts equal to what the target draws, up to the one that is to be rejected."""
+        """Return drafts equal to the target's draws, up to the rejected draft."""
         rng, ids = self.rng, []
         for step in range(min(self.end + 1, self.count)):
             row = self.row(self.target[step])
@@ -203,7 +203,7 @@ class _RequestBuilder:
         return reference.draw(row, self.params.seed or 0, self.first + step, self.form.gumbel_dtype)[0]
 
     def judged(self, fate: str, noise: AcceptanceNoise) -> list[int]:
-        """Return drafts that are accepted up to the one that is to be rejected, one of them by a narrow decision."""
+        """Return accepted drafts up to the rejected draft, with one narrow decision."""
         rng, last = self.rng, min(self.end, self.count - 1)
         if self.count == 0:
             return []
@@ -238,7 +238,7 @@ class _RequestBuilder:
         return self._rows_of[id(x)][1]
 
     def _q(self, step: int) -> Array | None:
-        """Return what a draft was drawn by: [V]; None: it was chosen."""
+        """Return the draft distribution of a step [V]; None for a chosen draft."""
         if self.form.kind == "chosen":
             return None
         if self.form.kind == "probs":
@@ -250,13 +250,13 @@ class _RequestBuilder:
 
 
 def usable_probs(row: Array) -> Array:
-    """Return probabilities [V] float64 as they count: 0 for NaN, negative and infinite ones."""
+    """Return probabilities [V] float64 with 0 in place of NaN, negative and infinite values."""
     probabilities = row.astype(np.float64)
     return np.where((probabilities > 0) & (probabilities < np.inf), probabilities, 0.0)
 
 
 def _pick_accepted(rng: np.random.Generator, p: Array, q: Array | None) -> int:
-    """Pick a draft that is accepted for certain if there is one, now and then an unlikely one, else the likeliest."""
+    """Pick a draft accepted for certain, now and then an unlikely draft; else the likeliest draft."""
     sure_mass = np.zeros_like(p) if q is None else np.where((q > 0) & (p >= 1.02 * q), p, 0.0)
     if not sure_mass.any():
         return int((p if q is None else np.where(q > 0, p / np.where(q > 0, q, 1.0), 0.0)).argmax())
@@ -266,7 +266,7 @@ def _pick_accepted(rng: np.random.Generator, p: Array, q: Array | None) -> int:
 
 
 def _pick_narrow(rng: np.random.Generator, p: Array, q: Array | None) -> int | None:
-    """Pick a draft whose acceptance depends on u, mostly a likely one; None if there is none."""
+    """Pick a draft with an acceptance that depends on u, mostly a likely draft; None without any."""
     ratio = p if q is None else np.divide(p, q, out=np.zeros_like(p), where=q > 0)
     open_mass = np.where((ratio > 0.1) & (ratio < 0.9995), p, 0.0)
     if not open_mass.any():
@@ -277,7 +277,7 @@ def _pick_narrow(rng: np.random.Generator, p: Array, q: Array | None) -> int | N
 
 
 def _pick_rejected(rng: np.random.Generator, p: Array, q: Array | None) -> int:
-    """Pick a draft that the target has little mass for, none at all, much but less, or that cannot have been drawn."""
+    """Pick a draft of little, no, or much but less target mass, or a draft of no draft mass."""
     ways = (
         [np.flatnonzero(p == 0)]
         if q is None

@@ -1,4 +1,4 @@
-"""Rows of a target and of its drafts, made so that a mistake in one corner of a kernel changes most chains.
+"""Rows of a target and its drafts, made so that a mistake in one corner of a kernel changes most chains.
 
 They are made in units of y, that is divided by the temperature, and rounded to the dtype of the call. Bulks of tokens
 share a few values, so that the edge of a filter lies between groups and is certain in float32, too.
@@ -30,7 +30,7 @@ NAN, INF = float("nan"), float("inf")
 def make_pair(
     rng: np.random.Generator, family: str, size: int, params: SamplingParams
 ) -> tuple[Array, Array]:
-    """Make what a target and a draft have in one row: two [V] float64 in units of y."""
+    """Make one row of a target and of its draft: two [V] float64 in units of y."""
     if family == "gaussian":
         y = _round_to_groups(2 * rng.standard_normal(size), size)
         return y, y + _round_to_groups(0.4 * rng.standard_normal(size), size)
@@ -56,7 +56,7 @@ def make_pair(
 
 
 def corner_ids(rng: np.random.Generator, size: int, count: int) -> Array:
-    """Pick ids that kernels treat apart: at the ends, at borders of tiles, behind the last full vector, far out."""
+    """Pick ids on special paths of kernels: at the ends, at borders of tiles, behind the last full vector, far out."""
     corners = {0, 1, size - 1, size - 2, size // 8 * 8 - 1, size // 8 * 8, (size - 1) // 1024 * 1024}
     for border in _BORDERS:
         corners |= {border - 1, border, border + 1}
@@ -75,7 +75,7 @@ def corner_ids(rng: np.random.Generator, size: int, count: int) -> Array:
 
 
 def scale_to_logits(y: Array, params: SamplingParams, rng: np.random.Generator) -> Array:
-    """Return logits with these y at the temperature of a request; some have their maximum at zero, of either sign."""
+    """Turn y into logits at the temperature of a request; some rows have their maximum at zero, of either sign."""
     temperature = params.temperature or 1.0
     shift = rng.choice([0.0, 1.0, 7.0, -30.0])
     x = temperature * (y - (y.max() if shift == 1.0 else 0.0) + (0.0 if shift == 1.0 else shift))
@@ -85,7 +85,7 @@ def scale_to_logits(y: Array, params: SamplingParams, rng: np.random.Generator) 
 
 
 def poison_row(rng: np.random.Generator, row: Array, what: str, *, probs: bool = False) -> Array:
-    """Return a copy of a row [V] with what a broken model leaves in it, at ids far out."""
+    """Return a copy of a row [V] with NaN, +inf or no mass, at ids far out."""
     row, size = row.copy(), len(row)
     if what == "nothing":
         row[:] = 0.0 if probs else -INF
@@ -96,7 +96,7 @@ def poison_row(rng: np.random.Generator, row: Array, what: str, *, probs: bool =
 
 
 def _levels(rng: np.random.Generator, size: int, params: SamplingParams) -> tuple[Array, Array]:
-    """Groups of tied tokens of about equal mass: 30, then 600 where a small k ends, then thousands for a large one."""
+    """Groups of ties of about equal mass: 30, then 600 where a small k ends, then thousands for a large k."""
     values = -np.arange(9) * 0.75
     counts = np.minimum(30 * np.exp(-values), size)
     counts[1] = 600
@@ -123,5 +123,5 @@ def _bulk(rng: np.random.Generator, size: int) -> Array:
 
 
 def _round_to_groups(y: Array, size: int) -> Array:
-    """Round values of a wide vocabulary so that they come in groups of some mass."""
+    """Round values of a wide vocabulary to groups of some mass."""
     return y if size <= _DENSE_VOCAB_SIZE else np.round(y * 64) / 64
