@@ -12,12 +12,7 @@ from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.tools import packed_scales, packed_weights, packings
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.threads import (
-    RepeatedCall,
-    require_cpu_threads,
-    require_thread_free,
-    thread_words,
-)
+from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.pack_sm90_w4.subject import (
     SCALE_SHAPES,
@@ -108,7 +103,7 @@ def round_trips(subject: PackSubject, trial: Trial) -> str:
 
 @properties.advertised("pack v1 to v2", _converts)
 def v1_to_v2(subject: PackSubject, trial: Trial) -> str:
-    """Weights and scales that are packed in one layout become those of the other."""
+    """Packed weights and scales convert from each layout to the other."""
     for experts, rows, columns in SHAPES["v2"]:
         rng = trial.generator(f"{rows} x {columns}")
         weights = subject.bytes(rng, experts, rows, columns // 2)

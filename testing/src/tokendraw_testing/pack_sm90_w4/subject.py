@@ -1,4 +1,4 @@
-"""The subject in the operation ``pack_sm90_w4``, and what it is compared with."""
+"""The subject in the operation ``pack_sm90_w4``, and comparisons with the formulas."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PackSubject(OperationSubject):
 
 
 def require_equal(trial: Trial, what: str, output: Tensor, expected: Tensor) -> None:
-    """Demand the same bytes; the first that differs is named."""
+    """Require equal bytes; the message names the first difference."""
     for index in (output != expected).nonzero()[:1].tolist():
         at = tuple(index)
         trial.require(False, f"{what}: byte {index} needs to be {expected[at]:#04x}, found {output[at]:#04x}")
@@ -104,7 +104,7 @@ def scales_refusal(layout: Layout) -> Refusal:
 
 
 def unpacking_refusal() -> Refusal:
-    """Make the request for the way back, in a layout that the subject has if it has any."""
+    """Make the refusal of unpacking, in a layout of the subject if possible."""
 
     def call(subject: PackSubject) -> Call:
         return subject.new_call(

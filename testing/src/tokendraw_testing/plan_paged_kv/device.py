@@ -1,4 +1,4 @@
-"""Plans on a CUDA device: none waits for it, and what a graph captured follows its inputs."""
+"""Plans on a CUDA device: calls without waiting, and graphs with changing inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _batch(subject: PlanSubject, trial: Trial, label: str) -> tuple[Tensor, Tens
 def _work(
     subject: PlanSubject, seq_lens: Tensor, table: Tensor, out: PagedKVPlan
 ) -> Callable[[], PagedKVPlan]:
-    """Return a plan without the checks of the kit, which would wait."""
+    """Return a plan without the checks of the kit, because the checks wait."""
     planner, has_pages = subject.built(), out.page_indices is not None
 
     def work() -> PagedKVPlan:

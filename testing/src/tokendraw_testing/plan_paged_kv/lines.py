@@ -1,4 +1,4 @@
-"""Checks what a plan holds, for every batch, and what it leaves alone."""
+"""Checks the values of plans for every batch, and memory outside the plan."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def inputs_unmodified(subject: PlanSubject, trial: Trial) -> str:
 
 @properties.required("plan strided tables")
 def strided_tables(subject: PlanSubject, trial: Trial) -> str:
-    """A block table may be columns of a wider one, every other row of one, or one row for all."""
+    """A block table may be columns or every second row of a wider table, or one row for all requests."""
     buffer = subject.table(trial.generator("table"), 12, 9)
     views = (buffer[:6, :4], buffer[::2, 2:7], buffer[6:, 8:], buffer[3:4, :5].expand(6, 5))
     for table in views:

@@ -1,4 +1,4 @@
-"""The subject in the operation ``plan_paged_kv``, and batches for it."""
+"""The subject in the operation ``plan_paged_kv``, and batches of requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PlanSubject(OperationSubject):
         pad: int = -1,
         out: PagedKVPlan | None = None,
     ) -> PagedKVPlan:
-        """Plan on the subject's device into buffers that hold sentinels, and compare every value.
+        """Plan on the subject's device into buffers of sentinels, and compare every value.
 
         :raises Violation: the plan is another object than the one passed, or a value is wrong.
         """

@@ -1,4 +1,4 @@
-"""Checks what edits leave alone: rows and ids that nobody edits, requests of other slots, memory beside the logits."""
+"""Checks unedited rows and ids, foreign slots, and memory around the logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits on a CUDA device: none waits for it, and what a graph captured follows requests that come and grow."""
+"""Edits on a CUDA device: calls without waiting, and graphs with changing requests."""
 
 from __future__ import annotations
 

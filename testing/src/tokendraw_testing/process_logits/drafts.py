@@ -1,4 +1,4 @@
-"""Rows of a verification: each counts the history of its request and the drafts before it."""
+"""Rows of a verification: each row counts the request's history and the earlier drafts."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
 
 
 def _register_edit(name: str, edit: Edit) -> Callable[[Check], Check]:
-    """Register the check of an edit, which a processor that does not advertise it has to be spared."""
+    """Register the check of an edit, refused by processors without the edit."""
 
     def call(subject: ProcessSubject) -> Call:
         slots = RequestSlots(1, 2, 8, device=subject.device)
@@ -47,7 +47,7 @@ def _register_edit(name: str, edit: Edit) -> Callable[[Check], Check]:
 
 
 def _require_edits(subject: ProcessSubject, trial: Trial, *cases: dict[str, Any]) -> str:
-    """Look at requests that ask for one thing each, in every dtype, beside one that asks for nothing."""
+    """Check requests with few edits each, in every dtype, beside a request without edits."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     fit = [[token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT)]
     requests = {
@@ -154,7 +154,7 @@ def order(subject: ProcessSubject, trial: Trial) -> str:
 
 
 def random_edits(rng: np.random.Generator, vocab_size: int) -> SlotRequest:
-    """Draw a request that asks for several things, with few ids, so that they meet, and placeholders in its prompt."""
+    """Draw a request of several edits over few common ids; the prompt ends with placeholders."""
     token_pool = rng.permutation(vocab_size)[:12]
 
     def ids(count: int) -> list[int]:

@@ -51,7 +51,7 @@ def _edit(
     dtype: torch.dtype,
     what: str,
 ) -> int:
-    """Edit a step's rows and append a token to each of its requests; returns the number of rows."""
+    """Edit a step's rows and append a token to each request; return the number of rows."""
     live_slots = rng.permutation(sorted(engine.requests)).tolist()
     order: list[int] = (
         live_slots[: int(rng.integers(len(live_slots) + 1))] if rng.random() < 0.3 else live_slots
@@ -71,7 +71,7 @@ def _edit(
 
 
 def random_request(rng: np.random.Generator, vocab_size: int) -> SlotRequest:
-    """Draw a request that asks for anything from nothing to everything, with ids that meet or that do not.
+    """Draw a request of no, some or all edits, with common or separate ids.
 
     Its prompt ends with placeholders.
     """
@@ -104,7 +104,7 @@ def random_request(rng: np.random.Generator, vocab_size: int) -> SlotRequest:
 
 
 def _drafts(rng: np.random.Generator, request: SlotRequest, vocab_size: int) -> list[int]:
-    """Draw drafts that repeat the request's own ids and placeholders, or begin its bad words, or are any."""
+    """Draw drafts from the request's ids, placeholders and bad words, or any id."""
     words = [token for word in request.params.bad_words or () for token in word]
     candidates = [*request.output, *request.prompt, *words, int(rng.integers(vocab_size))]
     return rng.choice(candidates, int(rng.choice([0, 1, 2, 5, 8, 12]))).tolist()  # type: ignore[no-any-return]
@@ -113,7 +113,7 @@ def _drafts(rng: np.random.Generator, request: SlotRequest, vocab_size: int) -> 
 def _logits(
     subject: ProcessSubject, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Draw logits, some of them odd, often as columns of wider ones."""
+    """Draw logits with some special values, often as columns of a wider buffer."""
     num_before, num_after = rng.integers(0, 9, 2).tolist() if rng.random() < 0.5 else (0, 0)
     buffer = subject.logits(rng, rows, num_before + vocab_size + num_after, dtype)
     if rng.random() < 0.3:

@@ -1,4 +1,4 @@
-"""The subject in the operation ``process_logits``, requests in slots for it, and what edits are compared with."""
+"""The subject in the operation ``process_logits``, requests in slots, and the comparison of edits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN_PARAMS: Final = SamplingParams()
 
 @dataclass
 class SlotRequest:
-    """A request in a slot, as the kit knows it."""
+    """Parameters, prompt and output of a request in a slot."""
 
     params: SamplingParams
     prompt: list[int] = field(default_factory=list)
@@ -40,7 +40,7 @@ class SlotRequest:
 
 @dataclass
 class Engine:
-    """Slots, and what the kit put into them."""
+    """Slots and their requests."""
 
     slots: RequestSlots
     requests: dict[int, SlotRequest]
@@ -48,7 +48,7 @@ class Engine:
     """Names of the edits that requests may ask for."""
 
     def add(self, requests: Mapping[int, SlotRequest]) -> None:
-        """Add requests to empty slots, without other edits than :attr:`edits`; append their outputs token by token."""
+        """Add requests to empty slots, limited to :attr:`edits`; append their outputs token by token."""
         outputs = {}
         for slot, request in requests.items():
             disabled_edits: dict[str, Any] = {
@@ -63,7 +63,7 @@ class Engine:
             self.append({slot: token for slot, token in pairs if token is not None})
 
     def append(self, tokens: Mapping[int, int]) -> None:
-        """Append one token to each of some slots."""
+        """Append a token to each of some slots."""
         device = self.slots.device
         row_index = torch.tensor(list(tokens), dtype=torch.int64, device=device)
         self.slots.append(row_index, torch.tensor(list(tokens.values()), dtype=torch.int64, device=device))
@@ -83,11 +83,11 @@ class ProcessSubject(OperationSubject):
 
     @property
     def dtypes(self) -> list[torch.dtype]:
-        """Dtypes that it advertises."""
+        """Return the advertised dtypes."""
         return [getattr(torch, name) for name in self.capabilities.dtypes]
 
     def places(self) -> tuple[Place, ...]:
-        """Cross the advertised dtypes, the widths that it takes, and rows of samples with rows of verifications."""
+        """Cross the advertised dtypes, the served widths, and rows with and without drafts."""
         c = self.capabilities
         kinds = ("plain", "drafts") if c.drafts else ("plain",)
         return places([self.operation], c.dtypes, c.max_vocab_size, kinds)
@@ -100,11 +100,11 @@ class ProcessSubject(OperationSubject):
         return {Place(self.operation, dtype, width_class(vocab_size), kind): rows} if rows else {}
 
     def vocab_size(self, size: int) -> int:
-        """Return a size of the vocabulary that it takes."""
+        """Limit a vocabulary size to the subject's limit."""
         return min(size, self.capabilities.max_vocab_size or size)
 
     def engine(self, requests: Mapping[int, SlotRequest], num_slots: int, vocab_size: int) -> Engine:
-        """Put requests into the slots that they are named by."""
+        """Put requests into their slots."""
         slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=self.device)
         engine = Engine(slots, {}, self.capabilities.edits)
         engine.add(requests)
@@ -208,7 +208,7 @@ def _ulp(scale: Array, dtype: torch.dtype) -> Array:
 
 
 def pack_bitmask(allowed: Array) -> Any:
-    """Pack [rows, V] bool into words [rows, ceil(V / 32)] int32; bits behind the last id are set every other row."""
+    """Pack [rows, V] bool into words [rows, ceil(V / 32)] int32; every second row sets the bits behind the last id."""
     rows, vocab_size = allowed.shape
     bits = np.zeros((rows, -(-vocab_size // 32) * 32), bool)
     bits[::2] = True
