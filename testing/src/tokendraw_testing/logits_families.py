@@ -27,7 +27,7 @@ def flat(rng: np.random.Generator, size: int) -> Array:
 
 
 def bimodal(rng: np.random.Generator, size: int) -> Array:
-    """A tenth of the tokens 18 above the others."""
+    """A tenth of the tokens 18 above the rest."""
     modes = np.where(rng.random(size) < 0.1, 9.0, -9.0)
     return (modes + 0.5 * rng.standard_normal(size)).astype(np.float32)
 
@@ -48,7 +48,7 @@ def descending(rng: np.random.Generator, size: int) -> Array:
 
 
 def tied(rng: np.random.Generator, size: int) -> Array:
-    """Rounded to bfloat16, so that most values occur several times."""
+    """Gaussian values rounded to bfloat16: most values occur several times."""
     values: Array = torch.from_numpy(gaussian(rng, size)).bfloat16().float().numpy()
     return values
 

@@ -63,7 +63,7 @@ NEAR_TIE = 2e-5
 
 @dataclass(frozen=True)
 class SortedLogits:
-    """One row of logits, read and sorted once for all the requests that it is asked about."""
+    """One row of logits, read and sorted once for several requests."""
 
     x: Array
     """[V] float64, NaN replaced by -inf."""
@@ -73,7 +73,7 @@ class SortedLogits:
 
     @classmethod
     def of(cls, logits: Any) -> Self:
-        """Read a row [V]; what is read already stays as it is."""
+        """Read a row [V]; return a row read before unchanged."""
         if isinstance(logits, cls):
             return logits
         x = np.asarray(logits).astype(np.float64)
@@ -141,7 +141,7 @@ def _scaled(x: Array, top: float, temperature: float) -> Array:
 
 
 def centre(x: Array) -> Array:
-    """``x - max x`` with +inf as the only finite result of a row that holds it, and all -inf left alone."""
+    """``x - max x``: a row with +inf has no other finite result, and a row of -inf is unchanged."""
     return _scaled(x, float(x.max()), 1.0)
 
 
@@ -153,7 +153,7 @@ def log_softmax(values: Array) -> Array:
 
 
 def prepare(logits: Any, params: Any) -> ReferenceRow:
-    """Temperature and filters of one row.
+    """Apply the temperature and filters of a request to one row.
 
     :param logits: [V], or a :class:`SortedLogits`: then requests share the sorting.
     """
@@ -173,19 +173,19 @@ def prepare(logits: Any, params: Any) -> ReferenceRow:
 
 
 def has_merged_levels(depths: Array) -> bool:
-    """Whether rounding made one y of two different logits: a tie in y, and none in the logits."""
+    """Whether rounding made one y of two different logits: a tie in y, but not in the logits."""
     finite_depths = depths[: depths.searchsorted(np.inf)]
     return bool((finite_depths[1:] == finite_depths[:-1]).any())
 
 
 def levels_near(depths: Array, depth: float) -> tuple[int, int]:
-    """Which levels, from the first to behind the last, lie within ``EDGE`` of a threshold or equal it."""
+    """Range of levels, from the first to behind the last, within ``EDGE`` of a threshold."""
     slack = EDGE * max(1.0, depth) if depth < np.inf else 0.0
     return int(depths.searchsorted(depth - slack)), int(depths.searchsorted(depth + slack, "right"))
 
 
 def _kept_levels(depths: Array, counts: Array, params: Any) -> tuple[int, bool]:
-    """Count the levels that survive min-p, top-k and top-p; tell whether no decision depends on float32 rounding."""
+    """Count the levels kept by min-p, top-k and top-p; tell whether float32 rounding decides none of it."""
     kept, certain, thresholds = len(depths), True, []
     if params.min_p > 0:
         floor = max(-float(np.log(params.min_p)), 0.0)
@@ -238,7 +238,7 @@ def drawing(
 
 
 def _best(scores: Array) -> tuple[int, float]:
-    """Find the largest score, and how far it leads."""
+    """Find the largest score and its lead."""
     best = int(scores.argmax())
     rivals = scores.copy()
     rivals[best] = -np.inf
@@ -253,7 +253,7 @@ def draw(
 
 
 def values(row: ReferenceRow, token: int, mode: str) -> Array:
-    """[V] what ``logprobs_mode`` shows for every token of the row, in float64."""
+    """[V] logprobs_mode's value of every token of the row, in float64."""
     if mode == "raw_logits":
         return row.x
     if mode == "raw_logprobs":

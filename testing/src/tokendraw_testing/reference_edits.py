@@ -16,7 +16,7 @@ from tokendraw_testing.reference import Array
 
 @dataclass(frozen=True)
 class EditedRow:
-    """One row, once it is edited."""
+    """A row after its edits."""
 
     values: Array
     """[V]."""
@@ -29,7 +29,7 @@ class EditedRow:
 def edit(
     logits: Array, params: Any, prompt: Sequence[int], output: Sequence[int], allowed: Array | None = None
 ) -> EditedRow:
-    """Edit logits [V] in their own dtype, float32 or float64: each step is rounded to that.
+    """Edit logits [V] in their dtype, float32 or float64, rounding after each step.
 
     :param prompt: tokens; numbers outside [0, V) are placeholders, as in ``output``.
     :param allowed: [V] bool, of the bitmask.
@@ -74,7 +74,7 @@ def _ids(tokens: Sequence[int], vocab_size: int) -> Array:
 
 
 def _forbidden(vocab_size: int, params: Any, output: Sequence[int], allowed: Array | None) -> Array:
-    """Find the ids that get -inf."""
+    """Find the ids with -inf."""
     forbidden = np.zeros(vocab_size, bool) if allowed is None else ~allowed
     if params.allowed_token_ids is not None:
         forbidden |= ~np.isin(np.arange(vocab_size), list(params.allowed_token_ids))

@@ -1,4 +1,4 @@
-"""Computes the random numbers of the contract with numpy alone: Philox, and the variates that are made of its words."""
+"""Computes the random numbers of the contract with numpy alone: Philox and its variates."""
 
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -58,7 +58,7 @@ def _ten_rounds(state: Array, k0: Array, k1: Array) -> None:
 
 
 def inverse_philox4x32(output: Any, key: tuple[int, int]) -> tuple[int, ...]:
-    """The counter whose output words are ``output``: Philox is a bijection of the counter for every key."""
+    """Invert Philox, a bijection of the counter for every key: from output words to counter."""
     c = list(output)
     inverses = [pow(m, -1, 1 << 32) for m in _MULTIPLIERS]
     for step in reversed(range(10)):
@@ -104,7 +104,7 @@ def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32
 
 
 class NoiseRequest(NamedTuple):
-    """Asks for the next uniform variates of a draw: at a position, at these ids or numbers of tiles of a stream."""
+    """The next uniform variates of a draw: position, ids or tile numbers, and stream."""
 
     position: int
     ids: Array
@@ -117,7 +117,7 @@ Drawing = Generator[NoiseRequest, Array, Answer]
 
 
 def together(draws: Sequence[Drawing[Answer]], seeds: Sequence[int], dtype: str = "fp32") -> list[Answer]:
-    """Go on with many draws at once, each with its seed: one call makes the variates that all of them wait for."""
+    """Run many draws at once, each with its seed: one call makes the next variates of all draws."""
     done: dict[int, Answer] = {}
     variates_by_draw: dict[int, Any] = dict.fromkeys(range(len(draws)))
     while variates_by_draw:

@@ -20,7 +20,7 @@ ACCEPT, RESIDUAL_TOKEN, RESIDUAL_TILE, DRAFT_TOKEN, DRAFT_TILE = 2, 3, 4, 5, 6
 
 @dataclass(frozen=True)
 class Answer:
-    """The tokens that one request emits."""
+    """Tokens emitted for a request."""
 
     tokens: list[int]
     """The accepted drafts and one token more."""
@@ -30,7 +30,7 @@ class Answer:
 
 
 def distribution(row: ReferenceRow) -> Array:
-    """[V] what ``sample`` draws from."""
+    """[V] probabilities drawn from by ``sample``."""
     if row.empty:
         return row.kept * 1.0
     weight = np.exp(row.y) * row.kept
@@ -48,7 +48,7 @@ def walk(
     coupled: bool = False,
     dtype: str = "fp32",
 ) -> Answer:
-    """Walk along the drafts of one request with a seed; the parameters are those of :func:`walking`."""
+    """Walk along the drafts of one request with a seed; parameters as in :func:`walking`."""
     draw = walking(target, drafts, params, positions, probs=probs, logits=logits, coupled=coupled)
     return reference.together([draw], [params.seed], dtype)[0]
 
@@ -110,7 +110,7 @@ def _prepared(row: Any, params: Any) -> ReferenceRow:
 
 
 def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -> tuple[int, float]:
-    """A draw from what p [V] has more than q [V], or from p where that is nothing, as ``reference.draw``."""
+    """Draw from the excess of p [V] over q [V], or from p without any excess, as ``reference.draw``."""
     return reference.together([_recovering(p, q, position)], [seed], dtype)[0]
 
 
