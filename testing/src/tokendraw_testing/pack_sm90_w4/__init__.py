@@ -6,4 +6,4 @@ from tokendraw_testing.pack_sm90_w4.subject import PackSubject
 
 KIT = OperationKit(view=PackSubject, properties=tuple(lines.properties.all))
 
-__all__ = ["KIT", "Packing"]
+__all__ = ["KIT", "PackSubject"]

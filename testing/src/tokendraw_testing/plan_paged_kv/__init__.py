@@ -8,4 +8,4 @@ KIT = OperationKit(
     view=PlanSubject, properties=tuple(prop for module in (lines, device) for prop in module.properties.all)
 )
 
-__all__ = ["KIT", "Planning"]
+__all__ = ["KIT", "PlanSubject"]

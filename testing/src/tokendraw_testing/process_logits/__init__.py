@@ -12,4 +12,4 @@ KIT = OperationKit(
     fuzz=fuzz.random_case,
 )
 
-__all__ = ["KIT", "Processing"]
+__all__ = ["KIT", "ProcessSubject"]

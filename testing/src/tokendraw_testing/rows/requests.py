@@ -92,7 +92,7 @@ def tokens_of(
 ) -> NDArray[Any]:
     """Draw the tokens of rows with different requests: in one call, or in one call for each value of a scalar filter.
 
-    :param options: of :meth:`Sampling.tokens`.
+    :param options: of :meth:`SampleSubject.tokens`.
     """
     logits = torch.as_tensor(logits)
     names = scalar_filters(subject.capabilities)

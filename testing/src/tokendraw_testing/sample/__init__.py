@@ -48,4 +48,4 @@ KIT = OperationKit(
     fuzz=fuzz,
 )
 
-__all__ = ["KIT", "Sampling"]
+__all__ = ["KIT", "SampleSubject"]

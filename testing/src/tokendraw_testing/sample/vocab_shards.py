@@ -115,8 +115,7 @@ def _unfiltered_requests(subject: SampleSubject) -> list[SamplingParams]:
 
 
 def _sites(subject: SampleSubject) -> list[Site]:
-    """List dtypes and vocabularies, in a quick run without large vocabularies: a call over ranks takes several calls.
-    """
+    """List dtypes and vocabularies, only small ones in a quick run: a call over ranks takes several calls."""
     all_sites = sites(subject.capabilities, subject.effort)
     chosen_sites = [site for site in all_sites if site.size <= _QUICK_VOCAB_SIZE or not subject.effort.quick]
     return chosen_sites[:: subject.effort.fewer // 2 or 1]

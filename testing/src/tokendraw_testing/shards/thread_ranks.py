@@ -140,9 +140,8 @@ def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = TI
 
     :param size: number of ranks.
     :param seconds: how long they may take together.
-    :raises PartedError: a :class:`tokendraw_testing.kit.trial.Violation`: the ranks part ways, or one of them does not
-        come back.
-    :raises Exception: what ``work`` raised, on the lowest rank on which it did so by itself.
+    :raises CollectiveError: ranks made different collectives, or a rank does not return.
+    :raises Exception: an exception of ``work``, from the lowest rank that raised one by itself.
     """
     world = _World(size, seconds)
     results: dict[int, _T] = {}

@@ -35,4 +35,4 @@ KIT = OperationKit(
     fuzz=crossing.fuzz,
 )
 
-__all__ = ["KIT", "Verifying"]
+__all__ = ["KIT", "VerifySubject"]

@@ -14,16 +14,7 @@ from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import seedings
-from tokendraw_testing.verify.draft_batch import (
-    DraftBatch,
-    chains,
-    drafts_of,
-    round_to_dtype,
-    row_metadata,
-    share_requests,
-    to_device,
-    ways,
-)
+from tokendraw_testing.verify.draft_batch import DraftBatch, chains, round_to_dtype
 from tokendraw_testing.verify.draws import EIGHT_LOGITS, markov_case
 from tokendraw_testing.verify.speculation import judge
 from tokendraw_testing.verify.subject import VerifySubject
@@ -43,26 +34,23 @@ def bonus(subject: VerifySubject, trial: Trial) -> str:
             seed_torch(rng)
             kind, bonus_row = capabilities.draft_kinds[0], round_to_dtype(EIGHT_LOGITS, dtype)
             sure_row = np.where(np.arange(size) == 7, np.float32(60), np.float32(0))
-            target = to_device(subject, np.stack([sure_row, sure_row, bonus_row]), dtype).repeat(draws, 1)
+            target = subject.upload(np.stack([sure_row, sure_row, bonus_row]), dtype).repeat(draws, 1)
             draft_row = sure_row if kind == "logits" else (sure_row > 0).astype(np.float32)
-            draft_rows = to_device(subject, draft_row, dtype if kind == "logits" else "float32")
-            drafts = drafts_of(subject, [[7, 7]] * draws, size, kind, draft_rows.repeat(2 * draws, 1))
-            metadata = row_metadata(drafts, [SamplingParams()] * draws, [0] * draws)
-            output = subject.verify(target, drafts, metadata, mode)
+            draft_rows = subject.upload_draft(draft_row, dtype, kind).repeat(2 * draws, 1)
+            output = subject.verify_ids(target, [[7, 7]] * draws, (mode, kind), draft_rows)
             trial.require(
                 (output.num_accepted == 2).all(),
                 f"{mode}, {dtype}, {kind}: drafts that the target is sure of need to be accepted",
             )
-            return fit(
-                output.token_ids[:, 2].cpu().numpy(), expect(bonus_row, SamplingParams()).probabilities
-            )
+            expected = expect(bonus_row, SamplingParams())
+            return fit(output.token_ids[:, 2].cpu().numpy(), expected.probabilities)
 
         trial.judge(f"{mode}, {dtype}", experiment, subject.effort.tiled_draws // 2)
     sampling = subject.seeded_sampling
     if sampling is None:
         return "distribution"
     num_tokens = 0
-    for dtype, size, count in share_requests(subject, [1100], 60):
+    for dtype, size, count in subject.share_requests([1100], 60):
         batch = DraftBatch.of(subject, trial.generator(f"requests {dtype}"), count, size, dtype=dtype)
         num_tokens += _require_sampled(subject, trial, batch, batch.sampled(subject, sampling))
     return f"distribution, and {num_tokens} tokens equal to those of sample"
@@ -73,7 +61,7 @@ def _require_sampled(
 ) -> int:
     """Require the tokens of ``sample`` after accepted drafts; return the number of compared tokens."""
     num_tokens = 0
-    for mode, kind in ways(subject.capabilities):
+    for mode, kind in subject.ways:
         for i, tokens in enumerate(chains(batch.verify(subject, mode, kind))):
             if len(tokens) == len(sampled[i]):
                 num_tokens += 1

@@ -12,8 +12,8 @@ from tokendraw.plugin import VerifyMode
 from tokendraw_testing.kit.device import capture, require_new_draws, require_no_wait
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.verify.draft_batch import DraftBatch, drafts_of, row_metadata, ways
-from tokendraw_testing.verify.subject import VerifySubject
+from tokendraw_testing.verify.draft_batch import DraftBatch
+from tokendraw_testing.verify.subject import VerifySubject, row_metadata
 
 properties = Properties("verify")
 
@@ -24,7 +24,7 @@ _Arguments = tuple[torch.Tensor, Drafts, SamplingMetadata, VerifyMode]
 
 def _batches(subject: VerifySubject, trial: Trial) -> Iterator[tuple[str, _Arguments]]:
     """Make a batch of every mode and kind of drafts, mixed from all served requests, on the device."""
-    for mode, kind in ways(subject.capabilities):
+    for mode, kind in subject.ways:
         label = f"{mode}, {kind}"
         batch = DraftBatch.of(subject, trial.generator(label), _REQUESTS, _SIZE)
         if subject.capabilities.logprobs_modes:
@@ -35,11 +35,11 @@ def _batches(subject: VerifySubject, trial: Trial) -> Iterator[tuple[str, _Argum
 
 def _flat_arguments(subject: VerifySubject) -> _Arguments:
     """Make flat rows of requests without seeds: each emits a bonus or recovered token from many equal tokens."""
-    mode, kind = ways(subject.capabilities)[0]
+    mode, kind = subject.ways[0]
     draft_rows = torch.full(
         (_REQUESTS, _SIZE), 1.0 / _SIZE if kind == "probs" else 0.0, device=subject.device
     )
-    drafts = drafts_of(subject, [[i] for i in range(_REQUESTS)], _SIZE, kind, draft_rows)
+    drafts = subject.drafts([[i] for i in range(_REQUESTS)], _SIZE, kind, draft_rows)
     metadata = row_metadata(drafts, [SamplingParams()] * _REQUESTS, [0] * _REQUESTS)
     return torch.zeros(2 * _REQUESTS, _SIZE, device=subject.device), drafts, metadata, mode
 

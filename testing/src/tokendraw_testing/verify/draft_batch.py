@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput, speculative
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.trial import Trial
@@ -20,7 +19,7 @@ from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import combinations
 from tokendraw_testing.rows.subjects import SampleSubject
-from tokendraw_testing.verify.subject import VerifySubject
+from tokendraw_testing.verify.subject import VerifySubject, row_metadata
 
 Array = NDArray[Any]
 
@@ -32,17 +31,6 @@ def requests(capabilities: VerifyCapabilities, size: int) -> list[SamplingParams
     """List the requests to verify: filters per row only, since a batch with scalar filters is never handed over."""
     per_row = tuple((name, how) for name, how in capabilities.filters if how == "per_row")
     return combinations(replace(capabilities, filters=per_row), size)
-
-
-def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
-    """List every mode with every kind of drafts."""
-    return [(mode, kind) for mode in capabilities.verify_modes for kind in capabilities.draft_kinds]
-
-
-def first_and_last_way(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
-    """Return the first and the last way, for checks that hardly depend on the way."""
-    all_ways = ways(capabilities)
-    return [all_ways[0], all_ways[-1]] if len(all_ways) > 1 else all_ways
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +123,14 @@ class DraftBatch:
 
     def logits(self, subject: VerifySubject) -> torch.Tensor:
         """Return the target's logits [L, V] on the device."""
-        return to_device(subject, np.concatenate(self.target), self.dtype)
+        return subject.upload(np.concatenate(self.target), self.dtype)
 
     def drafts(self, subject: VerifySubject, kind: DraftKind) -> Drafts:
         """Return the drafts on the device, given by kind."""
         rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
         dtype = self.dtype if kind == "logits" else "float32"
-        draft_rows = to_device(subject, np.concatenate(rows), dtype) if rows else None
-        return drafts_of(subject, self.ids, self.size, kind, draft_rows)
+        draft_rows = subject.upload(np.concatenate(rows), dtype) if rows else None
+        return subject.drafts(self.ids, self.size, kind, draft_rows)
 
     def metadata(self, drafts: Drafts) -> SamplingMetadata:
         """Return the parameters of the rows."""
@@ -205,70 +193,10 @@ class DraftBatch:
         return all(row.certain and not row.in_part.any() for row in rows)
 
 
-def share_requests(subject: VerifySubject, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
-    """Share ``count`` requests of each vocabulary among the advertised dtypes.
-
-    :returns: dtype, V and number of requests. Where kernels are interpreted, each V has one dtype, by turns.
-    """
-    capabilities, rows = subject.capabilities, subject.effort.rows(count, least=3)
-    served_sizes = [size for size in sizes if size <= (capabilities.max_vocab_size or size)]
-    if subject.effort.mixed:
-        return [
-            (capabilities.dtypes[i % len(capabilities.dtypes)], size, rows)
-            for i, size in enumerate(served_sizes)
-        ]
-    rows_per_dtype = -(-rows // len(capabilities.dtypes))
-    return [(dtype, size, rows_per_dtype) for size in served_sizes for dtype in capabilities.dtypes]
-
-
-def cycle_dtypes(subject: VerifySubject) -> Iterator[str]:
-    """Yield the advertised dtypes in an endless cycle, for checks of many similar cases."""
-    return itertools.cycle(subject.capabilities.dtypes)
-
-
 def round_to_dtype(values: Array, dtype: str) -> Array:
     """Round to a dtype by its torch name; the result is float32, which holds every value of the dtype."""
     result: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
     return result
-
-
-def to_device(subject: VerifySubject, rows: Array, dtype: str) -> torch.Tensor:
-    """Put rows on the device, in a dtype by its torch name."""
-    return torch.from_numpy(rows).to(getattr(torch, dtype)).to(subject.device)
-
-
-def drafts_of(
-    subject: VerifySubject,
-    ids: Sequence[Sequence[int]],
-    size: int,
-    kind: DraftKind,
-    draft_rows: torch.Tensor | None = None,
-) -> Drafts:
-    """Lay out the drafts of each request on the device.
-
-    :param draft_rows: [L - B, V] probabilities or logits, by kind.
-    """
-    flat = [token for tokens in ids for token in tokens]
-    return Drafts.from_counts(
-        torch.tensor(flat, dtype=torch.int64, device=subject.device),
-        [len(tokens) for tokens in ids],
-        draft_probs=draft_rows if kind == "probs" else None,
-        draft_logits=draft_rows if kind == "logits" else None,
-        any_placeholder=not all(0 <= token < size for token in flat),
-    )
-
-
-def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
-    """Build the parameters of a verification's rows from the requests and their first positions."""
-    rows = drafts.num_rows
-    assert rows is not None
-    start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
-    return SamplingMetadata.from_params(
-        params,
-        device=drafts.device,
-        positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
-        row_index=speculative.row_index(drafts.cu_num_logits, rows),
-    )
 
 
 def chains(output: VerifyOutput) -> list[list[int]]:

@@ -21,19 +21,9 @@ from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import seedings
-from tokendraw_testing.verify.draft_batch import (
-    DraftBatch,
-    chains,
-    cycle_dtypes,
-    drafts_of,
-    requests,
-    round_to_dtype,
-    row_metadata,
-    share_requests,
-    to_device,
-)
+from tokendraw_testing.verify.draft_batch import DraftBatch, chains, requests, round_to_dtype
 from tokendraw_testing.verify.speculation import SpeculationCase, judge
-from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
+from tokendraw_testing.verify.subject import VerifySubject, draft_refusal, row_metadata
 
 properties = Properties("verify")
 Array = NDArray[Any]
@@ -61,14 +51,12 @@ def markov_case(
 @properties.required("verify draft")
 def draft(subject: VerifySubject, trial: Trial) -> str:
     """``draft`` draws from the softmax after the filters, with seeds from streams of its own."""
-    capabilities, dtypes = subject.capabilities, cycle_dtypes(subject)
+    capabilities, dtypes = subject.capabilities, subject.cycle_dtypes()
     for name, filter_params in {"no filter": SamplingParams(), **_filter_requests(capabilities)}.items():
         dtype = next(dtypes)
         row = round_to_dtype(DRAFT_EIGHT_LOGITS, dtype)
-        x, expected = (
-            to_device(subject, row, dtype),
-            expect(row, filter_params, capabilities.tie_rule).probabilities,
-        )
+        x = subject.upload(row, dtype)
+        expected = expect(row, filter_params, capabilities.tie_rule).probabilities
 
         def experiment(
             rng: np.random.Generator,
@@ -78,15 +66,14 @@ def draft(subject: VerifySubject, trial: Trial) -> str:
             x: torch.Tensor = x,
         ) -> Verdict:
             seed_torch(rng)
-            metadata = row_metadata(
-                drafts_of(subject, [[]] * draws, len(x), "chosen"), [params] * draws, [3] * draws
-            )
+            drafts = subject.drafts([[]] * draws, len(x), "chosen")
+            metadata = row_metadata(drafts, [params] * draws, [3] * draws)
             return fit(subject.draft(x.repeat(draws, 1), metadata).token_ids.cpu().numpy(), p)
 
         trial.judge(f"{name}, {dtype}", experiment, subject.effort.tiled_draws)
     if capabilities.seeding != "counter":
         return "distribution"
-    num_drafts = sum(_require_drafts(subject, trial, *look) for look in share_requests(subject, [2500], 60))
+    num_drafts = sum(_require_drafts(subject, trial, *look) for look in subject.share_requests([2500], 60))
     return f"distribution, and {num_drafts} seeded drafts token by token"
 
 
@@ -96,9 +83,9 @@ def _require_drafts(subject: VerifySubject, trial: Trial, dtype: str, size: int,
     seeds, positions = random_seeds(rng, count)
     rows = round_to_dtype(np.stack([gaussian(rng, size) for _ in seeds]), dtype)
     params = [replace(request_kinds[int(rng.integers(len(request_kinds)))], seed=seed) for seed in seeds]
-    drafts = drafts_of(subject, [[]] * len(rows), size, "chosen")
+    drafts = subject.drafts([[]] * len(rows), size, "chosen")
     metadata = row_metadata(drafts, params, positions)
-    tokens = subject.draft(to_device(subject, rows, dtype), metadata).token_ids.tolist()
+    tokens = subject.draft(subject.upload(rows, dtype), metadata).token_ids.tolist()
     streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
     for x, request, seed, position, token in zip(rows, params, seeds, positions, tokens, strict=True):
         if not expect(x, request, capabilities.tie_rule).certain:
@@ -176,7 +163,7 @@ def coupled(subject: VerifySubject, trial: Trial) -> str:
     if sampling is None:
         return "distribution"
     num_tokens = 0
-    for dtype, size, count in share_requests(subject, (31, 1100), 60):
+    for dtype, size, count in subject.share_requests((31, 1100), 60):
         batch = DraftBatch.of(subject, trial.generator(f"{size} {dtype}"), count, size, dtype=dtype)
         chain = batch.sampled(subject, sampling)
         for kind in capabilities.draft_kinds:
@@ -202,7 +189,7 @@ def _register_kind(name: str, kind: DraftKind) -> None:
             ),
             "Markov": markov_case(trial, kind, mode),
         }
-        dtypes = cycle_dtypes(subject)
+        dtypes = subject.cycle_dtypes()
         for seeded in seedings(subject.capabilities):
             for label, base_case in cases.items():
                 case = replace(base_case, dtype=next(dtypes))
@@ -223,7 +210,7 @@ def _has_row_filter(capabilities: VerifyCapabilities) -> bool:
 def filters(subject: VerifySubject, trial: Trial) -> str:
     """Tokens follow the filtered target, under every filter that is advertised; the others are refused."""
     capabilities = subject.capabilities
-    filter_params, dtypes = _filter_requests(capabilities), cycle_dtypes(subject)
+    filter_params, dtypes = _filter_requests(capabilities), subject.cycle_dtypes()
     for mode, kind in [(mode, capabilities.draft_kinds[0]) for mode in capabilities.verify_modes]:
         for name, params in filter_params.items():
             case = SpeculationCase(

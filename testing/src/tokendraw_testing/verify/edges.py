@@ -22,16 +22,9 @@ from tokendraw_testing.verify.draft_batch import (
     OUTSIDE_ID,
     DraftBatch,
     chains,
-    cycle_dtypes,
-    drafts_of,
-    first_and_last_way,
     requests,
     require_same,
     round_to_dtype,
-    row_metadata,
-    share_requests,
-    to_device,
-    ways,
 )
 from tokendraw_testing.verify.lines import SURE_LOGIT, require_sure_chains
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
@@ -53,8 +46,8 @@ def special_rows_give_kept_tokens(subject: VerifySubject, trial: Trial) -> str:
     capabilities = subject.capabilities
     rng = trial.generator("rows")
     kinds = special_rows(rng, _VOCAB_SIZE)
-    dtypes = cycle_dtypes(subject)
-    for mode, kind in first_and_last_way(capabilities) if subject.effort.mixed else ways(capabilities):
+    dtypes = subject.cycle_dtypes()
+    for mode, kind in subject.outer_ways if subject.effort.mixed else subject.ways:
         for where in ("target", "draft") if kind != "chosen" else ("target",):
             clean_batch = DraftBatch.of(subject, rng, 2 * len(kinds) + 1, _VOCAB_SIZE, dtype=next(dtypes))
             batch = clean_batch.picked(range(len(clean_batch)))
@@ -142,11 +135,10 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
     num_cases = 0
     served_cases = [case for case in cases if case[1] in capabilities.draft_kinds]
     for (label, kind, target, draft, accepted), dtype in itertools.product(served_cases, capabilities.dtypes):
-        draft_rows = to_device(subject, draft, dtype if kind == "logits" else "float32").repeat(count, 1)
-        drafts = drafts_of(subject, [[1]] * count, size, kind, draft_rows)
-        logits = to_device(subject, target, dtype).repeat(2 * count, 1)
+        draft_rows = subject.upload_draft(draft, dtype, kind).repeat(count, 1)
+        logits = subject.upload(target, dtype).repeat(2 * count, 1)
         seed_torch(rng)
-        output = subject.verify(logits, drafts, row_metadata(drafts, params, first), "rejection")
+        output = subject.verify_ids(logits, [[1]] * count, ("rejection", kind), draft_rows, params, first)
         hits = int(output.num_accepted.sum())
         trial.require(
             hits == count * accepted,
@@ -176,10 +168,9 @@ def _ends_of_u(subject: VerifySubject, trial: Trial) -> None:
     ]
     served_cases = [case for case in cases if case[0] in capabilities.draft_kinds]
     for (kind, seed, target, draft, accepted), dtype in itertools.product(served_cases, capabilities.dtypes):
-        draft_rows = to_device(subject, draft[None], dtype if kind == "logits" else "float32")
-        drafts = drafts_of(subject, [[1]], len(target), kind, draft_rows)
-        metadata = row_metadata(drafts, [SamplingParams(seed=seed)], [U_POSITION])
-        output = subject.verify(to_device(subject, target, dtype).repeat(2, 1), drafts, metadata, "rejection")
+        draft_rows = subject.upload_draft(draft[None], dtype, kind)
+        logits, params = subject.upload(target, dtype).repeat(2, 1), [SamplingParams(seed=seed)]
+        output = subject.verify_ids(logits, [[1]], ("rejection", kind), draft_rows, params, [U_POSITION])
         num_accepted, end = int(output.num_accepted[0]), "least" if accepted else "largest"
         trial.require(
             num_accepted == accepted,
@@ -192,13 +183,11 @@ def _ends_of_u(subject: VerifySubject, trial: Trial) -> None:
 )
 def greedy(subject: VerifySubject, trial: Trial) -> str:
     """A greedy request accepts the argmax, the lowest id on a tie, and emits it in place of another draft."""
-    looks = share_requests(subject, [_VOCAB_SIZE], 48)
+    looks = subject.share_requests([_VOCAB_SIZE], 48)
     for dtype, size, count in looks:
         rng = trial.generator(f"rows {dtype}")
         _require_greedy(subject, trial, rng, DraftBatch.of(subject, rng, count, size, dtype=dtype))
-    return (
-        f"every other of {sum(count for *_, count in looks)} requests, {len(ways(subject.capabilities))} ways"
-    )
+    return f"every other of {sum(count for *_, count in looks)} requests, {len(subject.ways)} ways"
 
 
 def _require_greedy(
@@ -212,7 +201,7 @@ def _require_greedy(
         for step in range(len(batch.ids[i])):
             if rng.random() < 0.7:
                 batch.ids[i][step] = int(batch.target[i][step].argmax())
-    for mode, kind in ways(subject.capabilities):
+    for mode, kind in subject.ways:
         for i, tokens in list(enumerate(chains(batch.verify(subject, mode, kind))))[::2]:
             best = [int(x.argmax()) for x in batch.target[i]]
             ids = [*batch.ids[i], -1]
@@ -229,7 +218,7 @@ def ragged(subject: VerifySubject, trial: Trial) -> str:
     """Requests of 3, 0, 1 and 128 drafts share a batch, and ids padded to [B, K] give the chains of flat ones."""
     max_drafts = subject.effort.rows(128)
     rng = trial.generator("rows")
-    for (mode, kind), dtype in zip(ways(subject.capabilities), cycle_dtypes(subject), strict=False):
+    for (mode, kind), dtype in zip(subject.ways, subject.cycle_dtypes(), strict=False):
         require_sure_chains(subject, trial, mode, kind, [3, 0, 1, max_drafts], dtype=dtype)
         require_sure_chains(subject, trial, mode, kind, [0, max_drafts, 3, 1], dtype=dtype)
         if subject.capabilities.seeding != "counter":
@@ -261,7 +250,7 @@ def placeholders(subject: VerifySubject, trial: Trial) -> str:
     capabilities, size = subject.capabilities, 300
     count = subject.effort.rows(24, least=4)
     plain_params = requests(capabilities, size)[0]
-    for (mode, kind), dtype in zip(ways(capabilities), cycle_dtypes(subject), strict=False):
+    for (mode, kind), dtype in zip(subject.ways, subject.cycle_dtypes(), strict=False):
         rng = trial.generator(f"{mode} {kind}")
         target = np.stack([gaussian(rng, size) for _ in range(3 * count)])
         second_drafts = target[1::3].argmax(1)
@@ -275,10 +264,9 @@ def placeholders(subject: VerifySubject, trial: Trial) -> str:
         ]
         chains_by_draft = []
         for drafted in (rows, np.where(np.arange(2 * count)[:, None] % 2 == 0, np.float32(np.nan), rows)):
-            draft_rows = to_device(subject, drafted, dtype if kind == "logits" else "float32")
-            drafts = drafts_of(subject, ids, size, kind, draft_rows)
-            metadata = row_metadata(drafts, params, list(range(count)))
-            output = subject.verify(to_device(subject, target, dtype), drafts, metadata, mode)
+            draft_rows = subject.upload_draft(drafted, dtype, kind)
+            logits, first = subject.upload(target, dtype), list(range(count))
+            output = subject.verify_ids(logits, ids, (mode, kind), draft_rows, params, first)
             trial.require(
                 not output.num_accepted.any(),
                 f"{mode}, {kind}: a request that begins with a placeholder needs 0 drafts accepted, found "

@@ -21,18 +21,7 @@ from tokendraw_testing.rows.bounds import leading_rows, narrow_requests
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.logprobs import TOLERANCE, expected_values, require_values
 from tokendraw_testing.rows.requests import describe, has_logprobs
-from tokendraw_testing.verify.draft_batch import (
-    DraftBatch,
-    chains,
-    drafts_of,
-    first_and_last_way,
-    require_same,
-    round_to_dtype,
-    row_metadata,
-    share_requests,
-    to_device,
-    ways,
-)
+from tokendraw_testing.verify.draft_batch import DraftBatch, chains, require_same, round_to_dtype
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
 
 properties = Properties("verify")
@@ -48,9 +37,9 @@ SURE_LOGIT: Final = 60.0
 def output(subject: VerifySubject, trial: Trial) -> str:
     """Accepted drafts, one token more, then -1: [B, K + 1] int64, whatever the batch; and tokens that are kept."""
     capabilities = subject.capabilities
-    all_ways = ways(capabilities)
+    all_ways = subject.ways
     trial.require(all_ways, "'verify' needs a mode and a kind of drafts, found none advertised")
-    looks = share_requests(subject, (1, 31, 1025, 2600), 24)
+    looks = subject.share_requests((1, 31, 1025, 2600), 24)
     for dtype, size, count in looks:
         batch = DraftBatch.of(subject, trial.generator(f"{size} {dtype}"), count, size, dtype=dtype)
         possible = [
@@ -97,10 +86,9 @@ def require_sure_chains(
         ids[-1][reject_step], accepted[-1] = -1, reject_step
     rows = [s + step for s, n in zip(start, counts, strict=False) for step in range(n)]
     draft_logits = target[rows] if kind == "logits" else (target[rows] > 0).astype(np.float32)
-    draft_rows = to_device(subject, draft_logits, dtype if kind == "logits" else "float32")
-    drafts = drafts_of(subject, ids, size, kind, draft_rows)
-    metadata = row_metadata(drafts, [SamplingParams()] * len(counts), [7] * len(counts))
-    output = subject.verify(to_device(subject, target, dtype), drafts, metadata, mode)
+    draft_rows = subject.upload_draft(draft_logits, dtype, kind)
+    logits, first = subject.upload(target, dtype), [7] * len(counts)
+    output = subject.verify_ids(logits, ids, (mode, kind), draft_rows, first=first)
     trial.require(
         output.num_accepted.tolist() == accepted,
         f"{mode}, {kind}: drafts that the target is sure of need to be accepted, {accepted} of {counts}, found "
@@ -116,22 +104,22 @@ def require_sure_chains(
 @properties.required("verify inputs unmodified")
 def inputs_unmodified(subject: VerifySubject, trial: Trial) -> str:
     """Logits, drafts and the tensors of the request keep every bit."""
-    for dtype, size, count in share_requests(subject, [_VOCAB_SIZE], 24):
+    for dtype, size, count in subject.share_requests([_VOCAB_SIZE], 24):
         batch = DraftBatch.of(subject, trial.generator(f"rows {dtype}"), count, size, dtype=dtype)
-        for mode, kind in ways(subject.capabilities):
+        for mode, kind in subject.ways:
             logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
             metadata = batch.metadata(drafts)
             with require_unmodified(trial, target_logits=logits, drafts=drafts, metadata=metadata):
                 subject.verify(logits, drafts, metadata, mode)
-    return f"{len(ways(subject.capabilities))} ways"
+    return f"{len(subject.ways)} ways"
 
 
 @properties.required("verify strides")
 def strides(subject: VerifySubject, trial: Trial) -> str:
     """Rows of a wider buffer, with +inf and NaN behind each, give the chains of contiguous ones."""
     counter = subject.capabilities.seeding == "counter"
-    for dtype, size, count in share_requests(
-        subject, [_VOCAB_SIZE, *[_WIDE_VOCAB_SIZE] * (not subject.effort.mixed)], 24
+    for dtype, size, count in subject.share_requests(
+        [_VOCAB_SIZE, *[_WIDE_VOCAB_SIZE] * (not subject.effort.mixed)], 24
     ):
         num_requests = count if size == _VOCAB_SIZE else 2
         batch = DraftBatch.of(
@@ -142,8 +130,7 @@ def strides(subject: VerifySubject, trial: Trial) -> str:
 
 
 def _require_same_strided(subject: VerifySubject, trial: Trial, batch: DraftBatch, *, counter: bool) -> None:
-    chosen_ways = ways if batch.size == _VOCAB_SIZE else first_and_last_way
-    for mode, kind in chosen_ways(subject.capabilities):
+    for mode, kind in subject.ways if batch.size == _VOCAB_SIZE else subject.outer_ways:
         drafts = batch.drafts(subject, kind)
         metadata = batch.metadata(drafts)
         logits = batch.logits(subject)
@@ -182,7 +169,7 @@ def dtypes(subject: VerifySubject, trial: Trial) -> str:
     batch = DraftBatch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _VOCAB_SIZE)
     for name in capabilities.dtypes:
         dtype = getattr(torch, name)
-        for mode, kind in ways(capabilities):
+        for mode, kind in subject.ways:
             logits, drafts = batch.logits(subject).to(dtype), batch.drafts(subject, kind)
             if drafts.draft_logits is not None:
                 drafts = replace(drafts, draft_logits=drafts.draft_logits.to(dtype))
@@ -211,11 +198,11 @@ def logprobs(subject: VerifySubject, trial: Trial) -> str:
     capabilities, size, num_best = subject.capabilities, 700, 3
     num_tokens = 0
     batches = []
-    for dtype, _, count in share_requests(subject, [size], 24):
+    for dtype, _, count in subject.share_requests([size], 24):
         batch = DraftBatch.of(subject, trial.generator(f"rows {dtype}"), count, size, dtype=dtype)
         batches.append(replace(batch, params=[replace(p, logprobs=num_best) for p in batch.params]))
     for batch, logprobs_mode in itertools.product(batches, capabilities.logprobs_modes):
-        for mode, kind in first_and_last_way(capabilities):
+        for mode, kind in subject.outer_ways:
             output = batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)
             assert output.logprobs is not None
             assert output.log_kept_mass is not None
@@ -266,13 +253,13 @@ def logprob_bounds(subject: VerifySubject, trial: Trial) -> str:
     """No log-probability and no log_kept_mass lies above 0, where rounding brings them next to it."""
     capabilities, num_requests = subject.capabilities, 0
     requests = [replace(p, logprobs=2) for p in narrow_requests(capabilities)]
-    for dtype, size, count in share_requests(subject, (2, 33, 1300), 48):
+    for dtype, size, count in subject.share_requests((2, 33, 1300), 48):
         rng = trial.generator(f"rows {size} {dtype}")
         batch = DraftBatch.of(subject, rng, count, size, seed=False, dtype=dtype)
         target = [round_to_dtype(leading_rows(rng, size, len(rows)), dtype) for rows in batch.target]
         params = [requests[i] for i in rng.integers(0, len(requests), count)]
         batch = replace(batch, target=target, params=params)
-        for mode, kind in first_and_last_way(capabilities):
+        for mode, kind in subject.outer_ways:
             for logprobs_mode in capabilities.logprobs_modes:
                 batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)  # holds it against the bound
                 num_requests += count

@@ -19,7 +19,7 @@ from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.verify.draft_batch import chains, drafts_of, row_metadata
+from tokendraw_testing.verify.draft_batch import chains
 from tokendraw_testing.verify.subject import VerifySubject
 
 properties = Properties("verify")
@@ -77,21 +77,15 @@ def _residual_experiment(
         missing = int(rng.integers(size))
         steps, has_excess = rng.integers(_STEPS + 4, 2 * _STEPS - 4, size), rng.random(size) < 0.5
         target = (steps / _PER_UNIT).astype(np.float32)
-        draft = ((steps + np.where(has_excess, -_STEP_DISTANCE, _STEP_DISTANCE)) / _PER_UNIT).astype(
-            np.float32
-        )
+        draft_steps = steps + np.where(has_excess, -_STEP_DISTANCE, _STEP_DISTANCE)
+        draft = (draft_steps / _PER_UNIT).astype(np.float32)
         target[missing], draft[missing] = -np.inf, _RARE_LOGIT
         p, q = (torch.from_numpy(expect(x, SamplingParams()).probabilities) for x in (target, draft))
-        draft_rows = q.float() if kind == "probs" else torch.from_numpy(draft).to(getattr(torch, dtype))
-        drafts = drafts_of(
-            subject, [[missing]] * count, size, kind, draft_rows.to(subject.device).expand(count, -1)
-        )
-        metadata = row_metadata(drafts, [SamplingParams()] * count, [0] * count)
-        logits = torch.from_numpy(target).to(getattr(torch, dtype)).to(subject.device)
-        output = subject.verify(logits.expand(2 * count, -1), drafts, metadata, "rejection")
-        verdict = fit(
-            output.token_ids[:, 0].cpu().numpy(), (p - q).clamp(min=0).numpy(), bins_of_residuals(p, q)
-        )
+        draft_row = subject.upload_draft(q.float().numpy() if kind == "probs" else draft, dtype, kind)
+        logits, ids = subject.upload(target, dtype).expand(2 * count, -1), [[missing]] * count
+        output = subject.verify_ids(logits, ids, ("rejection", kind), draft_row.expand(count, -1))
+        tokens = output.token_ids[:, 0].cpu().numpy()
+        verdict = fit(tokens, (p - q).clamp(min=0).numpy(), bins_of_residuals(p, q))
         return replace(verdict, worst=f"of residuals in the last digits of p, {verdict.worst}")
 
     return experiment
@@ -117,16 +111,11 @@ def _equal_experiment(
         count = max(1, draws // steps)
         row = torch.from_numpy(rng.normal(0, 3, size)).to(getattr(torch, dtype))
         q = torch.from_numpy(expect(row.float().numpy(), SamplingParams()).probabilities)
-        likeliest_rejections = [
-            (q.to(half).double() / q).argsort(descending=True)[: steps // 2] for half in _HALF_DTYPES
-        ]
-        ids = torch.cat(likeliest_rejections).tolist()
-        draft_row = (q.float() if kind == "probs" else row).to(subject.device)
-        drafts = drafts_of(subject, [ids] * count, size, kind, draft_row.expand(count * steps, -1))
-        metadata = row_metadata(drafts, [SamplingParams()] * count, [0] * count)
-        output = subject.verify(
-            row.to(subject.device).expand(count * (steps + 1), -1), drafts, metadata, "rejection"
-        )
+        ratios = [q.to(half).double() / q for half in _HALF_DTYPES]
+        ids = torch.cat([ratio.argsort(descending=True)[: steps // 2] for ratio in ratios]).tolist()
+        draft_rows = (q.float() if kind == "probs" else row).to(subject.device).expand(count * steps, -1)
+        logits = row.to(subject.device).expand(count * (steps + 1), -1)
+        output = subject.verify_ids(logits, [ids] * count, ("rejection", kind), draft_rows)
         num_refused = sum(len(tokens) <= steps for tokens in chains(output))
         rate = steps * _ROUNDING_SHARE
         text = f"requests with p = q refused a draft {num_refused} times, expected at most {rate * count:.1f}"

@@ -26,15 +26,7 @@ from tokendraw_testing.rows.noise_precision import (
     telling_rows,
 )
 from tokendraw_testing.rows.requests import describe, has_counter
-from tokendraw_testing.verify.draft_batch import (
-    DraftBatch,
-    chains,
-    cycle_dtypes,
-    first_and_last_way,
-    require_same,
-    share_requests,
-    ways,
-)
+from tokendraw_testing.verify.draft_batch import DraftBatch, chains, require_same
 from tokendraw_testing.verify.draws import markov_case
 from tokendraw_testing.verify.speculation import judge
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
@@ -69,12 +61,12 @@ def fp64_noise(subject: VerifySubject, trial: Trial) -> str:
 def _require_walks(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> str:
     num_chains = num_same = 0
     sizes = (2, 31, 1025, 2100) if dtype == subject.gumbel_dtype else (1025,)
-    for dtype_name, size, count in share_requests(subject, sizes, 36):
+    for dtype_name, size, count in subject.share_requests(sizes, 36):
         batch = DraftBatch.of(
             subject, trial.generator(f"{dtype} {size} {dtype_name}"), count, size, dtype=dtype_name
         )
         certain = [i for i in range(len(batch)) if batch.is_certain(subject, i)]
-        for mode, kind in ways(subject.capabilities):
+        for mode, kind in subject.ways:
             tokens_by_request = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
             for i, expected in zip(certain, batch.walks(mode, kind, dtype, certain), strict=True):
                 tokens = tokens_by_request[i]
@@ -104,9 +96,7 @@ def _require_precision(subject: VerifySubject, trial: Trial, dtype: GumbelDtype)
     ) >= max(KEPT_COUNTS)
     looks = [(name, has_top_k) for name in capabilities.dtypes for has_top_k in (False, True)[: 1 + filters]]
     for name, has_top_k in looks if not subject.effort.mixed else looks[:2]:
-        chosen_ways = (
-            ways(capabilities) if name == capabilities.dtypes[0] else first_and_last_way(capabilities)
-        )
+        chosen_ways = subject.ways if name == capabilities.dtypes[0] else subject.outer_ways
         for (mode, kind), rows in itertools.product(chosen_ways, (telling_rows, lucky_rows)):
             batch = telling_batch(plain_params, name, filtered=has_top_k, rows=rows)
             tokens_by_request = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
@@ -153,7 +143,7 @@ def batch_invariance(subject: VerifySubject, trial: Trial) -> str:
     count = subject.effort.rows(12, least=3)
     sizes = [n for n in (2, 9, 64) if n <= max(subject.effort.batch_sizes)]
     rng = trial.generator("rows")
-    for (mode, kind), dtype in zip(ways(subject.capabilities), cycle_dtypes(subject), strict=False):
+    for (mode, kind), dtype in zip(subject.ways, subject.cycle_dtypes(), strict=False):
         batch = DraftBatch.of(subject, rng, count, 1100, dtype=dtype)
         if not counter:
             _make_deterministic(subject, batch)

@@ -22,7 +22,7 @@ from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.subjects import equal_rows
-from tokendraw_testing.verify.draft_batch import round_to_dtype, to_device
+from tokendraw_testing.verify.draft_batch import round_to_dtype
 from tokendraw_testing.verify.subject import VerifySubject
 
 Array = NDArray[Any]
@@ -139,7 +139,7 @@ def decode(
     """
     seed_torch(rng)
     dtype = case.own_dtype(subject)
-    target, draft = (to_device(subject, case.rows(subject, x), dtype) for x in (case.target, case.draft))
+    target, draft = (subject.upload(case.rows(subject, x), dtype) for x in (case.target, case.draft))
     probs = torch.from_numpy(q.astype(np.float32)).to(subject.device)
     size = target.shape[1]
     rows = min(_MOST_ROWS, subject.effort.elements // size) // (case.drafts + 1)

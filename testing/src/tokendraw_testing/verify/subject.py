@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput, speculative
 from tokendraw.plugin import Call, DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
@@ -31,6 +34,73 @@ class VerifySubject(RowSubject):
         if sampling is None or {self.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
             return None
         return sampling
+
+    @property
+    def ways(self) -> list[tuple[VerifyMode, DraftKind]]:
+        """List every mode with every kind of drafts."""
+        return list(itertools.product(self.capabilities.verify_modes, self.capabilities.draft_kinds))
+
+    @property
+    def outer_ways(self) -> list[tuple[VerifyMode, DraftKind]]:
+        """Return the first and the last way, for checks that hardly depend on the way."""
+        return self.ways[:: max(1, len(self.ways) - 1)]
+
+    def cycle_dtypes(self) -> Iterator[str]:
+        """Yield the advertised dtypes in an endless cycle, for checks of many similar cases."""
+        return itertools.cycle(self.capabilities.dtypes)
+
+    def share_requests(self, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
+        """Share ``count`` requests of each vocabulary among the advertised dtypes.
+
+        :returns: dtype, V and number of requests. Where kernels are interpreted, each V has one dtype, by turns.
+        """
+        dtypes, rows = self.capabilities.dtypes, self.effort.rows(count, least=3)
+        limit = self.capabilities.max_vocab_size
+        served_sizes = [size for size in sizes if size <= (limit or size)]
+        if self.effort.mixed:
+            return [(dtypes[i % len(dtypes)], size, rows) for i, size in enumerate(served_sizes)]
+        return [(dtype, size, -(-rows // len(dtypes))) for size in served_sizes for dtype in dtypes]
+
+    def upload(self, rows: NDArray[Any], dtype: str) -> torch.Tensor:
+        """Put rows on the device, in a dtype by its torch name."""
+        return torch.from_numpy(rows).to(getattr(torch, dtype)).to(self.device)
+
+    def upload_draft(self, rows: NDArray[Any], dtype: str, kind: DraftKind) -> torch.Tensor:
+        """Put rows of drafts on the device: logits in the dtype, probabilities in float32."""
+        return self.upload(rows, dtype if kind == "logits" else "float32")
+
+    def drafts(
+        self, ids: Sequence[Sequence[int]], size: int, kind: DraftKind, rows: torch.Tensor | None = None
+    ) -> Drafts:
+        """Lay out the drafts of each request on the device.
+
+        :param rows: [L - B, V] probabilities or logits, by kind.
+        """
+        flat = [token for tokens in ids for token in tokens]
+        return Drafts.from_counts(
+            torch.tensor(flat, dtype=torch.int64, device=self.device),
+            [len(tokens) for tokens in ids],
+            draft_probs=rows if kind == "probs" else None,
+            draft_logits=rows if kind == "logits" else None,
+            any_placeholder=not all(0 <= token < size for token in flat),
+        )
+
+    def verify_ids(
+        self,
+        target: torch.Tensor,
+        ids: Sequence[Sequence[int]],
+        way: tuple[VerifyMode, DraftKind],
+        rows: torch.Tensor,
+        params: Sequence[SamplingParams] | None = None,
+        first: Sequence[int] | None = None,
+    ) -> VerifyOutput:
+        """Verify the drafts ``ids`` of each request, by default of plain requests at position 0.
+
+        :param rows: [L - B, V] probabilities or logits of the drafts, by kind.
+        """
+        drafts = self.drafts(ids, target.shape[1], way[1], rows)
+        params, first = params or [SamplingParams()] * len(ids), first or [0] * len(ids)
+        return self.verify(target, drafts, row_metadata(drafts, params, first), way[0])
 
     def verify(
         self,
@@ -71,6 +141,19 @@ class VerifySubject(RowSubject):
             return "verify draft", call.logits, call.metadata
         logits = call.target_logits
         return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
+
+
+def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
+    """Build the parameters of a verification's rows from the requests and their first positions."""
+    rows = drafts.num_rows
+    assert rows is not None
+    start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
+    return SamplingMetadata.from_params(
+        params,
+        device=drafts.device,
+        positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
 
 
 def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:

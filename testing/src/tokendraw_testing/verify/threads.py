@@ -25,7 +25,7 @@ from tokendraw_testing.kit.threads import (
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import describe, has_counter
-from tokendraw_testing.verify.draft_batch import DraftBatch, chains, cycle_dtypes, first_and_last_way
+from tokendraw_testing.verify.draft_batch import DraftBatch, chains
 from tokendraw_testing.verify.subject import VerifySubject
 
 properties = Properties("verify")
@@ -42,7 +42,7 @@ def threads(subject: VerifySubject, trial: Trial) -> str:
     require_cpu_threads(subject, trial)
     rng, capabilities = trial.generator("requests"), subject.capabilities
     size, num_rows = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE), 0
-    looks = zip(first_and_last_way(capabilities), cycle_dtypes(subject), strict=False)
+    looks = zip(subject.outer_ways, subject.cycle_dtypes(), strict=False)
     for turn, ((mode, kind), dtype) in enumerate(looks):
         distinct_batch = DraftBatch.of(subject, rng, _DISTINCT_REQUESTS, size, dtype=dtype)
         copies = -(-LARGE_BATCH_ROWS // sum(map(len, distinct_batch.target)))

@@ -18,7 +18,6 @@ from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.verify.draft_batch import drafts_of, row_metadata, ways
 from tokendraw_testing.verify.subject import VerifySubject
 
 properties = Properties("verify")
@@ -82,11 +81,9 @@ def _judge_tokens(
         modes = subject.capabilities.verify_modes
         # One draft each, which the target cannot emit; and none: what is emitted then is a bonus token in any mode.
         for mode, n in [*((mode, 1) for mode in modes), *[(modes[0], 0)] * (not params.top_k)]:
-            drafts = drafts_of(
-                subject, [[0] * n] * num_requests, size, kind, draft_row.expand(n * num_requests, -1)
-            )
-            metadata = row_metadata(drafts, requests, rng.integers(0, 2**40, num_requests).tolist())
-            output = subject.verify(x.expand((n + 1) * num_requests, -1), drafts, metadata, mode)
+            target, draft_rows = x.expand((n + 1) * num_requests, -1), draft_row.expand(n * num_requests, -1)
+            ids, first = [[0] * n] * num_requests, rng.integers(0, 2**40, num_requests).tolist()
+            output = subject.verify_ids(target, ids, (mode, kind), draft_rows, requests, first)
             tokens.append(output.token_ids[:, 0].cpu().numpy())
         return coincidences(np.concatenate(tokens) - 1, np.full(kept, 1 / kept), num_requests)
 
@@ -167,36 +164,25 @@ def _acceptance_experiment(
     subject: VerifySubject, dtype: str, size: int, steps: int
 ) -> Callable[[np.random.Generator, int], Verdict]:
     """Make requests with about equally likely numbers of accepted drafts, 0 to ``steps``."""
-    kind = next(kind for mode, kind in ways(subject.capabilities) if mode == "rejection")
+    kind = next(kind for mode, kind in subject.ways if mode == "rejection")
     rates = (steps - np.arange(steps)) / (steps + 1 - np.arange(steps))
     rows = np.zeros((steps + 1, size), np.float32)
     rows[:-1, 0] = np.log(rates / (1 - rates) * (size - 1))
-    target = torch.from_numpy(rows).to(getattr(torch, dtype))
-    rates_found = [float(expect(x, SamplingParams()).probabilities[0]) for x in target[:-1].float().numpy()]
-    passed = np.cumprod([1.0, *rates_found])
+    target = subject.upload(rows, dtype)
+    exact_rows = target[:-1].float().cpu().numpy()
+    passed = np.cumprod([1.0, *(float(expect(x, SamplingParams()).probabilities[0]) for x in exact_rows)])
     probabilities = passed - np.append(passed[1:], 0.0)
-    sure_logits = np.where(np.arange(size) == 0, np.float32(_SURE_LOGIT), np.float32(-_SURE_LOGIT))
-    draft_row = torch.from_numpy((sure_logits > 0).astype(np.float32) if kind == "probs" else sure_logits).to(
-        subject.device
-    )
-    target, draft_row = (
-        target.to(subject.device),
-        draft_row if kind == "probs" else draft_row.to(target.dtype),
-    )
+    sure_row = np.where(np.arange(size) == 0, np.float32(_SURE_LOGIT), np.float32(-_SURE_LOGIT))
+    sure_row = (sure_row > 0).astype(np.float32) if kind == "probs" else sure_row
+    draft_row = subject.upload_draft(sure_row, dtype, kind)
 
     def experiment(rng: np.random.Generator, count: int) -> Verdict:
         seed_torch(rng)
-        drafts = drafts_of(subject, [[0] * steps] * count, size, kind, draft_row.expand(count * steps, -1))
-        metadata = row_metadata(drafts, [SamplingParams()] * count, [0] * count)
-        output = subject.verify(target.repeat(count, 1), drafts, metadata, "rejection")
+        target_rows, draft_rows = target.repeat(count, 1), draft_row.expand(count * steps, -1)
+        output = subject.verify_ids(target_rows, [[0] * steps] * count, ("rejection", kind), draft_rows)
         accepted = output.num_accepted.cpu().numpy().astype(np.int64)
-        coincidence_verdict, spread_verdict = (
-            coincidences(accepted, probabilities, count),
-            fit(accepted, probabilities),
-        )
-        worst = (
-            coincidence_verdict if coincidence_verdict.p_value < spread_verdict.p_value else spread_verdict
-        )
+        verdicts = fit(accepted, probabilities), coincidences(accepted, probabilities, count)
+        worst = min(verdicts, key=lambda verdict: verdict.p_value)
         return replace(
             worst, p_value=min(1.0, 2 * worst.p_value), worst=f"of numbers of accepted drafts, {worst.worst}"
         )

@@ -16,8 +16,8 @@ from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.logprobs import TOLERANCE, require_values
 from tokendraw_testing.verify.crossing.requests import DraftRequest, Form, usable_probs
-from tokendraw_testing.verify.draft_batch import chains, drafts_of, row_metadata, to_device
-from tokendraw_testing.verify.subject import VerifySubject
+from tokendraw_testing.verify.draft_batch import chains
+from tokendraw_testing.verify.subject import VerifySubject, row_metadata
 
 Array = NDArray[Any]
 
@@ -59,7 +59,7 @@ class CrossedCall:
         ids = [request.ids for request in batch]
         draft = [row for request in batch for row in request.draft]
         draft_rows = self._on(subject, draft, form.draft_dtype) if form.kind != "chosen" else None
-        flat = drafts_of(subject, ids, form.site.size, form.kind, draft_rows)
+        flat = subject.drafts(ids, form.site.size, form.kind, draft_rows)
         target = self._on(subject, [row for request in batch for row in request.target], form.site.dtype)
         metadata = row_metadata(flat, [r.params for r in batch], [r.first for r in batch])
         drafts = flat if self.layout == "flat" else pad_ids(flat, ids, self.layout)
@@ -77,7 +77,7 @@ class CrossedCall:
     def _on(self, subject: VerifySubject, rows: list[Array], dtype: str) -> torch.Tensor:
         """Lay rows out on the device, in their own dtype."""
         array = np.stack(rows) if rows else np.zeros((0, self.form.site.size), np.float32)
-        return to_device(subject, array, dtype)
+        return subject.upload(array, dtype)
 
     def draft(self, subject: VerifySubject) -> SamplerOutput:
         """Draw a draft from the first row of each distinct request."""

@@ -18,7 +18,6 @@ from tokendraw_testing.verify.crossing.calls import LAYOUTS, CrossedCall, requir
 from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
 from tokendraw_testing.verify.crossing.requests import FATES, DraftRequest, Form, make_request
 from tokendraw_testing.verify.crossing.rows import FAMILIES, VALUE_FAMILIES
-from tokendraw_testing.verify.draft_batch import ways
 from tokendraw_testing.verify.subject import VerifySubject
 
 properties = Properties("verify")
@@ -186,7 +185,7 @@ def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     return {
         "site": sites,
         "draft_dtype": capabilities.dtypes,
-        "way": ways(capabilities) if numbers is _DRAFTS else _wide_ways(capabilities),
+        "way": subject.ways if numbers is _DRAFTS else _wide_ways(subject),
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(capabilities.gumbel_dtypes)),
         "logprobs_mode": (None, *capabilities.logprobs_modes),
         "layout": (LAYOUTS[0], *LAYOUTS) if capabilities.ragged_drafts else LAYOUTS[:1],
@@ -203,12 +202,11 @@ def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     }
 
 
-def _wide_ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
+def _wide_ways(subject: VerifySubject) -> list[tuple[VerifyMode, DraftKind]]:
     """Return the ways with two reads of a draft's rows, and one coupled way without any read."""
-    all_ways = ways(capabilities)
-    rejection_ways = [way for way in all_ways if way[0] == "rejection"]
+    rejection_ways = [way for way in subject.ways if way[0] == "rejection"]
     two_pass_ways = [way for way in rejection_ways if way[1] != "chosen"]
-    return [*rejection_ways, *two_pass_ways, *[way for way in all_ways if way[0] == "coupled"][-1:]]
+    return [*rejection_ways, *two_pass_ways, *[way for way in subject.ways if way[0] == "coupled"][-1:]]
 
 
 def _with_filters(capabilities: VerifyCapabilities, per_row: Any) -> Capabilities:
