@@ -82,6 +82,17 @@ def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generat
     ]
 
 
+def requests_in_turn(
+    rows: Sequence[CrossedRow], kinds: Sequence[Kind], copies: int, rng: np.random.Generator, turn: int = 0
+) -> list[CrossedRequest]:
+    """Make ``copies`` requests of each row, with the kinds in turn over rows and copies."""
+    return [
+        request
+        for i, row in enumerate(rows, turn)
+        for request in make_requests(row, [kinds[(i + j) % len(kinds)] for j in range(copies)], rng)
+    ]
+
+
 def telling_positions(row: CrossedRow, seed: int, rng: np.random.Generator, count: int) -> list[int]:
     """Find at most ``count`` positions where the seed draws a different tile without the filters; often none.
 

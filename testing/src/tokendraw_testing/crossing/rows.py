@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw.plugin import Filter, TieRule
+from tokendraw.plugin import Capabilities, Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.covering import Case
 from tokendraw_testing.crossing.factors import Site, params_of
@@ -102,6 +102,15 @@ def crossed_row(case: Case, rng: np.random.Generator, tie_rule: TieRule) -> Cros
     logits = round_to_dtype(_largest_logit(case, site) + params.temperature * y, site.torch_dtype)
     logits[(logits == 0) & torch.from_numpy(rng.random(site.size) < 0.5)] *= -1
     return CrossedRow(site, str(case["design"]), logits, params, tie_rule)
+
+
+def row_of(
+    capabilities: Capabilities, site: Site, design: str, logits: Array | torch.Tensor, params: SamplingParams
+) -> CrossedRow:
+    """Make a row from a tensor in the dtype of the site, or from float64 values rounded to the dtype."""
+    if not isinstance(logits, torch.Tensor):
+        logits = round_to_dtype(logits, site.torch_dtype)
+    return CrossedRow(site, design, logits, params, capabilities.tie_rule)
 
 
 def _largest_logit(case: Case, site: Site) -> Array:

@@ -111,6 +111,26 @@ def independence(left: Array, right: Array, probabilities: Array, what: str) -> 
     )
 
 
+def worst_distance(values: Array, equal_share: float) -> tuple[float, int, int]:
+    """Test at every distance how many values so far apart are equal: (p-value, worst distance, number of pairs).
+
+    Whether values i and i + d are equal is independent for all i, given d, even though most values stand in two of the
+    pairs: the pairs of one distance make no circle. So the number of equal pairs is binomial for each distance, exactly
+    if all values are equally likely.
+
+    :param values: [n] int64, not negative.
+    :param equal_share: probability that two values are equal.
+    """
+    n, order = len(values), np.argsort(values, kind="stable")
+    ordered, pairs = values[order], np.zeros(len(values), np.int64)
+    for step in range(1, int(np.bincount(values).max())):
+        is_equal = ordered[step:] == ordered[:-step]
+        pairs += np.bincount((order[step:] - order[:-step])[is_equal], minlength=n)
+    tails = stats.binom.sf(pairs[1:] - 1, n - np.arange(1, n), equal_share)
+    worst = int(tails.argmin()) + 1
+    return min(1.0, float(tails[worst - 1]) * (n - 1)), worst, int(pairs[worst])
+
+
 def g_test(counts: Array, expected: Array) -> float:
     """Return the p-value of the log-likelihood ratio of counts against known expected counts."""
     if len(counts) < 2:

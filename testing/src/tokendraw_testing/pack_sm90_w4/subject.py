@@ -36,27 +36,23 @@ class PackSubject(OperationSubject):
         return torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8))
 
     def pack_weights(self, weights: Tensor, format: Format, layout: Layout) -> Tensor:
-        """Pack weights of the CPU, on the subject's device, and bring the result back."""
-        return self.back(
-            self.make(self.new_call("pack_weights", weights.to(self.device), format=format, layout=layout))
-        )
+        """Pack weights of the CPU on the subject's device, and bring the result back."""
+        return self._convert("pack_weights", weights, format=format, layout=layout)
 
     def unpack_weights(self, packed: Tensor, format: Format, layout: Layout) -> Tensor:
         """Unpack weights of the CPU likewise."""
-        return self.back(
-            self.make(self.new_call("unpack_weights", packed.to(self.device), format=format, layout=layout))
-        )
+        return self._convert("unpack_weights", packed, format=format, layout=layout)
 
     def pack_scales(self, scales: Tensor, layout: Layout) -> Tensor:
         """Pack scales of the CPU likewise."""
-        return self.back(self.make(self.new_call("pack_scales", scales.to(self.device), layout=layout)))
+        return self._convert("pack_scales", scales, layout=layout)
 
     def unpack_scales(self, packed: Tensor, layout: Layout) -> Tensor:
         """Unpack scales of the CPU likewise."""
-        return self.back(self.make(self.new_call("unpack_scales", packed.to(self.device), layout=layout)))
+        return self._convert("unpack_scales", packed, layout=layout)
 
-    def back(self, output: Tensor) -> Tensor:
-        """Bring a result to the CPU."""
+    def _convert(self, method: str, tensor: Tensor, **options: str) -> Tensor:
+        output: Tensor = self.make(self.new_call(method, tensor.to(self.device), **options))
         return output.cpu()
 
 

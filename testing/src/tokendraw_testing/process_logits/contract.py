@@ -121,17 +121,8 @@ def special_values(subject: ProcessSubject, trial: Trial) -> str:
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     for dtype in subject.dtypes:
         top = torch.finfo(dtype).max
-        values = [
-            float("-inf"),
-            float("inf"),
-            float("nan"),
-            0.0,
-            -0.0,
-            top,
-            -top,
-            torch.finfo(dtype).tiny,
-            1.0,
-        ]
+        inf, tiny = float("inf"), torch.finfo(dtype).tiny
+        values = [-inf, inf, float("nan"), 0.0, -0.0, top, -top, tiny, 1.0]
         values = values[:vocab_size]
         ids = list(range(len(values)))
         fields = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw_testing.kit.statistical_tests import fit, pool_tokens
-from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.rows.expectation import Expectation, expect
 from tokendraw_testing.rows.subjects import SampleSubject, equal_rows
 
@@ -66,6 +66,27 @@ def seeded_tokens(
     return tokens
 
 
+def fit_experiment(
+    subject: SampleSubject,
+    logits: Array | torch.Tensor,
+    params: SamplingParams,
+    probabilities: Array,
+    bins: Array | Callable[[int], Array] | None = None,
+    *,
+    seeded: bool = False,
+) -> Experiment:
+    """Make the experiment that draws from one row [V] and fits the tokens to their probabilities.
+
+    :param bins: of :func:`fit`, or makes them for a number of draws.
+    """
+
+    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+        tokens = draw_many(subject, logits, params, count, rng, seeded=seeded)
+        return fit(tokens, probabilities, bins(count) if callable(bins) else bins)
+
+    return experiment
+
+
 def judge_fit(
     subject: SampleSubject,
     trial: Trial,
@@ -84,12 +105,10 @@ def judge_fit(
     expected = expect(logits, params, subject.capabilities.tie_rule)
     assert expected.certain, f"the kit chose a row that rounding decides: {label}"
 
-    row = torch.from_numpy(logits).to(dtype)
+    row, probabilities = torch.from_numpy(logits).to(dtype), expected.probabilities
 
-    def experiment(rng: np.random.Generator, count: int) -> Verdict:
-        tokens = draw_many(subject, row, params, count, rng, seeded=seeded)
-        bins = pool_tokens(expected.probabilities, count, expected.in_part)
-        return fit(tokens, expected.probabilities, bins)
+    def bins(count: int) -> Array:
+        return pool_tokens(probabilities, count, expected.in_part)
 
-    trial.judge(label, experiment, draws)
+    trial.judge(label, fit_experiment(subject, row, params, probabilities, bins, seeded=seeded), draws)
     return expected

@@ -10,11 +10,6 @@ from numpy.typing import NDArray
 from tokendraw_testing.rows.subjects import RowSubject
 
 
-def dtypes_of(subject: RowSubject) -> list[torch.dtype]:
-    """List the advertised dtypes."""
-    return [getattr(torch, name) for name in subject.capabilities.dtypes]
-
-
 def round_in_turn(subject: RowSubject, turn: int, rows: NDArray[Any]) -> tuple[torch.Tensor, NDArray[Any]]:
     """Round rows to the dtype in turn.
 
@@ -22,8 +17,7 @@ def round_in_turn(subject: RowSubject, turn: int, rows: NDArray[Any]) -> tuple[t
     :param rows: [B, V] or [V] float32.
     :returns: the rows in that dtype, and the float32 values that they have there.
     """
-    dtypes = dtypes_of(subject)
-    return round_rows(rows, dtypes[turn % len(dtypes)])
+    return round_rows(rows, subject.dtypes[turn % len(subject.dtypes)])
 
 
 def round_rows(rows: NDArray[Any], dtype: torch.dtype) -> tuple[torch.Tensor, NDArray[Any]]:

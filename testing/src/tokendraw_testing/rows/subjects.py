@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import Need, SamplerOutput, SamplingMetadata, SamplingParams
-from tokendraw.plugin import FILTER_ORDERS, Call, Capabilities, Filter, GumbelDtype, LogprobsMode
+from tokendraw.plugin import FILTER_ORDERS, Call, Capabilities, Filter, FilterOrder, GumbelDtype, LogprobsMode
 from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
@@ -62,6 +62,16 @@ class RowSubject(OperationSubject):
         view = copy.copy(self)
         view._need = fields
         return view
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Return the advertised dtypes."""
+        return [getattr(torch, name) for name in self.capabilities.dtypes]
+
+    @property
+    def filter_order(self) -> FilterOrder:
+        """Return the first advertised order of filters, or ``top_k_first`` without any."""
+        return (*self.capabilities.filter_orders, "top_k_first")[0]
 
     @property
     def gumbel_dtype(self) -> GumbelDtype:

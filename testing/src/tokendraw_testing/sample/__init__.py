@@ -23,25 +23,9 @@ from tokendraw_testing.sample import (
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
-_MODULES = (
-    support,
-    special_values,
-    calls,
-    outputs,
-    threads,
-    ready_tensors,
-    filters,
-    distribution,
-    independence,
-    seeds,
-    logprobs,
-    uniform_batches,
-    corners,
-    crossed_statistics,
-    crossing,
-    vocab_shards,
-    device,
-)
+_EXACT = (support, special_values, calls, outputs, threads, ready_tensors, filters)
+_STATISTICS = (distribution, independence, seeds, logprobs, uniform_batches, corners, crossed_statistics)
+_MODULES = (*_EXACT, *_STATISTICS, crossing, vocab_shards, device)
 KIT = OperationKit(
     view=SampleSubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.statistical_tests import fit
-from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES, gaussian
-from tokendraw_testing.rows.draws import draw_many, random_seeds, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of, round_in_turn
-from tokendraw_testing.rows.expectation import Expectation, expect
+from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
+from tokendraw_testing.rows.dtypes import round_in_turn
+from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import assign_requests, batches, combinations, tokens_of
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -54,7 +51,7 @@ def strides(subject: SampleSubject, trial: Trial) -> str:
     )
     layouts = {
         f"{label} in {dtype}".replace("torch.", ""): pair
-        for dtype in dtypes_of(subject)
+        for dtype in subject.dtypes
         for label, pair in _layouts(torch.from_numpy(rows_of_logits).to(subject.device, dtype)).items()
     }
     seeds, positions = random_seeds(rng, rows)
@@ -164,19 +161,10 @@ def _judge_levels(subject: SampleSubject, trial: Trial, dtype: torch.dtype) -> N
     )
     for step, num_draws in steps:
         row = _row_between_steps(dtype, step)
-        expected = expect(row.float().numpy(), SamplingParams())
         level = torch.unique(row, return_inverse=True)[1].numpy()
 
-        def experiment(
-            rng: np.random.Generator,
-            count: int,
-            row: torch.Tensor = row,
-            expected: Expectation = expected,
-            level: NDArray[Any] = level,
-        ) -> Verdict:
-            tokens = draw_many(subject, row, SamplingParams(), count, rng)
-            return fit(tokens, expected.probabilities, level)
-
+        probabilities = expect(row.float().numpy(), SamplingParams()).probabilities
+        experiment = fit_experiment(subject, row, SamplingParams(), probabilities, level)
         trial.judge(f"levels between steps of {step:g}", experiment, subject.effort.draws_of(num_draws))
 
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw_testing.crossing.comparison import make_requests
+from tokendraw_testing.crossing.comparison import make_requests, requests_in_turn
 from tokendraw_testing.crossing.factors import Site, kinds, sites
 from tokendraw_testing.crossing.near_ties import make_near_tie
-from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, round_to_dtype
+from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
@@ -72,9 +72,8 @@ def _rows_of_last_ids(subject: SampleSubject, site: Site, rng: np.random.Generat
     }
     drawing_requests = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
     for name, has_mass in levels.items():
-        logits = round_to_dtype(np.where(has_mass, 1.0, NEGLIGIBLE), site.torch_dtype)
         params = drawing_requests[int(rng.integers(len(drawing_requests)))]
-        yield CrossedRow(site, name, logits, params, subject.capabilities.tie_rule)
+        yield row_of(subject.capabilities, site, name, np.where(has_mass, 1.0, NEGLIGIBLE), params)
 
 
 @properties.required("far NaN and infinities")
@@ -93,13 +92,7 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
         rows = make_special_rows(subject, site, rng)
         names |= {row.design for row in rows}
         copies = subject.effort.poisoned_copies(site.size)
-        batch = [
-            request
-            for i, row in enumerate(rows + _huge_rows(subject, site))
-            for request in make_requests(
-                row, [row_kinds[(i + j) % len(row_kinds)] for j in range(copies)], rng
-            )
-        ]
+        batch = requests_in_turn(rows + _huge_rows(subject, site), row_kinds, copies, rng)
         batch += [
             request
             for row in rows
@@ -128,17 +121,11 @@ def make_special_rows(subject: SampleSubject, site: Site, rng: np.random.Generat
     drawing_requests = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
     params_by_name = {name: drawing_requests[int(rng.integers(len(drawing_requests)))] for name, _ in rows}
     if subject.has("top_k"):  # of tokens that a grammar leaves too few
-        order = (*subject.capabilities.filter_orders, "top_k_first")[0]
         k = min(_SINGLE_TOKEN_TOP_K, subject.capabilities.max_top_k or _SINGLE_TOKEN_TOP_K)
-        params_by_name["one finite logit"] = SamplingParams(top_k=k, filter_order=order)
+        params_by_name["one finite logit"] = SamplingParams(top_k=k, filter_order=subject.filter_order)
+    dtype, capabilities = site.torch_dtype, subject.capabilities
     return [
-        CrossedRow(
-            site,
-            name,
-            torch.from_numpy(logits).to(site.torch_dtype),
-            params_by_name[name],
-            subject.capabilities.tie_rule,
-        )
+        row_of(capabilities, site, name, torch.from_numpy(logits).to(dtype), params_by_name[name])
         for name, logits in rows
     ]
 
@@ -148,16 +135,8 @@ def _huge_rows(subject: SampleSubject, site: Site) -> list[CrossedRow]:
     limit = torch.finfo(site.torch_dtype).max
     logits = torch.full((site.size,), -limit, dtype=torch.float64)
     logits[3], logits[site.size // 2], logits[-1] = 0.8 * limit, 0.9 * limit, 0.7 * limit
-    return [
-        CrossedRow(
-            site,
-            _HUGE_DESIGN,
-            logits.to(site.torch_dtype),
-            SamplingParams(temperature=temperature),
-            subject.capabilities.tie_rule,
-        )
-        for temperature in (0.5, 0.003)
-    ]
+    logits, requests = logits.to(site.torch_dtype), [SamplingParams(temperature=t) for t in (0.5, 0.003)]
+    return [row_of(subject.capabilities, site, _HUGE_DESIGN, logits, params) for params in requests]
 
 
 @properties.advertised("near ties", has_counter)
@@ -174,11 +153,9 @@ def near_ties(subject: SampleSubject, trial: Trial) -> str:
         params_list += [SamplingParams(temperature=0.9, min_p=1e-7)] * ("min_p" in filters)
         if "top_k" in filters and (limit or site.size) >= site.size - 1:
             params_list.append(SamplingParams(temperature=1.3, top_k=site.size - 1))
-        order = (*subject.capabilities.filter_orders, "top_k_first")[0]
-        params_list = [replace(params, filter_order=order) for params in params_list]
-        params_by_row = [
-            params_list[i % len(params_list)] for i in range(subject.effort.rows(_NEAR_TIES, least=1))
-        ]
+        params_list = [replace(params, filter_order=subject.filter_order) for params in params_list]
+        num_ties = subject.effort.rows(_NEAR_TIES, least=1)
+        params_by_row = [params_list[i % len(params_list)] for i in range(num_ties)]
         for dtype in subject.capabilities.gumbel_dtypes:
             candidates = [make_near_tie(site, params, rng, dtype) for params in params_by_row]
             batch = [request for request in candidates if request is not None]

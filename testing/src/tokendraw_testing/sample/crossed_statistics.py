@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
@@ -16,12 +16,12 @@ from tokendraw.plugin import LogprobsMode
 from tokendraw_testing.crossing.comparison import CrossedRequest
 from tokendraw_testing.crossing.covering import covering, random_case
 from tokendraw_testing.crossing.factors import Site, is_allowed, sites
-from tokendraw_testing.crossing.rows import LARGEST_Y_SHIFT, TOPS, CrossedRow, crossed_row, round_to_dtype
+from tokendraw_testing.crossing.rows import LARGEST_Y_SHIFT, TOPS, CrossedRow, crossed_row, row_of
 from tokendraw_testing.crossing.table import factors, threshold_rows
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.statistical_tests import fit, pool_tokens
-from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
-from tokendraw_testing.rows.draws import draw_many, random_seeds, seed_torch
+from tokendraw_testing.kit.statistical_tests import pool_tokens, worst_distance
+from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
 from tokendraw_testing.rows.requests import has_counter, scalar_filters, tokens_of
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -42,17 +42,24 @@ _NARROW_VOCAB_SIZE: Final = 1 << 14
 def crossed_distributions(subject: SampleSubject, trial: Trial) -> str:
     """Unseeded rows draw every level of designed rows as often as they should, in each half of its ids."""
     rows = _design_rows(subject, trial)
+    effort = subject.effort
     for site, site_rows in rows.items():
         for i, row in enumerate(site_rows):
-            label = f"{CrossedRequest(row, row.params, 0)}"
-            trial.judge(f"{i}: {label}", _experiment(subject, row), subject.effort.crossed_draws(site.size))
+            _judge_row(subject, trial, f"{i}: ", row, effort.crossed_draws(site.size))
     for row in _plain_rows(subject, trial):
-        label = f"{CrossedRequest(row, row.params, 0)}"
-        trial.judge(label, _experiment(subject, row, by_token=True), subject.effort.draws_of(_PLAIN_DRAWS))
+        _judge_row(subject, trial, "", row, effort.draws_of(_PLAIN_DRAWS), by_token=True)
     for i, row in enumerate(_min_p_rows(subject, trial)):
-        label = f"value {i}: {CrossedRequest(row, row.params, 0)}"
-        trial.judge(label, _experiment(subject, row), 2 * subject.effort.crossed_draws(row.site.size))
+        _judge_row(subject, trial, f"value {i}: ", row, 2 * effort.crossed_draws(row.site.size))
     return f"{sum(map(len, rows.values()))} designed rows over {len(rows)} dtypes and vocabularies"
+
+
+def _judge_row(
+    subject: SampleSubject, trial: Trial, prefix: str, row: CrossedRow, draws: int, *, by_token: bool = False
+) -> None:
+    """Judge the draws of every level of a row, or of each token."""
+    bins = None if by_token else functools.partial(_bins, row)
+    experiment = fit_experiment(subject, row.logits, row.params, row.expected.probabilities, bins)
+    trial.judge(f"{prefix}{CrossedRequest(row, row.params, 0)}", experiment, draws)
 
 
 def _plain_rows(subject: SampleSubject, trial: Trial) -> list[CrossedRow]:
@@ -61,12 +68,12 @@ def _plain_rows(subject: SampleSubject, trial: Trial) -> list[CrossedRow]:
     distances = 2 * rng.random(min(_PLAIN_VOCAB_SIZE, limit))
     rows = [(1.0, distances), (0.02, distances), (12.0, distances), (1.0, np.zeros(min(2, limit)))]
     return [
-        CrossedRow(
+        row_of(
+            subject.capabilities,
             Site(dtype, len(below)),
             "likely tokens",
-            round_to_dtype(temperature * (LARGEST_Y_SHIFT - below), getattr(torch, dtype)),
+            temperature * (LARGEST_Y_SHIFT - below),
             SamplingParams(temperature=temperature),
-            subject.capabilities.tie_rule,
         )
         for dtype in subject.capabilities.dtypes
         for temperature, below in rows[: 1 if subject.effort.mixed else None]
@@ -87,39 +94,25 @@ def _min_p_rows(subject: SampleSubject, trial: Trial) -> list[CrossedRow]:
 def _design_rows(subject: SampleSubject, trial: Trial) -> dict[Site, list[CrossedRow]]:
     """Make rows of every design in every dtype and vocabulary, their filters and temperatures by a covering table."""
     rng = trial.generator("table")
-    factor_values = factors(subject)
-    factor_values |= {
-        "design": [design for design in factor_values["design"] if design.name in _LEVEL_DESIGNS],
-        "top": TOPS[:1],
-    }
+    all_values = factors(subject)
+    designs = [design for design in all_values["design"] if design.name in _LEVEL_DESIGNS]
+    factor_values = {**all_values, "design": designs, "top": TOPS[:1]}
     rows_by_site: dict[Site, list[CrossedRow]] = {}
     seen_designs = set()
-    for case in subject.effort.some(
-        covering(factor_values, rng, lambda case: is_allowed(case) and _is_visible(case)), 6
-    ):
+    cases = covering(factor_values, rng, lambda case: is_allowed(case) and _is_visible(case))
+    for case in subject.effort.some(cases, 6):
         key = case["site"], case["design"].name
         row = crossed_row(case, rng, subject.capabilities.tie_rule)
         if key not in seen_designs and row.expected.certain:
             seen_designs.add(key)
             rows_by_site.setdefault(case["site"], []).append(row)
-    for site in (
-        factor_values["site"] if subject.has("top_k") else ()
-    ):  # whatever the table holds, ties at a small k
+    ties = {"temperature": [1.0], "top_p": [1.0], "min_p": [0.0]}  # at a small k, in any table
+    ties["top_k"] = [k for k in factor_values["top_k"] if k in _SMALL_TOP_KS]
+    ties["design"] = [design for design in designs if design.needs == "top_k"]
+    for site in factor_values["site"] if subject.has("top_k") else ():
         if 4 * TILE_SIZE < site.size <= _NARROW_VOCAB_SIZE:
-            small_ks = {
-                "top_k": [k for k in factor_values["top_k"] if k in _SMALL_TOP_KS],
-                "temperature": [1.0],
-            }
-            top_k_designs = [design for design in factor_values["design"] if design.needs == "top_k"]
-            case_values = {
-                **factor_values,
-                **small_ks,
-                "site": [site],
-                "design": top_k_designs,
-                "top_p": [1.0],
-                "min_p": [0.0],
-            }
-            row = crossed_row(random_case(case_values, rng, is_allowed), rng, subject.capabilities.tie_rule)
+            case = random_case({**factor_values, **ties, "site": [site]}, rng, is_allowed)
+            row = crossed_row(case, rng, subject.capabilities.tie_rule)
             rows_by_site.setdefault(site, []).append(row)
     return rows_by_site
 
@@ -133,16 +126,6 @@ def _is_visible(case: Any) -> bool:
             for name, default in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
         )
     return bool(case.get("top_p", 1.0) in (1.0, 0.3, 0.9))
-
-
-def _experiment(subject: SampleSubject, row: CrossedRow, *, by_token: bool = False) -> Experiment:
-    """Count the draws of every level, or of each token."""
-
-    def experiment(rng: np.random.Generator, count: int) -> Verdict:
-        tokens = draw_many(subject, row.logits, row.params, count, rng)
-        return fit(tokens, row.expected.probabilities, None if by_token else _bins(row, count))
-
-    return experiment
 
 
 def _bins(row: CrossedRow, draws: int) -> Array:
@@ -243,29 +226,18 @@ def _unfiltered_requests(subject: SampleSubject, site: Site) -> list[SamplingPar
         requests.append(SamplingParams(top_k=site.size - 1))
     if subject.has("top_p"):
         requests.append(SamplingParams(top_p=0.999))
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
-    return [replace(params, filter_order=order) for params in requests]
+    return [replace(params, filter_order=subject.filter_order) for params in requests]
 
 
 def coincidences(tokens: Array, size: float, what: str = "tokens") -> Verdict:
     """Test rows over ``size`` equal tokens for noise shared by two rows, at every distance.
 
-    Whether rows i and i + d draw the same token is independent for all i, given d, even though most rows stand in two
-    of these pairs: the pairs of one distance make no circle. So their number is binomial, exactly, for each distance.
+    Equal tokens make the numbers of equal pairs exactly binomial: see :func:`worst_distance`.
     """
-    order = np.argsort(tokens, kind="stable")
-    lags = np.zeros(len(tokens), np.int64)
-    ends = np.flatnonzero(np.diff(tokens[order], append=-1)) + 1
-    for group in np.split(order, ends[:-1]):
-        if len(group) > 1:
-            distances = np.abs(np.subtract.outer(group, group))
-            np.add.at(lags, distances[np.triu_indices(len(group), 1)], 1)
-    distance = np.arange(1, len(tokens))
-    tails = stats.binom.sf(lags[1:] - 1, len(tokens) - distance, 1 / size)
-    worst = int(tails.argmin())
+    p_value, distance, count = worst_distance(tokens, 1 / size)
+    expected = (len(tokens) - distance) / size
     return Verdict(
-        min(1.0, float(tails[worst]) * len(tails)),
-        f"rows {worst + 1} apart draw the same of {round(size)} {what} {lags[worst + 1]} times, "
-        f"expected {(len(tokens) - worst - 1) / size:.2f}",
+        p_value,
+        f"rows {distance} apart draw the same of {round(size)} {what} {count} times, expected {expected:.2f}",
         len(tokens),
     )

@@ -10,9 +10,14 @@ import torch
 
 from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
-from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, telling_positions
+from tokendraw_testing.crossing.comparison import (
+    CrossedRequest,
+    make_requests,
+    requests_in_turn,
+    telling_positions,
+)
 from tokendraw_testing.crossing.factors import NO_FILTERS, Kind, Site, kinds
-from tokendraw_testing.crossing.rows import PLATEAU, CrossedRow, crossed_row, round_to_dtype
+from tokendraw_testing.crossing.rows import PLATEAU, CrossedRow, crossed_row, round_to_dtype, row_of
 from tokendraw_testing.crossing.table import covering_rows, rows_of_designs, threshold_rows
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
@@ -57,19 +62,12 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
     num_rows = num_named = 0
     seed_torch(rng)
     for site, table_rows in rows.items():
-        site_rows = table_rows + (
-            [] if site.size > _WIDE_VOCAB_SIZE else threshold_rows(subject.capabilities, site, rng)
-        )
+        site_rows = list(table_rows)
+        if site.size <= _WIDE_VOCAB_SIZE:
+            site_rows += threshold_rows(subject.capabilities, site, rng)
         copies = -(-subject.effort.batch_of(site.size) // len(site_rows))
-        batch = [
-            request
-            for i, row in enumerate(site_rows)
-            for request in make_requests(
-                row, [row_kinds[(i + j) % len(row_kinds)] for j in range(copies)], rng
-            )
-        ]
-        unfiltered_requests = _unfiltered_requests(subject, site, rng)
-        batch += unfiltered_requests
+        batch = requests_in_turn(site_rows, row_kinds, copies, rng)
+        batch += _unfiltered_requests(subject, site, rng)
         calls = [([batch[i] for i in rng.permutation(len(batch))], subject.gumbel_dtype)]
         calls += [(make_requests(row, [settled_kind], rng), subject.gumbel_dtype) for row in site_rows]
         calls += [
@@ -97,34 +95,20 @@ def _unfiltered_requests(
     filters = {name for name, _ in subject.capabilities.filters}
     if subject.capabilities.max_top_k is not None:
         filters.remove("top_k")
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
-    params_list = [
-        SamplingParams(**filter_fields, filter_order=order)
-        for filter_fields in _KEEPING_FILTERS
-        if filter_fields.keys() <= filters
-    ]
+    kept_fields = [fields for fields in _KEEPING_FILTERS if fields.keys() <= filters]
+    params_list = [SamplingParams(**fields, filter_order=subject.filter_order) for fields in kept_fields]
     case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": _LARGE_TOP_P}
     row = crossed_row(case, rng, subject.capabilities.tie_rule)
     y = -2 * rng.permutation(site.size) / site.size
     slope = replace(row, design="a slope", logits=round_to_dtype(y, site.torch_dtype))
     (seed, slope_seed), (first, _) = random_seeds(rng, 2)
     slope_params = [params for params in params_list if params.top_k in (0, 2**30)]
-    draws = [
-        *zip(
-            [row] * len(params_list),
-            params_list,
-            telling_positions(row, seed, rng, len(params_list)),
-            strict=False,
-        ),
-        *((slope, params, first + i) for i, params in enumerate(slope_params)),
-    ]
+    positions = telling_positions(row, seed, rng, len(params_list))
+    draws = [(row, seed, params, position) for params, position in zip(params_list, positions, strict=False)]
+    draws += [(slope, slope_seed, params, first + i) for i, params in enumerate(slope_params)]
     return [
-        CrossedRequest(
-            replace(crossed, params=params),
-            replace(params, seed=slope_seed if crossed is slope else seed),
-            position,
-        )
-        for crossed, params, position in draws
+        CrossedRequest(replace(crossed, params=params), replace(params, seed=row_seed), position)
+        for crossed, row_seed, params, position in draws
     ]
 
 
@@ -163,15 +147,8 @@ def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
                 continue
             nums_best = _NUMS_BEST[(number + 2 * turn) % len(_NUMS_BEST)]
             copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
-            batch = [
-                request.showing(nums_best[(i * copies + j) % len(nums_best)])
-                for i, row in enumerate(site_rows)
-                for j, request in enumerate(
-                    make_requests(
-                        row, [row_kinds[(i + j + turn) % len(row_kinds)] for j in range(copies)], rng
-                    )
-                )
-            ]
+            requests = requests_in_turn(site_rows, row_kinds, copies, rng, turn)
+            batch = [request.showing(nums_best[i % len(nums_best)]) for i, request in enumerate(requests)]
             batch += [
                 request.showing(0)
                 for row in _flat_rows(subject, site)
@@ -191,9 +168,7 @@ def _ladder_requests(subject: SampleSubject, site: Site, rng: np.random.Generato
     place = np.empty(site.size, np.int64)
     place[rng.permutation(site.size)] = np.arange(site.size)
     y = -0.5 * np.floor(np.log(2 * place + 1) / np.log(3))
-    row = CrossedRow(
-        site, "ladder", round_to_dtype(y, site.torch_dtype), SamplingParams(), subject.capabilities.tie_rule
-    )
+    row = row_of(subject.capabilities, site, "ladder", y, SamplingParams())
     return make_requests(row, ["unseeded"], rng)
 
 
@@ -203,6 +178,5 @@ def _flat_rows(subject: SampleSubject, site: Site) -> list[CrossedRow]:
         return []
     logits = torch.full((site.size,), -1 / 64, dtype=site.torch_dtype)
     logits[site.size // 2] = 0.0
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
-    params = SamplingParams(top_k=1, filter_order=order)
-    return [CrossedRow(site, "one of a flat row", logits, params, subject.capabilities.tie_rule)]
+    params = SamplingParams(top_k=1, filter_order=subject.filter_order)
+    return [row_of(subject.capabilities, site, "one of a flat row", logits, params)]

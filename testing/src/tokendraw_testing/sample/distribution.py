@@ -16,7 +16,6 @@ from tokendraw_testing.kit.statistical_tests import fit, independence, share
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.logits_families import bimodal, gaussian, zipf
 from tokendraw_testing.rows.draws import draw_many, judge_fit
-from tokendraw_testing.rows.dtypes import dtypes_of
 from tokendraw_testing.rows.requests import seedings
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -58,22 +57,12 @@ def tails(subject: SampleSubject, trial: Trial) -> str:
     size = min(size, subject.capabilities.max_vocab_size or size)
     head = size // 2 + 100
     for gap, expected in subject.effort.tails:
-        row = np.full(size, np.float32(-gap))
+        row = torch.full((size,), -gap)
         row[head] = 0
-        mass = (size - 1) * np.exp(-gap)
-        probability = float(mass / (1 + mass))
-
-        def experiment(
-            rng: np.random.Generator, draws: int, row: Array = row, probability: float = probability
-        ) -> Verdict:
-            tokens = draw_many(subject, row, SamplingParams(), draws, rng)
-            return share(int((tokens != head).sum()), draws, probability, f"{size - 1} tail tokens")
-
-        trial.judge(f"gap {gap:g}", experiment, int(np.ceil(expected / probability)))
+        _judge_tail(subject, trial, f"gap {gap:g}", row, gap, expected)
     _judge_tails_in_dtypes(subject, trial, size, head)
-    num_seeded = (
-        _require_seeded_tails(subject, trial, size, head) if subject.capabilities.seeding == "counter" else 0
-    )
+    is_seeded = subject.capabilities.seeding == "counter"
+    num_seeded = _require_seeded_tails(subject, trial, size, head) if is_seeded else 0
     gaps = ", ".join(f"{gap:g}" for gap, _ in subject.effort.tails)
     return f"gaps {gaps}" + f"; {num_seeded} seeded draws from tails down to gap 20.5" * bool(num_seeded)
 
@@ -81,25 +70,33 @@ def tails(subject: SampleSubject, trial: Trial) -> str:
 def _judge_tails_in_dtypes(subject: SampleSubject, trial: Trial, size: int, head: int) -> None:
     """Judge tails in every dtype: in a wide vocabulary, and in one tile, with the noise of tokens alone."""
     looks = (size, *_WIDE_TAIL), (min(size, TILE_SIZE), *_TILE_TAIL)
-    for dtype in dtypes_of(subject):
+    for dtype in subject.dtypes:
         for width, gap, hits in looks[dtype == torch.float32 :]:  # float32 has had the wide one
             row = torch.full((width,), -gap, dtype=dtype)
             row[head % width] = 0
-            mass = (width - 1) * np.exp(-gap)
-            probability = float(mass / (1 + mass))
+            label, most = f"gap {gap:g} below one of {width} in {dtype}", subject.effort.most_draws
+            _judge_tail(subject, trial, label, row, gap, hits, most)
 
-            def experiment(
-                rng: np.random.Generator,
-                draws: int,
-                row: torch.Tensor = row,
-                probability: float = probability,
-            ) -> Verdict:
-                tokens = draw_many(subject, row, SamplingParams(), draws, rng)
-                num_tail = int((tokens != int(row.argmax())).sum())
-                return share(num_tail, draws, probability, f"{len(row) - 1} tail tokens")
 
-            draws = subject.effort.draws_of(int(np.ceil(hits / probability)))
-            trial.judge(f"gap {gap:g} below one of {width} in {dtype}", experiment, draws)
+def _judge_tail(
+    subject: SampleSubject,
+    trial: Trial,
+    label: str,
+    row: torch.Tensor,
+    gap: float,
+    hits: int,
+    most: int | None = None,
+) -> None:
+    """Judge the mass of a tail ``gap`` below the head, by draws enough for ``hits`` of the tail, at most ``most``."""
+    head, mass = int(row.argmax()), (len(row) - 1) * np.exp(-gap)
+    probability = float(mass / (1 + mass))
+
+    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
+        tokens = draw_many(subject, row, SamplingParams(), draws, rng)
+        return share(int((tokens != head).sum()), draws, probability, f"{len(row) - 1} tail tokens")
+
+    draws = int(np.ceil(hits / probability))
+    trial.judge(label, experiment, min(draws, most or draws))
 
 
 def _require_seeded_tails(subject: SampleSubject, trial: Trial, size: int, head: int) -> int:

@@ -17,7 +17,7 @@ from tokendraw_testing.kit.statistical_tests import share
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_testing.rows.draws import draw_many, judge_fit, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of, round_in_turn, round_rows
+from tokendraw_testing.rows.dtypes import round_in_turn, round_rows
 from tokendraw_testing.rows.expectation import Expectation, expect, possible_tokens
 from tokendraw_testing.rows.requests import batches, describe, has_filter
 from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
@@ -121,7 +121,7 @@ def _check_requests(subject: SampleSubject, trial: Trial, requests: list[Samplin
     """Compare requests with float64, by draws from rows with visible edges, and by logprobs."""
     requests = _with_filter_order(subject, requests)
     drawn_requests = _pick_sharpest(subject, trial, requests) if subject.effort.mixed else requests
-    dtypes = dtypes_of(subject)
+    dtypes = subject.dtypes
     for number, params in enumerate(drawn_requests):
         dtype = dtypes[number % len(dtypes)]
         row = _clear_row(trial, params, subject, dtype)

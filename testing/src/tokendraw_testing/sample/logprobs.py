@@ -18,7 +18,7 @@ from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_testing.rows.bounds import leading_rows, narrow_requests
 from tokendraw_testing.rows.draws import seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of, round_rows
+from tokendraw_testing.rows.dtypes import round_rows
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.logprobs import TOLERANCE, expected_values, require_values
 from tokendraw_testing.rows.requests import combinations, describe, has_logprobs, has_mode, scalar_filters
@@ -32,7 +32,7 @@ def _batches(
     subject: SampleSubject, trial: Trial, num_best: int, sizes: Sequence[int] = (1, 50, 1300)
 ) -> Iterator[tuple[torch.Tensor, Array, list[SamplingParams]]]:
     """Make a batch of every vocabulary in every dtype: rows [B, V], their float32 values, and their requests."""
-    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
+    for size, dtype in itertools.product(sizes, subject.dtypes):
         yield _batch(subject, trial, size, num_best, dtype)
 
 
@@ -112,7 +112,7 @@ def n_best(subject: SampleSubject, trial: Trial) -> str:
     mode = next((m for m in modes if m.startswith("raw")), modes[0])
     is_raw, size = mode.startswith("raw"), 1300
     counts = (0, 1, 20, 21, 33, size, 10 * size)
-    for num_best, dtype in itertools.product(counts, dtypes_of(subject)):
+    for num_best, dtype in itertools.product(counts, subject.dtypes):
         rows, logits, params = _batch(subject, trial, size, num_best, dtype)
         if (
             not is_raw
@@ -176,7 +176,7 @@ def bounds(subject: SampleSubject, trial: Trial) -> str:
     """No log-probability and no log_kept_mass lies above 0, where rounding brings them next to it."""
     sizes = [v for v in (1, 2, 33, 1300) if v <= (subject.capabilities.max_vocab_size or v)]
     num_rows = 0
-    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
+    for size, dtype in itertools.product(sizes, subject.dtypes):
         rng = trial.generator(f"{size} {dtype}")
         rows, _ = round_rows(leading_rows(rng, size, subject.effort.rows(96, least=6)), dtype)
         requests = [replace(p, logprobs=min(size, 3)) for p in narrow_requests(subject.capabilities)]

@@ -14,12 +14,11 @@ from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.tools import all_of, format_value
 from tokendraw_testing.crossing.comparison import CrossedRequest, require_tokens
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import CrossedRow
+from tokendraw_testing.crossing.rows import row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of
 from tokendraw_testing.rows.requests import has_counter, scalar_filters
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -92,7 +91,7 @@ def _make_requests(
     seeds, _ = random_seeds(rng, len(row_cases))
     positions = rng.integers(0, 2**31, len(row_cases)).tolist()
     counter = has_counter(subject.capabilities)
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    order = subject.filter_order
     batch = []
     values_by_name: dict[str, list[Any]] = {"temperature": [], "top_k": [], "top_p": [], "min_p": []}
     for (name, value, meant), seed, position in zip(row_cases, seeds, positions, strict=True):
@@ -103,9 +102,7 @@ def _make_requests(
             **(defaults | {name: meant}), filter_order=order, seed=seed if counter else None
         )
         logits = torch.from_numpy(gaussian(rng, site.size)).to(site.torch_dtype)
-        row = CrossedRow(
-            site, f"'{name}' = {value:g} in a tensor", logits, params, subject.capabilities.tie_rule
-        )
+        row = row_of(subject.capabilities, site, f"'{name}' = {value:g} in a tensor", logits, params)
         batch.append(CrossedRequest(row, params, position))
     columns = {"temperature": torch.tensor(values_by_name["temperature"])}
     columns |= {n: torch.tensor(values_by_name[n]) for n in ("top_p", "min_p") if _is_served(subject, n, 0.5)}
@@ -156,7 +153,7 @@ def metadata_classes(subject: SampleSubject, trial: Trial) -> str:
         core = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
         instance = kind(**{field.name: getattr(core, field.name) for field in fields(SamplingMetadata)})
         rows_of_logits = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)]))
-        logits = rows_of_logits.to(dtypes_of(subject)[0]).to(subject.device)
+        logits = rows_of_logits.to(subject.dtypes[0]).to(subject.device)
         for what, metadata in (("it", instance), ("with_positions", instance.with_positions(positions))):
             trial.require(type(metadata) is kind, f"{what} of {name!r} needs to stay of that class")
             seed_torch(trial.generator("draws"))

@@ -16,13 +16,13 @@ from tokendraw.tools import all_of
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import CrossedRequest
 from tokendraw_testing.crossing.factors import Site, sites
-from tokendraw_testing.crossing.rows import CrossedRow
+from tokendraw_testing.crossing.rows import row_of
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES, gaussian
 from tokendraw_testing.rows import noise_precision
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of, round_in_turn, round_rows
+from tokendraw_testing.rows.dtypes import round_in_turn, round_rows
 from tokendraw_testing.rows.expectation import LEAST_EQUAL_SHARE, expect
 from tokendraw_testing.rows.logprobs import TOLERANCE
 from tokendraw_testing.rows.requests import assign_requests, combinations, describe, has_counter, tokens_of
@@ -123,18 +123,15 @@ def _require_precision(subject: SampleSubject, trial: Trial, dtype: GumbelDtype)
 
 def _telling_requests(subject: SampleSubject, site: Site) -> list[CrossedRequest]:
     capabilities, streams = subject.capabilities, (reference.TOKEN, reference.TILE)
-    order = (*capabilities.filter_orders, "top_k_first")[0]
     batch = []
     for row in (*noise_precision.telling_rows(*streams), *noise_precision.lucky_rows(*streams)):
         for k in (0, row.kept):
             if k and (not subject.has("top_k") or k > (capabilities.max_top_k or k)):
                 continue
-            params = SamplingParams(top_k=k, filter_order=order)
+            params = SamplingParams(top_k=k, filter_order=subject.filter_order)
             logits = noise_precision.place_row(row, site.torch_dtype, site.size)
-            crossed_row = CrossedRow(site, "a row that tells noise", logits, params, capabilities.tie_rule)
-            batch.append(
-                CrossedRequest(crossed_row, replace(params, seed=row.seed), noise_precision.POSITION)
-            )
+            crossed = row_of(capabilities, site, "a row that tells noise", logits, params)
+            batch.append(CrossedRequest(crossed, replace(params, seed=row.seed), noise_precision.POSITION))
     return batch
 
 
@@ -171,7 +168,7 @@ def batch_invariance(subject: SampleSubject, trial: Trial) -> str:
     size = 1500
     requests = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
     rng = trial.generator("rows")
-    dtypes = dtypes_of(subject)
+    dtypes = subject.dtypes
     count = max(5, subject.effort.rows(24) // len(dtypes))
     sizes = [rows for rows in (2, 7, 64, 65, 1000) if rows <= max(subject.effort.batch_sizes)]
     logits = np.stack([gaussian(rng, size) for _ in range(count)])
@@ -207,11 +204,11 @@ def _require_invariant_without_seeds(subject: SampleSubject, trial: Trial) -> st
     sizes = [rows for rows in (2, 7, 64, 65, 1000) if rows <= max(subject.effort.batch_sizes)]
     logits = np.stack([gaussian(rng, size) for _ in range(count)])
     logits[np.arange(count), logits.argmax(1)] += 1  # no other token is as large in a dtype of few bits
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    order = subject.filter_order
     temperature = 0.0 if subject.capabilities.greedy else _COLD_TEMPERATURE
     plain_params = SamplingParams(temperature=temperature, filter_order=order)
     seed_torch(rng)
-    for dtype, mode in itertools.product(dtypes_of(subject), (None, *subject.capabilities.logprobs_modes)):
+    for dtype, mode in itertools.product(subject.dtypes, (None, *subject.capabilities.logprobs_modes)):
         rounded_logits, _ = round_rows(logits, dtype)
         params = plain_params if mode is None else replace(plain_params, logprobs=best)
         single_rows = [
@@ -270,7 +267,7 @@ def manual_seed(subject: SampleSubject, trial: Trial) -> str:
         torch.manual_seed(seed)
         return [subject.tokens(logits, SamplingParams()) for _ in range(3)]
 
-    for dtype in dtypes_of(subject):
+    for dtype in subject.dtypes:
         logits = torch.zeros(rows, 1000, dtype=dtype)
         first, repeat, other_seed = run(123, logits), run(123, logits), run(124, logits)
         trial.require(

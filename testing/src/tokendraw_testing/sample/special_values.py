@@ -14,7 +14,7 @@ from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.logits_families import gaussian
-from tokendraw_testing.rows.draws import random_seeds, seed_torch
+from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
 from tokendraw_testing.rows.dtypes import round_in_turn
 from tokendraw_testing.rows.expectation import expect, possible_tokens
 from tokendraw_testing.rows.requests import batches, combinations, tokens_of
@@ -101,17 +101,7 @@ def plus_infinity(subject: SampleSubject, trial: Trial) -> str:
         rounded_row, values = round_in_turn(subject, i, row)
         probabilities = expect(values, params, subject.capabilities.tie_rule).probabilities
 
-        def experiment(
-            generator: np.random.Generator,
-            draws: int,
-            params: SamplingParams = params,
-            probabilities: Array = probabilities,
-            rounded_row: torch.Tensor = rounded_row,
-        ) -> Verdict:
-            seed_torch(generator)
-            batch = rounded_row.repeat(draws, 1)
-            return fit(subject.tokens(batch, params), probabilities)
-
+        experiment = fit_experiment(subject, rounded_row, params, probabilities)
         trial.judge(f"request {i}", experiment, subject.effort.draws_of(600))
     return "3 tokens of +inf among NaN and finite ones"
 

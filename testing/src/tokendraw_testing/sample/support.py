@@ -16,7 +16,7 @@ from tokendraw_testing.kit.refusals import require_refusal
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES, flat, gaussian, tied, zipf
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of, round_in_turn, round_rows
+from tokendraw_testing.rows.dtypes import round_in_turn, round_rows
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import combinations, describe, tokens_of
 from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
@@ -103,7 +103,7 @@ def extremes(subject: SampleSubject, trial: Trial) -> str:
         subject_rows += [(x, SamplingParams(min_p=p)) for x in (base, steep_row) for p in (1.0, 1e-45, 0.0)]
     orders = subject.capabilities.filter_orders or ("top_k_first",)
     subject_rows = [(x, replace(p, filter_order=orders[0])) for x, p in subject_rows]
-    dtypes = dtypes_of(subject)
+    dtypes = subject.dtypes
     copies = max(1, subject.effort.rows(40) // len(dtypes))
     logits = np.stack([x for x, _ in subject_rows for _ in range(copies)])
     params = [p for _, p in subject_rows for _ in range(copies)]
@@ -136,7 +136,7 @@ def padding(subject: SampleSubject, trial: Trial) -> str:
     wide_shapes = [(v, v + 9) for v in subject.effort.crossed_sizes if v > 1 << 16]
     all_shapes = [(3, 8), (1000, 1024), (1025, 2048), (4097, 4097 + 31), *wide_shapes[:1]]
     shapes = [shape for shape in all_shapes if limit is None or shape[0] <= limit]
-    for (size, stride), dtype in itertools.product(shapes, dtypes_of(subject)):
+    for (size, stride), dtype in itertools.product(shapes, subject.dtypes):
         rng = trial.generator(f"{size}")
         rows = subject.effort.rows(16, least=3) if size < 1 << 16 else 3
         storage = torch.full((rows, stride), float("inf"), dtype=dtype)
@@ -158,7 +158,7 @@ def padding(subject: SampleSubject, trial: Trial) -> str:
                 torch.equal(output.token_ids, contiguous_output.token_ids),
                 f"V = {size} in rows of {stride} needs the tokens of rows with nothing behind them, found others",
             )
-    return f"{len(shapes)} strides in {len(dtypes_of(subject))} dtypes, +inf behind every row"
+    return f"{len(shapes)} strides in {len(subject.dtypes)} dtypes, +inf behind every row"
 
 
 @properties.advertised("greedy rows", lambda c: c.greedy, row_refusal(SamplingParams(temperature=0.0)))
@@ -166,7 +166,7 @@ def greedy(subject: SampleSubject, trial: Trial) -> str:
     """Temperature 0 takes the argmax, the lowest id on a tie, beside rows that draw."""
     sizes = [v for v in (1, 2, 31, 1025, 5000) if v <= (subject.capabilities.max_vocab_size or v)]
     copies = subject.effort.rows(4)
-    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
+    for size, dtype in itertools.product(sizes, subject.dtypes):
         rng = trial.generator(f"{size}")
         logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
         params = [SamplingParams(temperature=float(i % 2)) for i in range(len(logits))]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokendraw import SamplerOutput, SamplingMetadata
 from tokendraw.plugin import LogprobsMode
 from tokendraw_testing import reference
-from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, named_tokens, stack_logits
+from tokendraw_testing.crossing.comparison import CrossedRequest, named_tokens, requests_in_turn, stack_logits
 from tokendraw_testing.crossing.factors import Site, kinds
 from tokendraw_testing.crossing.table import rows_of_designs
 from tokendraw_testing.kit.property import Properties
@@ -78,11 +78,7 @@ def _batch(subject: SampleSubject, site: Site, rows: int, rng: np.random.Generat
         row for row in designs if all(getattr(row.params, n) == getattr(designs[0].params, n) for n in names)
     ]
     row_kinds, copies = kinds(subject.capabilities), -(-rows // len(designs))
-    batch = [
-        request
-        for i, row in enumerate(designs)
-        for request in make_requests(row, [row_kinds[(i + j) % len(row_kinds)] for j in range(copies)], rng)
-    ]
+    batch = requests_in_turn(designs, row_kinds, copies, rng)
     return [batch[i] for i in rng.permutation(len(batch))[:rows]]
 
 

@@ -12,7 +12,7 @@ from tokendraw import SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests
 from tokendraw_testing.crossing.factors import Kind, Site
-from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, round_to_dtype
+from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, round_to_dtype, row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
@@ -28,29 +28,7 @@ _ROWS: Final = (1, 5, 1100)
 _STEP: Final = 0.0078125
 """Distance of the tokens around the k-th, exact in every dtype as near to zero as they lie."""
 _LARGE_VOCAB_SIZE: Final = 2100
-_TOP_KS: Final = (
-    2,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-    100,
-    127,
-    128,
-    129,
-    255,
-    256,
-    257,
-    511,
-    512,
-    513,
-    1023,
-    1024,
-    1025,
-    2048,
-)
+_TOP_KS: Final = (2, 100, 2048, *(2**n + i for n in range(5, 11) for i in (-1, 0, 1)))
 _WIDE_TOP_K: Final = (1500, 66_001)
 """Such a k in a vocabulary above 65,536."""
 
@@ -100,13 +78,7 @@ def _stepped_row(
 ) -> CrossedRow:
     """Make a Gaussian row in steps of a quarter, so that every filter meets ties."""
     logits = np.round(4 * gaussian(rng, site.size)) / 4
-    return CrossedRow(
-        site,
-        "a batch of one kind",
-        round_to_dtype(logits, site.torch_dtype),
-        params,
-        subject.capabilities.tie_rule,
-    )
+    return row_of(subject.capabilities, site, "a batch of one kind", logits, params)
 
 
 def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRequest]:
@@ -115,14 +87,10 @@ def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) 
     Most of the ties lie beyond the first k: without them two fifths of what is drawn would be dropped.
     """
     capabilities, num_above, p = subject.capabilities, min(40, site.size // 8), 0.3
-    if not (
-        has_filter("top_k")(capabilities) and has_filter("top_p")(capabilities) and has_counter(capabilities)
-    ):
+    if not (subject.has("top_k") and subject.has("top_p") and has_counter(capabilities)):
         return []
-    if (
-        not 0 < num_above < (capabilities.max_top_k or site.size)
-        or "top_k_first" not in capabilities.filter_orders
-    ):
+    has_room = 0 < num_above < (capabilities.max_top_k or site.size)
+    if not has_room or "top_k_first" not in capabilities.filter_orders:
         return []
     params = SamplingParams(top_k=num_above + 1, top_p=p)
     y = np.full(site.size, NEGLIGIBLE)
@@ -131,13 +99,7 @@ def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) 
     mass = 0.6 * (1 - p) / p * np.exp(y[:num_above]).sum()
     y[num_above : num_above + num_ties] = min(np.log(mass / num_ties), -1.1)
     rows = [
-        CrossedRow(
-            site,
-            "ties at k under p",
-            round_to_dtype(rng.permutation(y), site.torch_dtype),
-            params,
-            capabilities.tie_rule,
-        )
+        row_of(capabilities, site, "ties at k under p", rng.permutation(y), params)
         for _ in range(subject.effort.rows(16))
     ]
     seeds, positions = random_seeds(rng, len(rows))
@@ -195,9 +157,7 @@ def _requests_around(
     subject: SampleSubject, site: Site, k: int, rng: np.random.Generator
 ) -> Iterator[CrossedRequest]:
     """Make rows that draw their k-th token, would draw the next token, and would draw many ties."""
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
-    params = SamplingParams(top_k=k, filter_order=order)
-    ties = subject.capabilities.tie_rule
+    params = SamplingParams(top_k=k, filter_order=subject.filter_order)
     for last in (k - 1, k):
         (seed,), (position,) = random_seeds(rng, 1)
         heavy = rng.permutation(site.size)[: k + 1]
@@ -207,12 +167,10 @@ def _requests_around(
         place = int(np.flatnonzero(heavy == winner)[0])
         heavy[[last, place]] = heavy[[place, last]]
         y[heavy[: k - 1]], y[heavy[k - 1]], y[heavy[k]] = 0.0, -_STEP, -2 * _STEP
-        row = CrossedRow(
-            site, f"a winner in place {last + 1}", round_to_dtype(y, site.torch_dtype), params, ties
-        )
+        row = row_of(subject.capabilities, site, f"a winner in place {last + 1}", y, params)
         yield CrossedRequest(row, replace(params, seed=seed), position)
     y = np.full(site.size, NEGLIGIBLE)
     heavy = rng.permutation(site.size)
     y[heavy[: 3 * k]], y[heavy[: k // 2]] = -_STEP, 0.0
-    row = CrossedRow(site, "ties at k", round_to_dtype(y, site.torch_dtype), params, ties)
+    row = row_of(subject.capabilities, site, "ties at k", y, params)
     yield from make_requests(row, ["seeded"] * 2, rng)

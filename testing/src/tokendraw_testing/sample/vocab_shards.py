@@ -107,7 +107,7 @@ def sharded_special_values(subject: SampleSubject, trial: Trial) -> str:
 
 def _unfiltered_requests(subject: SampleSubject) -> list[SamplingParams]:
     """List requests that keep all equal tokens, with and without a filter."""
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    order = subject.filter_order
     requests = [SamplingParams(filter_order=order)]
     if subject.has("min_p"):
         requests.append(SamplingParams(min_p=0.5, filter_order=order))

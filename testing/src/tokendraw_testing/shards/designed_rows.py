@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import CrossedRow, round_to_dtype
+from tokendraw_testing.crossing.rows import CrossedRow, row_of
 
 _LEAST_VOCAB_SIZE = 24
 """Least vocabulary that has room for the levels of these rows."""
@@ -35,13 +35,7 @@ def designed_rows(
     )
     for designs in calls:
         yield [
-            CrossedRow(
-                site,
-                name,
-                round_to_dtype(rng.permutation(y), site.torch_dtype),
-                replace(params, filter_order=order),
-                capabilities.tie_rule,
-            )
+            row_of(capabilities, site, name, rng.permutation(y), replace(params, filter_order=order))
             for name, (y, params) in designs.items()
             for order in capabilities.filter_orders
             for _ in range(copies)

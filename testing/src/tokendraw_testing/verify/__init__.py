@@ -16,19 +16,8 @@ from tokendraw_testing.verify.crossing import drafts as crossed_drafts
 from tokendraw_testing.verify.crossing import lines as crossing
 from tokendraw_testing.verify.subject import VerifySubject
 
-_MODULES = (
-    lines,
-    edges,
-    threads,
-    crossing,
-    crossed_drafts,
-    draws,
-    bonus,
-    near_distributions,
-    unseeded_noise,
-    seeds,
-    device,
-)
+_EXACT = (lines, edges, threads, crossing, crossed_drafts)
+_MODULES = (*_EXACT, draws, bonus, near_distributions, unseeded_noise, seeds, device)
 KIT = OperationKit(
     view=VerifySubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),

@@ -199,6 +199,25 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
     return result
 
 
+def pad_ids(flat: Drafts, ids: list[list[int]], layout: str) -> Drafts:
+    """Lay the ids out [B, K + 2], padded with -1, in a short dtype if the layout says so."""
+    width = max(map(len, ids), default=0) + 2
+    fits_int32 = layout == "padded int32" and all(abs(token) < 2**31 for tokens in ids for token in tokens)
+    padded_ids = torch.full(
+        (len(ids), width), -1, device=flat.device, dtype=torch.int32 if fits_int32 else torch.int64
+    )
+    for i, tokens in enumerate(ids):
+        padded_ids[i, : len(tokens)] = torch.tensor(tokens, dtype=padded_ids.dtype)
+    return Drafts(
+        draft_token_ids=padded_ids,
+        cu_num_logits=flat.cu_num_logits.to(torch.int32),
+        draft_probs=flat.draft_probs,
+        draft_logits=flat.draft_logits,
+        max_drafts=width,
+        any_placeholder=flat.any_placeholder,
+    )
+
+
 def chains(output: VerifyOutput) -> list[list[int]]:
     """Return the tokens of each request, without padding."""
     counts = (output.num_accepted + 1).tolist()

@@ -52,7 +52,7 @@ def markov_case(
 def draft(subject: VerifySubject, trial: Trial) -> str:
     """``draft`` draws from the softmax after the filters, with seeds from streams of its own."""
     capabilities, dtypes = subject.capabilities, subject.cycle_dtypes()
-    for name, filter_params in {"no filter": SamplingParams(), **_filter_requests(capabilities)}.items():
+    for name, filter_params in {"no filter": SamplingParams(), **_filter_requests(subject)}.items():
         dtype = next(dtypes)
         row = round_to_dtype(DRAFT_EIGHT_LOGITS, dtype)
         x = subject.upload(row, dtype)
@@ -100,11 +100,11 @@ def _require_drafts(subject: VerifySubject, trial: Trial, dtype: str, size: int,
     return num_drafts
 
 
-def _filter_requests(capabilities: VerifyCapabilities) -> dict[str, SamplingParams]:
+def _filter_requests(subject: VerifySubject) -> dict[str, SamplingParams]:
     """Make a request for each filter applied per row."""
-    order = (*capabilities.filter_orders, "top_k_first")[0]
+    capabilities = subject.capabilities
     return {
-        name: replace(params, filter_order=order)
+        name: replace(params, filter_order=subject.filter_order)
         for name, params in _FILTERS.items()
         if (name, "per_row") in capabilities.filters
         and (name != "top_k" or (capabilities.max_top_k or params.top_k) >= params.top_k)
@@ -210,7 +210,7 @@ def _has_row_filter(capabilities: VerifyCapabilities) -> bool:
 def filters(subject: VerifySubject, trial: Trial) -> str:
     """Tokens follow the filtered target, under every filter that is advertised; the others are refused."""
     capabilities = subject.capabilities
-    filter_params, dtypes = _filter_requests(capabilities), subject.cycle_dtypes()
+    filter_params, dtypes = _filter_requests(subject), subject.cycle_dtypes()
     for mode, kind in [(mode, capabilities.draft_kinds[0]) for mode in capabilities.verify_modes]:
         for name, params in filter_params.items():
             case = SpeculationCase(

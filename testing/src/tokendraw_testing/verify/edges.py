@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from tokendraw import Drafts, SamplingParams
+from tokendraw import SamplingParams
 from tokendraw.plugin import DraftKind
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
@@ -22,6 +21,7 @@ from tokendraw_testing.verify.draft_batch import (
     OUTSIDE_ID,
     DraftBatch,
     chains,
+    pad_ids,
     requests,
     require_same,
     round_to_dtype,
@@ -225,17 +225,7 @@ def ragged(subject: VerifySubject, trial: Trial) -> str:
             continue
         batch = DraftBatch.of(subject, rng, subject.effort.rows(32, least=4), 300, dtype=dtype)
         flat = batch.drafts(subject, kind)
-        padded_ids = torch.full((len(batch), 6), -1, device=subject.device)
-        for i, ids in enumerate(batch.ids):
-            padded_ids[i, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device=subject.device)
-        padded_drafts = Drafts(
-            draft_token_ids=padded_ids,
-            cu_num_logits=flat.cu_num_logits.to(torch.int32),
-            draft_probs=flat.draft_probs,
-            draft_logits=flat.draft_logits,
-            max_drafts=6,
-            any_placeholder=flat.any_placeholder,
-        )
+        padded_drafts = pad_ids(flat, batch.ids, "padded")
         metadata = batch.metadata(flat)
         outputs = [
             subject.verify(batch.logits(subject), drafts, metadata, mode) for drafts in (flat, padded_drafts)

@@ -90,7 +90,7 @@ def _require_precision(subject: VerifySubject, trial: Trial, dtype: GumbelDtype)
     capabilities, num_rows = subject.capabilities, 0
     if (capabilities.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
         return num_rows
-    plain_params = SamplingParams(filter_order=(*capabilities.filter_orders, "top_k_first")[0])
+    plain_params = SamplingParams(filter_order=subject.filter_order)
     filters = ("top_k", "per_row") in capabilities.filters and (
         capabilities.max_top_k or max(KEPT_COUNTS)
     ) >= max(KEPT_COUNTS)

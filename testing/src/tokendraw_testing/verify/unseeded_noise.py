@@ -14,7 +14,7 @@ from scipy import stats
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.statistical_tests import fit
+from tokendraw_testing.kit.statistical_tests import fit, worst_distance
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.expectation import expect
@@ -36,7 +36,7 @@ _NUM_DRAFTS: Final = 15
 def shared_noise(subject: VerifySubject, trial: Trial) -> str:
     """Drafts, recovered tokens and bonus tokens of successive calls coincide as often as independent draws do."""
     capabilities = subject.capabilities
-    plain_params = SamplingParams(filter_order=(*capabilities.filter_orders, "top_k_first")[0])
+    plain_params = SamplingParams(filter_order=subject.filter_order)
     is_filtered = ("top_k", "per_row") in capabilities.filters and (
         capabilities.max_top_k or _KEPT_TOKENS
     ) >= _KEPT_TOKENS
@@ -115,17 +115,10 @@ def coincidences(values: Array, probabilities: Array, count: int) -> Verdict:
     :param probabilities: of the values; nearly uniform, so that coincidences at one distance are independent.
     """
     n, equal_share = len(values), float((probabilities**2).sum())
-    order = np.argsort(values, kind="stable")
-    ordered, lags = values[order], np.zeros(n, np.int64)
-    for step in range(1, int(np.bincount(values).max())):
-        is_same = ordered[step:] == ordered[:-step]
-        lags += np.bincount((order[step:] - order[:-step])[is_same], minlength=n)
-    tails = stats.binom.sf(lags[1:] - 1, n - np.arange(1, n), equal_share)
-    worst = int(tails.argmin()) + 1
-    pairs_p = min(1.0, float(tails[worst - 1]) * (n - 1))
-    calls, rows = divmod(worst, count)
+    pairs_p, distance, pairs = worst_distance(values, equal_share)
+    calls, rows = divmod(distance, count)
     where = f"{rows} rows" + f" and {calls} calls" * bool(calls)
-    text = f"values {where} apart equal {lags[worst]} times, expected {(n - worst) * equal_share:.1f}"
+    text = f"values {where} apart equal {pairs} times, expected {(n - distance) * equal_share:.1f}"
     return Verdict(min(1.0, 2 * min(pairs_p, _spread_p(values, probabilities))), text, n)
 
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
 from tokendraw_testing import reference, reference_walk
+from tokendraw_testing.crossing.comparison import largest_ids
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.logprobs import TOLERANCE, require_values
 from tokendraw_testing.verify.crossing.requests import DraftRequest, Form, usable_probs
-from tokendraw_testing.verify.draft_batch import chains
+from tokendraw_testing.verify.draft_batch import chains, pad_ids
 from tokendraw_testing.verify.subject import VerifySubject, row_metadata
 
 Array = NDArray[Any]
@@ -132,25 +133,6 @@ def append_rows(
         replace(drafts, **longer_tensors),  # type: ignore[arg-type]
         longer(target, float("nan")),
         replace(metadata, positions=positions, row_index=row_index),
-    )
-
-
-def pad_ids(flat: Drafts, ids: list[list[int]], layout: str) -> Drafts:
-    """Lay the ids out [B, K + 2], padded with -1, in a short dtype if the layout says so."""
-    width = max(map(len, ids), default=0) + 2
-    fits_int32 = layout == "padded int32" and all(abs(token) < 2**31 for tokens in ids for token in tokens)
-    padded_ids = torch.full(
-        (len(ids), width), -1, device=flat.device, dtype=torch.int32 if fits_int32 else torch.int64
-    )
-    for i, tokens in enumerate(ids):
-        padded_ids[i, : len(tokens)] = torch.tensor(tokens, dtype=padded_ids.dtype)
-    return Drafts(
-        draft_token_ids=padded_ids,
-        cu_num_logits=flat.cu_num_logits.to(torch.int32),
-        draft_probs=flat.draft_probs,
-        draft_logits=flat.draft_logits,
-        max_drafts=width,
-        any_placeholder=flat.any_placeholder,
     )
 
 
@@ -325,10 +307,3 @@ def _require_logprobs(
                 ranks is None or ranks[place, step] == rank,
                 f"{what} needs rank {rank} of token {token}, found {None if ranks is None else ranks[place, step]}",
             )
-
-
-def largest_ids(x: Array, n: int) -> Array:
-    """Return the ids of the N largest of [V], in descending order, the lowest first on a tie."""
-    least = np.partition(x, len(x) - n)[len(x) - n]
-    ids = np.flatnonzero(x >= least)
-    return ids[np.lexsort((ids, -x[ids]))][:n]
