@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -62,7 +63,7 @@ class LogprobColumns:
     log_kept_mass: float
 
 
-def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generator) -> list[CrossedRequest]:
+def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: Generator) -> list[CrossedRequest]:
     """Make requests of the given kinds from a row, with seeded requests at telling positions."""
     seeds, positions = random_seeds(rng, len(kinds))
     seeded = [i for i, kind in enumerate(kinds) if kind == "seeded"]
@@ -83,7 +84,7 @@ def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generat
 
 
 def requests_in_turn(
-    rows: Sequence[CrossedRow], kinds: Sequence[Kind], copies: int, rng: np.random.Generator, turn: int = 0
+    rows: Sequence[CrossedRow], kinds: Sequence[Kind], copies: int, rng: Generator, turn: int = 0
 ) -> list[CrossedRequest]:
     """Make ``copies`` requests of each row, with the kinds in turn over rows and copies."""
     return [
@@ -93,7 +94,7 @@ def requests_in_turn(
     ]
 
 
-def telling_positions(row: CrossedRow, seed: int, rng: np.random.Generator, count: int) -> list[int]:
+def telling_positions(row: CrossedRow, seed: int, rng: Generator, count: int) -> list[int]:
     """Find at most ``count`` positions where the seed draws a different tile without the filters; often none.
 
     Where the mass lies in few tiles, their noise alone says so, and thousands of positions are tried at once.

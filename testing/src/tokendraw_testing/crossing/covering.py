@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 Case = dict[str, Any]
@@ -24,7 +25,7 @@ def allow_every_case(case: Mapping[str, Any]) -> bool:
 
 
 def covering(
-    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: CaseFilter = allow_every_case
+    factors: Mapping[str, Sequence[Any]], rng: Generator, allowed: CaseFilter = allow_every_case
 ) -> list[Case]:
     """Return cases that together hold every pair of values of two factors found in any allowed case.
 
@@ -44,7 +45,7 @@ def covering(
 
 
 def random_case(
-    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: CaseFilter = allow_every_case
+    factors: Mapping[str, Sequence[Any]], rng: Generator, allowed: CaseFilter = allow_every_case
 ) -> Case:
     """Return an allowed case with values at random.
 
@@ -86,7 +87,7 @@ class _Table:
         """Mark the pairs of some values as covered."""
         self.missing[np.ix_(numbers, numbers)] = False
 
-    def grown(self, pair: NDArray[Any], rng: np.random.Generator, allowed: CaseFilter) -> NDArray[Any] | None:
+    def grown(self, pair: NDArray[Any], rng: Generator, allowed: CaseFilter) -> NDArray[Any] | None:
         """Complete a pair to a case; None in a dead end."""
         numbers_so_far = list(dict.fromkeys(pair.tolist()))
         case = self.case(np.array(numbers_so_far))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -26,7 +27,7 @@ _ATTEMPTS: Final = 8
 
 
 def make_near_tie(
-    site: Site, params: SamplingParams, rng: np.random.Generator, dtype: GumbelDtype
+    site: Site, params: SamplingParams, rng: Generator, dtype: GumbelDtype
 ) -> CrossedRequest | None:
     """Make a seeded request with a rival in the drawn tile little more than :data:`LEAST_LEAD` behind.
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -24,7 +25,7 @@ from tokendraw_testing.crossing.factors import Site, params_of
 from tokendraw_testing.rows.expectation import Expectation, expect
 
 Array = NDArray[Any]
-Make = Callable[[np.random.Generator, int, SamplingParams], Array]
+Make = Callable[[Generator, int, SamplingParams], Array]
 """Makes y [V] float64, the largest of which is 0, for a request."""
 
 NEGLIGIBLE: Final = -60.0
@@ -92,7 +93,7 @@ class CrossedRow:
         )
 
 
-def crossed_row(case: Case, rng: np.random.Generator, tie_rule: TieRule) -> CrossedRow:
+def crossed_row(case: Case, rng: Generator, tie_rule: TieRule) -> CrossedRow:
     """Make the row of a case with a ``site``, a ``design``, a ``top`` and the fields of a request.
 
     Zeros in it have either sign.
@@ -134,25 +135,25 @@ def round_to_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
     return torch.as_tensor(np.clip(values, -limit, limit)).to(dtype)
 
 
-def _bell(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _bell(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Gaussian, from a wide nucleus to a narrow nucleus."""
     y = rng.choice([0.5, 2.0, 4.0]) * rng.standard_normal(size)
     return np.asarray(y - y.max())
 
 
-def _peaked(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _peaked(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Like a language model's."""
     y = -1.3 * np.log(rng.permutation(size) + 1) + 0.05 * rng.standard_normal(size)
     return np.asarray(y - y.max())
 
 
-def _stairs(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _stairs(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Gaussian in steps of a quarter: ties everywhere, in every dtype."""
     y = np.round(8 * rng.standard_normal(size)) / 4
     return np.asarray(y - y.max())
 
 
-def _last_ids(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _last_ids(rng: Generator, size: int, params: SamplingParams) -> Array:
     """All mass on the ids behind the last full vector of 4, 8, 16 or 1024, if there are any."""
     y = np.full(size, NEGLIGIBLE)
     vector = int(rng.choice([v for v in (4, 8, 16, 1024) if size % v] or [1]))
@@ -161,14 +162,14 @@ def _last_ids(rng: np.random.Generator, size: int, params: SamplingParams) -> Ar
     return y
 
 
-def _deep_bulk(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _deep_bulk(rng: Generator, size: int, params: SamplingParams) -> Array:
     """One token on top, and about as much mass in a bulk far below."""
     y = -np.log(size) + 0.3 * rng.standard_normal(size)
     y[rng.integers(size)] = 0.0
     return np.asarray(np.minimum(y, 0.0))
 
 
-def _tied_at_k(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _tied_at_k(rng: Generator, size: int, params: SamplingParams) -> Array:
     """The k-th largest is one of many ties with most of the mass; the rest holds as much again."""
     num_ties_kept = max(1, params.top_k // 50)
     above = params.top_k - num_ties_kept
@@ -181,7 +182,7 @@ def _tied_at_k(rng: np.random.Generator, size: int, params: SamplingParams) -> A
     return rng.permutation(y - y.max())
 
 
-def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _plateau_at_p(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Equal tokens cross p together; the tokens below hold the mass outside the nucleus.
 
     In a large vocabulary each level has a tile of its own: the noise of three tiles then tells what was kept.
@@ -209,7 +210,7 @@ def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -
     return row
 
 
-def _edges_of_min_p(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _edges_of_min_p(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Heavy levels just above and just below the threshold, nearer than a step of bfloat16 at its distance."""
     floor = np.log(params.min_p)
     group = max(1, min(size // 3, int(20 / params.min_p)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from numpy.random import Generator
 
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.covering import covering, random_case
@@ -16,7 +16,7 @@ def factors(subject: RowSubject) -> Factors:
     return {"site": sites(subject.capabilities, subject.effort), **_row_factors(subject.capabilities)}
 
 
-def covering_rows(subject: RowSubject, rng: np.random.Generator) -> dict[Site, list[CrossedRow]]:
+def covering_rows(subject: RowSubject, rng: Generator) -> dict[Site, list[CrossedRow]]:
     """Make the rows of a covering table, by site."""
     cases = subject.effort.some(covering(factors(subject), rng, is_allowed))
     rows_by_site: dict[Site, list[CrossedRow]] = {}
@@ -27,29 +27,23 @@ def covering_rows(subject: RowSubject, rng: np.random.Generator) -> dict[Site, l
     return rows_by_site
 
 
-def rows_of_designs(capabilities: Capabilities, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
+def rows_of_designs(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row of every design in one dtype and vocabulary, each with a random request."""
-    factor_values = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
-    cases = [
-        random_case({**factor_values, "design": [design]}, rng, is_allowed)
-        for design in factor_values["design"]
-    ]
+    domains = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
+    cases = [random_case({**domains, "design": [design]}, rng, is_allowed) for design in domains["design"]]
     return [crossed_row(case, rng, capabilities.tie_rule) for case in cases]
 
 
-def threshold_rows(capabilities: Capabilities, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
+def threshold_rows(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row on the threshold of each value of each filter, in one dtype and vocabulary."""
-    factor_values = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
+    domains = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
     thresholds = [
-        (design, value)
-        for design in factor_values["design"]
-        if design.needs
-        for value in factor_values[design.needs]
+        (design, value) for design in domains["design"] if design.needs for value in domains[design.needs]
     ]
     disabled_filters = {name: [NO_FILTERS[name]] for name in ("top_k", "top_p", "min_p")}
     rows = []
     for design, value in thresholds:
-        values = {**factor_values, **disabled_filters, "design": [design], design.needs: [value]}
+        values = {**domains, **disabled_filters, "design": [design], design.needs: [value]}
         if is_allowed({"site": site, "design": design, design.needs: value}):
             rows.append(crossed_row(random_case(values, rng, is_allowed), rng, capabilities.tie_rule))
     return rows

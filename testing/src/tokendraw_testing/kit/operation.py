@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
+from numpy.random import Generator
 
 from tokendraw.tools import find_operation, operation_names
 from tokendraw_testing.kit.property import Property
 from tokendraw_testing.kit.trial import Trial
 
-Fuzz: TypeAlias = Callable[[Any, np.random.Generator, Trial], str]
+Fuzz: TypeAlias = Callable[[Any, Generator, Trial], str]
 """Makes one random case from the generator alone, looks at it as a property's check does, and says what it looked at,
 in words; raises Violation with the whole case in words."""
 

@@ -21,9 +21,9 @@ from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.kit.workers import usable_cores
 
-FIRST_CALL_REPETITIONS: Final = 10
+FIRST_REPEATS: Final = 10
 """Repetitions of a line's first call: a race that shows in three calls of five escapes them once in 9,500."""
-OTHER_CALL_REPETITIONS: Final = 3
+OTHER_REPEATS: Final = 3
 """Repetitions of its other calls."""
 LARGE_BATCH_ROWS: Final = 256
 """Rows of a large batch: a backend that shares out rows shares out these."""
@@ -65,7 +65,7 @@ def require_thread_free(
     trial: Trial,
     what: str,
     calls_by_object: Sequence[RepeatedCall],
-    calls: int = FIRST_CALL_REPETITIONS,
+    calls: int = FIRST_REPEATS,
 ) -> None:
     """Require the output of one thread from calls with several threads and from objects called at once.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Never
 
 import numpy as np
+from numpy.random import Generator
 
 FIRST_LOOK_P: Final = 1e-3
 """A first look below this is followed by a second."""
@@ -42,7 +43,7 @@ class Verdict:
     draws: int
 
 
-Experiment = Callable[[np.random.Generator, int], Verdict]
+Experiment = Callable[[Generator, int], Verdict]
 """Draws the given number of tokens, or about as many, with noise from the generator alone, and judges them."""
 
 
@@ -59,7 +60,7 @@ class Trial:
         self.least: tuple[float, str] | None = None
         """The smallest p-value of the first looks, or that of the second look that convicted, and its check."""
 
-    def generator(self, label: str, look: int = 0) -> np.random.Generator:
+    def generator(self, label: str, look: int = 0) -> Generator:
         """Return the random numbers of one check, which depend only on the run's seed and the check's name."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
 

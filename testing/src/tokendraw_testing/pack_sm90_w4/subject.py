@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from tokendraw.plugin import Call
@@ -31,7 +32,7 @@ class PackSubject(OperationSubject):
 
     operation = "pack_sm90_w4"
 
-    def bytes(self, rng: np.random.Generator, *shape: int) -> Tensor:
+    def bytes(self, rng: Generator, *shape: int) -> Tensor:
         """Draw bytes, on the CPU."""
         return torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8))
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from tokendraw.paged_kv import PagedKVPlan
@@ -53,11 +54,11 @@ class PlanSubject(OperationSubject):
         """Put integers on the device as int32."""
         return torch.from_numpy(np.asarray(values, dtype=np.int32)).to(self.device)
 
-    def table(self, rng: np.random.Generator, requests: int, columns: int) -> Tensor:
+    def table(self, rng: Generator, requests: int, columns: int) -> Tensor:
         """Make a block table [B, W] of pages in any order."""
         return self.ints(rng.permutation(requests * columns).reshape(requests, columns) + 1)
 
-    def lengths(self, rng: np.random.Generator, requests: int, columns: int, page_size: int) -> list[int]:
+    def lengths(self, rng: Generator, requests: int, columns: int, page_size: int) -> list[int]:
         """Draw lengths from 0 to a full row, every third of them at a page's edge."""
         lengths = rng.integers(0, columns * page_size + 1, requests)
         lengths[::3] = lengths[::3] // page_size * page_size

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw.plugin import Call, Edit
@@ -153,7 +153,7 @@ def order(subject: ProcessSubject, trial: Trial) -> str:
     return f"{rows} requests in {len(subject.dtypes)} dtypes"
 
 
-def random_edits(rng: np.random.Generator, vocab_size: int) -> SlotRequest:
+def random_edits(rng: Generator, vocab_size: int) -> SlotRequest:
     """Draw a request of several edits over few common ids; the prompt ends with placeholders."""
     token_pool = rng.permutation(vocab_size)[:12]
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw_testing.kit.trial import Trial
@@ -18,7 +19,7 @@ _MOST_SLOTS: Final = 40
 _SPECIAL_VALUES: Final = (float("-inf"), float("inf"), float("nan"), 0.0, -0.0)
 
 
-def random_case(subject: ProcessSubject, rng: np.random.Generator, trial: Trial) -> str:
+def random_case(subject: ProcessSubject, rng: Generator, trial: Trial) -> str:
     """Edit the rows of some of the slots, at several steps of an engine."""
     dtype = subject.dtypes[rng.integers(len(subject.dtypes))]
     name = str(dtype).removeprefix("torch.")
@@ -33,7 +34,7 @@ def random_case(subject: ProcessSubject, rng: np.random.Generator, trial: Trial)
     return f"{rows} rows of {vocab_size} ids in {name}"
 
 
-def _arrive_and_leave(engine: Engine, rng: np.random.Generator, vocab_size: int) -> None:
+def _arrive_and_leave(engine: Engine, rng: Generator, vocab_size: int) -> None:
     """Fill slots and empty some, in any order."""
     for slot in [slot for slot in engine.requests if rng.random() < 0.5]:
         engine.remove(slot)
@@ -44,12 +45,7 @@ def _arrive_and_leave(engine: Engine, rng: np.random.Generator, vocab_size: int)
 
 
 def _edit(
-    subject: ProcessSubject,
-    engine: Engine,
-    rng: np.random.Generator,
-    trial: Trial,
-    dtype: torch.dtype,
-    what: str,
+    subject: ProcessSubject, engine: Engine, rng: Generator, trial: Trial, dtype: torch.dtype, what: str
 ) -> int:
     """Edit a step's rows and append a token to each request; return the number of rows."""
     live_slots = rng.permutation(sorted(engine.requests)).tolist()
@@ -70,7 +66,7 @@ def _edit(
     return rows
 
 
-def random_request(rng: np.random.Generator, vocab_size: int) -> SlotRequest:
+def random_request(rng: Generator, vocab_size: int) -> SlotRequest:
     """Draw a request of no, some or all edits, with common or separate ids.
 
     Its prompt ends with placeholders.
@@ -103,7 +99,7 @@ def random_request(rng: np.random.Generator, vocab_size: int) -> SlotRequest:
     return SlotRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
 
 
-def _drafts(rng: np.random.Generator, request: SlotRequest, vocab_size: int) -> list[int]:
+def _drafts(rng: Generator, request: SlotRequest, vocab_size: int) -> list[int]:
     """Draw drafts from the request's ids, placeholders and bad words, or any id."""
     words = [token for word in request.params.bad_words or () for token in word]
     candidates = [*request.output, *request.prompt, *words, int(rng.integers(vocab_size))]
@@ -111,7 +107,7 @@ def _drafts(rng: np.random.Generator, request: SlotRequest, vocab_size: int) -> 
 
 
 def _logits(
-    subject: ProcessSubject, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype
+    subject: ProcessSubject, rng: Generator, rows: int, vocab_size: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """Draw logits with some special values, often as columns of a wider buffer."""
     num_before, num_after = rng.integers(0, 9, 2).tolist() if rng.random() < 0.5 else (0, 0)
@@ -122,6 +118,6 @@ def _logits(
     return buffer[:, num_before : num_before + vocab_size]
 
 
-def _allowed(rng: np.random.Generator, rows: int, vocab_size: int) -> Array:
+def _allowed(rng: Generator, rows: int, vocab_size: int) -> Array:
     allowed: Array = rng.random((rows, vocab_size)) < rng.choice([0.0, 0.01, 0.5, 0.99, 1.0], (rows, 1))
     return allowed

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots, SamplingParams
@@ -115,7 +116,7 @@ class ProcessSubject(OperationSubject):
         """Whether calls may come with a bitmask."""
         return "bitmask" in self.capabilities.edits
 
-    def logits(self, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype) -> Tensor:
+    def logits(self, rng: Generator, rows: int, vocab_size: int, dtype: torch.dtype) -> Tensor:
         """Draw logits, on the subject's device."""
         values = torch.from_numpy(rng.normal(0.0, 4.0, (rows, vocab_size)))
         return values.to(dtype).to(self.device)

@@ -10,9 +10,9 @@ from tokendraw import RequestSlots
 from tokendraw_testing.kit.inputs import bits
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
-    FIRST_CALL_REPETITIONS,
+    FIRST_REPEATS,
     LARGE_BATCH_ROWS,
-    OTHER_CALL_REPETITIONS,
+    OTHER_REPEATS,
     RepeatedCall,
     require_cpu_threads,
     require_thread_free,
@@ -52,9 +52,7 @@ def threads(subject: ProcessSubject, trial: Trial) -> str:
             for engine, part in zip(engines, (rows, rows.flip(0)), strict=True)
         ]
         what = f"{LARGE_BATCH_ROWS} rows of {vocab_size} ids in {dtype}"
-        require_thread_free(
-            subject, trial, what, calls, OTHER_CALL_REPETITIONS if turn else FIRST_CALL_REPETITIONS
-        )
+        require_thread_free(subject, trial, what, calls, OTHER_REPEATS if turn else FIRST_REPEATS)
     return f"{LARGE_BATCH_ROWS} rows in {len(subject.dtypes)} dtypes, {thread_words()}"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -15,7 +16,7 @@ from tokendraw_testing.rows.requests import scalar_filters
 Array = NDArray[Any]
 
 
-def leading_rows(rng: np.random.Generator, size: int, rows: int) -> Array:
+def leading_rows(rng: Generator, size: int, rows: int) -> Array:
     """Make rows [rows, V] float32, uniform or nearly so, but for a token with a lead, sometimes a large lead."""
     logits = rng.choice([0.0, 1e-3, 1.0], (rows, 1)) * rng.standard_normal((rows, size))
     lead = rng.choice([0.0, 1.0, 60.0], rows) * rng.uniform(0, 20, rows)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -18,12 +19,12 @@ from tokendraw_testing.rows.subjects import SampleSubject, equal_rows
 Array = NDArray[Any]
 
 
-def seed_torch(rng: np.random.Generator) -> None:
+def seed_torch(rng: Generator) -> None:
     """Seed torch from ``rng`` for the unseeded rows of the next calls."""
     torch.manual_seed(int(rng.integers(2**63)))
 
 
-def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[int]]:
+def random_seeds(rng: Generator, rows: int) -> tuple[list[int], list[int]]:
     """Make seeds over all 64 bits and positions over 40 bits, for unrelated rows."""
     return rng.integers(0, 2**64, rows, np.uint64).tolist(), rng.integers(0, 2**40, rows).tolist()
 
@@ -33,7 +34,7 @@ def draw_many(
     logits: Array | torch.Tensor,
     params: SamplingParams,
     draws: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     seeded: bool = False,
 ) -> Array:
@@ -80,7 +81,7 @@ def fit_experiment(
     :param bins: of :func:`fit`, or makes them for a number of draws.
     """
 
-    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+    def experiment(rng: Generator, count: int) -> Verdict:
         tokens = draw_many(subject, logits, params, count, rng, seeded=seeded)
         return fit(tokens, probabilities, bins(count) if callable(bins) else bins)
 

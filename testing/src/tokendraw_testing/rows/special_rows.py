@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw_testing.logits_families import gaussian
 
 NAN, INF = float("nan"), float("inf")
-SPECIAL_VOCAB_SIZE = 2500
+SPECIAL_SIZE = 2500
 """Three tiles, the last of them not full."""
 
 
@@ -24,7 +25,7 @@ class SpecialRow:
     valid: bool
 
 
-def special_rows(rng: np.random.Generator, size: int = SPECIAL_VOCAB_SIZE) -> dict[str, SpecialRow]:
+def special_rows(rng: Generator, size: int = SPECIAL_SIZE) -> dict[str, SpecialRow]:
     """Make every kind of special row by name; the remaining logits are Gaussian.
 
     :param size: V, at least 64.
@@ -61,7 +62,7 @@ def special_rows(rng: np.random.Generator, size: int = SPECIAL_VOCAB_SIZE) -> di
     }
 
 
-def distant_special_rows(rng: np.random.Generator, size: int) -> dict[str, SpecialRow]:
+def distant_special_rows(rng: Generator, size: int) -> dict[str, SpecialRow]:
     """Make rows by name with special values only far out: behind the last vector, tile or power of two.
 
     :param size: V, at least 64.

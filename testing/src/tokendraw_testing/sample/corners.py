@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -27,13 +28,13 @@ from tokendraw_testing.sample.crossed_calls import judge_call, judge_logprobs
 properties = Properties("sample")
 Array = NDArray[Any]
 
-_LOGPROBS_VOCAB_SIZE: Final = 2000
+_LOGPROBS_SIZE: Final = 2000
 """Largest vocabulary in which poisoned rows show logprobs."""
 _HUGE_DESIGN: Final = "huge logits"
 _SINGLE_TOKEN_TOP_K: Final = 50
 """Top-k of a row of which one token alone can be drawn."""
-_SPECIAL_VOCAB_SIZE: Final = 64
-_NEAR_TIE_VOCAB_SIZE: Final = 16
+_SPECIAL_SIZE: Final = 64
+_NEAR_TIE_SIZE: Final = 16
 """Smallest vocabularies of poisoned rows, and of near ties."""
 _NEAR_TIES: Final = 8
 """Near ties in each dtype and vocabulary."""
@@ -60,7 +61,7 @@ def last_ids(subject: SampleSubject, trial: Trial) -> str:
     return f"{len(sizes)} vocabularies from {min(sizes)} to {max(sizes)} in {len(subject.capabilities.dtypes)} dtypes"
 
 
-def _rows_of_last_ids(subject: SampleSubject, site: Site, rng: np.random.Generator) -> Iterator[CrossedRow]:
+def _rows_of_last_ids(subject: SampleSubject, site: Site, rng: Generator) -> Iterator[CrossedRow]:
     size = site.size
     last_ids = np.arange(size) >= size - (size % 1024 or 1024) % 16 - 1
     distant_ids = np.isin(np.arange(size), [size // 4, size - 1 - size // 4, size - 1])
@@ -82,10 +83,10 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
     row_kinds = kinds(subject.capabilities)
     num_rows, names = 0, set[str]()
     poison_sites = [
-        site for site in sites(subject.capabilities, subject.effort) if site.size >= _SPECIAL_VOCAB_SIZE
+        site for site in sites(subject.capabilities, subject.effort) if site.size >= _SPECIAL_SIZE
     ]
     if not poison_sites:
-        trial.skip(_narrow_reason(subject, _SPECIAL_VOCAB_SIZE))
+        trial.skip(_narrow_reason(subject, _SPECIAL_SIZE))
     for site in poison_sites:
         rng = trial.generator(str(site))
         seed_torch(rng)
@@ -102,7 +103,7 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
         for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
             judge_call(subject, trial, [batch[i] for i in rng.permutation(len(batch))])
             num_rows += len(batch)
-        is_shown = site.size <= _LOGPROBS_VOCAB_SIZE and subject.effort.fewer == 1
+        is_shown = site.size <= _LOGPROBS_SIZE and subject.effort.fewer == 1
         for mode in subject.capabilities.logprobs_modes if is_shown else ():
             logprob_requests = [
                 request.showing(3)
@@ -113,7 +114,7 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
     return f"{num_rows} rows of {len(names)} kinds in {len(poison_sites)} dtypes and vocabularies"
 
 
-def make_special_rows(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
+def make_special_rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row of every kind of special values, and clean rows, for a vocabulary of at least 64."""
     poison_by_name = {**special_rows(rng, site.size), **distant_special_rows(rng, site.size)}
     clean_rows = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
@@ -145,7 +146,7 @@ def near_ties(subject: SampleSubject, trial: Trial) -> str:
     filters = {name for name, _ in subject.capabilities.filters}
     num_rows = 0
     for site in sites(subject.capabilities, subject.effort):
-        if site.size < _NEAR_TIE_VOCAB_SIZE:
+        if site.size < _NEAR_TIE_SIZE:
             continue
         rng = trial.generator(str(site))
         limit = subject.capabilities.max_top_k
@@ -163,7 +164,7 @@ def near_ties(subject: SampleSubject, trial: Trial) -> str:
                 judge_call(subject, trial, batch, dtype)
             num_rows += len(batch)
     if not num_rows:
-        trial.skip(_narrow_reason(subject, _NEAR_TIE_VOCAB_SIZE))
+        trial.skip(_narrow_reason(subject, _NEAR_TIE_SIZE))
     return f"{num_rows} seeded rows"
 
 

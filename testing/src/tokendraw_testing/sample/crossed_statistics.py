@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -28,13 +29,13 @@ from tokendraw_testing.rows.subjects import SampleSubject
 properties = Properties("sample")
 Array = NDArray[Any]
 
-_PLAIN_VOCAB_SIZE: Final = 33
+_PLAIN_SIZE: Final = 33
 _PLAIN_DRAWS: Final = 12_000
 """Enough to see the y of each token rounded to a quarter."""
 _LEVEL_DESIGNS: Final = ("stairs", "last ids", "deep bulk", "ties at k", "plateau at p", "edges of min-p")
 """Designs of a few heavy levels, of which a few dozen draws say whether each is drawn, and all of it."""
 _SMALL_TOP_KS: Final = (1, 40, 100)
-_NARROW_VOCAB_SIZE: Final = 1 << 14
+_NARROW_SIZE: Final = 1 << 14
 """Largest vocabulary in which crowds have every filter, shared slots and logprobs."""
 
 
@@ -64,8 +65,8 @@ def _judge_row(
 
 def _plain_rows(subject: SampleSubject, trial: Trial) -> list[CrossedRow]:
     """Make rows of a few likely tokens without any filter in every dtype: plain, cold, hot, and of two equal tokens."""
-    rng, limit = trial.generator("plain rows"), subject.capabilities.max_vocab_size or _PLAIN_VOCAB_SIZE
-    distances = 2 * rng.random(min(_PLAIN_VOCAB_SIZE, limit))
+    rng, limit = trial.generator("plain rows"), subject.capabilities.max_vocab_size or _PLAIN_SIZE
+    distances = 2 * rng.random(min(_PLAIN_SIZE, limit))
     rows = [(1.0, distances), (0.02, distances), (12.0, distances), (1.0, np.zeros(min(2, limit)))]
     return [
         row_of(
@@ -96,10 +97,10 @@ def _design_rows(subject: SampleSubject, trial: Trial) -> dict[Site, list[Crosse
     rng = trial.generator("table")
     all_values = factors(subject)
     designs = [design for design in all_values["design"] if design.name in _LEVEL_DESIGNS]
-    factor_values = {**all_values, "design": designs, "top": TOPS[:1]}
+    domains = {**all_values, "design": designs, "top": TOPS[:1]}
     rows_by_site: dict[Site, list[CrossedRow]] = {}
     seen_designs = set()
-    cases = covering(factor_values, rng, lambda case: is_allowed(case) and _is_visible(case))
+    cases = covering(domains, rng, lambda case: is_allowed(case) and _is_visible(case))
     for case in subject.effort.some(cases, 6):
         key = case["site"], case["design"].name
         row = crossed_row(case, rng, subject.capabilities.tie_rule)
@@ -107,11 +108,11 @@ def _design_rows(subject: SampleSubject, trial: Trial) -> dict[Site, list[Crosse
             seen_designs.add(key)
             rows_by_site.setdefault(case["site"], []).append(row)
     ties = {"temperature": [1.0], "top_p": [1.0], "min_p": [0.0]}  # at a small k, in any table
-    ties["top_k"] = [k for k in factor_values["top_k"] if k in _SMALL_TOP_KS]
+    ties["top_k"] = [k for k in domains["top_k"] if k in _SMALL_TOP_KS]
     ties["design"] = [design for design in designs if design.needs == "top_k"]
-    for site in factor_values["site"] if subject.has("top_k") else ():
-        if 4 * TILE_SIZE < site.size <= _NARROW_VOCAB_SIZE:
-            case = random_case({**factor_values, **ties, "site": [site]}, rng, is_allowed)
+    for site in domains["site"] if subject.has("top_k") else ():
+        if 4 * TILE_SIZE < site.size <= _NARROW_SIZE:
+            case = random_case({**domains, **ties, "site": [site]}, rng, is_allowed)
             row = crossed_row(case, rng, subject.capabilities.tie_rule)
             rows_by_site.setdefault(site, []).append(row)
     return rows_by_site
@@ -171,14 +172,14 @@ def distant_rows(subject: SampleSubject, trial: Trial) -> str:
         trial.skip(f"needs a vocabulary in which few rows draw the same token, found a limit of {limit}")
     for turn, crowd in enumerate(crowds):
         logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
-        is_narrow = crowd.site.size <= _NARROW_VOCAB_SIZE and crowd.rows > _SMALL_BATCH_ROWS
+        is_narrow = crowd.site.size <= _NARROW_SIZE and crowd.rows > _SMALL_BATCH_ROWS
         requests = _unfiltered_requests(subject, crowd.site)[: None if is_narrow else 2]
         mixed_requests = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
         modes = subject.capabilities.logprobs_modes
         mode = modes[turn % len(modes)] if modes and is_narrow else None
 
         def experiment(
-            rng: np.random.Generator,
+            rng: Generator,
             calls: int,
             crowd: _Crowd = crowd,
             logits: torch.Tensor = logits,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
@@ -38,8 +39,8 @@ _NUMS_BEST: Final = (
 """Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
 
 
-_WIDE_VOCAB_SIZE: Final = 1 << 14
-_THREE_TILE_VOCAB_SIZE: Final = 3 * TILE_SIZE
+_WIDE_SIZE: Final = 1 << 14
+_THREE_TILE_SIZE: Final = 3 * TILE_SIZE
 _LARGE_TOP_P: Final = 0.9995
 _KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -63,7 +64,7 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
     seed_torch(rng)
     for site, table_rows in rows.items():
         site_rows = list(table_rows)
-        if site.size <= _WIDE_VOCAB_SIZE:
+        if site.size <= _WIDE_SIZE:
             site_rows += threshold_rows(subject.capabilities, site, rng)
         copies = -(-subject.effort.batch_of(site.size) // len(site_rows))
         batch = requests_in_turn(site_rows, row_kinds, copies, rng)
@@ -83,14 +84,12 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
     return f"{num_rows} rows of {cases} cases in {where}, {num_named} of them of known token"
 
 
-def _unfiltered_requests(
-    subject: SampleSubject, site: Site, rng: np.random.Generator
-) -> list[CrossedRequest]:
+def _unfiltered_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
     """Make requests that keep all tokens, of a sloping row, and of a row with 0.0002 of its mass on 500 tokens.
 
     The latter bring seeds that draw one of the 500.
     """
-    if subject.capabilities.seeding != "counter" or site.size < _THREE_TILE_VOCAB_SIZE:
+    if subject.capabilities.seeding != "counter" or site.size < _THREE_TILE_SIZE:
         return []
     filters = {name for name, _ in subject.capabilities.filters}
     if subject.capabilities.max_top_k is not None:
@@ -163,7 +162,7 @@ def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
     return f"{num_rows} rows in {len(modes)} modes over {len(rows)} dtypes and vocabularies"
 
 
-def _ladder_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRequest]:
+def _ladder_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
     """Make a row of 1, 3, 9, 27 ... equal tokens on descending steps, so that the last of any N best has equals."""
     place = np.empty(site.size, np.int64)
     place[rng.permutation(site.size)] = np.arange(site.size)
@@ -174,7 +173,7 @@ def _ladder_requests(subject: SampleSubject, site: Site, rng: np.random.Generato
 
 def _flat_rows(subject: SampleSubject, site: Site) -> list[CrossedRow]:
     """Make a flat row with a top-k of 1, which keeps hardly any of the mass."""
-    if not subject.has("top_k") or site.size < _WIDE_VOCAB_SIZE:
+    if not subject.has("top_k") or site.size < _WIDE_SIZE:
         return []
     logits = torch.full((site.size,), -1 / 64, dtype=site.torch_dtype)
     logits[site.size // 2] = 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -91,7 +92,7 @@ def _judge_tail(
     head, mass = int(row.argmax()), (len(row) - 1) * np.exp(-gap)
     probability = float(mass / (1 + mass))
 
-    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
+    def experiment(rng: Generator, draws: int) -> Verdict:
         tokens = draw_many(subject, row, SamplingParams(), draws, rng)
         return share(int((tokens != head).sum()), draws, probability, f"{len(row) - 1} tail tokens")
 
@@ -160,7 +161,7 @@ def structure(subject: SampleSubject, trial: Trial) -> str:
     }
     draws_by_count: dict[int, Array] = {}
 
-    def experiment(rng: np.random.Generator, count: int, bins: Array) -> Verdict:
+    def experiment(rng: Generator, count: int, bins: Array) -> Verdict:
         if count not in draws_by_count:  # one set of draws serves every way of pooling it
             draws_by_count[count] = draw_many(subject, row, SamplingParams(), count, rng)
         return fit(draws_by_count[count], np.full(size, 1 / size), bins)
@@ -181,7 +182,7 @@ def levels(subject: SampleSubject, trial: Trial) -> str:
     row[np.add.outer(np.arange(tiles) * TILE_SIZE, np.arange(tiles)).ravel()] = 0  # ids 0 to 3 of every tile
     for seeded in seedings(subject.capabilities):
 
-        def experiment(rng: np.random.Generator, draws: int, seeded: bool = seeded) -> Verdict:
+        def experiment(rng: Generator, draws: int, seeded: bool = seeded) -> Verdict:
             tokens = draw_many(subject, row, SamplingParams(), draws, rng, seeded=seeded)
             return independence(
                 tokens // TILE_SIZE,

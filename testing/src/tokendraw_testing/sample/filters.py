@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -189,7 +190,7 @@ def _judge_edge(
     """Judge the last kept token, in view of off-by-one mistakes."""
     probability = float(expected.probabilities[expected.edge].sum())
 
-    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
+    def experiment(rng: Generator, draws: int) -> Verdict:
         tokens = draw_many(subject, row, params, draws, rng)
         if (~expected.possible[tokens]).any():
             return Verdict(0.0, f"dropped token {tokens[~expected.possible[tokens]][0]} was drawn", draws)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from tokendraw.plugin import GumbelDtype
 from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests
@@ -21,12 +22,12 @@ _MOST_LOGITS = 1 << 21
 """Logits of a call, about."""
 
 
-def fuzz(subject: SampleSubject, rng: np.random.Generator, trial: Trial) -> str:
+def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
     """Make a call of several requests in a random dtype and vocabulary, and judge every row by the reference."""
-    factor_values = factors(subject)
+    domains = factors(subject)
     seed_torch(rng)
     site = _site(subject, rng)
-    rows = [_row(subject, {**factor_values, "site": [site]}, rng) for _ in range(int(rng.integers(1, 6)))]
+    rows = [_row(subject, {**domains, "site": [site]}, rng) for _ in range(int(rng.integers(1, 6)))]
     row_kinds = kinds(subject.capabilities)
     most = max(len(rows), min(subject.effort.crossed_batch, _MOST_LOGITS // site.size))
     batch = [
@@ -48,23 +49,23 @@ def fuzz(subject: SampleSubject, rng: np.random.Generator, trial: Trial) -> str:
     return f"{words}, {mode}"
 
 
-def _site(subject: SampleSubject, rng: np.random.Generator) -> Site:
+def _site(subject: SampleSubject, rng: Generator) -> Site:
     """Pick a vocabulary of any size up to the largest of the effort, small as often as wide."""
     capabilities = subject.capabilities
     most = min(max(subject.effort.crossed_sizes), capabilities.max_vocab_size or 1 << 30)
     return Site(_pick(capabilities.dtypes, rng), int(np.exp(rng.uniform(0.0, np.log(most + 1)))))
 
 
-def _row(subject: SampleSubject, factor_values: dict[str, Any], rng: np.random.Generator) -> CrossedRow:
+def _row(subject: SampleSubject, domains: dict[str, Any], rng: Generator) -> CrossedRow:
     """Make a row of a random case, with half of the values moved off the table."""
-    case = random_case(factor_values, rng, is_allowed)
+    case = random_case(domains, rng, is_allowed)
     for name, value in _random_values(case, subject.capabilities.max_top_k, rng).items():
         if rng.random() < 0.5 and is_allowed({**case, name: value}):
             case[name] = value
     return crossed_row(case, rng, subject.capabilities.tie_rule)
 
 
-def _random_values(case: Case, max_top_k: int | None, rng: np.random.Generator) -> Case:
+def _random_values(case: Case, max_top_k: int | None, rng: Generator) -> Case:
     size = case["site"].size
     changes: Case = {"temperature": float(np.exp(rng.uniform(np.log(1e-4), np.log(200.0))))}
     if case["top_k"] not in (0, ALL_BUT_ONE):
@@ -76,11 +77,11 @@ def _random_values(case: Case, max_top_k: int | None, rng: np.random.Generator) 
     return changes
 
 
-def _kinds(row_kinds: Any, rng: np.random.Generator, count: int) -> list[Any]:
+def _kinds(row_kinds: Any, rng: Generator, count: int) -> list[Any]:
     return [_pick(row_kinds, rng) for _ in range(count)]
 
 
-def _with_logprobs(request: CrossedRequest, rng: np.random.Generator) -> CrossedRequest:
+def _with_logprobs(request: CrossedRequest, rng: Generator) -> CrossedRequest:
     """Ask for some best tokens, or none, and now and then for all tokens of a small vocabulary."""
     if rng.random() < 0.2:
         return request
@@ -88,5 +89,5 @@ def _with_logprobs(request: CrossedRequest, rng: np.random.Generator) -> Crossed
     return request.showing(-1 if rng.random() < 0.1 and request.row.site.size < 1 << 14 else num_best)
 
 
-def _pick(values: Any, rng: np.random.Generator) -> Any:
+def _pick(values: Any, rng: Generator) -> Any:
     return values[int(rng.integers(len(values)))]

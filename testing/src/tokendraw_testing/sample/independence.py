@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -33,7 +34,7 @@ def rows_of_a_batch(subject: SampleSubject, trial: Trial) -> str:
     lags = [lag for lag in _LAGS if lag < rows]
     tokens_by_count: dict[int, list[Array]] = {}
 
-    def experiment(rng: np.random.Generator, batches: int, lag: int) -> Verdict:
+    def experiment(rng: Generator, batches: int, lag: int) -> Verdict:
         if batches not in tokens_by_count:
             seed_torch(rng)
             logits = torch.zeros(rows, _VOCAB_SIZE)
@@ -69,7 +70,7 @@ def calls(subject: SampleSubject, trial: Trial) -> str:
     ]
     for rows, size in kinds:
 
-        def experiment(rng: np.random.Generator, draws: int, rows: int = rows, size: int = size) -> Verdict:
+        def experiment(rng: Generator, draws: int, rows: int = rows, size: int = size) -> Verdict:
             seed_torch(rng)
             logits = torch.zeros(rows, size)
             pairs = -(-draws // rows)
@@ -98,7 +99,7 @@ _NEIGHBOURS = {
 def _judge_neighbours(subject: SampleSubject, trial: Trial, which: str) -> str:
     for label, pair in _NEIGHBOURS[which].items():
 
-        def experiment(rng: np.random.Generator, draws: int, pair: Any = pair, label: str = label) -> Verdict:
+        def experiment(rng: Generator, draws: int, pair: Any = pair, label: str = label) -> Verdict:
             start = int(rng.integers(2**31)) // 2 * 2
             # Every other one, so that no draw stands in two pairs.
             pairs = [pair(start + 2 * i) for i in range(draws)]

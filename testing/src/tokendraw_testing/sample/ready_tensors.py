@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.tools import all_of, format_value
@@ -84,7 +85,7 @@ def _is_served(subject: SampleSubject, name: str, value: float) -> bool:
 
 
 def _make_requests(
-    subject: SampleSubject, cases: Sequence[tuple[str, float, float]], site: Site, rng: np.random.Generator
+    subject: SampleSubject, cases: Sequence[tuple[str, float, float]], site: Site, rng: Generator
 ) -> tuple[list[CrossedRequest], _Columns]:
     """Make requests in random order, and equivalent parameter tensors on the host."""
     row_cases = [cases[i % len(cases)] for i in rng.permutation(subject.effort.rows(_COPIES) * len(cases))]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -18,7 +19,7 @@ from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torc
 from tokendraw_testing.rows.dtypes import round_in_turn
 from tokendraw_testing.rows.expectation import expect, possible_tokens
 from tokendraw_testing.rows.requests import batches, combinations, tokens_of
-from tokendraw_testing.rows.special_rows import SPECIAL_VOCAB_SIZE, special_rows
+from tokendraw_testing.rows.special_rows import SPECIAL_SIZE, special_rows
 from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
@@ -34,7 +35,7 @@ def special_rows_draw(subject: SampleSubject, trial: Trial) -> str:
     rows = [(name, kind.logits) for name, kind in kinds.items() for _ in range(copies)]
     logits = np.stack([row for _, row in rows])
     for turn, batch in enumerate(
-        batches(subject, combinations(subject.capabilities, SPECIAL_VOCAB_SIZE), len(rows))
+        batches(subject, combinations(subject.capabilities, SPECIAL_SIZE), len(rows))
     ):
         seed_torch(rng)
         rounded_logits, values = round_in_turn(subject, turn, logits)
@@ -50,12 +51,12 @@ def batch_neighbours(subject: SampleSubject, trial: Trial) -> str:
     """Batch neighbours of poisoned rows draw as beside clean rows: seeded to the bit, others in distribution."""
     rng = trial.generator("rows")
     kinds = list(special_rows(rng).values())
-    clean_logits = np.stack([gaussian(rng, SPECIAL_VOCAB_SIZE) for _ in range(2 * len(kinds) + 1)])
+    clean_logits = np.stack([gaussian(rng, SPECIAL_SIZE) for _ in range(2 * len(kinds) + 1)])
     poisoned_logits = clean_logits.copy()
     poisoned_logits[1::2] = np.stack([kind.logits for kind in kinds])
     settled_requests = [
         params
-        for params in combinations(subject.capabilities, SPECIAL_VOCAB_SIZE)
+        for params in combinations(subject.capabilities, SPECIAL_SIZE)
         if subject.capabilities.seeding == "counter" or params.temperature == 0
     ]
     for turn, batch in enumerate(batches(subject, settled_requests, len(clean_logits))):
@@ -73,7 +74,7 @@ def batch_neighbours(subject: SampleSubject, trial: Trial) -> str:
     row = np.log(probabilities).astype(np.float32)
     poison = [kind.logits for kind in special_rows(rng, 64).values()]
 
-    def experiment(generator: np.random.Generator, draws: int) -> Verdict:
+    def experiment(generator: Generator, draws: int) -> Verdict:
         seed_torch(generator)
         batch = np.full((2 * len(poison), 64), -np.inf, np.float32)
         batch[::2, :num_tokens] = row
@@ -112,7 +113,7 @@ def valid_flag(subject: SampleSubject, trial: Trial) -> str:
     kinds = special_rows(trial.generator("rows"))
     logits = np.stack([kind.logits for kind in kinds.values()])
     for turn, batch in enumerate(
-        batches(subject, _pick_requests(combinations(subject.capabilities, SPECIAL_VOCAB_SIZE)), len(logits))
+        batches(subject, _pick_requests(combinations(subject.capabilities, SPECIAL_SIZE)), len(logits))
     ):
         valid = subject.sample(round_in_turn(subject, turn, logits)[0], batch).valid.tolist()
         for (name, kind), flag in zip(kinds.items(), valid, strict=True):

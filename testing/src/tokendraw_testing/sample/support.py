@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -204,7 +205,7 @@ def _require_at_limit(subject: SampleSubject, trial: Trial, params: SamplingPara
 
 
 def _draw_tokens(
-    subject: SampleSubject, logits: torch.Tensor, params: list[SamplingParams], rng: np.random.Generator
+    subject: SampleSubject, logits: torch.Tensor, params: list[SamplingParams], rng: Generator
 ) -> NDArray[Any]:
     """Draw tokens of rows, every second row with a seed if the subject serves seeds."""
     if subject.capabilities.seeding != "counter":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplerOutput, SamplingMetadata
@@ -15,9 +16,9 @@ from tokendraw_testing.crossing.factors import Site, kinds
 from tokendraw_testing.crossing.table import rows_of_designs
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
-    FIRST_CALL_REPETITIONS,
+    FIRST_REPEATS,
     LARGE_BATCH_ROWS,
-    OTHER_CALL_REPETITIONS,
+    OTHER_REPEATS,
     Differ,
     RepeatedCall,
     require_cpu_threads,
@@ -63,14 +64,12 @@ def threads(subject: SampleSubject, trial: Trial) -> str:
         batch = _batch(subject, Site(dtype, min(size, limit or size)), rows, rng)
         if mode is not None:
             batch = [request.showing(_NUM_BEST) for request in batch]
-        _require_same(
-            subject, trial, batch, mode, FIRST_CALL_REPETITIONS if turn == 0 else OTHER_CALL_REPETITIONS
-        )
+        _require_same(subject, trial, batch, mode, FIRST_REPEATS if turn == 0 else OTHER_REPEATS)
         num_rows += len(batch)
     return f"{num_rows} rows in calls of {_MANY_ROWS_SHAPE[0]} and of {_WIDE_SHAPE[0]} wide ones, {thread_words()}"
 
 
-def _batch(subject: SampleSubject, site: Site, rows: int, rng: np.random.Generator) -> list[CrossedRequest]:
+def _batch(subject: SampleSubject, site: Site, rows: int, rng: Generator) -> list[CrossedRequest]:
     """Make requests of every kind from designed rows, in random order; no two designs keep the same tokens."""
     designs = rows_of_designs(subject.capabilities, site, rng)
     names = scalar_filters(subject.capabilities)  # of which a call has one value

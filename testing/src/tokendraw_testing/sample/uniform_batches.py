@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw_testing import reference
@@ -27,7 +28,7 @@ _VOCAB_SIZE: Final = 1100
 _ROWS: Final = (1, 5, 1100)
 _STEP: Final = 0.0078125
 """Distance of the tokens around the k-th, exact in every dtype as near to zero as they lie."""
-_LARGE_VOCAB_SIZE: Final = 2100
+_LARGE_SIZE: Final = 2100
 _TOP_KS: Final = (2, 100, 2048, *(2**n + i for n in range(5, 11) for i in (-1, 0, 1)))
 _WIDE_TOP_K: Final = (1500, 66_001)
 """Such a k in a vocabulary above 65,536."""
@@ -73,15 +74,13 @@ def _single_filter_requests(subject: SampleSubject, size: int) -> list[SamplingP
     ]
 
 
-def _stepped_row(
-    subject: SampleSubject, site: Site, params: SamplingParams, rng: np.random.Generator
-) -> CrossedRow:
+def _stepped_row(subject: SampleSubject, site: Site, params: SamplingParams, rng: Generator) -> CrossedRow:
     """Make a Gaussian row in steps of a quarter, so that every filter meets ties."""
     logits = np.round(4 * gaussian(rng, site.size)) / 4
     return row_of(subject.capabilities, site, "a batch of one kind", logits, params)
 
 
-def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) -> list[CrossedRequest]:
+def _tie_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
     """Make seeded rows with top-k and top-p; the mass of the ties at k decides the nucleus.
 
     Most of the ties lie beyond the first k: without them two fifths of what is drawn would be dropped.
@@ -109,9 +108,7 @@ def _tie_requests(subject: SampleSubject, site: Site, rng: np.random.Generator) 
     ]
 
 
-def _require_largest(
-    subject: SampleSubject, trial: Trial, site: Site, rows: int, rng: np.random.Generator
-) -> int:
+def _require_largest(subject: SampleSubject, trial: Trial, site: Site, rows: int, rng: Generator) -> int:
     """Require the largest token of each row, on a tie the lowest id of greedy rows."""
     x = np.round(rng.standard_normal((rows, site.size)))
     cold_logits = x.copy()
@@ -136,7 +133,7 @@ def every_k(subject: SampleSubject, trial: Trial) -> str:
     rng = trial.generator("rows")
     num_rows = 0
     for dtype in subject.capabilities.dtypes:
-        site = Site(dtype, min(_LARGE_VOCAB_SIZE, subject.capabilities.max_vocab_size or _LARGE_VOCAB_SIZE))
+        site = Site(dtype, min(_LARGE_SIZE, subject.capabilities.max_vocab_size or _LARGE_SIZE))
         ks = [k for k in _TOP_KS if k <= (subject.capabilities.max_top_k or k) and k + 2 < site.size]
         ks = ks[:: subject.effort.fewer]
         batch = [request for k in ks for request in _requests_around(subject, site, k, rng)]
@@ -153,9 +150,7 @@ def every_k(subject: SampleSubject, trial: Trial) -> str:
     return f"{num_rows} seeded rows"
 
 
-def _requests_around(
-    subject: SampleSubject, site: Site, k: int, rng: np.random.Generator
-) -> Iterator[CrossedRequest]:
+def _requests_around(subject: SampleSubject, site: Site, k: int, rng: Generator) -> Iterator[CrossedRequest]:
     """Make rows that draw their k-th token, would draw the next token, and would draw many ties."""
     params = SamplingParams(top_k=k, filter_order=subject.filter_order)
     for last in (k - 1, k):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
@@ -27,7 +27,7 @@ from tokendraw_testing.shards.designed_rows import DESIGN_NAMES, designed_rows
 
 properties = Properties("sample")
 
-_QUICK_VOCAB_SIZE: Final = 1 << 14
+_QUICK_SIZE: Final = 1 << 14
 """Largest vocabulary in a quick run."""
 _CASES: Final = 9
 """Random cases of a dtype and vocabulary."""
@@ -37,7 +37,7 @@ _SMALL_TOP_K: Final = 1000
 """Samplers may send as many values as the largest k of a call, or look for it in another way."""
 _FLAT_ROWS: Final = 100
 """Rows over equal tokens, of which many draw another one if a tile weighs more, or has other noise."""
-_SPECIAL_VOCAB_SIZE: Final = 64
+_SPECIAL_SIZE: Final = 64
 _NUMS_BEST: Final = (0, 5, 1, 50, None, -1)
 """Numbers of best tokens that the rows of a call ask for."""
 
@@ -90,10 +90,10 @@ def sharded_special_values(subject: SampleSubject, trial: Trial) -> str:
     dtypes = subject.capabilities.gumbel_dtypes
     with over_ranks(subject, trial) as view:
         seed_torch(rng)
-        poisonable = [site for site in _sites(subject) if site.size >= _SPECIAL_VOCAB_SIZE]
+        poisonable = [site for site in _sites(subject) if site.size >= _SPECIAL_SIZE]
         if not poisonable:
             limit = subject.capabilities.max_vocab_size
-            trial.skip(f"needs a vocabulary of {_SPECIAL_VOCAB_SIZE}, found a limit of {limit}")
+            trial.skip(f"needs a vocabulary of {_SPECIAL_SIZE}, found a limit of {limit}")
         for turn, site in enumerate(poisonable):
             batch = _mix_kinds(subject, corners.make_special_rows(subject, site, rng), turn, rng)
             judge_call(view, trial, batch)
@@ -117,16 +117,14 @@ def _unfiltered_requests(subject: SampleSubject) -> list[SamplingParams]:
 def _sites(subject: SampleSubject) -> list[Site]:
     """List dtypes and vocabularies, only small ones in a quick run: a call over ranks takes several calls."""
     all_sites = sites(subject.capabilities, subject.effort)
-    chosen_sites = [site for site in all_sites if site.size <= _QUICK_VOCAB_SIZE or not subject.effort.quick]
+    chosen_sites = [site for site in all_sites if site.size <= _QUICK_SIZE or not subject.effort.quick]
     return chosen_sites[:: subject.effort.fewer // 2 or 1]
 
 
-def _rows_of_calls(
-    subject: SampleSubject, site: Site, rng: np.random.Generator
-) -> Iterator[list[CrossedRow]]:
+def _rows_of_calls(subject: SampleSubject, site: Site, rng: Generator) -> Iterator[list[CrossedRow]]:
     """Make the rows of several calls: designed rows alone, and random rows by the size of their k."""
-    factor_values, ties = {**factors(subject), "site": [site]}, subject.capabilities.tie_rule
-    cases = [random_case(factor_values, rng, is_allowed) for _ in range(subject.effort.rows(_CASES))]
+    domains, ties = {**factors(subject), "site": [site]}, subject.capabilities.tie_rule
+    cases = [random_case(domains, rng, is_allowed) for _ in range(subject.effort.rows(_CASES))]
     rows = [crossed_row(case, rng, ties) for case in cases]
     yield from filter(
         None,
@@ -140,7 +138,7 @@ def _rows_of_calls(
 
 
 def _mix_kinds(
-    subject: SampleSubject, rows: Sequence[CrossedRow], turn: int, rng: np.random.Generator
+    subject: SampleSubject, rows: Sequence[CrossedRow], turn: int, rng: Generator
 ) -> list[CrossedRequest]:
     """Make a request of each row, their kinds in turn; designed rows draw in any case."""
     row_kinds = kinds(subject.capabilities)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -14,7 +15,7 @@ from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.crossing.rows import CrossedRow, row_of
 
-_LEAST_VOCAB_SIZE = 24
+_LEAST_SIZE = 24
 """Least vocabulary that has room for the levels of these rows."""
 _TIES, _TAIL, _BULK = "ties at k decide on p", "a tail decides on p", "one token on one rank"
 DESIGN_NAMES: Final = (_TIES, _TAIL, _BULK)
@@ -22,11 +23,11 @@ DESIGN_NAMES: Final = (_TIES, _TAIL, _BULK)
 
 
 def designed_rows(
-    capabilities: Capabilities, site: Site, rng: np.random.Generator, *, copies: int
+    capabilities: Capabilities, site: Site, rng: Generator, *, copies: int
 ) -> Iterator[list[CrossedRow]]:
     """Make the rows of calls of a dtype and vocabulary: with a small top-k in every row, and with top-p alone."""
     filters = {name for name, _ in capabilities.filters}
-    if site.size < _LEAST_VOCAB_SIZE or not filters >= {"top_k", "top_p"}:
+    if site.size < _LEAST_SIZE or not filters >= {"top_k", "top_p"}:
         return
     ties, tail = SamplingParams(top_k=4, top_p=0.5), SamplingParams(top_k=5, top_p=0.2)
     calls = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import VerifyMode
@@ -28,9 +29,7 @@ def bonus(subject: VerifySubject, trial: Trial) -> str:
     capabilities, size = subject.capabilities, len(EIGHT_LOGITS)
     for mode, dtype in itertools.product(capabilities.verify_modes, capabilities.dtypes):
 
-        def experiment(
-            rng: np.random.Generator, draws: int, mode: VerifyMode = mode, dtype: str = dtype
-        ) -> Verdict:
+        def experiment(rng: Generator, draws: int, mode: VerifyMode = mode, dtype: str = dtype) -> Verdict:
             seed_torch(rng)
             kind, bonus_row = capabilities.draft_kinds[0], round_to_dtype(EIGHT_LOGITS, dtype)
             sure_row = np.where(np.arange(size) == 7, np.float32(60), np.float32(0))

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput
@@ -54,7 +55,7 @@ class DraftBatch:
     def of(
         cls,
         subject: VerifySubject,
-        rng: np.random.Generator,
+        rng: Generator,
         count: int,
         size: int,
         seed: bool = True,

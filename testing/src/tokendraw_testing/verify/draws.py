@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -22,7 +23,7 @@ from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import seedings
 from tokendraw_testing.verify.draft_batch import DraftBatch, chains, requests, round_to_dtype
-from tokendraw_testing.verify.speculation import SpeculationCase, judge
+from tokendraw_testing.verify.speculation import Decoding, judge
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal, row_metadata
 
 properties = Properties("verify")
@@ -42,10 +43,10 @@ _FILTERS: Final = {
 
 def markov_case(
     trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()
-) -> SpeculationCase:
+) -> Decoding:
     """Make rows that depend on the token before, with every pair of tokens likely enough to be drawn."""
     target, draft = trial.generator("Markov").normal(size=(2, 5, 4)).clip(-1.5, 1.5)
-    return SpeculationCase(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
+    return Decoding(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
 
 
 @properties.required("verify draft")
@@ -59,7 +60,7 @@ def draft(subject: VerifySubject, trial: Trial) -> str:
         expected = expect(row, filter_params, capabilities.tie_rule).probabilities
 
         def experiment(
-            rng: np.random.Generator,
+            rng: Generator,
             draws: int,
             params: SamplingParams = filter_params,
             p: Array = expected,
@@ -120,10 +121,8 @@ def rejection(subject: VerifySubject, trial: Trial) -> str:
     rng = trial.generator("rows")
     logits = rng.normal(size=16).clip(-1.5, 1.5)
     cases = {
-        "one opposite draft": SpeculationCase(
-            target=logits, draft=-logits, drafts=1, kind=kind, mode="rejection"
-        ),
-        "three opposite drafts": SpeculationCase(
+        "one opposite draft": Decoding(target=logits, draft=-logits, drafts=1, kind=kind, mode="rejection"),
+        "three opposite drafts": Decoding(
             target=logits, draft=-logits, drafts=3, kind=kind, mode="rejection"
         ),
         "Markov": markov_case(trial, kind, "rejection"),
@@ -140,12 +139,12 @@ def rejection(subject: VerifySubject, trial: Trial) -> str:
     return f"{all_of(cases)}; residuals of three tiles"
 
 
-def _three_tiles_case(kind: DraftKind) -> SpeculationCase:
+def _three_tiles_case(kind: DraftKind) -> Decoding:
     """Make a target with most of its excess in tiles where the draft has next to nothing."""
     target, draft = np.full(2600, -12.0), np.full(2600, -12.0)
     target[[3, 1500, 2590]] = [0.0, 0.3, -0.5]
     draft[[3, 4, 2590]] = [1.0, 0.0, -2.0]
-    return SpeculationCase(target=target, draft=draft, drafts=1, kind=kind, mode="rejection")
+    return Decoding(target=target, draft=draft, drafts=1, kind=kind, mode="rejection")
 
 
 @properties.advertised("verify coupled", lambda c: "coupled" in c.verify_modes, draft_refusal(mode="coupled"))
@@ -184,9 +183,7 @@ def _register_kind(name: str, kind: DraftKind) -> None:
         """Tokens follow the target where drafts are given so, and as many are accepted as can be."""
         mode: VerifyMode = (*subject.capabilities.verify_modes, "rejection")[0]
         cases = {
-            "three tokens": SpeculationCase(
-                target=_THREE_LOGITS, draft=_DRAFT_THREE_LOGITS, kind=kind, mode=mode
-            ),
+            "three tokens": Decoding(target=_THREE_LOGITS, draft=_DRAFT_THREE_LOGITS, kind=kind, mode=mode),
             "Markov": markov_case(trial, kind, mode),
         }
         dtypes = subject.cycle_dtypes()
@@ -213,7 +210,7 @@ def filters(subject: VerifySubject, trial: Trial) -> str:
     filter_params, dtypes = _filter_requests(subject), subject.cycle_dtypes()
     for mode, kind in [(mode, capabilities.draft_kinds[0]) for mode in capabilities.verify_modes]:
         for name, params in filter_params.items():
-            case = SpeculationCase(
+            case = Decoding(
                 target=EIGHT_LOGITS,
                 draft=DRAFT_EIGHT_LOGITS,
                 kind=kind,
@@ -223,7 +220,7 @@ def filters(subject: VerifySubject, trial: Trial) -> str:
             )
             seeded = seedings(capabilities)[-1]
             judge(subject, trial, f"{name}, {mode}", case, subject.effort.draws // 4, seeded=seeded)
-        hot_case = SpeculationCase(
+        hot_case = Decoding(
             target=EIGHT_LOGITS,
             draft=DRAFT_EIGHT_LOGITS,
             kind=kind,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -56,8 +57,8 @@ def special_rows_give_kept_tokens(subject: VerifySubject, trial: Trial) -> str:
                     batch, i, where, kind, round_to_dtype(poison.logits, batch.dtype), int(rng.integers(5))
                 )
             output = batch.verify(subject, mode, kind)
-            tokens_by_request, flags = chains(output), output.valid.tolist()
-            for i, tokens in enumerate(tokens_by_request):
+            results, flags = chains(output), output.valid.tolist()
+            for i, tokens in enumerate(results):
                 for x, token in zip(batch.target[i], tokens, strict=False):
                     possible = possible_tokens(x, batch.params[i], capabilities.tie_rule)
                     trial.require(
@@ -72,10 +73,7 @@ def special_rows_give_kept_tokens(subject: VerifySubject, trial: Trial) -> str:
             if capabilities.seeding == "counter":
                 expected = chains(clean_batch.verify(subject, mode, kind))
                 require_same(
-                    trial,
-                    expected[::2],
-                    tokens_by_request[::2],
-                    f"{mode}, {kind}: requests beside poisoned ones",
+                    trial, expected[::2], results[::2], f"{mode}, {kind}: requests beside poisoned ones"
                 )
     return f"{len(kinds)} kinds of rows, in target and drafts"
 
@@ -190,9 +188,7 @@ def greedy(subject: VerifySubject, trial: Trial) -> str:
     return f"every other of {sum(count for *_, count in looks)} requests, {len(subject.ways)} ways"
 
 
-def _require_greedy(
-    subject: VerifySubject, trial: Trial, rng: np.random.Generator, batch: DraftBatch
-) -> None:
+def _require_greedy(subject: VerifySubject, trial: Trial, rng: Generator, batch: DraftBatch) -> None:
     count, size = len(batch), batch.size
     for i in range(0, count, 2):
         batch.params[i] = replace(batch.params[i], temperature=0.0)

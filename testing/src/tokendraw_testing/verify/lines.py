@@ -28,7 +28,7 @@ properties = Properties("verify")
 Array = NDArray[Any]
 
 _VOCAB_SIZE: Final = 1100  # two tiles, the last of them not full
-_WIDE_VOCAB_SIZE: Final = 65_543
+_WIDE_SIZE: Final = 65_543
 SURE_LOGIT: Final = 60.0
 """A logit beside zeros that leaves nothing for anything else."""
 
@@ -47,8 +47,8 @@ def output(subject: VerifySubject, trial: Trial) -> str:
             for rows, params in zip(batch.target, batch.params, strict=True)
         ]
         for mode, kind in all_ways:
-            tokens_by_request = chains(batch.verify(subject, mode, kind))
-            for tokens, rows, params in zip(tokens_by_request, possible, batch.params, strict=True):
+            results = chains(batch.verify(subject, mode, kind))
+            for tokens, rows, params in zip(results, possible, batch.params, strict=True):
                 for token, kept in zip(tokens, rows, strict=False):
                     trial.require(
                         kept[token],
@@ -119,7 +119,7 @@ def strides(subject: VerifySubject, trial: Trial) -> str:
     """Rows of a wider buffer, with +inf and NaN behind each, give the chains of contiguous ones."""
     counter = subject.capabilities.seeding == "counter"
     for dtype, size, count in subject.share_requests(
-        [_VOCAB_SIZE, *[_WIDE_VOCAB_SIZE] * (not subject.effort.mixed)], 24
+        [_VOCAB_SIZE, *[_WIDE_SIZE] * (not subject.effort.mixed)], 24
     ):
         num_requests = count if size == _VOCAB_SIZE else 2
         batch = DraftBatch.of(
@@ -174,17 +174,14 @@ def dtypes(subject: VerifySubject, trial: Trial) -> str:
             if drafts.draft_logits is not None:
                 drafts = replace(drafts, draft_logits=drafts.draft_logits.to(dtype))
             metadata = batch.metadata(drafts)
-            tokens_by_request = chains(subject.verify(logits, drafts, metadata, mode))
+            results = chains(subject.verify(logits, drafts, metadata, mode))
             if capabilities.seeding == "counter" and "float32" in capabilities.dtypes:
                 float32_drafts = drafts
                 if drafts.draft_logits is not None:
                     float32_drafts = replace(drafts, draft_logits=drafts.draft_logits.float())
                 expected = chains(subject.verify(logits.float(), float32_drafts, metadata, mode))
                 require_same(
-                    trial,
-                    expected,
-                    tokens_by_request,
-                    f"{name}, {mode}, {kind}: rows and their float32 values",
+                    trial, expected, results, f"{name}, {mode}, {kind}: rows and their float32 values"
                 )
     for name in INPUT_DTYPES:
         if name not in capabilities.dtypes:

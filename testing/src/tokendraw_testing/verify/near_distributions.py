@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -25,7 +26,7 @@ from tokendraw_testing.verify.subject import VerifySubject
 properties = Properties("verify")
 
 _VOCAB_SIZE: Final = 1025
-_WIDE_VOCAB_SIZE: Final = 65_543
+_WIDE_SIZE: Final = 65_543
 _HALF_DTYPES: Final = (torch.bfloat16, torch.float16)
 _STEPS: Final = 1 << 7
 _PER_UNIT: Final = 1 << 14
@@ -45,7 +46,7 @@ _ROUNDING_SHARE: Final = 2e-5
 def near_distributions(subject: VerifySubject, trial: Trial) -> str:
     """Where p = q, drafts are accepted whatever their digits; where they differ by digits, residuals follow these."""
     capabilities = subject.capabilities
-    sizes = (_VOCAB_SIZE,) if subject.effort.mixed else (_VOCAB_SIZE, _WIDE_VOCAB_SIZE)
+    sizes = (_VOCAB_SIZE,) if subject.effort.mixed else (_VOCAB_SIZE, _WIDE_SIZE)
     served_sizes = [size for size in sizes if size <= (capabilities.max_vocab_size or size)]
     if not served_sizes:
         trial.skip(f"needs a vocabulary of {_VOCAB_SIZE:,}, found a limit of {capabilities.max_vocab_size}")
@@ -69,10 +70,10 @@ def near_distributions(subject: VerifySubject, trial: Trial) -> str:
 
 def _residual_experiment(
     subject: VerifySubject, dtype: str, size: int, kind: DraftKind
-) -> Callable[[np.random.Generator, int], Verdict]:
+) -> Callable[[Generator, int], Verdict]:
     """Make p and q that differ by less than the digits of half precision: rounding loses tokens of the residual."""
 
-    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+    def experiment(rng: Generator, count: int) -> Verdict:
         seed_torch(rng)
         missing = int(rng.integers(size))
         steps, has_excess = rng.integers(_STEPS + 4, 2 * _STEPS - 4, size), rng.random(size) < 0.5
@@ -102,11 +103,11 @@ def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> NDArray[np.int64]:
 
 def _equal_experiment(
     subject: VerifySubject, dtype: str, kind: DraftKind
-) -> Callable[[np.random.Generator, int], Verdict]:
+) -> Callable[[Generator, int], Verdict]:
     """Make p = q, and the drafts most often rejected after rounding q up to half precision."""
     size, steps = _VOCAB_SIZE, 16 if not subject.effort.mixed else 4
 
-    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
+    def experiment(rng: Generator, draws: int) -> Verdict:
         seed_torch(rng)
         count = max(1, draws // steps)
         row = torch.from_numpy(rng.normal(0, 3, size)).to(getattr(torch, dtype))

@@ -67,9 +67,9 @@ def _require_walks(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> 
         )
         certain = [i for i in range(len(batch)) if batch.is_certain(subject, i)]
         for mode, kind in subject.ways:
-            tokens_by_request = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
+            results = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
             for i, expected in zip(certain, batch.walks(mode, kind, dtype, certain), strict=True):
-                tokens = tokens_by_request[i]
+                tokens = results[i]
                 num_chains, num_same = num_chains + 1, num_same + int(tokens == expected.tokens)
                 trial.require(
                     tokens == expected.tokens or expected.lead < reference.NEAR_TIE,
@@ -99,11 +99,9 @@ def _require_precision(subject: VerifySubject, trial: Trial, dtype: GumbelDtype)
         chosen_ways = subject.ways if name == capabilities.dtypes[0] else subject.outer_ways
         for (mode, kind), rows in itertools.product(chosen_ways, (telling_rows, lucky_rows)):
             batch = telling_batch(plain_params, name, filtered=has_top_k, rows=rows)
-            tokens_by_request = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
+            results = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
             expected = [answer.tokens for answer in batch.walks(mode, kind, dtype)]
-            require_same(
-                trial, expected, tokens_by_request, f"{name}, {mode}, {kind}: chains of {dtype} noise"
-            )
+            require_same(trial, expected, results, f"{name}, {mode}, {kind}: chains of {dtype} noise")
             num_rows += len(batch)
         num_rows += _require_drafts(subject, trial, dtype, plain_params, name, has_top_k=has_top_k)
     return num_rows
@@ -150,8 +148,8 @@ def batch_invariance(subject: VerifySubject, trial: Trial) -> str:
         chains_alone = [chains(batch.picked([i]).verify(subject, mode, kind))[0] for i in range(count)]
         for rows in sizes:
             order = rng.permutation(rows) % count
-            tokens_by_place = chains(batch.picked(order).verify(subject, mode, kind))
-            places = [place for place, i in enumerate(order) if tokens_by_place[place] != chains_alone[i]]
+            results = chains(batch.picked(order).verify(subject, mode, kind))
+            places = [place for place, i in enumerate(order) if results[place] != chains_alone[i]]
             trial.require(
                 not places,
                 f"{mode}, {kind}, B = {rows}: request {places[0] if places else 0} needs the chain that it gets alone, "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
@@ -29,12 +30,12 @@ Array = NDArray[Any]
 
 _PLAIN_PARAMS = SamplingParams()
 _MOST_ROWS = 1 << 15
-_PAIRS_VOCAB_SIZE = 64
+_PAIRS_SIZE = 64
 """Number of tokens of which all pairs are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeculationCase:
+class Decoding:
     """Distributions of sequences and drafts."""
 
     target: Array
@@ -72,14 +73,14 @@ class SpeculationCase:
 
 
 def judge(
-    subject: VerifySubject, trial: Trial, label: str, case: SpeculationCase, draws: int, *, seeded: bool
+    subject: VerifySubject, trial: Trial, label: str, case: Decoding, draws: int, *, seeded: bool
 ) -> None:
     """Compare every token, the first two together, and the number of accepted drafts with the target."""
     p, q = case.probabilities(subject)
     size, sequences_by_count = p.shape[1], dict[int, tuple[Array, Array]]()
 
     def judge_part(what: str, verdict: Callable[[Array, Array], Verdict]) -> None:
-        def experiment(rng: np.random.Generator, count: int) -> Verdict:
+        def experiment(rng: Generator, count: int) -> Verdict:
             if count not in sequences_by_count:  # one set of sequences serves every way of looking at it
                 sequences_by_count[count] = decode(subject, case, q, count, rng, seeded=seeded)
             return verdict(*sequences_by_count[count])
@@ -99,12 +100,12 @@ def judge(
     for step in range(case.drafts + 1):
         token(step, marginal)
         marginal = marginal @ p[:-1] if len(p) > 1 else marginal
-    if size <= _PAIRS_VOCAB_SIZE:
+    if size <= _PAIRS_SIZE:
         judge_part("tokens 1 and 2 together", pairs)
     _judge_acceptance(case, p, q, judge_part)
 
 
-def _judge_acceptance(case: SpeculationCase, p: Array, q: Array, judge_part: Callable[..., None]) -> None:
+def _judge_acceptance(case: Decoding, p: Array, q: Array, judge_part: Callable[..., None]) -> None:
     """Judge the acceptance rate of the first draft, and of every later draft if all rows are equal."""
     acceptance = np.minimum(p, q) if case.kind != "chosen" and case.mode == "rejection" else p * q
     rate = 0.0 if 0 in case.placeholders else min(1.0, float(acceptance[-1].sum()))
@@ -125,13 +126,7 @@ def _judge_acceptance(case: SpeculationCase, p: Array, q: Array, judge_part: Cal
 
 
 def decode(
-    subject: VerifySubject,
-    case: SpeculationCase,
-    q: Array,
-    trials: int,
-    rng: np.random.Generator,
-    *,
-    seeded: bool,
+    subject: VerifySubject, case: Decoding, q: Array, trials: int, rng: Generator, *, seeded: bool
 ) -> tuple[Array, Array]:
     """Draw tokens [trials, K + 1], and count the drafts [trials] accepted by the first verification of each.
 
@@ -155,7 +150,7 @@ def decode(
 
 def _decode(
     subject: VerifySubject,
-    case: SpeculationCase,
+    case: Decoding,
     rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seeds: torch.Tensor | None,
     first: torch.Tensor,
@@ -192,7 +187,7 @@ def _decode(
 
 def _draw_drafts(
     subject: VerifySubject,
-    case: SpeculationCase,
+    case: Decoding,
     rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seeds: torch.Tensor | None,
     first: torch.Tensor,
@@ -225,7 +220,7 @@ def _rows_after(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 
 def _metadata(
-    case: SpeculationCase,
+    case: Decoding,
     slots: int,
     seeds: torch.Tensor | None,
     positions: torch.Tensor,

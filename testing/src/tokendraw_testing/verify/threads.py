@@ -13,9 +13,9 @@ from tokendraw.plugin import DraftKind, VerifyMode
 from tokendraw_testing import reference
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
-    FIRST_CALL_REPETITIONS,
+    FIRST_REPEATS,
     LARGE_BATCH_ROWS,
-    OTHER_CALL_REPETITIONS,
+    OTHER_REPEATS,
     Differ,
     RepeatedCall,
     require_cpu_threads,
@@ -59,9 +59,7 @@ def threads(subject: VerifySubject, trial: Trial) -> str:
         ]
         rows = copies * sum(map(len, distinct_batch.target))
         what = f"{rows} rows of V = {size} in {dtype}, {mode}, {kind}"
-        require_thread_free(
-            subject, trial, what, calls_by_object, OTHER_CALL_REPETITIONS if turn else FIRST_CALL_REPETITIONS
-        )
+        require_thread_free(subject, trial, what, calls_by_object, OTHER_REPEATS if turn else FIRST_REPEATS)
         num_rows += rows
     return f"{num_rows} rows, {thread_words()}"
 

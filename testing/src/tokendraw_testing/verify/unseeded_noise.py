@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -23,12 +24,12 @@ from tokendraw_testing.verify.subject import VerifySubject
 properties = Properties("verify")
 Array = NDArray[Any]
 
-_NARROW_VOCAB_SIZE: Final = 257
-_TILED_VOCAB_SIZE: Final = 2053
+_NARROW_SIZE: Final = 257
+_TILED_SIZE: Final = 2053
 _WIDE_VOCAB_SIZES: Final = (65_543, 131_113)
 _KEPT_TOKENS: Final = 64
 _SURE_LOGIT: Final = 60.0
-_SMALL_VOCAB_SIZE: Final = 4
+_SMALL_SIZE: Final = 4
 _NUM_DRAFTS: Final = 15
 
 
@@ -41,18 +42,16 @@ def shared_noise(subject: VerifySubject, trial: Trial) -> str:
         capabilities.max_top_k or _KEPT_TOKENS
     ) >= _KEPT_TOKENS
     most = subject.effort.draws_of(1100)
-    looks = [(_NARROW_VOCAB_SIZE, most, plain_params)]
+    looks = [(_NARROW_SIZE, most, plain_params)]
     if is_filtered:
-        looks.append((_TILED_VOCAB_SIZE, most, replace(plain_params, top_k=_KEPT_TOKENS)))
+        looks.append((_TILED_SIZE, most, replace(plain_params, top_k=_KEPT_TOKENS)))
     if not subject.effort.mixed:
         looks += [
             (size, 70, plain_params) for size in _WIDE_VOCAB_SIZES[: 1 if subject.effort.quick else None]
         ]
     served_looks = [look for look in looks if look[0] <= (capabilities.max_vocab_size or look[0])]
     if not served_looks:
-        trial.skip(
-            f"needs a vocabulary of {_NARROW_VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}"
-        )
+        trial.skip(f"needs a vocabulary of {_NARROW_SIZE}, found a limit of {capabilities.max_vocab_size}")
     for dtype in capabilities.dtypes:
         for size, count, params in served_looks:
             _judge_tokens(subject, trial, dtype, size, count, params)
@@ -69,7 +68,7 @@ def _judge_tokens(
     row[0] = -np.inf
     x = torch.from_numpy(row).to(getattr(torch, dtype)).to(subject.device)
 
-    def experiment(rng: np.random.Generator, num_requests: int) -> Verdict:
+    def experiment(rng: Generator, num_requests: int) -> Verdict:
         seed_torch(rng)
         tokens, requests = [], _mix_seeds(subject, rng, params, num_requests)
         for _ in range(2):
@@ -92,7 +91,7 @@ def _judge_tokens(
 
 
 def _mix_seeds(
-    subject: VerifySubject, rng: np.random.Generator, params: SamplingParams, count: int
+    subject: VerifySubject, rng: Generator, params: SamplingParams, count: int
 ) -> list[SamplingParams]:
     """Make requests without seeds; a third of the filtered requests has seeds."""
     if not params.top_k or subject.capabilities.seeding != "counter":
@@ -101,9 +100,7 @@ def _mix_seeds(
     return [replace(params, seed=seed) if i % 3 == 1 else params for i, seed in enumerate(seeds)]
 
 
-def _metadata(
-    subject: VerifySubject, requests: Sequence[SamplingParams], rng: np.random.Generator
-) -> SamplingMetadata:
+def _metadata(subject: VerifySubject, requests: Sequence[SamplingParams], rng: Generator) -> SamplingMetadata:
     positions = rng.integers(0, 2**40, len(requests)).tolist()
     return SamplingMetadata.from_params(requests, device=subject.device, positions=positions)
 
@@ -137,11 +134,9 @@ def acceptance(subject: VerifySubject, trial: Trial) -> str:
     """Drafts of one request, of neighbours and of requests far apart are accepted independently."""
     capabilities = subject.capabilities
     most = subject.effort.draws_of(1100)
-    if (capabilities.max_vocab_size or _SMALL_VOCAB_SIZE) < _SMALL_VOCAB_SIZE:
-        trial.skip(
-            f"needs a vocabulary of {_SMALL_VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}"
-        )
-    looks = [(_SMALL_VOCAB_SIZE, most, _NUM_DRAFTS)]
+    if (capabilities.max_vocab_size or _SMALL_SIZE) < _SMALL_SIZE:
+        trial.skip(f"needs a vocabulary of {_SMALL_SIZE}, found a limit of {capabilities.max_vocab_size}")
+    looks = [(_SMALL_SIZE, most, _NUM_DRAFTS)]
     if not subject.effort.mixed:
         looks.append((_WIDE_VOCAB_SIZES[0], 40, 3))
     for dtype in capabilities.dtypes:
@@ -155,7 +150,7 @@ def acceptance(subject: VerifySubject, trial: Trial) -> str:
 
 def _acceptance_experiment(
     subject: VerifySubject, dtype: str, size: int, steps: int
-) -> Callable[[np.random.Generator, int], Verdict]:
+) -> Callable[[Generator, int], Verdict]:
     """Make requests with about equally likely numbers of accepted drafts, 0 to ``steps``."""
     kind = next(kind for mode, kind in subject.ways if mode == "rejection")
     rates = (steps - np.arange(steps)) / (steps + 1 - np.arange(steps))
@@ -169,7 +164,7 @@ def _acceptance_experiment(
     sure_row = (sure_row > 0).astype(np.float32) if kind == "probs" else sure_row
     draft_row = subject.upload_draft(sure_row, dtype, kind)
 
-    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+    def experiment(rng: Generator, count: int) -> Verdict:
         seed_torch(rng)
         target_rows, draft_rows = target.repeat(count, 1), draft_row.expand(count * steps, -1)
         output = subject.verify_ids(target_rows, [[0] * steps] * count, ("rejection", kind), draft_rows)

@@ -142,9 +142,9 @@ def require_answers(subject: VerifySubject, trial: Trial, call: CrossedCall) -> 
     :raises Violation: a chain, ``valid`` or log-probabilities are wrong.
     """
     output, answers, num_named = call.verify(subject), call.answers(), 0
-    tokens_by_place, valid = chains(output), output.valid.tolist()
+    results, valid = chains(output), output.valid.tolist()
     for place, i in enumerate(call.order):
-        request, answer, tokens = call.requests[i], answers[i], tokens_by_place[place]
+        request, answer, tokens = call.requests[i], answers[i], results[place]
         what = f"{call}, request {place}: {request}"
         is_settled = _is_settled(subject, request, len(tokens))
         if answer is not None and is_settled:
@@ -161,7 +161,7 @@ def require_answers(subject: VerifySubject, trial: Trial, call: CrossedCall) -> 
             f"{what} needs valid {expected_valid}, found {valid[place]}",
         )
     if output.logprobs is not None:
-        _require_logprobs(subject, trial, call, output, tokens_by_place)
+        _require_logprobs(subject, trial, call, output, results)
     _require_drafts(subject, trial, call)
     return num_named
 
@@ -244,11 +244,7 @@ def _require_possible(trial: Trial, form: Form, request: DraftRequest, tokens: l
 
 
 def _require_logprobs(
-    subject: VerifySubject,
-    trial: Trial,
-    call: CrossedCall,
-    output: VerifyOutput,
-    tokens_by_place: list[list[int]],
+    subject: VerifySubject, trial: Trial, call: CrossedCall, output: VerifyOutput, results: list[list[int]]
 ) -> None:
     """Demand values, the N best and ranks of every token from a row without poison, and padding behind."""
     assert output.logprobs is not None
@@ -259,7 +255,7 @@ def _require_logprobs(
     ranks = None if output.logprobs.ranks is None else output.logprobs.ranks.cpu().numpy()
     seen_requests = set[int]()
     for place, i in enumerate(call.order):
-        request, tokens = call.requests[i], tokens_by_place[place]
+        request, tokens = call.requests[i], results[place]
         if request.params.logprobs is None or i in seen_requests:
             continue
         seen_requests.add(i)

@@ -19,7 +19,7 @@ from tokendraw_testing.verify.subject import VerifySubject
 properties = Properties("verify")
 
 _STREAMS: Final = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
-_WIDE_VOCAB_SIZE: Final = 1 << 14
+_WIDE_SIZE: Final = 1 << 14
 
 
 @properties.required("verify crossed drafts")
@@ -34,7 +34,7 @@ def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
         rng = trial.generator(str(site))
         seed_torch(rng)
         rows = rows_of_designs(per_row, site, rng)
-        rows += [] if site.size > _WIDE_VOCAB_SIZE else threshold_rows(per_row, site, rng)
+        rows += [] if site.size > _WIDE_SIZE else threshold_rows(per_row, site, rng)
         kinds = factors.kinds(per_row)[:2]  # drafts of greedy rows stand beside verifications
         batch = [request for row in rows for request in make_requests(row, kinds, rng)]
         _require_drafts(subject, trial, batch)
@@ -49,7 +49,7 @@ def _sites(subject: VerifySubject) -> list[Site]:
     return [
         site
         for site in all_sites
-        if not subject.effort.quick or site.size in (widest_size, min(site.size, _WIDE_VOCAB_SIZE))
+        if not subject.effort.quick or site.size in (widest_size, min(site.size, _WIDE_SIZE))
     ]
 
 

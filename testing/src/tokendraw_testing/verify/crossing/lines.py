@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
+from numpy.random import Generator
 
 from tokendraw.plugin import Capabilities, DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw_testing.crossing import factors
@@ -22,7 +22,7 @@ from tokendraw_testing.verify.subject import VerifySubject
 
 properties = Properties("verify")
 
-WIDE_VOCAB_SIZE: Final = 1 << 16
+WIDE_SIZE: Final = 1 << 16
 _DRAFT_NAN: Final = ("draft", "NaN")
 """In a row that only some modes and kinds of drafts look at, so that few wide cases do."""
 POISON: Final = (
@@ -68,46 +68,36 @@ def crossing(subject: VerifySubject, trial: Trial) -> str:
     return _check_cases(
         subject,
         trial,
-        [
-            site
-            for site in factors.sites(subject.capabilities, subject.effort)
-            if site.size <= WIDE_VOCAB_SIZE
-        ],
+        [site for site in factors.sites(subject.capabilities, subject.effort) if site.size <= WIDE_SIZE],
     )
 
 
 @properties.required("verify crossing, wide")
 def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
     """So they are in vocabularies of more than 65,536 and 131,072 ids that no vector load divides."""
-    sites = [
-        site for site in factors.sites(subject.capabilities, subject.effort) if site.size > WIDE_VOCAB_SIZE
-    ]
+    sites = [site for site in factors.sites(subject.capabilities, subject.effort) if site.size > WIDE_SIZE]
     if not sites:
         limit = subject.capabilities.max_vocab_size
-        reason = (
-            "an effort without one" if limit is None or limit > WIDE_VOCAB_SIZE else f"a limit of {limit:,}"
-        )
-        trial.skip(f"needs a vocabulary above {WIDE_VOCAB_SIZE:,}, found {reason}")
+        reason = "an effort without one" if limit is None or limit > WIDE_SIZE else f"a limit of {limit:,}"
+        trial.skip(f"needs a vocabulary above {WIDE_SIZE:,}, found {reason}")
     return _check_cases(subject, trial, sites)
 
 
 def _check_cases(subject: VerifySubject, trial: Trial, sites: list[Site]) -> str:
     rng = trial.generator("requests")
-    factor_values = _factors(subject, sites)
+    domains = _factors(subject, sites)
     noise = AcceptanceNoise(rng, subject.effort.rows(8192))
     num_chains = num_named = 0
-    most = _QUICK_WIDE_CASES if subject.effort.quick and sites[0].size > WIDE_VOCAB_SIZE else None
-    table = covering(factor_values, rng, _is_allowed)[: subject.effort.crossed_rows or most]
+    most = _QUICK_WIDE_CASES if subject.effort.quick and sites[0].size > WIDE_SIZE else None
+    table = covering(domains, rng, _is_allowed)[: subject.effort.crossed_rows or most]
     directed_cases = (
-        _recovery_cases(factor_values, rng)
-        if sites[0].size > WIDE_VOCAB_SIZE
-        else _single_request_cases(factor_values, rng)
+        _recovery_cases(domains, rng) if sites[0].size > WIDE_SIZE else _single_request_cases(domains, rng)
     )
     cases = [*directed_cases, *table] if not subject.effort.mixed else table
     for case in cases:
-        call = make_call(subject, rng, case, factor_values, noise)
+        call = make_call(subject, rng, case, domains, noise)
         single_request = [call.of_most_drafts()] * (
-            len(call.requests) > 1 and call.form.site.size <= WIDE_VOCAB_SIZE
+            len(call.requests) > 1 and call.form.site.size <= WIDE_SIZE
         )
         for part in (call, *single_request):
             num_chains += len(part.order)
@@ -115,13 +105,13 @@ def _check_cases(subject: VerifySubject, trial: Trial, sites: list[Site]) -> str
     return f"{num_chains} chains in {len(cases)} calls, {num_named} of them named by the reference"
 
 
-def _single_request_cases(factor_values: Factors, rng: np.random.Generator) -> list[Case]:
+def _single_request_cases(domains: Factors, rng: Generator) -> list[Case]:
     """Return cases of one request with few and with many drafts, for every way and fate, with the dtypes in turn."""
-    least = min(site.size for site in factor_values["site"])
-    small_sites = [site for site in factor_values["site"] if site.size == least]
+    least = min(site.size for site in domains["site"])
+    small_sites = [site for site in domains["site"] if site.size == least]
     cases: list[Case] = []
-    for way in factor_values["way"]:
-        for fate in factor_values["fate"]:
+    for way in domains["way"]:
+        for fate in domains["fate"]:
             for drafts in (2, 9, 16):
                 case_values = {
                     "way": way,
@@ -134,18 +124,18 @@ def _single_request_cases(factor_values: Factors, rng: np.random.Generator) -> l
                 fixed_values = {
                     name: [value]
                     for name, value in case_values.items()
-                    if name != "seeded" or True in factor_values[name]
+                    if name != "seeded" or True in domains[name]
                 }
                 fixed_values["site"] = [small_sites[len(cases) % len(small_sites)]]
-                cases.append(random_case({**factor_values, **fixed_values}, rng, _is_allowed))
-    return cases if True in factor_values["seeded"] else []
+                cases.append(random_case({**domains, **fixed_values}, rng, _is_allowed))
+    return cases if True in domains["seeded"] else []
 
 
-def _recovery_cases(factor_values: Factors, rng: np.random.Generator) -> list[Case]:
+def _recovery_cases(domains: Factors, rng: Generator) -> list[Case]:
     """Return cases of one draft rejected by its seed, in each dtype of the widest vocabulary."""
-    if True not in factor_values["seeded"]:
+    if True not in domains["seeded"]:
         return []
-    widest_size = max(site.size for site in factor_values["site"])
+    widest_size = max(site.size for site in domains["site"])
     case_values = {
         "fate": "rejected first",
         "family": "places",
@@ -155,28 +145,28 @@ def _recovery_cases(factor_values: Factors, rng: np.random.Generator) -> list[Ca
         "batch": 1,
     }
     fixed_values = {name: [value] for name, value in case_values.items()}
-    rejection_ways = dict.fromkeys(way for way in factor_values["way"] if way[0] == "rejection")
+    rejection_ways = dict.fromkeys(way for way in domains["way"] if way[0] == "rejection")
     return [
-        random_case({**factor_values, **fixed_values, "site": [site], "way": [way]}, rng, _is_allowed)
-        for site in factor_values["site"]
+        random_case({**domains, **fixed_values, "site": [site], "way": [way]}, rng, _is_allowed)
+        for site in domains["site"]
         if site.size == widest_size
         for way in rejection_ways
         for _ in range(_RECOVERED_TOKENS)
     ]
 
 
-def fuzz(subject: VerifySubject, rng: np.random.Generator, trial: Trial) -> str:
+def fuzz(subject: VerifySubject, rng: Generator, trial: Trial) -> str:
     """Make and judge one random call of the same factors."""
-    factor_values = _factors(subject, factors.sites(subject.capabilities, subject.effort))
-    case = random_case(factor_values, rng, _is_allowed)
-    call = make_call(subject, rng, case, factor_values, AcceptanceNoise(rng, 2048))
+    domains = _factors(subject, factors.sites(subject.capabilities, subject.effort))
+    case = random_case(domains, rng, _is_allowed)
+    call = make_call(subject, rng, case, domains, AcceptanceNoise(rng, 2048))
     require_answers(subject, trial, call)
     return str(call)
 
 
 def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     capabilities: VerifyCapabilities = subject.capabilities
-    numbers = _DRAFTS if any(site.size <= WIDE_VOCAB_SIZE for site in sites) else _WIDE_DRAFTS
+    numbers = _DRAFTS if any(site.size <= WIDE_SIZE for site in sites) else _WIDE_DRAFTS
     drafts = numbers if capabilities.ragged_drafts else numbers[1:]
     per_row = tuple(pair for pair in capabilities.filters if pair[1] == "per_row")
     requests = factors.request_factors(_with_filters(capabilities, per_row))
@@ -221,12 +211,7 @@ def _is_allowed(case: Mapping[str, Any]) -> bool:
         and (batch - 1) * site.size * (4 if batch > _MOST_DISTINCT else 1) > _MOST_ELEMENTS // 8
     ):
         return False
-    if (
-        site is not None
-        and site.size > WIDE_VOCAB_SIZE
-        and case.get("best") == -1
-        and (drafts > 1 or batch > 1)
-    ):
+    if site is not None and site.size > WIDE_SIZE and case.get("best") == -1 and (drafts > 1 or batch > 1):
         return False
     if case.get("fate", FATES[0]) != FATES[0] and drafts == 0 and "drafts" in case:
         return False
@@ -234,11 +219,7 @@ def _is_allowed(case: Mapping[str, Any]) -> bool:
 
 
 def make_call(
-    subject: VerifySubject,
-    rng: np.random.Generator,
-    case: Case,
-    factor_values: Factors,
-    noise: AcceptanceNoise,
+    subject: VerifySubject, rng: Generator, case: Case, domains: Factors, noise: AcceptanceNoise
 ) -> CrossedCall:
     """Make a call with the request of a case first, followed by random requests of the same form."""
     capabilities = subject.capabilities
@@ -251,7 +232,7 @@ def make_call(
         gumbel_dtype=case["gumbel_dtype"],
     )
     requests = [_request(rng, form, case, noise)]
-    request_factors = {name: factor_values[name] for name in _REQUEST_FACTORS}
+    request_factors = {name: domains[name] for name in _REQUEST_FACTORS}
     for _ in range(min(case["batch"], _MOST_DISTINCT) - 1):
         other_case = {
             **case,
@@ -272,6 +253,6 @@ def make_call(
     )
 
 
-def _request(rng: np.random.Generator, form: Form, case: Case, noise: AcceptanceNoise) -> DraftRequest:
+def _request(rng: Generator, form: Form, case: Case, noise: AcceptanceNoise) -> DraftRequest:
     num_best = case["best"] if case["logprobs_mode"] else None
     return make_request(rng, form, case, factors.params_of(case, logprobs=num_best), noise)

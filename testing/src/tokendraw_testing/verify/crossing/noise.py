@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw_testing import reference, reference_walk
@@ -22,7 +23,7 @@ _STEPS: Final = 17
 class AcceptanceNoise:
     """The variates u of many seeds at the positions of a request."""
 
-    def __init__(self, rng: np.random.Generator, seeds: int) -> None:
+    def __init__(self, rng: Generator, seeds: int) -> None:
         self.seeds: Array = rng.integers(0, 2**64, seeds, np.uint64)
         self._u: dict[int, Array] = {}
 

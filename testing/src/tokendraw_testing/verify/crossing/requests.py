@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -32,7 +33,7 @@ _RANDOM_SHARE: Final = 0.35
 """Share of narrow decisions, and of certain ones, about any token that is open to them."""
 _LARGE_PROBABILITY: Final = 0.05
 """Probability of a draft that would often be recovered if a residual still held it."""
-_WIDE_VOCAB_SIZE: Final = 8192
+_WIDE_SIZE: Final = 8192
 """Above this V a request has two different rows and a bonus row, since each costs the reference milliseconds."""
 
 
@@ -77,11 +78,7 @@ class DraftRequest:
 
 
 def make_request(
-    rng: np.random.Generator,
-    form: Form,
-    case: Mapping[str, Any],
-    params: SamplingParams,
-    noise: AcceptanceNoise,
+    rng: Generator, form: Form, case: Mapping[str, Any], params: SamplingParams, noise: AcceptanceNoise
 ) -> DraftRequest:
     """Make a request.
 
@@ -126,7 +123,7 @@ class _RequestBuilder:
 
     def __init__(
         self,
-        rng: np.random.Generator,
+        rng: Generator,
         form: Form,
         family: str,
         params: SamplingParams,
@@ -139,7 +136,7 @@ class _RequestBuilder:
         self.count, self.end, self.size = count, end, form.site.size
         self.is_greedy = not params.temperature > 0
         self._rows_of: dict[int, tuple[Array, reference.ReferenceRow]] = {}
-        num_rows = count + 1 if self.size <= _WIDE_VOCAB_SIZE else min(count + 1, 3)
+        num_rows = count + 1 if self.size <= _WIDE_SIZE else min(count + 1, 3)
         draft_params = SamplingParams() if form.kind == "probs" and rng.random() < 0.3 else params
         row_pairs = [
             self._rows(family, draft_params, has_sure_token=form.kind == "chosen" and 0 < step < num_rows - 1)
@@ -255,7 +252,7 @@ def usable_probs(row: Array) -> Array:
     return np.where((probabilities > 0) & (probabilities < np.inf), probabilities, 0.0)
 
 
-def _pick_accepted(rng: np.random.Generator, p: Array, q: Array | None) -> int:
+def _pick_accepted(rng: Generator, p: Array, q: Array | None) -> int:
     """Pick a draft accepted for certain, now and then an unlikely draft; else the likeliest draft."""
     sure_mass = np.zeros_like(p) if q is None else np.where((q > 0) & (p >= 1.02 * q), p, 0.0)
     if not sure_mass.any():
@@ -265,7 +262,7 @@ def _pick_accepted(rng: np.random.Generator, p: Array, q: Array | None) -> int:
     return int(rng.choice(np.argsort(-sure_mass)[: min(6, int((sure_mass > 0).sum()))]))
 
 
-def _pick_narrow(rng: np.random.Generator, p: Array, q: Array | None) -> int | None:
+def _pick_narrow(rng: Generator, p: Array, q: Array | None) -> int | None:
     """Pick a draft with an acceptance that depends on u, mostly a likely draft; None without any."""
     ratio = p if q is None else np.divide(p, q, out=np.zeros_like(p), where=q > 0)
     open_mass = np.where((ratio > 0.1) & (ratio < 0.9995), p, 0.0)
@@ -276,7 +273,7 @@ def _pick_narrow(rng: np.random.Generator, p: Array, q: Array | None) -> int | N
     return int(rng.choice(np.argsort(-open_mass)[: min(12, int((open_mass > 0).sum()))]))
 
 
-def _pick_rejected(rng: np.random.Generator, p: Array, q: Array | None) -> int:
+def _pick_rejected(rng: Generator, p: Array, q: Array | None) -> int:
     """Pick a draft of little, no, or much but less target mass, or a draft of no draft mass."""
     ways = (
         [np.flatnonzero(p == 0)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -19,7 +20,7 @@ FAMILIES: Final = ("gaussian", "levels", "places", "bulk", "close")
 VALUE_FAMILIES: Final = ("levels",)
 """Those that tie where a filter ends, which tells a rule for ties from another."""
 _NEGLIGIBLE: Final = -18.0
-_DENSE_VOCAB_SIZE: Final = 8192
+_DENSE_SIZE: Final = 8192
 """Largest V of which each token may have a value of its own."""
 _FAR_SHARE: Final = 0.6
 """Share of rows of a wide vocabulary whose residual lies behind the last power of two, for the most part."""
@@ -27,9 +28,7 @@ _BORDERS: Final = (1024, 4096, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
 NAN, INF = float("nan"), float("inf")
 
 
-def make_pair(
-    rng: np.random.Generator, family: str, size: int, params: SamplingParams
-) -> tuple[Array, Array]:
+def make_pair(rng: Generator, family: str, size: int, params: SamplingParams) -> tuple[Array, Array]:
     """Make one row of a target and of its draft: two [V] float64 in units of y."""
     if family == "gaussian":
         y = _round_to_groups(2 * rng.standard_normal(size), size)
@@ -44,7 +43,7 @@ def make_pair(
     draft = y.copy()
     if family == "close":  # p and q differ by little more than they would lose in half precision
         draft[ids] += 10 ** rng.uniform(-3.3, -1.5) * rng.choice([-1, 1], len(ids))
-    elif size > _DENSE_VOCAB_SIZE and rng.random() < _FAR_SHARE:
+    elif size > _DENSE_SIZE and rng.random() < _FAR_SHARE:
         draft[ids] += 0.1 * rng.standard_normal(len(ids))
         draft[ids[ids >= 1 << (size - 1).bit_length() - 1]] -= 6.0
     else:
@@ -55,7 +54,7 @@ def make_pair(
     return y, draft
 
 
-def corner_ids(rng: np.random.Generator, size: int, count: int) -> Array:
+def corner_ids(rng: Generator, size: int, count: int) -> Array:
     """Pick ids on special paths of kernels: at the ends, at borders of tiles, behind the last full vector, far out."""
     corners = {0, 1, size - 1, size - 2, size // 8 * 8 - 1, size // 8 * 8, (size - 1) // 1024 * 1024}
     for border in _BORDERS:
@@ -74,7 +73,7 @@ def corner_ids(rng: np.random.Generator, size: int, count: int) -> Array:
     return np.array(chosen_ids)
 
 
-def scale_to_logits(y: Array, params: SamplingParams, rng: np.random.Generator) -> Array:
+def scale_to_logits(y: Array, params: SamplingParams, rng: Generator) -> Array:
     """Turn y into logits at the temperature of a request; some rows have their maximum at zero, of either sign."""
     temperature = params.temperature or 1.0
     shift = rng.choice([0.0, 1.0, 7.0, -30.0])
@@ -84,7 +83,7 @@ def scale_to_logits(y: Array, params: SamplingParams, rng: np.random.Generator) 
     return np.asarray(x)
 
 
-def poison_row(rng: np.random.Generator, row: Array, what: str, *, probs: bool = False) -> Array:
+def poison_row(rng: Generator, row: Array, what: str, *, probs: bool = False) -> Array:
     """Return a copy of a row [V] with NaN, +inf or no mass, at ids far out."""
     row, size = row.copy(), len(row)
     if what == "nothing":
@@ -95,7 +94,7 @@ def poison_row(rng: np.random.Generator, row: Array, what: str, *, probs: bool =
     return row
 
 
-def _levels(rng: np.random.Generator, size: int, params: SamplingParams) -> tuple[Array, Array]:
+def _levels(rng: Generator, size: int, params: SamplingParams) -> tuple[Array, Array]:
     """Groups of ties of about equal mass: 30, then 600 where a small k ends, then thousands for a large k."""
     values = -np.arange(9) * 0.75
     counts = np.minimum(30 * np.exp(-values), size)
@@ -118,10 +117,10 @@ def _levels(rng: np.random.Generator, size: int, params: SamplingParams) -> tupl
     return y, np.where(is_raised & (y < 0) & (y > _NEGLIGIBLE), y + 0.75, y)
 
 
-def _bulk(rng: np.random.Generator, size: int) -> Array:
+def _bulk(rng: Generator, size: int) -> Array:
     return _round_to_groups(1.5 - np.log(size) + 0.5 * rng.standard_normal(size), size)
 
 
 def _round_to_groups(y: Array, size: int) -> Array:
     """Round values of a wide vocabulary to groups of some mass."""
-    return y if size <= _DENSE_VOCAB_SIZE else np.round(y * 64) / 64
+    return y if size <= _DENSE_SIZE else np.round(y * 64) / 64
