@@ -9,7 +9,7 @@ from tokendraw.plugin import HostCapabilities, ProcessCapabilities
 from tokendraw_testing import Subject, run
 from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.process_logits import ProcessSubject
-from tokendraw_testing.process_logits.subject import SlotRequest
+from tokendraw_testing.process_logits.subject import EditRequest
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.verify.subject import VerifySubject
 
@@ -139,7 +139,7 @@ def test_drafts_and_samples_of_a_verifier_are_no_verifications(native):
 
 def test_edits_are_counted_by_whether_they_have_drafts(native):
     view = ProcessSubject(native)
-    engine = view.engine({0: SlotRequest(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
+    engine = view.engine({0: EditRequest(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
     rng = np.random.default_rng(0)
     for drafts in (None, [[3, 4]]):
         rows = 1 if drafts is None else 3

@@ -15,7 +15,7 @@ from tokendraw_testing.reference import Array
 
 
 @dataclass(frozen=True)
-class EditedRow:
+class EditResult:
     """A row after its edits."""
 
     values: Array
@@ -28,7 +28,7 @@ class EditedRow:
 
 def edit(
     logits: Array, params: Any, prompt: Sequence[int], output: Sequence[int], allowed: Array | None = None
-) -> EditedRow:
+) -> EditResult:
     """Edit logits [V] in their dtype, float32 or float64, rounding after each step.
 
     :param prompt: tokens; numbers outside [0, V) are placeholders, as in ``output``.
@@ -65,7 +65,7 @@ def edit(
         if params.presence_penalty != 0:
             touched[out] = True
             step(out, x[out] - number(params.presence_penalty))
-    return EditedRow(x, touched, scale)
+    return EditResult(x, touched, scale)
 
 
 def _ids(tokens: Sequence[int], vocab_size: int) -> Array:

@@ -170,11 +170,8 @@ def _refuse_contradictions(ctx: click.Context) -> None:
     """Refuse an option without meaning beside another option."""
     options = {name: value for name, value in ctx.params.items() if value}
     operation = options.get("operation")
-    if (
-        "gumbel_dtype" in options
-        and operation
-        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
-    ):
+    has_no_noise = operation and not hasattr(find_operation(operation).need(), "gumbel_dtype")
+    if "gumbel_dtype" in options and has_no_noise:
         raise click.UsageError(
             f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
         )

@@ -92,11 +92,8 @@ def _print_failures(report: Report, repeat_command: str) -> None:
 
 def outcome(report: Report) -> str:
     """Count the lines of a report by their status, in a sentence."""
-    return (
-        f"{report.summary}."
-        if report.lines
-        else f"Nothing was checked: {report.sampler} advertises none of it."
-    )
+    nothing = f"Nothing was checked: {report.sampler} advertises none of it."
+    return f"{report.summary}." if report.lines else nothing
 
 
 def _print_end(report: Report) -> None:

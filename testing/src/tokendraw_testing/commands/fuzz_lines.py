@@ -32,9 +32,8 @@ def print_fuzz_report(
         (name, f"{cases:,}", f"{sum(f.operation == name for f in report.findings):,}")
         for name, cases in report.cases.items()
     ]
-    rows_without_cases = [
-        (name, "", "not looked at: the kit has no random cases of it") for name in report.left_out
-    ]
+    reason = "not looked at: the kit has no random cases of it"
+    rows_without_cases = [(name, "", reason) for name in report.left_out]
     print_table(("operation", "cases", "findings"), [*rows, *rows_without_cases])
     print_matrix([("random cases", report.looked)], report.places)
     for finding in report.findings[:_MOST_SHOWN]:

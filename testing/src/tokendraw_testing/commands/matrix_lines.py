@@ -70,6 +70,5 @@ def _block(places: Sequence[Place], rows: Sequence[tuple[str, Collection[Place]]
 
 
 def _cell(places: Sequence[Place], covered_places: Collection[Place], width: int | None) -> str:
-    return "".join(
-        place.kind[0] if place in covered_places else _UNCOVERED for place in places if place.up_to == width
-    )
+    row = [place for place in places if place.up_to == width]
+    return "".join(place.kind[0] if place in covered_places else _UNCOVERED for place in row)

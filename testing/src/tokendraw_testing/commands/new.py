@@ -84,9 +84,8 @@ def _check_name(name: str) -> None:
 
 def _already_installed(name: str, distribution: str) -> list[str]:
     """Warn if the plugin is installed already; refuse a name claimed by another distribution."""
-    claims = [
-        candidate for candidate in find_entry_points() if candidate.name == name and candidate.distribution
-    ]
+    entry_points = find_entry_points()
+    claims = [entry for entry in entry_points if entry.name == name and entry.distribution]
     conflicts = [c for c in claims if canonicalize_name(c.distribution) != distribution]
     if conflicts:
         raise TokendrawError(

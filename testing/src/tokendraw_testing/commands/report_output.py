@@ -41,9 +41,8 @@ class ReportOutput:
             error = None if is_fine else outcome(report)
             print_json({"error": error, **report.as_json(), **self._facts(), "only": list(only) or None})
         else:
-            print_report(
-                report, self._host(), self._versions(), repeat.command_for_failures(report, self.gumbel_dtype)
-            )
+            command = repeat.command_for_failures(report, self.gumbel_dtype)
+            print_report(report, self._host(), self._versions(), command)
         return is_fine
 
     def cases(self, report: FuzzReport) -> bool:

@@ -65,9 +65,8 @@ def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | No
             done = min(round(time.monotonic() - start), round(seconds))
             show(f"{cases:,} cases, {findings:,} findings", done)
 
-        return fuzz.fuzz(
-            subject, seconds, operation=operation, jobs=jobs or usual_jobs(subject), progress=count
-        )
+        jobs = jobs or usual_jobs(subject)
+        return fuzz.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
 
 
 def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzReport:

@@ -85,11 +85,8 @@ def select_properties(
     for name in wanted_names:
         if name not in names:
             suggestions = difflib.get_close_matches(name, names, n=3)
-            advice = (
-                f"Nearest: {one_of(map(repr, suggestions))}."
-                if suggestions
-                else "See `tokendraw check --list`."
-            )
+            near = f"Nearest: {one_of(map(repr, suggestions))}."
+            advice = near if suggestions else "See `tokendraw check --list`."
             raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
     return tuple(prop for prop in all_properties if prop.name in wanted_names)
 

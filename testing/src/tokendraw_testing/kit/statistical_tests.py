@@ -73,11 +73,9 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
     binomial_p = min(1.0, float(tails[worst]) * len(tails))
     g_test_p = g_test(counts, share * draws) if round(share.min() * draws) >= LEAST_EXPECTED else 1.0
     bin_tokens = np.flatnonzero(bins == worst)
-    name = (
-        f"token {bin_tokens[0]}"
-        if len(bin_tokens) == 1
-        else f"{len(bin_tokens)} tokens such as {bin_tokens[0]}"
-    )
+    name = f"token {bin_tokens[0]}"
+    if len(bin_tokens) > 1:
+        name = f"{len(bin_tokens)} tokens such as {bin_tokens[0]}"
     return Verdict(
         min(1.0, 2 * min(binomial_p, g_test_p)),
         f"{name} drawn {counts[worst]} times, expected {share[worst] * draws:.1f}",

@@ -100,9 +100,7 @@ class Subject:
         required = None if operation is None else find_operation(operation).name
         capabilities: dict[str, HostCapabilities] = {}
         reasons: dict[str | None, str | None] = {}
-        for operation_name in filter(
-            lambda operation_name: _has_fields(operation_name, need), operation_names()
-        ):
+        for operation_name in [each for each in operation_names() if _has_fields(each, need)]:
             for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
                 if candidate.state is State.AVAILABLE:
                     capabilities[operation_name] = plugin.capabilities(operation_name)

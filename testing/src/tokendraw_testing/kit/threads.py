@@ -81,9 +81,8 @@ def require_thread_free(
             for _ in range(calls):
                 reason = calls_by_object[0].differs(references[0], subject.make(calls_by_object[0].make()))
                 trial.require(reason is None, str(reason))
-    with _name_violations(
-        f"{what}, {len(calls_by_object)} objects in {len(calls_by_object)} Python threads at once"
-    ):
+    num_objects = len(calls_by_object)
+    with _name_violations(f"{what}, {num_objects} objects in {num_objects} Python threads at once"):
         for rank, output in _at_once(subject, calls_by_object, calls):
             reason = calls_by_object[rank].differs(references[rank], output)
             trial.require(reason is None, str(reason))

@@ -12,7 +12,7 @@ from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.formulas import random_edits
-from tokendraw_testing.process_logits.subject import ProcessSubject, SlotRequest
+from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
@@ -44,9 +44,8 @@ def shapes(subject: ProcessSubject, trial: Trial) -> str:
             min_tokens=1,
             bad_words=[[last // 3]],
         )
-        engine = subject.engine(
-            {s: SlotRequest(params, [last, 0], []) for s in range(count)}, max(count, 1), vocab_size
-        )
+        requests = {s: EditRequest(params, [last, 0], []) for s in range(count)}
+        engine = subject.engine(requests, max(count, 1), vocab_size)
         logits = subject.logits(rng, count, vocab_size, subject.dtypes[0])
         subject.edited(trial, f"{vocab_size} ids", engine, range(count), logits)
         num_shapes += 1
@@ -65,9 +64,8 @@ def strides(subject: ProcessSubject, trial: Trial) -> str:
             original = buffer.cpu().clone()
             logits = buffer[:, num_before : num_before + vocab_size]
             engine = subject.engine(requests, rows, vocab_size)
-            subject.edited(
-                trial, f"{num_before} before, {num_after} behind, {dtype}", engine, range(rows), logits
-            )
+            what = f"{num_before} before, {num_after} behind, {dtype}"
+            subject.edited(trial, what, engine, range(rows), logits)
             result = buffer.cpu().clone()
             result[:, num_before : num_before + vocab_size] = original[
                 :, num_before : num_before + vocab_size
@@ -85,7 +83,7 @@ def _require_mask_columns(subject: ProcessSubject, trial: Trial, rows: int, voca
     wide_mask = torch.full((rows, 40), -1, dtype=torch.int32, device=subject.device)
     words = -(-vocab_size // 32)
     wide_mask[:, 7] = 0  # beside the mask, and the first word of it
-    engine = subject.engine({s: SlotRequest(SamplingParams()) for s in range(rows)}, rows, vocab_size)
+    engine = subject.engine({s: EditRequest(SamplingParams()) for s in range(rows)}, rows, vocab_size)
     logits = torch.zeros(rows, vocab_size, dtype=subject.dtypes[0], device=subject.device)
     slots = torch.arange(rows, device=subject.device)
     subject.make(subject.new_call("process", logits, engine.slots, slots, wide_mask[:, 7 : 7 + words]))
@@ -104,7 +102,7 @@ def rows_left_alone(subject: ProcessSubject, trial: Trial) -> str:
         rng = trial.generator(str(dtype))
         plain_params = SamplingParams(temperature=0.5, stop_token_ids=[1], frequency_penalty=-0.0)
         requests = {
-            slot: SlotRequest(_ALL_EDITS if slot % 2 else plain_params, [1, 5], [3, 5, 40])
+            slot: EditRequest(_ALL_EDITS if slot % 2 else plain_params, [1, 5], [3, 5, 40])
             for slot in range(rows)
         }
         logits = subject.logits(rng, rows, vocab_size, dtype)
@@ -134,7 +132,7 @@ def special_values(subject: ProcessSubject, trial: Trial) -> str:
             {"logit_bias": dict.fromkeys(ids, 3.5), "repetition_penalty": 2.0},
             {"allowed_token_ids": ids[:1]},
         ]
-        requests = {s: SlotRequest(SamplingParams(**a), [], list(ids)) for s, a in enumerate(fields)}  # type: ignore[arg-type]
+        requests = {s: EditRequest(SamplingParams(**a), [], list(ids)) for s, a in enumerate(fields)}  # type: ignore[arg-type]
         logits = subject.logits(trial.generator(str(dtype)), len(fields), vocab_size, dtype)
         logits[:, : len(values)] = torch.tensor(values, dtype=dtype, device=subject.device)
         engine = subject.engine(requests, len(fields), vocab_size)
@@ -170,7 +168,7 @@ def unassigned_rows(subject: ProcessSubject, trial: Trial) -> str:
     """A slot that there is not, or that is empty, asks for nothing; a bitmask holds in every row."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     rng = trial.generator("logits")
-    engine = subject.engine({1: SlotRequest(_ALL_EDITS, [1, 5], [3, 5])}, 3, vocab_size)
+    engine = subject.engine({1: EditRequest(_ALL_EDITS, [1, 5], [3, 5])}, 3, vocab_size)
     for kind in (torch.int64, torch.int32):
         row_index = torch.tensor([-1, 0, 3, 2**31 - 1, -(2**31)], dtype=kind, device=subject.device)
         for has_zero_bits in (False, True)[: 1 + subject.has_bitmask]:

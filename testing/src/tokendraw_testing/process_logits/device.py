@@ -10,7 +10,7 @@ from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.formulas import random_edits
-from tokendraw_testing.process_logits.subject import ProcessSubject, SlotRequest
+from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
@@ -54,7 +54,7 @@ def sync_free(subject: ProcessSubject, trial: Trial) -> str:
 def graph_replay(subject: ProcessSubject, trial: Trial) -> str:
     """A graph captured with empty slots follows requests that come, grow and go, and logits that change."""
     rng, vocab_size = trial.generator("steps"), subject.vocab_size(_VOCAB_SIZE)
-    engine = subject.engine({0: SlotRequest(_ALL_EDITS, [1], [2])}, _ROWS, vocab_size)
+    engine = subject.engine({0: EditRequest(_ALL_EDITS, [1], [2])}, _ROWS, vocab_size)
     engine.slots.captured_edits = EditFacts.of(subject.capabilities.edits)
     logits = subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0])
     row_index, processor = torch.arange(_ROWS, device=subject.device), subject.built()

@@ -11,7 +11,7 @@ from tokendraw.plugin import Call
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.formulas import random_edits
-from tokendraw_testing.process_logits.subject import ProcessSubject, SlotRequest
+from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
@@ -19,7 +19,7 @@ _VOCAB_SIZE = 300
 
 
 def _with_drafts(subject: ProcessSubject) -> Call:
-    engine = subject.engine({0: SlotRequest(SamplingParams(repetition_penalty=2.0), [1], [])}, 1, 8)
+    engine = subject.engine({0: EditRequest(SamplingParams(repetition_penalty=2.0), [1], [])}, 1, 8)
     logits = torch.zeros(2, 8, dtype=subject.dtypes[0], device=subject.device)
     row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
     return subject.new_call("process", logits, engine.slots, row_index, None, subject.drafts([[3]]))
@@ -64,7 +64,7 @@ def step_by_step(subject: ProcessSubject, trial: Trial) -> str:
         ({"logit_bias": {5: 1.0, 6: -1.0}, "repetition_penalty": 2.0}, [5, 6]),
     )
     requests = {
-        s: SlotRequest(SamplingParams(**fields), [6, 1], [9, 3]) for s, (fields, _) in enumerate(cases)
+        s: EditRequest(SamplingParams(**fields), [6, 1], [9, 3]) for s, (fields, _) in enumerate(cases)
     }
     lists = [ids for _, ids in cases]
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
@@ -82,26 +82,19 @@ def on_the_device(subject: ProcessSubject, trial: Trial) -> str:
     rng = trial.generator("requests")
     lists = [[5, 6], [], [7], [5, 5, 5]]
     params = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, bad_words=[[5, 9]])
-    engine = subject.engine({s: SlotRequest(params, [6], [7]) for s in range(4)}, 4, vocab_size)
+    engine = subject.engine({s: EditRequest(params, [6], [7]) for s in range(4)}, 4, vocab_size)
     rows = sum(len(ids) + 1 for ids in lists)
     logits = subject.logits(rng, rows + 2, vocab_size, subject.dtypes[0])
     ragged_logits, padded_logits = logits.clone(), logits
     row_index = torch.arange(4, device=device)
-    subject.make(
-        subject.new_call(
-            "process", ragged_logits[:rows], engine.slots, row_index, None, subject.drafts(lists)
-        )
-    )
-    padded_ids = torch.tensor(
-        [[*ids, *[-1] * (4 - len(ids))] for ids in lists], dtype=torch.int32, device=device
-    )
+    drafts = subject.drafts(lists)
+    subject.make(subject.new_call("process", ragged_logits[:rows], engine.slots, row_index, None, drafts))
+    rows_of_ids = [[*ids, *[-1] * (4 - len(ids))] for ids in lists]
+    padded_ids = torch.tensor(rows_of_ids, dtype=torch.int32, device=device)
     offsets = subject.drafts(lists).cu_num_logits.to(torch.int32)
     padded_drafts = Drafts(draft_token_ids=padded_ids, cu_num_logits=offsets, max_drafts=4)
-    subject.make(
-        subject.new_call(
-            "process", padded_logits, engine.slots, row_index.to(torch.int32), None, padded_drafts
-        )
-    )
+    short_index = row_index.to(torch.int32)
+    subject.make(subject.new_call("process", padded_logits, engine.slots, short_index, None, padded_drafts))
     num_unequal = int((ragged_logits.cpu() != padded_logits.cpu()).any(1).sum())
     trial.require(not num_unequal, f"padded drafts need the rows of ragged ones, found {num_unequal} others")
     return f"{rows + 2} rows"

@@ -12,7 +12,7 @@ from tokendraw import RequestSlots, SamplingParams
 from tokendraw.plugin import Call, Edit
 from tokendraw_testing.kit.property import Check, Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.process_logits.subject import ProcessSubject, SlotRequest
+from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
@@ -50,13 +50,11 @@ def _require_edits(subject: ProcessSubject, trial: Trial, *cases: dict[str, Any]
     """Check requests with few edits each, in every dtype, beside a request without edits."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     fit = [[token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT)]
-    requests = {
-        slot: SlotRequest(SamplingParams(**fields), *map(list, fit))
-        for slot, fields in enumerate((*cases, {}))
-    }
+    fields_by_slot = enumerate((*cases, {}))
+    requests = {s: EditRequest(SamplingParams(**fields), *map(list, fit)) for s, fields in fields_by_slot}
     for dtype in subject.dtypes:
         engine = subject.engine(
-            {s: SlotRequest(r.params, list(r.prompt), list(r.output)) for s, r in requests.items()},
+            {s: EditRequest(r.params, list(r.prompt), list(r.output)) for s, r in requests.items()},
             len(requests),
             vocab_size,
         )
@@ -99,9 +97,8 @@ def bias(subject: ProcessSubject, trial: Trial) -> str:
 def allowed_ids(subject: ProcessSubject, trial: Trial) -> str:
     """All ids but the allowed ones get -inf, in the requests that name some."""
     top = subject.vocab_size(_VOCAB_SIZE) - 1
-    return _require_edits(
-        subject, trial, {"allowed_token_ids": [top]}, {"allowed_token_ids": [0, 31, 32, 63, top - 1]}
-    )
+    cases = [top], [0, 31, 32, 63, top - 1]
+    return _require_edits(subject, trial, *({"allowed_token_ids": ids} for ids in cases))
 
 
 @_register_edit("process bad words", "bad_words")
@@ -131,7 +128,7 @@ def bitmask(subject: ProcessSubject, trial: Trial) -> str:
     for vocab_size in sizes:
         for dtype in subject.dtypes:
             rng = trial.generator(f"{vocab_size}, {dtype}")
-            engine = subject.engine({s: SlotRequest(SamplingParams()) for s in range(4)}, 4, vocab_size)
+            engine = subject.engine({s: EditRequest(SamplingParams()) for s in range(4)}, 4, vocab_size)
             allowed = rng.random((4, vocab_size)) < 0.5
             allowed[0], allowed[1], allowed[2:, -1] = True, False, [True, False]
             logits = subject.logits(rng, 4, vocab_size, dtype)
@@ -153,7 +150,7 @@ def order(subject: ProcessSubject, trial: Trial) -> str:
     return f"{rows} requests in {len(subject.dtypes)} dtypes"
 
 
-def random_edits(rng: Generator, vocab_size: int) -> SlotRequest:
+def random_edits(rng: Generator, vocab_size: int) -> EditRequest:
     """Draw a request of several edits over few common ids; the prompt ends with placeholders."""
     token_pool = rng.permutation(vocab_size)[:12]
 
@@ -174,4 +171,4 @@ def random_edits(rng: Generator, vocab_size: int) -> SlotRequest:
     if "min_tokens" in chosen_fields:
         chosen_fields["stop_token_ids"] = fields["stop_token_ids"]
     prompt = [*ids(int(rng.integers(0, 8))), -1, vocab_size]
-    return SlotRequest(SamplingParams(**chosen_fields), prompt, ids(int(rng.integers(0, 12))))
+    return EditRequest(SamplingParams(**chosen_fields), prompt, ids(int(rng.integers(0, 12))))

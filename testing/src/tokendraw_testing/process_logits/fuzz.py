@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.process_logits.subject import MAX_TOKENS, Engine, ProcessSubject, SlotRequest
+from tokendraw_testing.process_logits.subject import MAX_TOKENS, EditRequest, Engine, ProcessSubject
 from tokendraw_testing.reference import Array
 
 _VOCAB_SIZES: Final = (1, 2, 31, 33, 300, 1024, 1025, 5003, 50_257, 65_543, 131_113, 262_147)
@@ -38,9 +38,8 @@ def _arrive_and_leave(engine: Engine, rng: Generator, vocab_size: int) -> None:
     """Fill slots and empty some, in any order."""
     for slot in [slot for slot in engine.requests if rng.random() < 0.5]:
         engine.remove(slot)
-    empty_slots = [
-        slot for slot in rng.permutation(engine.slots.num_slots).tolist() if slot not in engine.requests
-    ]
+    slots = rng.permutation(engine.slots.num_slots).tolist()
+    empty_slots = [slot for slot in slots if slot not in engine.requests]
     engine.add({slot: random_request(rng, vocab_size) for slot in empty_slots if rng.random() < 0.8})
 
 
@@ -49,9 +48,9 @@ def _edit(
 ) -> int:
     """Edit a step's rows and append a token to each request; return the number of rows."""
     live_slots = rng.permutation(sorted(engine.requests)).tolist()
-    order: list[int] = (
-        live_slots[: int(rng.integers(len(live_slots) + 1))] if rng.random() < 0.3 else live_slots
-    )
+    order: list[int] = live_slots
+    if rng.random() < 0.3:
+        order = live_slots[: int(rng.integers(len(live_slots) + 1))]
     if not order:
         return 0
     vocab_size = engine.slots.vocab_size
@@ -66,7 +65,7 @@ def _edit(
     return rows
 
 
-def random_request(rng: Generator, vocab_size: int) -> SlotRequest:
+def random_request(rng: Generator, vocab_size: int) -> EditRequest:
     """Draw a request of no, some or all edits, with common or separate ids.
 
     Its prompt ends with placeholders.
@@ -96,10 +95,10 @@ def random_request(rng: Generator, vocab_size: int) -> SlotRequest:
     if "min_tokens" in chosen_fields:
         chosen_fields["stop_token_ids"] = fields["stop_token_ids"]
     half = MAX_TOKENS // 3
-    return SlotRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
+    return EditRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
 
 
-def _drafts(rng: Generator, request: SlotRequest, vocab_size: int) -> list[int]:
+def _drafts(rng: Generator, request: EditRequest, vocab_size: int) -> list[int]:
     """Draw drafts from the request's ids, placeholders and bad words, or any id."""
     words = [token for word in request.params.bad_words or () for token in word]
     candidates = [*request.output, *request.prompt, *words, int(rng.integers(vocab_size))]

@@ -31,7 +31,7 @@ _PLAIN_PARAMS: Final = SamplingParams()
 
 
 @dataclass
-class SlotRequest:
+class EditRequest:
     """Parameters, prompt and output of a request in a slot."""
 
     params: SamplingParams
@@ -44,11 +44,11 @@ class Engine:
     """Slots and their requests."""
 
     slots: RequestSlots
-    requests: dict[int, SlotRequest]
+    requests: dict[int, EditRequest]
     edits: Collection[Edit] = EDITS
     """Names of the edits that requests may ask for."""
 
-    def add(self, requests: Mapping[int, SlotRequest]) -> None:
+    def add(self, requests: Mapping[int, EditRequest]) -> None:
         """Add requests to empty slots, limited to :attr:`edits`; append their outputs token by token."""
         outputs = {}
         for slot, request in requests.items():
@@ -104,7 +104,7 @@ class ProcessSubject(OperationSubject):
         """Limit a vocabulary size to the subject's limit."""
         return min(size, self.capabilities.max_vocab_size or size)
 
-    def engine(self, requests: Mapping[int, SlotRequest], num_slots: int, vocab_size: int) -> Engine:
+    def engine(self, requests: Mapping[int, EditRequest], num_slots: int, vocab_size: int) -> Engine:
         """Put requests into their slots."""
         slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=self.device)
         engine = Engine(slots, {}, self.capabilities.edits)
@@ -168,7 +168,7 @@ def _compare(
     where: str,
     before: Tensor,
     result: Tensor,
-    request: SlotRequest,
+    request: EditRequest,
     output: list[int],
     mask: Array | None,
 ) -> None:

@@ -31,9 +31,8 @@ def narrow_requests(capabilities: Capabilities) -> list[SamplingParams]:
         return requests[:1]
     if "top_k" in filters:
         limit = capabilities.max_top_k or 30
-        requests += [
-            SamplingParams(top_k=min(k, limit), temperature=t) for k, t in ((1, 1.0), (2, 0.7), (30, 1.0))
-        ]
+        sharp = (1, 1.0), (2, 0.7), (30, 1.0)
+        requests += [SamplingParams(top_k=min(k, limit), temperature=t) for k, t in sharp]
     if "top_p" in filters:
         requests += [SamplingParams(top_p=0.5), SamplingParams(top_p=0.999)]
         requests += [SamplingParams(top_p=0.999999, temperature=2.0)]

@@ -48,9 +48,8 @@ def batches(
         return [[params] * rows for params in requests]
     if scalar_filters(subject.capabilities):
         return [[params] * rows for params in _spread_requests(requests, 4)]
-    uniform_requests = [
-        params for params in requests if params in (SamplingParams(), SamplingParams(temperature=0.0))
-    ]
+    uniform = SamplingParams(), SamplingParams(temperature=0.0)
+    uniform_requests = [params for params in requests if params in uniform]
     return [*([params] * rows for params in uniform_requests), _spread_requests(requests, rows, turn * rows)]
 
 

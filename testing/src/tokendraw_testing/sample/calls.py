@@ -63,10 +63,8 @@ def strides(subject: SampleSubject, trial: Trial) -> str:
     chosen_requests = requests[:: max(1, len(requests) // 8)]
     for turn, (label, (contiguous, view)) in enumerate(layouts.items()):
         for batch in batches(subject, chosen_requests[turn % 2 :: 2] or chosen_requests, rows):
-            seeded = [
-                replace(p, seed=s) if counter and p.temperature else p
-                for p, s in zip(batch, seeds, strict=True)
-            ]
+            pairs = zip(batch, seeds, strict=True)
+            seeded = [replace(p, seed=s) if counter and p.temperature else p for p, s in pairs]
             torch.manual_seed(3)
             expected = subject.tokens(contiguous, seeded, positions)
             torch.manual_seed(3)
@@ -156,9 +154,9 @@ def _row_between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
 def _judge_levels(subject: SampleSubject, trial: Trial, dtype: torch.dtype) -> None:
     """Judge the levels between steps of 1/4, and for bfloat16 also between its own steps."""
     draws = subject.effort.draws
-    steps = [(1 / 4, draws // 2)] + [(1 / 32, 12 * draws)] * (
-        dtype == torch.bfloat16 and subject.effort.fewer == 1
-    )
+    steps = [(1 / 4, draws // 2)]
+    if dtype == torch.bfloat16 and subject.effort.fewer == 1:
+        steps.append((1 / 32, 12 * draws))
     for step, num_draws in steps:
         row = _row_between_steps(dtype, step)
         level = torch.unique(row, return_inverse=True)[1].numpy()

@@ -44,9 +44,8 @@ _NEAR_TIES: Final = 8
 def last_ids(subject: SampleSubject, trial: Trial) -> str:
     """The last ids are drawn, in every dtype, for vocabularies of every remainder by 4, 8, 16 and 1024."""
     row_kinds = kinds(subject.capabilities)
-    sizes = [
-        size for size in subject.effort.remainders if size <= (subject.capabilities.max_vocab_size or size)
-    ]
+    limit = subject.capabilities.max_vocab_size
+    sizes = [size for size in subject.effort.remainders if size <= (limit or size)]
     rng = trial.generator("rows")
     seed_torch(rng)
     for number, size in enumerate(sizes):

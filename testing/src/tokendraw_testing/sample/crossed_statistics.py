@@ -122,10 +122,8 @@ def _is_visible(case: Any) -> bool:
     """Allow designed filters alone, and a top-p with a visible effect."""
     design = case.get("design")
     if design is not None and design.needs is None:
-        return all(
-            case.get(name, default) == default
-            for name, default in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
-        )
+        filters = ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)
+        return all(case.get(name, default) == default for name, default in filters)
     return bool(case.get("top_p", 1.0) in (1.0, 0.3, 0.9))
 
 
@@ -162,10 +160,8 @@ class _Crowd:
 @properties.required("noise of distant rows")
 def distant_rows(subject: SampleSubject, trial: Trial) -> str:
     """No two rows of a batch or of successive batches share noise, at any distance, in any dtype and vocabulary."""
-    crowds = [
-        _Crowd(site, subject.effort.crowd_of(site.size))
-        for site in sites(subject.capabilities, subject.effort)
-    ]
+    all_sites = sites(subject.capabilities, subject.effort)
+    crowds = [_Crowd(site, subject.effort.crowd_of(site.size)) for site in all_sites]
     crowds = [crowd for crowd in crowds if crowd.site.size > 4 * crowd.rows]
     if not crowds:
         limit = subject.capabilities.max_vocab_size

@@ -135,9 +135,8 @@ def _tail_positions(seed: int, masses: Array, head_tile: int, count: int) -> lis
         positions = np.arange(start, start + (1 << 12))
         head = log_masses[head_tile] + reference.gumbel(seed, positions, head_tile, reference.TILE)
         # Only a head with little luck can lose to a tail, so only there is the noise of the tail worked out.
-        candidates = (
-            positions[head < np.sort(head)[len(head) // 16]] if masses[head_tile] > 0.9 else positions
-        )
+        is_likely = masses[head_tile] > 0.9
+        candidates = positions[head < np.sort(head)[len(head) // 16]] if is_likely else positions
         score = log_masses[tail] + reference.gumbel(seed, candidates[:, None], tail, reference.TILE)
         head_score = log_masses[head_tile] + reference.gumbel(seed, candidates, head_tile, reference.TILE)
         tail_positions += candidates[score.max(1) > head_score].tolist()

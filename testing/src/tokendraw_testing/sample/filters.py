@@ -41,17 +41,15 @@ def top_k(subject: SampleSubject, trial: Trial) -> str:
 @properties.advertised("top_p", has_filter("top_p"), row_refusal(SamplingParams(top_p=0.5)))
 def top_p(subject: SampleSubject, trial: Trial) -> str:
     """Keeps the smallest set of largest tokens with mass >= p, the one that crosses p included."""
-    return _check_requests(
-        subject, trial, [SamplingParams(top_p=p) for p in (1e-6, 0.1, 0.33, 0.5, 0.77, 0.9, 0.96)]
-    )
+    ps = (1e-6, 0.1, 0.33, 0.5, 0.77, 0.9, 0.96)
+    return _check_requests(subject, trial, [SamplingParams(top_p=p) for p in ps])
 
 
 @properties.advertised("min_p", has_filter("min_p"), row_refusal(SamplingParams(min_p=0.5)))
 def min_p(subject: SampleSubject, trial: Trial) -> str:
     """Keeps tokens at least min_p times as likely as the likeliest."""
-    return _check_requests(
-        subject, trial, [SamplingParams(min_p=p) for p in (1e-4, 0.05, 0.2, 0.5, 0.83, 1.0)]
-    )
+    ps = (1e-4, 0.05, 0.2, 0.5, 0.83, 1.0)
+    return _check_requests(subject, trial, [SamplingParams(min_p=p) for p in ps])
 
 
 @properties.advertised(
@@ -126,9 +124,8 @@ def _check_requests(subject: SampleSubject, trial: Trial, requests: list[Samplin
     for number, params in enumerate(drawn_requests):
         dtype = dtypes[number % len(dtypes)]
         row = _clear_row(trial, params, subject, dtype)
-        expected = judge_fit(
-            subject, trial, describe(params), row, params, subject.effort.draws // 4, dtype=dtype
-        )
+        draws = subject.effort.draws // 4
+        expected = judge_fit(subject, trial, describe(params), row, params, draws, dtype=dtype)
         _judge_edge(subject, trial, torch.from_numpy(row).to(dtype), params, expected)
     _require_support(subject, trial, requests)
     logprobs_text = _require_kept_logprobs(subject, trial, requests)
@@ -243,6 +240,5 @@ def _require_kept(trial: Trial, label: str, expected: Expectation, tokens: Array
         not len(extra_tokens),
         f"{label}: token {extra_tokens[0] if len(extra_tokens) else 0} needs to be dropped, found it kept",
     )
-    trial.require(
-        len(tokens) == expected.count, f"{label}: needs {expected.count} kept tokens, found {len(tokens)}"
-    )
+    message = f"{label}: needs {expected.count} kept tokens, found {len(tokens)}"
+    trial.require(len(tokens) == expected.count, message)

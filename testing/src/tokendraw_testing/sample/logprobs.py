@@ -72,9 +72,8 @@ def _register_mode(mode: LogprobsMode) -> None:
             ids, values, _ = _logprob_arrays(output)
             tokens = output.token_ids.cpu().numpy()
             for i, request in enumerate(params):
-                expected = expected_values(
-                    logits[i], request, int(tokens[i]), mode, subject.capabilities.tie_rule
-                )
+                rule, token = subject.capabilities.tie_rule, int(tokens[i])
+                expected = expected_values(logits[i], request, token, mode, rule)
                 if expected is None:
                     continue
                 num_rows += 1

@@ -105,9 +105,8 @@ def _require_precision(subject: SampleSubject, trial: Trial, dtype: GumbelDtype)
     :returns: how many there were.
     """
     exact_sites = [Site(name, noise_precision.VOCAB_SIZE) for name in subject.capabilities.dtypes[:1]]
-    wide_sites = [
-        s for s in sites(subject.capabilities, subject.effort) if s.size > noise_precision.VOCAB_SIZE
-    ]
+    size = noise_precision.VOCAB_SIZE
+    wide_sites = [site for site in sites(subject.capabilities, subject.effort) if site.size > size]
     limit = subject.capabilities.max_vocab_size or noise_precision.VOCAB_SIZE
     num_rows = 0
     for site in (*exact_sites * (limit >= noise_precision.VOCAB_SIZE), *wide_sites):

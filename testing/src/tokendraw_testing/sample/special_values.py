@@ -34,9 +34,8 @@ def special_rows_draw(subject: SampleSubject, trial: Trial) -> str:
     copies = subject.effort.rows(3, least=2)
     rows = [(name, kind.logits) for name, kind in kinds.items() for _ in range(copies)]
     logits = np.stack([row for _, row in rows])
-    for turn, batch in enumerate(
-        batches(subject, combinations(subject.capabilities, SPECIAL_SIZE), len(rows))
-    ):
+    requests = combinations(subject.capabilities, SPECIAL_SIZE)
+    for turn, batch in enumerate(batches(subject, requests, len(rows))):
         seed_torch(rng)
         rounded_logits, values = round_in_turn(subject, turn, logits)
         tokens = tokens_of(subject, rounded_logits, batch)

@@ -141,9 +141,8 @@ def padding(subject: SampleSubject, trial: Trial) -> str:
         rng = trial.generator(f"{size}")
         rows = subject.effort.rows(16, least=3) if size < 1 << 16 else 3
         storage = torch.full((rows, stride), float("inf"), dtype=dtype)
-        storage[:, :size] = torch.from_numpy(np.stack([gaussian(rng, size) - 50 for _ in range(rows)])).to(
-            dtype
-        )
+        values = np.stack([gaussian(rng, size) - 50 for _ in range(rows)])
+        storage[:, :size] = torch.from_numpy(values).to(dtype)
         seed_torch(rng)
         logits = storage.to(subject.device)[:, :size]
         counter = subject.capabilities.seeding == "counter"
@@ -211,7 +210,6 @@ def _draw_tokens(
     if subject.capabilities.seeding != "counter":
         return tokens_of(subject, logits, params)
     seeds, positions = random_seeds(rng, len(params))
-    params = [
-        replace(p, seed=seed) if i % 2 else p for i, (p, seed) in enumerate(zip(params, seeds, strict=True))
-    ]
+    pairs = enumerate(zip(params, seeds, strict=True))
+    params = [replace(p, seed=seed) if i % 2 else p for i, (p, seed) in pairs]
     return tokens_of(subject, logits, params, positions)

@@ -76,9 +76,8 @@ class DraftBatch:
         for i in range(count):
             params = request_kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(request_kinds)))]
             n = int(rng.integers(5)) if capabilities.ragged_drafts else 3
-            target = round_to_dtype(
-                np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)]), dtype
-            )
+            made = [families[i % len(families)](rng, size) for _ in range(n + 1)]
+            target = round_to_dtype(np.stack(made), dtype)
             draft = target[:n] + np.float32(rng.choice([0.0, 0.3, 2.0])) * rng.standard_normal((n, size))
             draft = round_to_dtype(draft, dtype)
             probs = [expect(x, params, capabilities.tie_rule).probabilities for x in draft]

@@ -53,9 +53,8 @@ def special_rows_give_kept_tokens(subject: VerifySubject, trial: Trial) -> str:
             clean_batch = DraftBatch.of(subject, rng, 2 * len(kinds) + 1, _VOCAB_SIZE, dtype=next(dtypes))
             batch = clean_batch.picked(range(len(clean_batch)))
             for i, poison in zip(range(1, len(batch), 2), kinds.values(), strict=True):
-                _replace_row(
-                    batch, i, where, kind, round_to_dtype(poison.logits, batch.dtype), int(rng.integers(5))
-                )
+                row = round_to_dtype(poison.logits, batch.dtype)
+                _replace_row(batch, i, where, kind, row, int(rng.integers(5)))
             output = batch.verify(subject, mode, kind)
             results, flags = chains(output), output.valid.tolist()
             for i, tokens in enumerate(results):
@@ -145,10 +144,8 @@ def sure_drafts(subject: VerifySubject, trial: Trial) -> str:
         num_cases += 1
     if counter:
         _ends_of_u(subject, trial)
-    return (
-        f"{num_cases} cases and dtypes, {count} drafts each"
-        + ", the least and the largest u among them" * counter
-    )
+    ends = ", the least and the largest u among them" * counter
+    return f"{num_cases} cases and dtypes, {count} drafts each" + ends
 
 
 def _ends_of_u(subject: VerifySubject, trial: Trial) -> None:
@@ -223,9 +220,8 @@ def ragged(subject: VerifySubject, trial: Trial) -> str:
         flat = batch.drafts(subject, kind)
         padded_drafts = pad_ids(flat, batch.ids, "padded")
         metadata = batch.metadata(flat)
-        outputs = [
-            subject.verify(batch.logits(subject), drafts, metadata, mode) for drafts in (flat, padded_drafts)
-        ]
+        logits = batch.logits(subject)
+        outputs = [subject.verify(logits, drafts, metadata, mode) for drafts in (flat, padded_drafts)]
         require_same(trial, chains(outputs[0]), chains(outputs[1]), f"{mode}, {kind}: padded ids")
     return f"[3, 0, 1, {max_drafts}] and [0, {max_drafts}, 3, 1] drafts, flat and padded"
 

@@ -118,13 +118,11 @@ def inputs_unmodified(subject: VerifySubject, trial: Trial) -> str:
 def strides(subject: VerifySubject, trial: Trial) -> str:
     """Rows of a wider buffer, with +inf and NaN behind each, give the chains of contiguous ones."""
     counter = subject.capabilities.seeding == "counter"
-    for dtype, size, count in subject.share_requests(
-        [_VOCAB_SIZE, *[_WIDE_SIZE] * (not subject.effort.mixed)], 24
-    ):
+    sizes = [_VOCAB_SIZE] if subject.effort.mixed else [_VOCAB_SIZE, _WIDE_SIZE]
+    for dtype, size, count in subject.share_requests(sizes, 24):
         num_requests = count if size == _VOCAB_SIZE else 2
-        batch = DraftBatch.of(
-            subject, trial.generator(f"rows {size} {dtype}"), num_requests, size, dtype=dtype
-        )
+        rng = trial.generator(f"rows {size} {dtype}")
+        batch = DraftBatch.of(subject, rng, num_requests, size, dtype=dtype)
         _require_same_strided(subject, trial, batch, counter=counter)
     return "+inf and NaN behind every row of target and drafts"
 

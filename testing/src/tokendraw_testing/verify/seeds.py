@@ -62,9 +62,8 @@ def _require_walks(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> 
     num_chains = num_same = 0
     sizes = (2, 31, 1025, 2100) if dtype == subject.gumbel_dtype else (1025,)
     for dtype_name, size, count in subject.share_requests(sizes, 36):
-        batch = DraftBatch.of(
-            subject, trial.generator(f"{dtype} {size} {dtype_name}"), count, size, dtype=dtype_name
-        )
+        rng = trial.generator(f"{dtype} {size} {dtype_name}")
+        batch = DraftBatch.of(subject, rng, count, size, dtype=dtype_name)
         certain = [i for i in range(len(batch)) if batch.is_certain(subject, i)]
         for mode, kind in subject.ways:
             results = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))

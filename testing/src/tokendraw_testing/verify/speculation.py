@@ -91,9 +91,8 @@ def judge(
         judge_part(f"token {step + 1}", lambda tokens, _: fit(tokens[:, step], probabilities))
 
     def pairs(tokens: Array, _: Array) -> Verdict:
-        verdict = fit(
-            tokens[:, 0] * size + tokens[:, 1], (p[-1][:, None] * (p[:-1] if len(p) > 1 else p)).ravel()
-        )
+        probabilities = p[-1][:, None] * (p[:-1] if len(p) > 1 else p)
+        verdict = fit(tokens[:, 0] * size + tokens[:, 1], probabilities.ravel())
         return replace(verdict, worst=f"of the pairs by number, {verdict.worst}")
 
     marginal = p[-1]
@@ -197,9 +196,8 @@ def _draw_drafts(
     _, draft, probs = rows
     contexts, ids = [before], []
     for step in range(case.drafts):
-        x = subject.draft(
-            _rows_after(draft, contexts[-1]), _metadata(case, len(first), seeds, first + step)
-        ).token_ids
+        metadata = _metadata(case, len(first), seeds, first + step)
+        x = subject.draft(_rows_after(draft, contexts[-1]), metadata).token_ids
         is_drawn = step not in case.placeholders
         ids.append(x if is_drawn else torch.full_like(x, -1))
         contexts.append(x if is_drawn else torch.zeros_like(x))

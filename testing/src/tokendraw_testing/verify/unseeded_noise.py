@@ -46,9 +46,8 @@ def shared_noise(subject: VerifySubject, trial: Trial) -> str:
     if is_filtered:
         looks.append((_TILED_SIZE, most, replace(plain_params, top_k=_KEPT_TOKENS)))
     if not subject.effort.mixed:
-        looks += [
-            (size, 70, plain_params) for size in _WIDE_VOCAB_SIZES[: 1 if subject.effort.quick else None]
-        ]
+        wide_sizes = _WIDE_VOCAB_SIZES[: 1 if subject.effort.quick else None]
+        looks += [(size, 70, plain_params) for size in wide_sizes]
     served_looks = [look for look in looks if look[0] <= (capabilities.max_vocab_size or look[0])]
     if not served_looks:
         trial.skip(f"needs a vocabulary of {_NARROW_SIZE}, found a limit of {capabilities.max_vocab_size}")

@@ -26,9 +26,8 @@ _WIDE_SIZE: Final = 1 << 14
 def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
     """Drafts of designed rows are kept tokens, and those of their seeds, in every dtype and vocabulary."""
     capabilities = subject.capabilities
-    per_row = replace(
-        capabilities, filters=tuple(pair for pair in capabilities.filters if pair[1] == "per_row")
-    )
+    filters = tuple(pair for pair in capabilities.filters if pair[1] == "per_row")
+    per_row = replace(capabilities, filters=filters)
     num_drafts, draft_sites = 0, _sites(subject)
     for site in draft_sites:
         rng = trial.generator(str(site))

@@ -90,15 +90,13 @@ def _check_cases(subject: VerifySubject, trial: Trial, sites: list[Site]) -> str
     num_chains = num_named = 0
     most = _QUICK_WIDE_CASES if subject.effort.quick and sites[0].size > WIDE_SIZE else None
     table = covering(domains, rng, _is_allowed)[: subject.effort.crossed_rows or most]
-    directed_cases = (
-        _recovery_cases(domains, rng) if sites[0].size > WIDE_SIZE else _single_request_cases(domains, rng)
-    )
+    make_cases = _recovery_cases if sites[0].size > WIDE_SIZE else _single_request_cases
+    directed_cases = make_cases(domains, rng)
     cases = [*directed_cases, *table] if not subject.effort.mixed else table
     for case in cases:
         call = make_call(subject, rng, case, domains, noise)
-        single_request = [call.of_most_drafts()] * (
-            len(call.requests) > 1 and call.form.site.size <= WIDE_SIZE
-        )
+        is_alone = len(call.requests) == 1 or call.form.site.size > WIDE_SIZE
+        single_request = [] if is_alone else [call.of_most_drafts()]
         for part in (call, *single_request):
             num_chains += len(part.order)
             num_named += require_answers(subject, trial, part)
@@ -113,14 +111,8 @@ def _single_request_cases(domains: Factors, rng: Generator) -> list[Case]:
     for way in domains["way"]:
         for fate in domains["fate"]:
             for drafts in (2, 9, 16):
-                case_values = {
-                    "way": way,
-                    "fate": fate,
-                    "drafts": drafts,
-                    "batch": 1,
-                    "poison": (),
-                    "seeded": True,
-                }
+                case_values = {"way": way, "fate": fate, "drafts": drafts}
+                case_values |= {"batch": 1, "poison": (), "seeded": True}
                 fixed_values = {
                     name: [value]
                     for name, value in case_values.items()
@@ -136,14 +128,8 @@ def _recovery_cases(domains: Factors, rng: Generator) -> list[Case]:
     if True not in domains["seeded"]:
         return []
     widest_size = max(site.size for site in domains["site"])
-    case_values = {
-        "fate": "rejected first",
-        "family": "places",
-        "poison": (),
-        "seeded": True,
-        "drafts": 1,
-        "batch": 1,
-    }
+    case_values: dict[str, Any] = {"fate": "rejected first", "family": "places", "poison": ()}
+    case_values |= {"seeded": True, "drafts": 1, "batch": 1}
     fixed_values = {name: [value] for name, value in case_values.items()}
     rejection_ways = dict.fromkeys(way for way in domains["way"] if way[0] == "rejection")
     return [
@@ -206,10 +192,8 @@ def _with_filters(capabilities: VerifyCapabilities, per_row: Any) -> Capabilitie
 def _is_allowed(case: Mapping[str, Any]) -> bool:
     """Allow batches within the limit on logits, if :func:`factors.is_allowed` allows the case."""
     site, batch, drafts = case.get("site"), case.get("batch", 1), case.get("drafts", 0)
-    if (
-        site is not None
-        and (batch - 1) * site.size * (4 if batch > _MOST_DISTINCT else 1) > _MOST_ELEMENTS // 8
-    ):
+    copies = 4 if batch > _MOST_DISTINCT else 1
+    if site is not None and (batch - 1) * site.size * copies > _MOST_ELEMENTS // 8:
         return False
     if site is not None and site.size > WIDE_SIZE and case.get("best") == -1 and (drafts > 1 or batch > 1):
         return False

@@ -100,9 +100,8 @@ def make_request(
     builder = _RequestBuilder(
         rng, form, case["family"], replace(params, seed=seed), first, count, end, case["poison"]
     )
-    ids = (
-        builder.matching(fate) if form.mode == "coupled" or builder.is_greedy else builder.judged(fate, noise)
-    )
+    is_matched = form.mode == "coupled" or builder.is_greedy
+    ids = builder.matching(fate) if is_matched else builder.judged(fate, noise)
     unused_ids = rng.integers(0, form.site.size, count - len(ids)).tolist()
     return DraftRequest(
         params=builder.params,
@@ -282,9 +281,8 @@ def _pick_rejected(rng: Generator, p: Array, q: Array | None) -> int:
     )
     draft_probabilities = np.ones_like(p) if q is None else q
     smaller_mass = np.where(p < 0.9 * draft_probabilities, p, 0.0)
-    likeliest_tokens = np.flatnonzero(
-        (smaller_mass == smaller_mass.max()) & (smaller_mass > _LARGE_PROBABILITY)
-    )
+    likeliest = (smaller_mass == smaller_mass.max()) & (smaller_mass > _LARGE_PROBABILITY)
+    likeliest_tokens = np.flatnonzero(likeliest)
     ways += [np.argsort(p - draft_probabilities)[:8], likeliest_tokens, likeliest_tokens]
     nonempty_ways = [way for way in ways if len(way)]
     return int(rng.choice(nonempty_ways[int(rng.integers(len(nonempty_ways)))]))
