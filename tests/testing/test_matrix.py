@@ -143,7 +143,7 @@ def test_edits_are_counted_by_whether_they_have_drafts(native):
     rng = np.random.default_rng(0)
     for drafts in (None, [[3, 4]]):
         rows = 1 if drafts is None else 3
-        view.edited(Silent(), "", engine, [0], view.logits(rng, rows, 8, torch.float16), drafts=drafts)
+        view.check_edits(Silent(), "", engine, [0], view.logits(rng, rows, 8, torch.float16), drafts=drafts)
     assert looked(view) == {
         ("process_logits", "float16", 1024, "plain"): 1,
         ("process_logits", "float16", 1024, "drafts"): 3,

@@ -39,7 +39,7 @@ class CrossedRequest:
     params: SamplingParams
     position: int
 
-    def showing(self, logprobs: int | None) -> CrossedRequest:
+    def with_logprobs(self, logprobs: int | None) -> CrossedRequest:
         """Return the same request with this many logprobs."""
         return replace(self, params=replace(self.params, logprobs=logprobs))
 

@@ -36,7 +36,7 @@ def covering(
     cases = []
     while table.missing.any():
         pair = rng.choice(np.argwhere(table.missing))
-        grown = [case for _ in range(_CANDIDATES) if (case := table.grown(pair, rng, allowed)) is not None]
+        grown = [case for _ in range(_CANDIDATES) if (case := table.complete(pair, rng, allowed)) is not None]
         best = max(grown, key=table.gain, default=None)
         table.strike(pair if best is None else best)
         if best is not None:
@@ -87,7 +87,7 @@ class _Table:
         """Mark the pairs of some values as covered."""
         self.missing[np.ix_(numbers, numbers)] = False
 
-    def grown(self, pair: NDArray[Any], rng: Generator, allowed: CaseFilter) -> NDArray[Any] | None:
+    def complete(self, pair: NDArray[Any], rng: Generator, allowed: CaseFilter) -> NDArray[Any] | None:
         """Complete a pair to a case; None in a dead end."""
         numbers_so_far = list(dict.fromkeys(pair.tolist()))
         case = self.case(np.array(numbers_so_far))

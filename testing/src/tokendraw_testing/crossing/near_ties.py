@@ -63,9 +63,9 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
     y, temperature = row.prepared.y[ids], row.params.temperature
     noise = reference.gumbel(seed, position, ids, reference.TOKEN, dtype)
     best = y[winner - start] + noise[winner - start]
-    ideal_logits = row.own.top + temperature * (best - LEAST_LEAD - noise)
+    ideal_logits = row.sorted_logits.top + temperature * (best - LEAST_LEAD - noise)
     values = round_to_dtype(ideal_logits, row.site.torch_dtype).double().numpy()
-    new_y = (values - row.own.top) / temperature
+    new_y = (values - row.sorted_logits.top) / temperature
     lead = best - new_y - noise
     is_usable = (lead >= LEAST_LEAD) & (np.abs(new_y - y) < _MOST_Y_CHANGE) & (new_y < 0) & (ids != winner)
     index = int(np.where(is_usable, lead, np.inf).argmin())

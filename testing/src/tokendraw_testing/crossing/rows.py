@@ -63,24 +63,24 @@ class CrossedRow:
     tie_rule: TieRule
 
     @functools.cached_property
-    def own(self) -> reference.SortedLogits:
+    def sorted_logits(self) -> reference.SortedLogits:
         """Holds the values in float64, sorted once."""
         return reference.SortedLogits.of(self.logits.double().numpy())
 
     @property
     def x(self) -> Array:
         """The same values, [V] float64, NaN replaced by -inf."""
-        return self.own.x
+        return self.sorted_logits.x
 
     @functools.cached_property
     def expected(self) -> Expectation:
         """Possible tokens, and the kept tokens."""
-        return expect(self.own, self.params, self.tie_rule)
+        return expect(self.sorted_logits, self.params, self.tie_rule)
 
     @functools.cached_property
     def prepared(self) -> reference.ReferenceRow:
         """The state before the draw, for :func:`tokendraw_testing.reference.draw`."""
-        return reference.prepare(self.own, self.params)
+        return reference.prepare(self.sorted_logits, self.params)
 
     @property
     def is_settled(self) -> bool:

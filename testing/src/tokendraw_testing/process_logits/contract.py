@@ -47,7 +47,7 @@ def shapes(subject: ProcessSubject, trial: Trial) -> str:
         requests = {s: EditRequest(params, [last, 0], []) for s in range(count)}
         engine = subject.engine(requests, max(count, 1), vocab_size)
         logits = subject.logits(rng, count, vocab_size, subject.dtypes[0])
-        subject.edited(trial, f"{vocab_size} ids", engine, range(count), logits)
+        subject.check_edits(trial, f"{vocab_size} ids", engine, range(count), logits)
         num_shapes += 1
     return f"{num_shapes} shapes"
 
@@ -65,7 +65,7 @@ def strides(subject: ProcessSubject, trial: Trial) -> str:
             logits = buffer[:, num_before : num_before + vocab_size]
             engine = subject.engine(requests, rows, vocab_size)
             what = f"{num_before} before, {num_after} behind, {dtype}"
-            subject.edited(trial, what, engine, range(rows), logits)
+            subject.check_edits(trial, what, engine, range(rows), logits)
             result = buffer.cpu().clone()
             result[:, num_before : num_before + vocab_size] = original[
                 :, num_before : num_before + vocab_size
@@ -109,7 +109,9 @@ def rows_left_alone(subject: ProcessSubject, trial: Trial) -> str:
         bits = logits.view(torch.int32 if dtype is torch.float32 else torch.int16)
         bits[::2, :100:3] = _NANS[dtype]
         logits[::2, 1:100:3] = -0.0
-        subject.edited(trial, str(dtype), subject.engine(requests, rows, vocab_size), range(rows), logits)
+        subject.check_edits(
+            trial, str(dtype), subject.engine(requests, rows, vocab_size), range(rows), logits
+        )
     return f"{rows} rows in {len(subject.dtypes)} dtypes"
 
 
@@ -136,7 +138,7 @@ def special_values(subject: ProcessSubject, trial: Trial) -> str:
         logits = subject.logits(trial.generator(str(dtype)), len(fields), vocab_size, dtype)
         logits[:, : len(values)] = torch.tensor(values, dtype=dtype, device=subject.device)
         engine = subject.engine(requests, len(fields), vocab_size)
-        subject.edited(trial, str(dtype), engine, range(len(fields)), logits)
+        subject.check_edits(trial, str(dtype), engine, range(len(fields)), logits)
     return f"9 values in {len(subject.dtypes)} dtypes"
 
 
@@ -158,7 +160,7 @@ def any_slots(subject: ProcessSubject, trial: Trial) -> str:
         logits = subject.logits(rng, len(order), vocab_size, dtype)
         if order:
             allowed = rng.random((len(order), vocab_size)) < 0.9 if step % 2 else None
-            subject.edited(trial, f"step {step}", engine, order, logits, allowed=allowed)
+            subject.check_edits(trial, f"step {step}", engine, order, logits, allowed=allowed)
             engine.append({slot: int(rng.integers(0, vocab_size)) for slot in order})
     return f"{steps} steps of {num_slots} slots"
 

@@ -64,7 +64,7 @@ def graph_replay(subject: ProcessSubject, trial: Trial) -> str:
     engine.add({slot: random_edits(rng, vocab_size) for slot in range(_ROWS)})
     for step in range(_REPLAYS):
         logits.copy_(subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0]))
-        subject.edited(trial, f"replay {step + 1}", engine, range(_ROWS), logits, replay=replay)
+        subject.check_edits(trial, f"replay {step + 1}", engine, range(_ROWS), logits, replay=replay)
         engine.append({slot: int(rng.integers(0, vocab_size)) for slot in range(_ROWS)})
         engine.remove(step)
         engine.add({step: random_edits(rng, vocab_size)})

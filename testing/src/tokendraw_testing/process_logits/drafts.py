@@ -48,7 +48,7 @@ def drafts(subject: ProcessSubject, trial: Trial) -> str:
         rows = sum(len(ids) + 1 for ids in lists)
         logits = subject.logits(rng, rows, vocab_size, dtype)
         allowed = rng.random((rows, vocab_size)) < 0.9
-        subject.edited(trial, str(dtype), engine, order, logits, allowed=allowed, drafts=lists)
+        subject.check_edits(trial, str(dtype), engine, order, logits, allowed=allowed, drafts=lists)
     return f"{rows} rows in {len(subject.dtypes)} dtypes"
 
 
@@ -71,7 +71,7 @@ def step_by_step(subject: ProcessSubject, trial: Trial) -> str:
     engine = subject.engine(requests, len(cases), vocab_size)
     rows = sum(len(ids) + 1 for ids in lists)
     logits = subject.logits(trial.generator("logits"), rows, vocab_size, subject.dtypes[0])
-    subject.edited(trial, "alone", engine, range(len(cases)), logits, drafts=lists)
+    subject.check_edits(trial, "alone", engine, range(len(cases)), logits, drafts=lists)
     return f"{rows} rows"
 
 

@@ -59,7 +59,7 @@ def _require_edits(subject: ProcessSubject, trial: Trial, *cases: dict[str, Any]
             vocab_size,
         )
         logits = subject.logits(trial.generator(str(dtype)), len(requests), vocab_size, dtype)
-        subject.edited(trial, str(dtype), engine, list(requests), logits)
+        subject.check_edits(trial, str(dtype), engine, list(requests), logits)
     return f"{len(cases)} requests in {len(subject.dtypes)} dtypes"
 
 
@@ -132,7 +132,9 @@ def bitmask(subject: ProcessSubject, trial: Trial) -> str:
             allowed = rng.random((4, vocab_size)) < 0.5
             allowed[0], allowed[1], allowed[2:, -1] = True, False, [True, False]
             logits = subject.logits(rng, 4, vocab_size, dtype)
-            subject.edited(trial, f"{vocab_size} ids, {dtype}", engine, range(4), logits, allowed=allowed)
+            subject.check_edits(
+                trial, f"{vocab_size} ids, {dtype}", engine, range(4), logits, allowed=allowed
+            )
     return f"{len(sizes)} vocabularies in {len(subject.dtypes)} dtypes"
 
 
@@ -146,7 +148,7 @@ def order(subject: ProcessSubject, trial: Trial) -> str:
         engine = subject.engine(requests, rows, vocab_size)
         logits = subject.logits(rng, rows, vocab_size, dtype)
         allowed = rng.random((rows, vocab_size)) < 0.7
-        subject.edited(trial, str(dtype), engine, range(rows), logits, allowed=allowed)
+        subject.check_edits(trial, str(dtype), engine, range(rows), logits, allowed=allowed)
     return f"{rows} requests in {len(subject.dtypes)} dtypes"
 
 

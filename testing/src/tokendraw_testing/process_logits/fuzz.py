@@ -60,7 +60,7 @@ def _edit(
     rows = len(order) + sum(map(len, drafts or ()))
     logits = _logits(subject, rng, rows, vocab_size, dtype)
     allowed = _allowed(rng, rows, vocab_size) if rng.random() < 0.5 else None
-    subject.edited(trial, what, engine, order, logits, allowed=allowed, drafts=drafts)
+    subject.check_edits(trial, what, engine, order, logits, allowed=allowed, drafts=drafts)
     engine.append({slot: int(rng.integers(vocab_size)) for slot in order})
     return rows
 

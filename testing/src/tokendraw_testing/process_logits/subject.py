@@ -125,7 +125,7 @@ class ProcessSubject(OperationSubject):
         """Put drafts on the device."""
         return Drafts.from_lists(lists, device=self.device)
 
-    def edited(
+    def check_edits(
         self,
         trial: Trial,
         what: str,

@@ -45,7 +45,7 @@ def threads(subject: ProcessSubject, trial: Trial) -> str:
         logits = subject.logits(rng, LARGE_BATCH_ROWS, vocab_size, dtype)
         allowed = rng.random((LARGE_BATCH_ROWS, vocab_size)) < 0.9
         bitmask = torch.from_numpy(pack_bitmask(allowed))
-        subject.edited(trial, str(dtype), engines[0], order, logits.clone(), allowed=allowed)
+        subject.check_edits(trial, str(dtype), engines[0], order, logits.clone(), allowed=allowed)
 
         calls = [
             _repeated_call(subject, logits[part], engine.slots, row_index[part], bitmask[part])

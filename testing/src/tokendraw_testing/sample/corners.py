@@ -105,7 +105,7 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
         is_shown = site.size <= _LOGPROBS_SIZE and subject.effort.fewer == 1
         for mode in subject.capabilities.logprobs_modes if is_shown else ():
             logprob_requests = [
-                request.showing(3)
+                request.with_logprobs(3)
                 for request in batch[: len(rows) * copies : copies]
                 if request.row.design != _HUGE_DESIGN
             ]

@@ -147,17 +147,21 @@ def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
             nums_best = _NUMS_BEST[(number + 2 * turn) % len(_NUMS_BEST)]
             copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
             requests = requests_in_turn(site_rows, row_kinds, copies, rng, turn)
-            batch = [request.showing(nums_best[i % len(nums_best)]) for i, request in enumerate(requests)]
+            batch = [
+                request.with_logprobs(nums_best[i % len(nums_best)]) for i, request in enumerate(requests)
+            ]
             batch += [
-                request.showing(0)
+                request.with_logprobs(0)
                 for row in _flat_rows(subject, site)
                 for request in make_requests(row, ["unseeded"], rng)
             ]
             ladder = [] if turn and subject.effort.mixed else _ladder_requests(subject, site, rng)
-            batch += [request.showing(most) for most in nums_best if most != -1 for request in ladder]
+            batch += [request.with_logprobs(most) for most in nums_best if most != -1 for request in ladder]
             dtype = dtypes[(number + turn) % len(dtypes)]
             judge_logprobs(subject, trial, batch, mode, dtype)
-            judge_logprobs(subject, trial, [request.showing(nums_best[0]) for request in ladder], mode, dtype)
+            judge_logprobs(
+                subject, trial, [request.with_logprobs(nums_best[0]) for request in ladder], mode, dtype
+            )
             num_rows += len(batch) + len(ladder)
     return f"{num_rows} rows in {len(modes)} modes over {len(rows)} dtypes and vocabularies"
 

@@ -86,7 +86,7 @@ def _with_logprobs(request: CrossedRequest, rng: Generator) -> CrossedRequest:
     if rng.random() < 0.2:
         return request
     num_best = int(np.exp(rng.uniform(0.0, 6.0))) - 1
-    return request.showing(-1 if rng.random() < 0.1 and request.row.site.size < 1 << 14 else num_best)
+    return request.with_logprobs(-1 if rng.random() < 0.1 and request.row.site.size < 1 << 14 else num_best)
 
 
 def _pick(values: Any, rng: Generator) -> Any:

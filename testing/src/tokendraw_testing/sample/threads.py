@@ -63,7 +63,7 @@ def threads(subject: SampleSubject, trial: Trial) -> str:
     for turn, ((rows, size), dtype, mode) in enumerate(looks):
         batch = _batch(subject, Site(dtype, min(size, limit or size)), rows, rng)
         if mode is not None:
-            batch = [request.showing(_NUM_BEST) for request in batch]
+            batch = [request.with_logprobs(_NUM_BEST) for request in batch]
         _require_same(subject, trial, batch, mode, FIRST_REPEATS if turn == 0 else OTHER_REPEATS)
         num_rows += len(batch)
     return f"{num_rows} rows in calls of {_MANY_ROWS_SHAPE[0]} and of {_WIDE_SHAPE[0]} wide ones, {thread_words()}"

@@ -74,7 +74,7 @@ def sharded_logprobs(subject: SampleSubject, trial: Trial) -> str:
             for rows in _rows_of_calls(subject, site, rng):
                 nums_best = _NUMS_BEST[turn % 2 :: 2]
                 batch = [
-                    request.showing(nums_best[i % len(nums_best)])
+                    request.with_logprobs(nums_best[i % len(nums_best)])
                     for i, request in enumerate(_mix_kinds(subject, rows, turn, rng))
                 ]
                 judge_logprobs(view, trial, batch, modes[turn % len(modes)], dtypes[turn % len(dtypes)])
@@ -98,7 +98,7 @@ def sharded_special_values(subject: SampleSubject, trial: Trial) -> str:
             batch = _mix_kinds(subject, corners.make_special_rows(subject, site, rng), turn, rng)
             judge_call(view, trial, batch)
             if turn % 2 and modes:
-                logprob_requests = [request.showing(3) for request in batch]
+                logprob_requests = [request.with_logprobs(3) for request in batch]
                 judge_logprobs(
                     view, trial, logprob_requests, modes[turn % len(modes)], dtypes[turn % len(dtypes)]
                 )

@@ -51,7 +51,7 @@ def bonus(subject: VerifySubject, trial: Trial) -> str:
     num_tokens = 0
     for dtype, size, count in subject.share_requests([1100], 60):
         batch = DraftBatch.of(subject, trial.generator(f"requests {dtype}"), count, size, dtype=dtype)
-        num_tokens += _require_sampled(subject, trial, batch, batch.sampled(subject, sampling))
+        num_tokens += _require_sampled(subject, trial, batch, batch.sample_tokens(subject, sampling))
     return f"distribution, and {num_tokens} tokens equal to those of sample"
 
 

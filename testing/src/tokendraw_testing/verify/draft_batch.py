@@ -113,7 +113,7 @@ class DraftBatch:
         """V."""
         return int(self.target[0].shape[1])
 
-    def picked(self, which: Iterable[int]) -> DraftBatch:
+    def select(self, which: Iterable[int]) -> DraftBatch:
         """Pick some of the requests, in this order."""
         order = [int(i) for i in which]
         names = [name for name in self.__dataclass_fields__ if name != "dtype"]
@@ -156,7 +156,7 @@ class DraftBatch:
             gumbel_dtype=gumbel_dtype,
         )
 
-    def sampled(self, subject: VerifySubject, sampling: SampleSubject) -> list[list[int]]:
+    def sample_tokens(self, subject: VerifySubject, sampling: SampleSubject) -> list[list[int]]:
         """Draw by ``sample`` at every row of every request."""
         metadata = self.metadata(self.drafts(subject, "chosen"))
         tokens = sampling.call(self.logits(subject), metadata).token_ids.tolist()

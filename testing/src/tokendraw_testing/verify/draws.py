@@ -164,7 +164,7 @@ def coupled(subject: VerifySubject, trial: Trial) -> str:
     num_tokens = 0
     for dtype, size, count in subject.share_requests((31, 1100), 60):
         batch = DraftBatch.of(subject, trial.generator(f"{size} {dtype}"), count, size, dtype=dtype)
-        chain = batch.sampled(subject, sampling)
+        chain = batch.sample_tokens(subject, sampling)
         for kind in capabilities.draft_kinds:
             for i, tokens in enumerate(chains(batch.verify(subject, "coupled", kind))):
                 ids = [*batch.ids[i], -1]

@@ -51,7 +51,7 @@ def special_rows_give_kept_tokens(subject: VerifySubject, trial: Trial) -> str:
     for mode, kind in subject.outer_ways if subject.effort.mixed else subject.ways:
         for where in ("target", "draft") if kind != "chosen" else ("target",):
             clean_batch = DraftBatch.of(subject, rng, 2 * len(kinds) + 1, _VOCAB_SIZE, dtype=next(dtypes))
-            batch = clean_batch.picked(range(len(clean_batch)))
+            batch = clean_batch.select(range(len(clean_batch)))
             for i, poison in zip(range(1, len(batch), 2), kinds.values(), strict=True):
                 row = round_to_dtype(poison.logits, batch.dtype)
                 _replace_row(batch, i, where, kind, row, int(rng.integers(5)))

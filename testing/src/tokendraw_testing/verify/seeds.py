@@ -144,10 +144,10 @@ def batch_invariance(subject: VerifySubject, trial: Trial) -> str:
         batch = DraftBatch.of(subject, rng, count, 1100, dtype=dtype)
         if not counter:
             _make_deterministic(subject, batch)
-        chains_alone = [chains(batch.picked([i]).verify(subject, mode, kind))[0] for i in range(count)]
+        chains_alone = [chains(batch.select([i]).verify(subject, mode, kind))[0] for i in range(count)]
         for rows in sizes:
             order = rng.permutation(rows) % count
-            results = chains(batch.picked(order).verify(subject, mode, kind))
+            results = chains(batch.select(order).verify(subject, mode, kind))
             places = [place for place, i in enumerate(order) if results[place] != chains_alone[i]]
             trial.require(
                 not places,

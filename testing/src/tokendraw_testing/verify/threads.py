@@ -73,7 +73,7 @@ def _repeated_call(
     is_known: list[bool],
 ) -> RepeatedCall:
     """Make the call of requests in some order; ``is_known`` marks chains known beyond a near tie."""
-    batch = distinct_batch.picked(order)
+    batch = distinct_batch.select(order)
     logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
     metadata = batch.metadata(drafts)
     differs = _make_differ(batch, [is_known[i] for i in order], _kept_lookup(subject, distinct_batch, order))

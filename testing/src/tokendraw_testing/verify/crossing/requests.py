@@ -101,7 +101,7 @@ def make_request(
         rng, form, case["family"], replace(params, seed=seed), first, count, end, case["poison"]
     )
     is_matched = form.mode == "coupled" or builder.is_greedy
-    ids = builder.matching(fate) if is_matched else builder.judged(fate, noise)
+    ids = builder.matching_ids(fate) if is_matched else builder.judged_ids(fate, noise)
     unused_ids = rng.integers(0, form.site.size, count - len(ids)).tolist()
     return DraftRequest(
         params=builder.params,
@@ -178,12 +178,12 @@ class _RequestBuilder:
             on_probs = probs and rows is self.draft
             rows[step] = crossed_rows.poison_row(self.rng, rows[step], what, probs=on_probs)
 
-    def matching(self, fate: str) -> list[int]:
+    def matching_ids(self, fate: str) -> list[int]:
         """Return drafts equal to the target's draws, up to the rejected draft."""
         rng, ids = self.rng, []
         for step in range(min(self.end + 1, self.count)):
             row = self.row(self.target[step])
-            sampled = self._own(row, step)
+            sampled = self._draw(row, step)
             if step < self.end:
                 ids.append(sampled)
                 continue
@@ -193,12 +193,12 @@ class _RequestBuilder:
             ids.append(self._outside() if fate.startswith("placeholder") else rejected_token)
         return ids
 
-    def _own(self, row: reference.ReferenceRow, step: int) -> int:
+    def _draw(self, row: reference.ReferenceRow, step: int) -> int:
         if self.params.seed is None and not self.is_greedy:
             return int(self.rng.choice(self.size, p=reference_walk.distribution(row)))
         return reference.draw(row, self.params.seed or 0, self.first + step, self.form.gumbel_dtype)[0]
 
-    def judged(self, fate: str, noise: AcceptanceNoise) -> list[int]:
+    def judged_ids(self, fate: str, noise: AcceptanceNoise) -> list[int]:
         """Return accepted drafts up to the rejected draft, with one narrow decision."""
         rng, last = self.rng, min(self.end, self.count - 1)
         if self.count == 0:
