@@ -21,9 +21,9 @@ class EditResult:
     values: Array
     """[V]."""
     edited: Array
-    """[V] bool: ids that somebody edits."""
+    """[V] bool: edited ids."""
     scale: Array
-    """[V]: the largest number on the way to each value, which says what rounding may cost."""
+    """[V]: the largest intermediate number of each value, as a bound of rounding."""
 
 
 def edit(

@@ -11,7 +11,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _BLOCK = 1 << 13
-"""Counters that are worked on at once: what is held of them fits a cache of the second level."""
+"""Counters computed at once: their state fits a second-level cache."""
 
 Array = NDArray[Any]
 
@@ -113,7 +113,7 @@ class NoiseRequest(NamedTuple):
 
 Answer = TypeVar("Answer")
 Drawing = Generator[NoiseRequest, Array, Answer]
-"""A draw, or several after each other, that is handed its random numbers as it asks for them."""
+"""A draw, or several in a row, as a generator from requests for noise and variates to the result."""
 
 
 def together(draws: Sequence[Drawing[Answer]], seeds: Sequence[int], dtype: str = "fp32") -> list[Answer]:

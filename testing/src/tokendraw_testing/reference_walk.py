@@ -26,7 +26,7 @@ class Answer:
     """The accepted drafts and one token more."""
     valid: bool
     lead: float
-    """Distance of its closest decision from another one; 0 where float64 cannot say what a filter keeps."""
+    """Distance of the closest decision from its turning point; 0 where float64 cannot say what a filter keeps."""
 
 
 def distribution(row: ReferenceRow) -> Array:

@@ -28,7 +28,7 @@ NamedToken = tuple[int, float]
 _MOST_POSITIONS: Final = 1 << 17
 _MOST_TILES: Final = 8
 _HITS: Final = 4
-"""Telling positions to expect among those that are tried."""
+"""Telling positions to expect among the tried positions."""
 
 
 @dataclass(frozen=True)

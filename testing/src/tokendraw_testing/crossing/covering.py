@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Case = dict[str, Any]
 """The value of each factor, by its name."""
 CaseFilter = Callable[[Mapping[str, Any]], bool]
-"""Whether a case may be. It is asked of incomplete cases too, and says False as soon as nothing can mend one."""
+"""Whether a case is allowed; for an incomplete case, whether it can be completed."""
 
 _CANDIDATES: Final = 6
 """Cases to choose the next one of a table from."""

@@ -19,7 +19,7 @@ Kind = Literal["seeded", "unseeded", "greedy", "greedy with a seed"]
 ALL_BUT_ONE: Final = "V - 1"
 """A value of the factor ``top_k``, for which :func:`params_of` puts a number."""
 _MOST_FILTERS: Final = 2
-"""Filters of one case. Three of them hide each other."""
+"""Most filters of a case: three filters hide each other."""
 _DISABLED_FILTERS: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 NO_FILTERS: Final = {"temperature": 1.0, **_DISABLED_FILTERS, "filter_order": "top_k_first"}
 """The case of a plain row."""
@@ -30,7 +30,7 @@ class Site:
     """Dtype and vocabulary size of a call, as one factor: each pair of dtype and size meets each value of the rest."""
 
     dtype: str
-    """By its torch name."""
+    """Name of the dtype in torch."""
     size: int
     """V."""
 

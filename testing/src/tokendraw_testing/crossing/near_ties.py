@@ -20,7 +20,7 @@ from tokendraw_testing.rows.draws import random_seeds
 Array = NDArray[Any]
 
 LEAST_LEAD: Final = 2e-4
-"""Ten times what float32 may swap."""
+"""Ten times the lead that float32 may swap."""
 _MOST_Y_CHANGE: Final = 1.0
 """Most that the rival's y is changed by."""
 _ATTEMPTS: Final = 8

@@ -44,7 +44,7 @@ class Design:
     name: str
     make: Make
     needs: Filter | None = None
-    """The filter that it is made for, which is the only one of its requests."""
+    """The only filter of the design's requests."""
 
     def __str__(self) -> str:
         return self.name

@@ -24,7 +24,7 @@ class Attempt:
 
     failed: bool
     detail: str
-    """Says what was looked at; for a failure, what was needed and found."""
+    """Sizes that were checked; for a failure, needed against found."""
     traceback: str = ""
     """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
     not_run: bool = False

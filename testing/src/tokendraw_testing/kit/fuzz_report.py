@@ -20,13 +20,13 @@ class FuzzFinding:
 
     operation: str
     number: int
-    """Number of the case, which with the run's seed repeats it."""
+    """Number of the case; with the run's seed it repeats the case."""
     detail: str
-    """Says what was needed and found."""
+    """Needed against found, in words."""
     traceback: str = ""
     """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
     times: int = 1
-    """Number of cases that differ from it in numbers alone."""
+    """Number of cases that differ in numbers alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class FuzzReport:
     cases: dict[str, int]
     """Number of cases by operation."""
     left_out: tuple[str, ...]
-    """Operations that it offers and the kit has no random cases of."""
+    """Offered operations without random cases in the kit."""
     checks: int
     """Number of statistical checks."""
     findings: tuple[FuzzFinding, ...]

@@ -15,11 +15,11 @@ class Place(NamedTuple):
     """A cell of the matrix."""
 
     call: str
-    """Name of the operation, and of its mode if it has some."""
+    """Name of the operation, with its mode if there are modes."""
     dtype: str
     """Dtype of the logits, by its torch name."""
     up_to: int | None
-    """Widest vocabulary of its class; None: any that is wider than those of the other classes."""
+    """Widest vocabulary of the class of widths; None: no limit."""
     kind: str
     """``greedy``, ``seeded`` or ``unseeded``, where rows draw."""
 

@@ -24,11 +24,11 @@ class OperationKit:
     """Properties and random cases of an operation."""
 
     view: type[Any]
-    """The subject that its properties get: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
+    """Class of the properties' subject: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
     properties: tuple[Property, ...]
-    """The properties, in the order of a report: exact ones, then statistics, then those of optional capabilities."""
+    """Properties in the order of a report: exact demands, statistics, then optional capabilities."""
     fuzz: Fuzz | None = None
-    """Looks at a random case of what the operation's subject advertises; None: the kit has no random cases of it."""
+    """Checks a random case within the capabilities; None: the kit has no random cases of the operation."""
 
 
 def find(operation: str) -> OperationKit | None:

@@ -20,9 +20,9 @@ class Refusal:
     """A request that a provider without a capability has to refuse."""
 
     need: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the need in which it differs from the plainest one."""
+    """Fields of the need beside the plainest need."""
     call: Callable[[Any], Call] | None = None
-    """Prepares a call that needs it, for the operation's subject; None: the need itself is refused."""
+    """Prepares the call to be refused, for the operation's subject; None: the need itself is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

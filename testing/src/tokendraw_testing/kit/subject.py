@@ -70,9 +70,9 @@ class Subject:
             lambda operation, need, rank: _build_without_noise(build, self.device, operation, need)
         )
         self.uses = 0
-        """How often the kit took a provider, to call it: a line that takes none has looked at nothing."""
+        """Number of providers taken for calls: a line without any has checked nothing."""
         self.again: Callable[[], Subject] | None = None
-        """Makes the same subject in another process; None: only one that is installed can be made there."""
+        """Makes the same subject in another process; None for a subject that is not installed."""
 
     def __repr__(self) -> str:
         return f"<Subject {self.name!r} on {self.device}>"

@@ -24,16 +24,16 @@ from tokendraw_testing.kit.workers import usable_cores
 FIRST_REPEATS: Final = 10
 """Repetitions of a line's first call: a race that shows in three calls of five escapes them once in 9,500."""
 OTHER_REPEATS: Final = 3
-"""Repetitions of its other calls."""
+"""Repetitions of a line's later calls."""
 LARGE_BATCH_ROWS: Final = 256
-"""Rows of a large batch: a backend that shares out rows shares out these."""
+"""Rows of a large batch, enough for any backend to share them out."""
 _TIMEOUT_SECONDS: Final = 300.0
 """Seconds that the calls of two objects may take together."""
 _SWITCH_SECONDS: Final = 1e-5
 """Seconds after which Python's threads take turns, in place of 0.005: as often as many threads of an engine would."""
 
 Differ = Callable[[Any, Any], str | None]
-"""Says how an output differs from that of one thread, in words; None if it does not."""
+"""Describes the difference of an output from the output of one thread; None if there is none."""
 
 
 @dataclass(frozen=True)

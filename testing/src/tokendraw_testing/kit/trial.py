@@ -39,7 +39,7 @@ class Verdict:
 
     p_value: float
     worst: str
-    """Describes the bin that is furthest from its expectation."""
+    """Description of the bin furthest from its expectation."""
     draws: int
 
 
@@ -58,7 +58,7 @@ class Trial:
         self.draws = 0
         """Number of tokens that went into statistics."""
         self.least: tuple[float, str] | None = None
-        """The smallest p-value of the first looks, or that of the second look that convicted, and its check."""
+        """Smallest p-value of the first looks, or p-value of the failed second look, with its check."""
 
     def generator(self, label: str, look: int = 0) -> Generator:
         """Return the random numbers of one check, which depend only on the run's seed and the check's name."""

@@ -26,7 +26,7 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 MOST_JOBS: Final = 16
-"""Most processes where nobody says how many: the longest line takes longer than a share of the others by then."""
+"""Most processes by default: with more, the longest line alone takes longer than the shared rest."""
 _SECONDS_TO_END: Final = 5
 _SPAWNING: Final = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
 

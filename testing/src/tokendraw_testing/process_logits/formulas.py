@@ -29,7 +29,7 @@ _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
     "frequency_penalty": {"frequency_penalty": 1.0},
     "presence_penalty": {"presence_penalty": 1.0},
 }
-"""Fields that ask for one edit, beside the bitmask."""
+"""Fields of a request for each edit but the bitmask."""
 
 
 def _register_edit(name: str, edit: Edit) -> Callable[[Check], Check]:

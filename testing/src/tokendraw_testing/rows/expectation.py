@@ -17,7 +17,7 @@ from tokendraw_testing import reference
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
 LEAST_EQUAL_SHARE: Final = 0.9999
-"""Least share of seeded draws that equal the reference's; the others are near ties in float32."""
+"""Least share of seeded draws equal to the reference; the rest are near ties in float32."""
 
 Array = NDArray[Any]
 
@@ -29,19 +29,19 @@ class Expectation:
     y: Array
     """float64: ``(x - max x) / T``; 0 for the only token of a row that draws none."""
     kept: Array
-    """bool: what is kept; under ``exact_k`` as many of the last group as there is room for."""
+    """bool: kept tokens; under ``exact_k`` the last group may be kept in part."""
     edge: Array
     """bool: the least likely tokens that are kept, all tied."""
     in_part: Array
     """bool: the group of which some stay, by the sampler's own choice; none under the rule ``value``."""
     share: float
-    """Share of the tokens of that group that stay."""
+    """Share of the partly kept group."""
     possible: Array
-    """bool: what may be drawn, with the benefit of rounding."""
+    """bool: possible tokens, with the benefit of rounding."""
     certain: bool
     """Whether no decision of a filter depends on rounding, so that ``probabilities`` are certain."""
     count: int
-    """Number of tokens that are kept."""
+    """Number of kept tokens."""
 
     @functools.cached_property
     def masses(self) -> Array:

@@ -33,12 +33,12 @@ SEEDS: Final[Mapping[int, int]] = {
 """Seeds, by stream, whose first word at index 0 and :data:`POSITION` is 0, 1 or 2: the best of the first 2**32."""
 VOCAB_SIZE: Final = 2100
 KEPT_COUNTS: Final = (2, 500, 2000)
-"""Numbers of tokens that share the mass of a row: kernels draw in other ways from few than from many."""
+"""Numbers of tokens that share the mass of a row: kernels have several paths by this number."""
 _NEGLIGIBLE = -200.0
 _LUCK_MARGIN = 1.5
 """More than the two precisions are apart, less than 24 bits fall short of 32 at these seeds."""
 _UNLIKELY_LOGIT = -12.0
-"""Logit of tokens of another tile than the one that has to win."""
+"""Logit of tokens outside the tile that has to win."""
 
 
 @dataclass(frozen=True)

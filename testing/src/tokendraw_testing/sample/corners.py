@@ -32,7 +32,7 @@ _LOGPROBS_SIZE: Final = 2000
 """Largest vocabulary in which poisoned rows show logprobs."""
 _HUGE_DESIGN: Final = "huge logits"
 _SINGLE_TOKEN_TOP_K: Final = 50
-"""Top-k of a row of which one token alone can be drawn."""
+"""Top-k of a row with a single possible token."""
 _SPECIAL_SIZE: Final = 64
 _NEAR_TIE_SIZE: Final = 16
 """Smallest vocabularies of poisoned rows, and of near ties."""

@@ -146,7 +146,7 @@ def _bins(row: CrossedRow, draws: int) -> Array:
 
 
 _SMALL_BATCH_ROWS: Final = 200
-"""Rows of such a call."""
+"""Rows of a small call."""
 
 
 @dataclass(frozen=True)

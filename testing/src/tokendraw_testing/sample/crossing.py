@@ -50,7 +50,7 @@ _KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
     {"top_k": 2**30},
     {"top_k": 1500, "min_p": 1e-8},
 )
-"""Requests that keep all tokens of a row whose heavy ones are 905."""
+"""Requests that keep all tokens of a row with 905 heavy tokens."""
 
 
 @properties.required("crossed requests")

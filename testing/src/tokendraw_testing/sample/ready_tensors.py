@@ -43,7 +43,7 @@ _CLAMPED_VALUES: Final = (
     ("min_p", 0.3, 0.3),
     ("temperature", 1.7, 1.7),
 )
-"""A parameter, its value in the tensor, and the value of a request that asks for the same."""
+"""A parameter, its value in the tensor, and the value of an equivalent request."""
 _VOCAB_SIZE: Final = 1030
 _COPIES: Final = 3
 _Columns = dict[str, torch.Tensor]

@@ -36,7 +36,7 @@ class ShardedSubject(SampleSubject):
         self.split: VocabSplit | None = None
         """The split of the last call."""
         self.rows = self.apart = 0
-        """Rows of all calls, and those whose token was another than the one device's."""
+        """Rows of all calls, and rows with another token than on one device."""
 
     def make(self, call: Call, need: Any = None) -> SamplerOutput:
         """Make a call on all ranks and return the output."""

@@ -25,7 +25,7 @@ from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
 properties = Properties("sample")
 
 _DISTINCT_ROWS = 6
-"""Rows of logits that differ in one batch; the others repeat them with noise of their own."""
+"""Distinct rows of logits in a batch; further rows repeat them with fresh noise."""
 
 
 @properties.required("output")

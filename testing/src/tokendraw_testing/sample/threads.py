@@ -38,7 +38,7 @@ Array = NDArray[Any]
 _MANY_ROWS_SHAPE: Final = (LARGE_BATCH_ROWS + 64, 2100)
 """Rows and vocabulary of a batch whose rows are shared out."""
 _WIDE_SHAPE: Final = (6, 131_113)
-"""Those of a batch whose vocabulary is."""
+"""Rows and vocabulary of a batch whose vocabulary is shared out."""
 _NUM_BEST: Final = 5
 
 

@@ -36,7 +36,7 @@ _COPIES: Final = 4
 _SMALL_TOP_K: Final = 1000
 """Samplers may send as many values as the largest k of a call, or look for it in another way."""
 _FLAT_ROWS: Final = 100
-"""Rows over equal tokens, of which many draw another one if a tile weighs more, or has other noise."""
+"""Rows over equal tokens: many of them change if a tile weighs more or has other noise."""
 _SPECIAL_SIZE: Final = 64
 _NUMS_BEST: Final = (0, 5, 1, 50, None, -1)
 """Numbers of best tokens that the rows of a call ask for."""

@@ -16,7 +16,7 @@ from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.crossing.rows import CrossedRow, row_of
 
 _LEAST_SIZE = 24
-"""Least vocabulary that has room for the levels of these rows."""
+"""Least vocabulary with room for the levels of the designs."""
 _TIES, _TAIL, _BULK = "ties at k decide on p", "a tail decides on p", "one token on one rank"
 DESIGN_NAMES: Final = (_TIES, _TAIL, _BULK)
 """Names of the designs."""

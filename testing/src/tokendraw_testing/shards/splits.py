@@ -15,7 +15,7 @@ class VocabSplit:
     """First ids of the ranks, and the end of the last rank."""
 
     name: str
-    """Says in words what is special about it."""
+    """Name of the split in messages."""
     bounds: tuple[int, ...]
     """[R + 1], ascending from 0 to V."""
 

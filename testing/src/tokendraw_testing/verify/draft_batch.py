@@ -25,7 +25,7 @@ from tokendraw_testing.verify.subject import VerifySubject, row_metadata
 Array = NDArray[Any]
 
 OUTSIDE_ID = 2**31 - 1
-"""An id that no vocabulary has."""
+"""An id outside every vocabulary."""
 
 
 def requests(capabilities: VerifyCapabilities, size: int) -> list[SamplingParams]:
@@ -43,13 +43,13 @@ class DraftBatch:
     draft: list[Array]
     """[n, V] float32: logits of the drafts."""
     probs: list[Array]
-    """[n, V] float32: what they were drawn by, under the parameters of the request."""
+    """[n, V] float32: draft distributions under the parameters of the request."""
     ids: list[list[int]]
     params: list[SamplingParams]
     first: list[int]
     """Position of the first row."""
     dtype: str
-    """Of the logits, by its torch name; all of them are values of it."""
+    """Dtype of the logits by its torch name; all rows are exact in it."""
 
     @classmethod
     def of(

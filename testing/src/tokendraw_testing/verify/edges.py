@@ -36,7 +36,7 @@ Array = NDArray[Any]
 LEAST_U: Final = 228_227_993
 """A seed whose word of the stream ACCEPT at :data:`U_POSITION` is all zeros."""
 LARGEST_U: Final = 12_713_842_529
-"""A seed whose word of that stream is all ones."""
+"""A seed whose word of the stream ACCEPT at :data:`U_POSITION` is all ones."""
 U_POSITION: Final = 9
 _VOCAB_SIZE: Final = 1100  # two tiles, the last of them not full
 

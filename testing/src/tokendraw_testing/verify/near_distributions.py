@@ -34,9 +34,9 @@ _PER_UNIT: Final = 1 << 14
 _STEP_DISTANCE: Final = 4
 """Steps between the logit of a target and that of a draft: a quarter of a thousandth of p."""
 _RARE_LOGIT: Final = -9.0
-"""Logit of a draft that the target cannot emit, so that it is rejected and hardly changes q."""
+"""Logit of an impossible draft: the target rejects it, and q hardly changes."""
 _ROUNDING_SHARE: Final = 2e-5
-"""Share of drafts with p = q that it may reject."""
+"""Share of drafts with p = q that rounding may reject."""
 
 
 @properties.advertised(

@@ -50,7 +50,7 @@ class Decoding:
     placeholders: tuple[int, ...] = ()
     """Places without a draft, where the target's next row continues from token 0."""
     dtype: str | None = None
-    """Of the logits, by its torch name; None: the first that is advertised."""
+    """Dtype of the logits by its torch name; None: the first advertised dtype."""
 
     def probabilities(self, subject: VerifySubject) -> tuple[Array, Array]:
         """Return p and q of the draws, float64: [V + 1, V], or [1, V] for equal rows."""

@@ -33,7 +33,7 @@ DRAFT = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
 _REJECTED_DRAFT = VOCAB_SIZE - 1
 """A draft that no telling row has any mass for."""
 _ACCEPTED_DRAFT = 3
-"""A draft that its row has all the mass for."""
+"""A draft with all the mass of its row."""
 
 
 def telling_batch(

@@ -24,7 +24,7 @@ properties = Properties("verify")
 
 WIDE_SIZE: Final = 1 << 16
 _DRAFT_NAN: Final = ("draft", "NaN")
-"""In a row that only some modes and kinds of drafts look at, so that few wide cases do."""
+"""NaN in a draft row, which only some modes and kinds of drafts read."""
 POISON: Final = (
     (),
     ("bonus", "NaN"),
@@ -35,10 +35,10 @@ POISON: Final = (
     _DRAFT_NAN,
     ("draft behind", "nothing"),
 )
-"""Where poison is, and what."""
+"""Places of special values, and the values."""
 _DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
 _WIDE_DRAFTS: Final = (0, 1, 3, 9)
-"""Those of wide vocabularies."""
+"""Numbers of drafts in wide vocabularies."""
 _QUICK_WIDE_CASES: Final = 48
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
 _RECOVERED_TOKENS: Final = 2

@@ -14,9 +14,9 @@ from tokendraw_testing import reference, reference_walk
 Array = NDArray[Any]
 
 FIRST_POSITIONS: Final = (0, 7, 2**31 - 3, 2**32 - 2, 2**40 + 11)
-"""Positions that requests begin at: rows of one request lie on both sides of a word."""
+"""First positions of requests; the rows of a request cross the border of a 32-bit word."""
 _MARGIN: Final = 3 * reference.NEAR_TIE
-"""Least distance of a decision from its turning point, so that float32 decides it likewise."""
+"""Least distance of a decision from its turning point, so that float32 decides likewise."""
 _STEPS: Final = 17
 
 

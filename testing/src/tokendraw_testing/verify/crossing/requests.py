@@ -30,9 +30,9 @@ FATES: Final = (
     "placeholder",
 )
 _RANDOM_SHARE: Final = 0.35
-"""Share of narrow decisions, and of certain ones, about any token that is open to them."""
+"""Share of narrow and of certain decisions about a random open token."""
 _LARGE_PROBABILITY: Final = 0.05
-"""Probability of a draft that would often be recovered if a residual still held it."""
+"""Probability of a draft that a wrong residual would often recover."""
 _WIDE_SIZE: Final = 8192
 """Above this V a request has two different rows and a bonus row, since each costs the reference milliseconds."""
 
@@ -56,7 +56,7 @@ class DraftRequest:
 
     params: SamplingParams
     first: int
-    """Position of its first row."""
+    """Position of the first row."""
     target: list[Array]
     """n + 1 rows [V] float32, some of them the same."""
     rows: list[reference.ReferenceRow]
@@ -64,10 +64,10 @@ class DraftRequest:
     draft: list[Array]
     """n rows [V] float32: logits or probabilities, by the kind of the call; none of drafts that were chosen."""
     draft_rows: list[reference.ReferenceRow]
-    """The same rows after temperature and filters, where they are logits that somebody looks at."""
+    """The rows after temperature and filters, if the call reads draft logits."""
     ids: list[int]
     about: str
-    """Says how it was made."""
+    """Description of the family, fate and special values."""
 
     def __str__(self) -> str:
         seed = (

@@ -18,10 +18,10 @@ Array = NDArray[Any]
 
 FAMILIES: Final = ("gaussian", "levels", "places", "bulk", "close")
 VALUE_FAMILIES: Final = ("levels",)
-"""Those that tie where a filter ends, which tells a rule for ties from another."""
+"""Families with ties at a filter's edge, which tell the tie rules apart."""
 _NEGLIGIBLE: Final = -18.0
 _DENSE_SIZE: Final = 8192
-"""Largest V of which each token may have a value of its own."""
+"""Largest V with a separate value for each token."""
 _FAR_SHARE: Final = 0.6
 """Share of rows of a wide vocabulary whose residual lies behind the last power of two, for the most part."""
 _BORDERS: Final = (1024, 4096, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
