@@ -7,7 +7,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tokendraw.plugin import Sm90W4Capabilities
 from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.tools import packed_scales, packed_weights, packings
 from tokendraw_testing.kit.inputs import require_unmodified
@@ -30,11 +29,6 @@ properties = Properties("pack_sm90_w4")
 
 _LARGE_SHAPE: Final = (2, 512, 640)
 """(E, N, K) of weights that a packer may share out."""
-_CONVERSIONS: Final[tuple[tuple[Layout, Layout], ...]] = (("v1", "v2"), ("v2", "v1"))
-
-
-def _converts(capabilities: Sm90W4Capabilities) -> bool:
-    return capabilities.unpacks and {("fp4", "v1"), ("fp4", "v2")} <= {*packings(capabilities)}
 
 
 @properties.advertised(
@@ -99,22 +93,6 @@ def round_trips(subject: PackSubject, trial: Trial) -> str:
             what = f"scales, {layout}, {list(scales.shape)}, unpacked"
             require_equal(trial, what, subject.unpack_scales(packed, layout), scales)
     return f"{len(ways)} ways"
-
-
-@properties.advertised("pack v1 to v2", _converts)
-def v1_to_v2(subject: PackSubject, trial: Trial) -> str:
-    """Packed weights and scales convert from each layout to the other."""
-    for experts, rows, columns in SHAPES["v2"]:
-        rng = trial.generator(f"{rows} x {columns}")
-        weights = subject.bytes(rng, experts, rows, columns // 2)
-        scales = subject.bytes(rng, experts, rows, columns // 32)
-        for old, new in _CONVERSIONS:
-            packed = packed_weights(weights, "fp4", old)
-            converted = subject.pack_weights(subject.unpack_weights(packed, "fp4", old), "fp4", new)
-            require_equal(trial, f"fp4, {old} to {new}", converted, packed_weights(weights, "fp4", new))
-            converted = subject.pack_scales(subject.unpack_scales(packed_scales(scales, old), old), new)
-            require_equal(trial, f"scales, {old} to {new}", converted, packed_scales(scales, new))
-    return f"{len(SHAPES['v2'])} shapes, both ways"
 
 
 @properties.required("pack threads")

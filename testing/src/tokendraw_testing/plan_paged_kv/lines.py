@@ -25,7 +25,7 @@ _PAGE_SIZES = (1, 3, 16, 128)
 
 @properties.required("plan values")
 def values(subject: PlanSubject, trial: Trial) -> str:
-    """Offsets, last pages and pages are those of the lengths, for batches of many sizes."""
+    """Offsets, last pages and pages are those of the lengths: batches of many sizes, no token, edges of pages."""
     num_batches = 0
     for i, requests in enumerate(subject.effort.batch_sizes):
         columns = _WIDTHS[i % len(_WIDTHS)]
@@ -34,21 +34,13 @@ def values(subject: PlanSubject, trial: Trial) -> str:
         lengths = subject.lengths(rng, requests, columns, page_size)
         subject.plan(lengths, subject.table(rng, requests, columns), page_size)
         num_batches += 1
-    return f"{num_batches} batches"
-
-
-@properties.required("plan edges")
-def edges(subject: PlanSubject, trial: Trial) -> str:
-    """No request, no token, one column and lengths at the edges of pages give the plan of their lengths."""
-    rng = trial.generator("tables")
-    subject.plan([], subject.table(rng, 0, 4), 16)
-    subject.plan([3, 0], subject.table(rng, 2, 0), 16)
-    subject.plan([0, 0, 7, 0, 0, 33, 0], subject.table(rng, 7, 4), 16)
-    subject.plan([0, 1, 15, 16], subject.table(rng, 4, 1), 16)
+    rng = trial.generator("edges")
+    for lengths, columns in (([3, 0], 0), ([0, 0, 7, 0, 0, 33, 0], 4), ([0, 1, 15, 16], 1)):
+        subject.plan(lengths, subject.table(rng, len(lengths), columns), 16)
     for page_size in (1, 2, 16):
         lengths = [max(page_size * pages + distance, 0) for pages in range(4) for distance in (-1, 0, 1)]
         subject.plan(lengths, subject.table(rng, len(lengths), 4), page_size)
-    return "7 batches"
+    return f"{num_batches + 6} batches"
 
 
 @properties.required("plan clamped lengths")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tokendraw import Drafts, SamplingParams
@@ -50,29 +48,6 @@ def drafts(subject: ProcessSubject, trial: Trial) -> str:
         allowed = rng.random((rows, vocab_size)) < 0.9
         subject.check_edits(trial, str(dtype), engine, order, logits, allowed=allowed, drafts=lists)
     return f"{rows} rows in {len(subject.dtypes)} dtypes"
-
-
-@properties.advertised("process drafts step by step", lambda c: c.drafts, _DRAFT_REFUSAL)
-def step_by_step(subject: ProcessSubject, trial: Trial) -> str:
-    """Each edit by itself changes with the draft that it depends on, in the row behind that."""
-    cases: tuple[tuple[dict[str, Any], list[int]], ...] = (
-        ({"repetition_penalty": 2.0}, [5, 5, 6]),
-        ({"frequency_penalty": 1.5}, [5, 3, 5, 5]),
-        ({"presence_penalty": 1.5}, [5, 3, 5]),
-        ({"bad_words": [[5, 6, 7], [3, 5, 8], [6, 9]]}, [5, 6, 7]),
-        ({"min_tokens": 4, "stop_token_ids": [1, 2]}, [5, 5, 5, 5]),
-        ({"logit_bias": {5: 1.0, 6: -1.0}, "repetition_penalty": 2.0}, [5, 6]),
-    )
-    requests = {
-        s: EditRequest(SamplingParams(**fields), [6, 1], [9, 3]) for s, (fields, _) in enumerate(cases)
-    }
-    lists = [ids for _, ids in cases]
-    vocab_size = subject.vocab_size(_VOCAB_SIZE)
-    engine = subject.engine(requests, len(cases), vocab_size)
-    rows = sum(len(ids) + 1 for ids in lists)
-    logits = subject.logits(trial.generator("logits"), rows, vocab_size, subject.dtypes[0])
-    subject.check_edits(trial, "alone", engine, range(len(cases)), logits, drafts=lists)
-    return f"{rows} rows"
 
 
 @properties.advertised("process drafts on the device", lambda c: c.drafts, _DRAFT_REFUSAL)

@@ -53,16 +53,6 @@ def min_p(subject: SampleSubject, trial: Trial) -> str:
 
 
 @properties.advertised(
-    "temperature before filters", lambda c: bool({"top_p", "min_p"} & {name for name, _ in c.filters})
-)
-def temperature(subject: SampleSubject, trial: Trial) -> str:
-    """top-p and min-p see the probabilities after temperature."""
-    requests = [SamplingParams(temperature=t, top_p=0.6) for t in (0.4, 2.0) if subject.has("top_p")]
-    requests += [SamplingParams(temperature=t, min_p=0.4) for t in (0.4, 2.0) if subject.has("min_p")]
-    return _check_requests(subject, trial, requests)
-
-
-@properties.advertised(
     "filter order top_k_first",
     lambda c: "top_k_first" in c.filter_orders and has_filter("top_p")(c) and has_filter("top_k")(c),
     row_refusal(SamplingParams(top_k=2, top_p=0.5), filter_orders=("top_k_first",)),

@@ -14,9 +14,8 @@ from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import independence
 from tokendraw_testing.kit.trial import Trial, Verdict
-from tokendraw_testing.rows.draws import seed_torch, seeded_tokens
-from tokendraw_testing.rows.requests import has_counter
-from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
+from tokendraw_testing.rows.draws import seed_torch
+from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -80,51 +79,3 @@ def calls(subject: SampleSubject, trial: Trial) -> str:
 
         trial.judge(f"batches of {rows}", experiment, subject.effort.draws_of(600 if rows == 1 else 8192))
     return f"batches of {all_of(str(rows) for rows, _ in kinds)}"
-
-
-_NEIGHBOURS = {
-    "neighbouring seeds": {
-        "s and s + 1": lambda i: ((i, 5), (i + 1, 5)),
-        "s and s + 2**32": lambda i: ((i, 5), (i + 2**32, 5)),
-        "seed and position swapped": lambda i: ((i, i + 7), (i + 7, i)),
-    },
-    "neighbouring positions": {
-        "p and p + 1": lambda i: ((5, i), (5, i + 1)),
-        "p and p + 2**32": lambda i: ((5, i), (5, i + 2**32)),
-        "s + 1 and p - 1": lambda i: ((i, i + 1), (i + 1, i)),
-    },
-}
-
-
-def _judge_neighbours(subject: SampleSubject, trial: Trial, which: str) -> str:
-    for label, pair in _NEIGHBOURS[which].items():
-
-        def experiment(rng: Generator, draws: int, pair: Any = pair, label: str = label) -> Verdict:
-            start = int(rng.integers(2**31)) // 2 * 2
-            # Every other one, so that no draw stands in two pairs.
-            pairs = [pair(start + 2 * i) for i in range(draws)]
-            left, right = (
-                seeded_tokens(
-                    subject, torch.zeros(draws, _VOCAB_SIZE), SamplingParams(), *zip(*side, strict=True)
-                )
-                for side in zip(*pairs, strict=True)
-            )
-            return independence(left, right, _UNIFORM_PROBABILITIES, label)
-
-        trial.judge(label, experiment, subject.effort.draws_of(6500))
-    return ", ".join(_NEIGHBOURS[which])
-
-
-_SEED_REFUSAL = row_refusal(SamplingParams(seed=1))
-
-
-@properties.advertised("neighbouring seeds", has_counter, _SEED_REFUSAL)
-def seeds(subject: SampleSubject, trial: Trial) -> str:
-    """Rows whose seeds differ by one, or in the high word, draw independently."""
-    return _judge_neighbours(subject, trial, "neighbouring seeds")
-
-
-@properties.advertised("neighbouring positions", has_counter)
-def positions(subject: SampleSubject, trial: Trial) -> str:
-    """Rows whose positions differ by one, or in the high word, draw independently."""
-    return _judge_neighbours(subject, trial, "neighbouring positions")

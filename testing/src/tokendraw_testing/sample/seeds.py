@@ -240,23 +240,6 @@ def _token_columns(output: SamplerOutput) -> tuple[Array, Array]:
     return output.logprobs.token_ids.cpu().numpy(), output.logprobs.logprobs.cpu().numpy()
 
 
-@properties.advertised("seeded beside unseeded", has_counter)
-def seeded_beside_unseeded(subject: SampleSubject, trial: Trial) -> str:
-    """Seeds hold for their own rows alone: rows without one draw anew in each call."""
-    rows, size = subject.effort.rows(256, least=32), 1000
-    params = [SamplingParams(seed=7) if i % 2 else SamplingParams() for i in range(rows)]
-    seed_torch(trial.generator("torch"))
-    first, second = (subject.tokens(torch.zeros(rows, size), params) for _ in range(2))
-    trial.require((first[1::2] == second[1::2]).all(), "seeded rows need the same tokens in every call")
-    num_repeated = int((first[::2] == second[::2]).sum())
-    # 128 rows repeat a token of 1000 by chance 0.13 times; 8 or more happen once in 1e13.
-    trial.require(
-        num_repeated < 8,
-        f"unseeded rows need new tokens in every call, found {num_repeated} of {rows // 2} repeated",
-    )
-    return f"{rows} rows, every other one seeded"
-
-
 @properties.advertised("torch.manual_seed", lambda c: c.seeding in ("counter", "launch"))
 def manual_seed(subject: SampleSubject, trial: Trial) -> str:
     """torch.manual_seed reproduces the tokens of unseeded rows, and another seed gives others."""

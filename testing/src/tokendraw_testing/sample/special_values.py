@@ -2,90 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.logits_families import gaussian
-from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
+from tokendraw_testing.rows.draws import fit_experiment, seed_torch
 from tokendraw_testing.rows.dtypes import round_in_turn
-from tokendraw_testing.rows.expectation import expect, possible_tokens
-from tokendraw_testing.rows.requests import batches, combinations, tokens_of
+from tokendraw_testing.rows.expectation import expect
+from tokendraw_testing.rows.requests import batches, combinations
 from tokendraw_testing.rows.special_rows import SPECIAL_SIZE, special_rows
 from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
-Array = NDArray[Any]
-
-
-@properties.required("poisoned rows")
-def special_rows_draw(subject: SampleSubject, trial: Trial) -> str:
-    """NaN counts as -inf, +inf draws among its equals, a row without any logit gives token 0."""
-    rng = trial.generator("rows")
-    kinds = special_rows(rng)
-    copies = subject.effort.rows(3, least=2)
-    rows = [(name, kind.logits) for name, kind in kinds.items() for _ in range(copies)]
-    logits = np.stack([row for _, row in rows])
-    requests = combinations(subject.capabilities, SPECIAL_SIZE)
-    for turn, batch in enumerate(batches(subject, requests, len(rows))):
-        seed_torch(rng)
-        rounded_logits, values = round_in_turn(subject, turn, logits)
-        tokens = tokens_of(subject, rounded_logits, batch)
-        for (name, _), row, params, token in zip(rows, values, batch, tokens, strict=True):
-            possible = possible_tokens(row, params, subject.capabilities.tie_rule)
-            trial.require(possible[token], f"a row with {name} needs a token that is kept, found {token}")
-    return f"{len(kinds)} kinds of rows"
 
 
 @properties.required("neighbours of poisoned rows")
 def batch_neighbours(subject: SampleSubject, trial: Trial) -> str:
-    """Batch neighbours of poisoned rows draw as beside clean rows: seeded to the bit, others in distribution."""
-    rng = trial.generator("rows")
-    kinds = list(special_rows(rng).values())
-    clean_logits = np.stack([gaussian(rng, SPECIAL_SIZE) for _ in range(2 * len(kinds) + 1)])
-    poisoned_logits = clean_logits.copy()
-    poisoned_logits[1::2] = np.stack([kind.logits for kind in kinds])
-    settled_requests = [
-        params
-        for params in combinations(subject.capabilities, SPECIAL_SIZE)
-        if subject.capabilities.seeding == "counter" or params.temperature == 0
-    ]
-    for turn, batch in enumerate(batches(subject, settled_requests, len(clean_logits))):
-        logits_pair = [round_in_turn(subject, turn, x)[0] for x in (clean_logits, poisoned_logits)]
-        seeds, positions = random_seeds(rng, len(clean_logits))
-        rows = [replace(p, seed=s) if p.temperature else p for p, s in zip(batch, seeds, strict=True)]
-        first, second = (tokens_of(subject, x, rows, positions)[::2] for x in logits_pair)
-        mismatches = np.flatnonzero(first != second)
-        trial.require(
-            not len(mismatches),
-            f"row {2 * mismatches[0] if len(mismatches) else 0} needs the token that it draws beside clean rows",
-        )
-    num_tokens = 60
+    """Batch neighbours of poisoned rows follow their distribution without seeds."""
+    num_tokens, rng = 60, trial.generator("rows")
     probabilities = np.exp(np.linspace(0, -3, num_tokens))
-    row = np.log(probabilities).astype(np.float32)
     poison = [kind.logits for kind in special_rows(rng, 64).values()]
+    batch = np.full((2 * len(poison), 64), -np.inf, np.float32)
+    batch[::2, :num_tokens] = np.log(probabilities)
+    batch[1::2] = np.stack(poison)
 
     def experiment(generator: Generator, draws: int) -> Verdict:
         seed_torch(generator)
-        batch = np.full((2 * len(poison), 64), -np.inf, np.float32)
-        batch[::2, :num_tokens] = row
-        batch[1::2] = np.stack(poison)
         calls = -(-draws // len(poison))
         logits = torch.from_numpy(batch).repeat(min(calls, 64), 1)
         parts = [subject.tokens(logits, SamplingParams())[::2] for _ in range(-(-calls // 64))]
-        tokens = np.concatenate(parts)
-        return fit(tokens, np.append(probabilities, np.zeros(4)))
+        return fit(np.concatenate(parts), np.append(probabilities, np.zeros(4)))
 
     trial.judge("clean rows beside poisoned ones", experiment, subject.effort.tiled_draws)
-    return f"{len(kinds)} kinds of rows"
+    return f"{len(poison)} kinds of rows"
 
 
 @properties.required("+inf is drawn evenly")

@@ -73,63 +73,6 @@ def range_and_support(subject: SampleSubject, trial: Trial) -> str:
     return f"{len(pairs)} shapes up to V = {max(v for v, _ in pairs)} and B = {max(b for _, b in pairs)}"
 
 
-@properties.required("extremes")
-def extremes(subject: SampleSubject, trial: Trial) -> str:
-    """Temperatures down to 1e-40, logits of 3e38, subnormal probabilities, k of 2**30, p of 1 - 2**-24."""
-    size = 1500
-    rng = trial.generator("rows")
-    base = gaussian(rng, size)
-    steep_row = np.where(np.arange(size) % 3 == 0, np.float32(3e38), np.float32(-3e38))
-    steep_row[[4, 901]] = 3.3e38
-    faint_row = np.full(size, np.float32(-100.0))  # exp(-100) is subnormal in float32
-    faint_row[700] = 0.0
-    subject_rows: list[tuple[NDArray[Any], SamplingParams]] = [
-        (base, SamplingParams(temperature=1e-40)),
-        (base, SamplingParams(temperature=1e-6)),
-        (base, SamplingParams(temperature=1e30)),
-        (steep_row, SamplingParams()),
-        (steep_row, SamplingParams(temperature=1e-40)),
-        (np.full(size, np.finfo(np.float32).min), SamplingParams()),
-        (faint_row, SamplingParams()),
-        (np.full(size, np.float32(1e-45)), SamplingParams()),
-    ]
-    if subject.has("top_k") and subject.capabilities.max_top_k is None:
-        subject_rows += [(x, SamplingParams(top_k=2**30)) for x in (base, steep_row, faint_row)]
-    if subject.has("top_p"):
-        largest_p = 1 - 2.0**-24
-        subject_rows += [
-            (x, SamplingParams(top_p=p)) for x in (base, faint_row) for p in (largest_p, 1.0, 1e-30, 0.5)
-        ]
-    if subject.has("min_p"):
-        subject_rows += [(x, SamplingParams(min_p=p)) for x in (base, steep_row) for p in (1.0, 1e-45, 0.0)]
-    orders = subject.capabilities.filter_orders or ("top_k_first",)
-    subject_rows = [(x, replace(p, filter_order=orders[0])) for x, p in subject_rows]
-    dtypes = subject.dtypes
-    copies = max(1, subject.effort.rows(40) // len(dtypes))
-    logits = np.stack([x for x, _ in subject_rows for _ in range(copies)])
-    params = [p for _, p in subject_rows for _ in range(copies)]
-    seed_torch(rng)
-    rows_drawn: list[tuple[NDArray[Any], SamplingParams, NDArray[Any]]] = []
-    with np.errstate(over="ignore"):
-        for dtype in dtypes:
-            rounded_logits, values = round_rows(logits, dtype)
-            tokens = _draw_tokens(subject, rounded_logits, params, rng).reshape(len(subject_rows), copies)
-            row_values = values[::copies]
-            rows_drawn += [
-                (x, p, row_tokens)
-                for x, (_, p), row_tokens in zip(row_values, subject_rows, tokens, strict=True)
-            ]
-    for x, p, row_tokens in rows_drawn:
-        possible = expect(x, p, subject.capabilities.tie_rule).possible
-        misses = row_tokens[~possible[row_tokens]]
-        trial.require(
-            not len(misses),
-            f"{describe(p)} on logits from {x.min():.3g} to {x.max():.3g} needs one of {possible.sum()} kept tokens, "
-            f"found {misses[0] if len(misses) else 0}",
-        )
-    return f"{len(subject_rows)} kinds of rows, p = 1 beside p < 1"
-
-
 @properties.required("padding is never read")
 def padding(subject: SampleSubject, trial: Trial) -> str:
     """Storage behind the V logits of a row never wins, whatever the row stride."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.random import Generator
 
 from tokendraw import SamplingParams
-from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests
 from tokendraw_testing.crossing.factors import Kind, Site
 from tokendraw_testing.crossing.rows import NEGLIGIBLE, CrossedRow, round_to_dtype, row_of
@@ -18,7 +16,7 @@ from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.requests import combinations, has_counter, has_filter
+from tokendraw_testing.rows.requests import combinations, has_counter
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample.crossed_calls import judge_call
 
@@ -26,12 +24,6 @@ properties = Properties("sample")
 
 _VOCAB_SIZE: Final = 1100
 _ROWS: Final = (1, 5, 1100)
-_STEP: Final = 0.0078125
-"""Distance of the tokens around the k-th, exact in every dtype as near to zero as they lie."""
-_LARGE_SIZE: Final = 2100
-_TOP_KS: Final = (2, 100, 2048, *(2**n + i for n in range(5, 11) for i in (-1, 0, 1)))
-_WIDE_TOP_K: Final = (1500, 66_001)
-"""Such a k in a vocabulary above 65,536."""
 
 
 @properties.required("batches of one kind")
@@ -125,47 +117,3 @@ def _require_largest(subject: SampleSubject, trial: Trial, site: Site, rows: int
             f"{rows} {name} rows of {site}: row {i} needs token {values[i].argmax()}, found {tokens[i]}",
         )
     return rows * len(cases)
-
-
-@properties.advertised("every k", lambda c: has_filter("top_k")(c) and has_counter(c))
-def every_k(subject: SampleSubject, trial: Trial) -> str:
-    """Around powers of two and beyond, exactly the k-th largest token is the last that is drawn."""
-    rng = trial.generator("rows")
-    num_rows = 0
-    for dtype in subject.capabilities.dtypes:
-        site = Site(dtype, min(_LARGE_SIZE, subject.capabilities.max_vocab_size or _LARGE_SIZE))
-        ks = [k for k in _TOP_KS if k <= (subject.capabilities.max_top_k or k) and k + 2 < site.size]
-        ks = ks[:: subject.effort.fewer]
-        batch = [request for k in ks for request in _requests_around(subject, site, k, rng)]
-        judge_call(subject, trial, batch)
-        num_rows += len(batch)
-        k, size = _WIDE_TOP_K
-        limits = subject.capabilities.max_top_k, subject.capabilities.max_vocab_size
-        if subject.effort.fewer == 1 and k <= (limits[0] or k) and size <= (limits[1] or size):
-            batch = list(_requests_around(subject, Site(dtype, size), k, rng))
-            judge_call(subject, trial, batch)
-            num_rows += len(batch)
-    if not num_rows:
-        trial.skip(f"needs a vocabulary of 5, found a limit of {subject.capabilities.max_vocab_size}")
-    return f"{num_rows} seeded rows"
-
-
-def _requests_around(subject: SampleSubject, site: Site, k: int, rng: Generator) -> Iterator[CrossedRequest]:
-    """Make rows that draw their k-th token, would draw the next token, and would draw many ties."""
-    params = SamplingParams(top_k=k, filter_order=subject.filter_order)
-    for last in (k - 1, k):
-        (seed,), (position,) = random_seeds(rng, 1)
-        heavy = rng.permutation(site.size)[: k + 1]
-        y = np.full(site.size, NEGLIGIBLE)
-        y[heavy[: last + 1]] = 0.0
-        winner, _ = reference.draw(reference.prepare(y, SamplingParams()), seed, position)
-        place = int(np.flatnonzero(heavy == winner)[0])
-        heavy[[last, place]] = heavy[[place, last]]
-        y[heavy[: k - 1]], y[heavy[k - 1]], y[heavy[k]] = 0.0, -_STEP, -2 * _STEP
-        row = row_of(subject.capabilities, site, f"a winner in place {last + 1}", y, params)
-        yield CrossedRequest(row, replace(params, seed=seed), position)
-    y = np.full(site.size, NEGLIGIBLE)
-    heavy = rng.permutation(site.size)
-    y[heavy[: 3 * k]], y[heavy[: k // 2]] = -_STEP, 0.0
-    row = row_of(subject.capabilities, site, "ties at k", y, params)
-    yield from make_requests(row, ["seeded"] * 2, rng)

@@ -2,7 +2,6 @@
 
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.verify import (
-    bonus,
     device,
     draws,
     edges,
@@ -17,7 +16,7 @@ from tokendraw_testing.verify.crossing import lines as crossing
 from tokendraw_testing.verify.subject import VerifySubject
 
 _EXACT = (lines, edges, threads, crossing, crossed_drafts)
-_MODULES = (*_EXACT, draws, bonus, near_distributions, unseeded_noise, seeds, device)
+_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, device)
 KIT = OperationKit(
     view=VerifySubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),

@@ -199,6 +199,18 @@ _register_kind("verify draft_logits", "logits")
 _register_kind("verify chosen drafts", "chosen")
 
 
+@properties.advertised("verify after placeholders", lambda c: c.placeholder_drafts)
+def after_placeholders(subject: VerifySubject, trial: Trial) -> str:
+    """The token in place of a draft that was not made follows the target, and so do all others."""
+    capabilities = subject.capabilities
+    for mode in capabilities.verify_modes:
+        for step in (0, 1):
+            case = markov_case(trial, capabilities.draft_kinds[0], mode, (step,))
+            label = f"{mode}, place {step + 1}"
+            judge(subject, trial, label, case, subject.effort.draws // 4, seeded=False)
+    return "in the first place and in the second"
+
+
 def _has_row_filter(capabilities: VerifyCapabilities) -> bool:
     return any(how == "per_row" for _, how in capabilities.filters)
 

@@ -16,8 +16,7 @@ from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import seed_torch
-from tokendraw_testing.rows.expectation import expect, possible_tokens
-from tokendraw_testing.rows.special_rows import special_rows
+from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.verify.draft_batch import (
     OUTSIDE_ID,
     DraftBatch,
@@ -25,7 +24,6 @@ from tokendraw_testing.verify.draft_batch import (
     pad_ids,
     requests,
     require_same,
-    round_to_dtype,
 )
 from tokendraw_testing.verify.lines import SURE_LOGIT, require_sure_chains
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
@@ -39,66 +37,6 @@ LARGEST_U: Final = 12_713_842_529
 """A seed whose word of the stream ACCEPT at :data:`U_POSITION` is all ones."""
 U_POSITION: Final = 9
 _VOCAB_SIZE: Final = 1100  # two tiles, the last of them not full
-
-
-@properties.required("verify poisoned rows")
-def special_rows_give_kept_tokens(subject: VerifySubject, trial: Trial) -> str:
-    """NaN, infinities and rows of nothing, in target or drafts, give kept tokens, and valid tells who used one."""
-    capabilities = subject.capabilities
-    rng = trial.generator("rows")
-    kinds = special_rows(rng, _VOCAB_SIZE)
-    dtypes = subject.cycle_dtypes()
-    for mode, kind in subject.outer_ways if subject.effort.mixed else subject.ways:
-        for where in ("target", "draft") if kind != "chosen" else ("target",):
-            clean_batch = DraftBatch.of(subject, rng, 2 * len(kinds) + 1, _VOCAB_SIZE, dtype=next(dtypes))
-            batch = clean_batch.select(range(len(clean_batch)))
-            for i, poison in zip(range(1, len(batch), 2), kinds.values(), strict=True):
-                row = round_to_dtype(poison.logits, batch.dtype)
-                _replace_row(batch, i, where, kind, row, int(rng.integers(5)))
-            output = batch.verify(subject, mode, kind)
-            results, flags = chains(output), output.valid.tolist()
-            for i, tokens in enumerate(results):
-                for x, token in zip(batch.target[i], tokens, strict=False):
-                    possible = possible_tokens(x, batch.params[i], capabilities.tie_rule)
-                    trial.require(
-                        possible[token],
-                        f"{mode}, {kind}: a poisoned {where} needs kept tokens, found {token}",
-                    )
-                valid = _valid(batch, i, len(tokens), mode, kind)
-                trial.require(
-                    not capabilities.valid_flag or flags[i] == valid,
-                    f"{mode}, {kind}: request {i} with a poisoned {where} needs valid {valid}, found {flags[i]}",
-                )
-            if capabilities.seeding == "counter":
-                expected = chains(clean_batch.verify(subject, mode, kind))
-                require_same(
-                    trial, expected[::2], results[::2], f"{mode}, {kind}: requests beside poisoned ones"
-                )
-    return f"{len(kinds)} kinds of rows, in target and drafts"
-
-
-def _replace_row(batch: DraftBatch, i: int, where: str, kind: DraftKind, poison: Array, step: int) -> None:
-    rows = {"target": batch.target, "draft": batch.probs if kind == "probs" else batch.draft}[where]
-    if len(rows[i]):
-        rows[i] = rows[i].copy()
-        rows[i][step % len(rows[i])] = poison
-
-
-def _valid(batch: DraftBatch, i: int, num_used: int, mode: str, kind: DraftKind) -> bool:
-    """Whether all rows of ``num_used`` tokens of a request are valid."""
-    flags = [not np.isnan(x).any() and x.max() > -np.inf for x in batch.target[i][:num_used]]
-    if mode == "coupled" or kind == "chosen" or not batch.params[i].temperature > 0:
-        return all(flags)
-    for step, token in enumerate(batch.ids[i][:num_used]):
-        if not 0 <= token < batch.size:
-            continue
-        if kind == "logits":
-            x = batch.draft[i][step]
-            flags.append(not np.isnan(x).any() and x.max() > -np.inf)
-        else:
-            q = batch.probs[i][step]
-            flags.append(bool((q >= 0).all() and 0 < q.max() < np.inf))
-    return all(flags)
 
 
 @properties.advertised("verify sure drafts", lambda c: "rejection" in c.verify_modes)

@@ -17,11 +17,10 @@ from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.refusals import require_refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.bounds import leading_rows, narrow_requests
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.logprobs import TOLERANCE, expected_values, require_values
 from tokendraw_testing.rows.requests import describe, has_logprobs
-from tokendraw_testing.verify.draft_batch import DraftBatch, chains, require_same, round_to_dtype
+from tokendraw_testing.verify.draft_batch import DraftBatch, chains, require_same
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
 
 properties = Properties("verify")
@@ -241,21 +240,3 @@ def logprobs(subject: VerifySubject, trial: Trial) -> str:
                         ranks[i, step] == rank, f"token {token} needs rank {rank}, found {ranks[i, step]}"
                     )
     return f"{num_tokens} tokens in {len(capabilities.logprobs_modes)} modes"
-
-
-@properties.advertised("verify logprob bounds", has_logprobs)
-def logprob_bounds(subject: VerifySubject, trial: Trial) -> str:
-    """No log-probability and no log_kept_mass lies above 0, where rounding brings them next to it."""
-    capabilities, num_requests = subject.capabilities, 0
-    requests = [replace(p, logprobs=2) for p in narrow_requests(capabilities)]
-    for dtype, size, count in subject.share_requests((2, 33, 1300), 48):
-        rng = trial.generator(f"rows {size} {dtype}")
-        batch = DraftBatch.of(subject, rng, count, size, seed=False, dtype=dtype)
-        target = [round_to_dtype(leading_rows(rng, size, len(rows)), dtype) for rows in batch.target]
-        params = [requests[i] for i in rng.integers(0, len(requests), count)]
-        batch = replace(batch, target=target, params=params)
-        for mode, kind in subject.outer_ways:
-            for logprobs_mode in capabilities.logprobs_modes:
-                batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)  # holds it against the bound
-                num_requests += count
-    return f"{num_requests} requests: one kept token, a few, uniform rows"
