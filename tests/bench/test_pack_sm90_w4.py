@@ -143,15 +143,15 @@ class TestCommand:
             "Medians of 15, in turns; a clock that stands. In brackets the ratio to the copy; ± half the distance",
             "of the quartiles, where it is over 5 %.",
             "",
-            "experts  rows  columns  format  layout  direction  copy us      native us",
-            "      1    64      128  fp4     v1      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  fp4     v1      unpack         4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v1      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v1      unpack         4.0  100.0 (25.0x)",
-            "      1    64      128  fp4     v2      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  fp4     v2      unpack         4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v2      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v2      unpack         4.0  100.0 (25.0x)",
+            "experts  rows  columns  format  layout  direction  bytes  copy us      native us",
+            "      1    64      128  fp4     v1      pack       4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v1      unpack     4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v1      pack         256      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v1      unpack       256      4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v2      pack       4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v2      unpack     4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v2      pack         256      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v2      unpack       256      4.0  100.0 (25.0x)",
             "",
             "The copy is of the bytes that go in, by torch.Tensor.copy_.",
         ]
@@ -164,8 +164,8 @@ class TestCommand:
             "tokendraw bench --op pack_sm90_w4 --experts 1 --rows 64 --columns 128 "
         )
         (cell,) = found["cells"]
-        axes = ("experts", "rows", "columns", "format", "layout", "direction", "nbytes")
-        assert [cell[name] for name in axes] == [1, 64, 128, "int4", "v2", "unpack", 4096]
+        axes = ("experts", "rows", "columns", "format", "layout", "direction", "nbytes", "bytes")
+        assert [cell[name] for name in axes] == [1, 64, 128, "int4", "v2", "unpack", 4096, 4096]
         assert cell["copy"]["us"] == 4.0
         assert {*found, *cell} <= documented_keys()
 

@@ -23,10 +23,11 @@ CELL = PlanCell(5, 7, 16)
 class TestCells:
     def test_the_design_grid_has_the_shapes_that_planners_are_held_to(self):
         assert [str(cell) for cell in BENCH.grid("design")] == [
-            "1 x 64 pages of 16",
-            "256 x 64 pages of 16",
-            "1024 x 128 pages of 16",
-            "4096 x 512 pages of 16",
+            f"{batch} x {width} pages of 16"
+            for batch, width in (
+                *((1, 64), (1, 8192), (16, 64), (256, 64), (256, 512), (1024, 128), (1024, 512)),
+                *((4096, 512), (16_384, 256)),
+            )
         ]
 
     def test_the_presets_have_the_names_of_the_others(self):

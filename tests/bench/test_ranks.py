@@ -16,9 +16,10 @@ from tokendraw.resolution import detect_host
 from tokendraw_bench import Cell, Timing, make_inputs, operations
 from tokendraw_bench.operations.sample_on_ranks import RankCell
 from tokendraw_bench.ranks import launch, worker
-from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
+from tokendraw_bench.ranks.traffic import CountingTransport
 from tokendraw_bench.ranks.worker import RankTask
 from tokendraw_bench.report.table import as_text, header, rows
+from tokendraw_bench.timing.memory import memory_use
 from tokendraw_bench.timing.timer import Call, Failure, WallTimer
 from tokendraw_testing.shards.thread_ranks import on_ranks
 
@@ -70,14 +71,14 @@ class TestCounting:
 
     def test_the_peak_is_that_of_tensors_which_are_alive_at_the_same_time(self):
         logits = torch.zeros(100, 10)
-        with peak_memory(CPU) as peak:
+        with memory_use(CPU) as use:
             for _ in range(5):
                 one = logits + 1  # 4,000 bytes, gone when the next one is there
             two = one[:, :3]
             del one
             two.add_(1)
             logits[0].mul_(2)
-        assert peak() == 8000
+        assert use.peak() == 8000
 
 
 class Fast:

@@ -98,7 +98,7 @@ def test_an_interrupt_is_no_failure():
 
 
 def test_a_single_sample_has_no_spread():
-    assert summary([7.0], how="graph", host_us=2.0) == Timing(
+    assert summary([7.0], how="graph", host=[1.0, 2.0, 4.0]) == Timing(
         us=7.0, q1_us=7.0, q3_us=7.0, host_us=2.0, how="graph"
     )
 

@@ -45,8 +45,14 @@ class Axis:
     title: str = ""
     """Title of the column; "": name of the field."""
     choices: tuple[str, ...] = ()
-    """Values; (): whole numbers from ``minimum``."""
+    """Values; (): numbers from ``minimum`` to ``maximum``, whole ones unless ``is_fraction``."""
     minimum: int = 1
+    maximum: int | None = None
+    is_fraction: bool = False
+    allows_none: bool = False
+    """Whether a number may be absent: ``none`` on the command line, None in a cell."""
+    optional: bool = False
+    """Whether a table has the column only where a cell deviates from the default of the field."""
     single: bool = False
     """Whether a run has a single value: it is in the head, has no column, and defaults to the cell's field."""
     changes_inputs: bool = True
@@ -136,6 +142,8 @@ class BenchOperation:
     """Makes the timed function of a set of inputs from (provider, cell, arguments)."""
     need: Callable[[Any], Any] = lambda cell: None
     """Returns the need of a cell's calls, for None that of every cell; None: the default of the operation."""
+    renew: Callable[[Any], object] = lambda arguments: None
+    """Changes the arguments of a call in place, so that it draws something else."""
     load: Callable[[str, torch.device, Any], Any] | None = None
     """Loads a provider by its name, for a device and a need, without a companion; None: :func:`tokendraw.load`."""
     baselines: Callable[[], Mapping[str, Prepare]] = dict
@@ -148,8 +156,6 @@ class BenchOperation:
     """Note below the table, or ""."""
     baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
     """Describes how baselines deviate from the cells of a run, or ""."""
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of all calls, for JSON."""
     has_picture: bool = False
     """Whether :mod:`tokendraw_bench.report.plot` can draw its tables."""
 

@@ -5,20 +5,24 @@ JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``
 environment's; null: unset), ``cores`` (that the process may use) and ``load`` (programs at work in the minute before;
 null where the system does not tell), ``busy`` (that other work disturbed the times, by what signs, and what to set;
 else ""), ``versions`` (by distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits
-also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), for
-``plan_paged_kv`` ``page_indices``.
+also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them) and
+``logprob_ranks``, for ``plan_paged_kv`` ``page_indices`` and ``out`` (whether plans go into buffers that are kept).
 
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
-was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); verifications also ``drafts`` (of
-each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block table) and
-``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``.
-``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits`` and ``distinct`` (ids that occur in a request).
+was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); ``special`` (rows of another
+kind), ``filter_order``, ``tie_rule``, ``logprobs`` (of each row; null: none) and ``logprobs_mode``; verifications also
+``drafts`` (of each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block
+table) and ``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout``, ``direction``
+and ``bytes`` (that go in). ``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits``, ``distinct`` (ids that
+occur in a request), ``bitmask`` (the ids that it allows) and ``graph`` (the edits that a CUDA graph serves).
 
 Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
 ``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and
 ``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how``
-(``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and
-``by`` (which of several ways was the fastest; "" where there is only one, or none works).
+(``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else ""),
+``by`` (which of several ways was the fastest; "" where there is only one, or none works), and with ``--single``
+``largest_us`` (of a call) and ``least_host_us``, else null. With ``--memory`` they have ``extra_memory`` (the peak of
+the bytes of tensors beside a call's inputs and result).
 
 With ``--ranks`` there is also ``ranks``, ``nbytes`` is that of one rank, and entries have ``collectives`` (of a call),
 ``received`` (bytes that a rank receives in it) and ``peak`` (most bytes of tensors beside its inputs), each on the rank
@@ -84,11 +88,26 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME",
     shell_complete=installed_names,
-    help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are.",
+    help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are. A+B "
+    "draws special rows by B and the batch by A. With --op process_logits also torch-dense, and floor-launch, "
+    "-scatter, -gather, -write or -update, which do less than any edit.",
 )
 @click.option(
     "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
 )
+@click.option(
+    "--single",
+    is_flag=True,
+    help="Take samples of single calls, each at other positions, and show the largest.",
+)
+@click.option(
+    "--cache",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="Whether the inputs of a call are in the cache.",
+)
+@click.option("--memory", is_flag=True, help="Show the peak memory of a call, beside its inputs and result.")
 @device_option
 @click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.minimum), help=RANKS.help)
 @click.option(
@@ -114,6 +133,9 @@ def bench(
     preset: str,
     sampler: tuple[str, ...],
     repeats: int,
+    single: bool,
+    cache: str,
+    memory: bool,
     device: str | None,
     ranks: int | None,
     plot: Path | None,
@@ -135,12 +157,22 @@ def bench(
         raise click.UsageError(
             f"'{RANKS.option}' is about {RANKS.subject}. Add --op {ON_RANKS.name}, or leave it out."
         )
+    is_averaged_cold = not single and cache == "cold"
+    if ranks is not None and (memory or not is_averaged_cold):
+        option = "--single" if single else "--memory" if memory else "--cache"
+        raise click.UsageError(f"'{option}' is about one process. Leave out --ranks, or leave it out.")
     _check_files(operation, plot, output)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
     if ranks is None:
-        report = _timed(cells, sampler, operation, settings)
+        if not is_averaged_cold:
+            from tokendraw_bench.run import timer_for
+            from tokendraw_bench.timing.timer import SamplePlan
+
+            plan = SamplePlan(single=single, warm=cache == "warm")
+            settings["timer"] = timer_for(target, repeats, plan=plan)
+        report = _timed(cells, sampler, operation, {**settings, "measures_memory": memory})
     else:
         from tokendraw_bench.ranks.launch import report_on_ranks
 
@@ -213,7 +245,7 @@ def _command(ctx: click.Context) -> str:
             words.append(option.opts[0] if value else option.secondary_opts[0])
             continue
         for item in value if isinstance(value, tuple) else (value,):
-            words += [option.opts[0], str(item)]
+            words += [option.opts[0], "none" if item is None else str(item)]
     return shlex.join(words)
 
 

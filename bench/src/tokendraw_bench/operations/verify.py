@@ -55,9 +55,9 @@ class VerifyCell(Cell):
         return [request for request in range(self.batch) for _ in range(self.drafts + 1)]
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         """Describe the requests of the rows in words."""
-        return f"{self.filters}, {self.mode} of {self.drafts}"
+        return ", ".join([self.filters, f"{self.mode} of {self.drafts}", *self.deviations])
 
 
 PRESETS = MappingProxyType(

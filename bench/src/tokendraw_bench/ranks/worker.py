@@ -19,10 +19,11 @@ from tokendraw.vocab_parallel import transport_of
 from tokendraw_bench.contenders import Contender, find_contenders
 from tokendraw_bench.operations import sample_on_ranks
 from tokendraw_bench.operations.sample_on_ranks import RankCell
-from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
+from tokendraw_bench.ranks.traffic import CountingTransport
 from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult, Traffic
 from tokendraw_bench.run import make_inputs, report_of, timer_for
 from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.memory import memory_use
 from tokendraw_bench.timing.rank_group import DistributedRanks
 from tokendraw_bench.timing.timer import Call, Timing
 
@@ -125,9 +126,9 @@ def _traffic_of(sampler: Contender, cell: RankCell, inputs: Any, device: torch.d
     call = sampler.prepare(cell, sample_on_ranks.arguments(cell, device, counting), inputs)[0]
     call.draw(inputs)  # at the first one the ranks agree
     counting.collectives = counting.received = 0
-    with torch.no_grad(), peak_memory(device) as peak:
+    with torch.no_grad(), memory_use(device) as use:
         call.draw(inputs)
-        return Traffic(collectives=counting.collectives, received=counting.received, peak=peak())
+        return Traffic(collectives=counting.collectives, received=counting.received, peak=use.peak())
 
 
 def _maximum(traffic: Traffic) -> Traffic:

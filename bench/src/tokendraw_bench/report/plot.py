@@ -66,7 +66,7 @@ def _panels(lines: Sequence[CellResult]) -> dict[str, list[CellResult]]:
     for line in lines:
         cell = line.cell
         which = cell.dtype if share_panels else f"V = {cell.vocab_size}, {cell.dtype}"
-        panels.setdefault((which, cell.asked, cell.family), []).append(line)
+        panels.setdefault((which, cell.description, cell.family), []).append(line)
     in_order = itertools.product(*(dict.fromkeys(column) for column in zip(*panels, strict=True)))
     return {"{}\n{}, {}".format(*key): panels[key] for key in in_order if key in panels}
 
