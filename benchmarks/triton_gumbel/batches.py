@@ -52,20 +52,17 @@ class Batch:
             filter_order="joint" if self.joint[row] else "top_k_first",
         )
 
-    def metadata(
-        self, device: torch.device, *, facts: BatchFacts | None = None, logprobs: int | None = None
-    ) -> SamplingMetadata:
-        """Build metadata like ``SamplingMetadata.from_params``, or with other ``facts``."""
+    def metadata(self, device: torch.device) -> SamplingMetadata:
+        """Build metadata like ``SamplingMetadata.from_params``."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         on_device = {
             name: torch.from_numpy(np.ascontiguousarray(values)).to(device)
             for name, values in tensors.items()
         }
         positions = on_device.pop("position")
-        return SamplingMetadata(positions=positions, facts=facts or self.facts(logprobs), **on_device)
+        return SamplingMetadata(positions=positions, facts=self._facts(), **on_device)
 
-    def facts(self, logprobs: int | None = None) -> BatchFacts:
-        """Return exact facts about the batch."""
+    def _facts(self) -> BatchFacts:
         second = (self.top_p < 1) & ((self.top_k > 0) | (self.min_p > 0))
         return BatchFacts(
             any_greedy=bool(self.greedy.any()),
@@ -77,7 +74,6 @@ class Batch:
             any_min_p=bool((self.min_p > 0).any()),
             any_joint=bool(self.joint.any()),
             any_top_k_first=bool((second & ~self.joint).any()),
-            max_logprobs=logprobs,
         )
 
 

@@ -234,7 +234,7 @@ class TestEdits:
         assert words.shape == (3, 100)
         assert bits.mean() == pytest.approx(share, abs=0.15 if bitmask == "runs" else 0.02)
         edges = np.abs(np.diff(bits.astype(int), axis=1)).sum(1)
-        assert (edges <= {"runs": 13, "lower half": 1, "all": 0}.get(bitmask, 3200)).all()
+        assert (edges <= {"runs": 13, "lower-half": 1, "all": 0}.get(bitmask, 3200)).all()
 
     def test_dense_penalties_are_those_of_native(self):
         cell = replace(self.CELL, edits="penalties")
@@ -320,7 +320,9 @@ def test_a_run_along_an_axis_has_a_time_for_every_cell(options, axes, monkeypatc
         assert ("extra_memory" in entry) == ("--memory" in options)
 
 
-@pytest.mark.parametrize("option", [("--single",), ("--memory",), ("--cache", "warm")], ids=str)
+@pytest.mark.parametrize(
+    "option", [("--single",), ("--memory",), ("--cache", "warm"), ("--no-graphs",)], ids=str
+)
 def test_ranks_have_no_such_samples(option, monkeypatch):
     result = call("bench", "--device", "cpu", "--ranks", 2, *option)
     assert (result.stdout, result.exit_code) == ("", 2)
@@ -331,6 +333,12 @@ def test_a_number_of_log_probabilities_is_whole_or_none():
     result = call("bench", "--device", "cpu", "--logprobs", "-1")
     assert result.exit_code == 2
     assert "'--logprobs'" in result.stderr
+
+
+def test_a_parameter_out_of_range_is_refused_before_the_run():
+    result = call("bench", "--device", "cpu", "--filters", "top-p", "--top-p", 0)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "Invalid value for '--top-p'" in result.stderr
 
 
 def test_the_command_repeats_none(monkeypatch):

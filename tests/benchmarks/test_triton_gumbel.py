@@ -80,20 +80,6 @@ def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
     assert "Replays of CUDA graphs were not tried: there is no CUDA device." in result.stdout
 
 
-@pytest.mark.slow
-def test_every_nucleus_is_timed_beside_its_largest_batch(call):
-    result = call("nuclei")
-    assert result.exit_code in (0, 1), result.output
-    rows = cells(result)[1:]
-    assert [row[2] for row in rows][2:6] == ["peaked-100", "peaked-300", "peaked-1000", "peaked-2000"]
-    for row in rows:
-        median, largest, ratio = float(row[5].split()[0]), float(row[6]), float(row[7])
-        assert largest >= median
-        assert ratio == pytest.approx(largest / median, abs=0.01)
-    worst = max(float(row[7]) for row in rows)
-    assert (result.exit_code == 0) == (worst <= 2.0) or worst == pytest.approx(2.0, abs=0.01)
-
-
 def test_one_dtype_of_the_noise_can_be_looked_at_alone(call):
     result = call("chains", "--requests", 40, "--noise", "fp64")
     assert result.exit_code == 0, result.output
@@ -177,58 +163,6 @@ def test_replays_are_compared_with_eager_calls_after_every_change(benchmarks, mo
     assert holds is not is_stale
 
 
-@pytest.mark.slow
-def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
-    result = call("invariance")
-    tried = cells(result)[1:]
-    assert {(row[0], row[-1]) for row in tried} == {
-        (what, "0")
-        for what in (
-            "all rows, again",
-            "1 row at a time",
-            "2 rows at a time",
-            "8 rows at a time",
-            "64 rows at a time",
-            "65 rows at a time",
-            "with facts that know of nothing",
-            "in another order",
-            "at an odd stride, from offset 1",
-            "with the vocabulary across rows",
-        )
-    }
-    assert "not tried: tokendraw_native.host.tuning needs TABLE and override, found" in result.stdout
-    assert result.exit_code == 1, "native has no tile configurations, so that not all was tried"
-
-
-@pytest.mark.slow
-def test_rows_at_the_limits_draw_what_they_draw_alone(call):
-    result = call("large")
-    assert result.exit_code == 0, result.output
-    assert [row[3:5] for row in cells(result)[1:]] == [["0", "0"]] * 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("command", "rows"), [("worst", 6), ("extras", 16)])
-def test_what_is_timed_has_a_row_each(call, command, rows):
-    result = call(command, "--repeats", 3)
-    assert result.exit_code in (0, 1), result.output  # times of a busy machine promise nothing
-    assert len(cells(result)) == 1 + rows
-    assert "nan" not in result.stdout
-
-
-@pytest.mark.slow
-def test_the_host_time_of_each_kind_of_rows_has_a_row(call):
-    result = call("host")
-    assert result.exit_code == 0, result.output
-    assert [row[0] for row in cells(result)[1:]] == [
-        "seeded",
-        "unseeded",
-        "seeded, top-k and top-p",
-        "seeded, logprobs=5",
-    ]
-    assert "nan" not in result.stdout
-
-
 def test_the_host_time_of_a_step_has_a_row_for_each_kind_of_call(call):
     result = call("step")
     assert result.exit_code == 0, result.output
@@ -243,13 +177,6 @@ def test_the_host_time_of_a_step_has_a_row_for_each_kind_of_call(call):
         "verify, chosen drafts",
     ]
     assert all(float(figure) > 0 for row in cells(result)[1:] for figure in row[1:5])
-
-
-@pytest.mark.slow
-def test_odd_shapes_are_drawn_from(call):
-    result = call("memcheck-run")
-    assert result.exit_code == 0, result.output
-    assert "162 calls, 0 rows out of range or not valid." in result.stdout
 
 
 def test_a_batch_as_arrays_is_the_batch_of_its_requests(benchmarks):

@@ -290,7 +290,19 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
         *("--width", "--page-size", "--page-indices", "--out"),
         *("--experts", "--rows", "--columns", "--format", "--layout", "--direction"),
         *("--edits", "--distinct", "--bitmask", "--graph-edits"),
-        *("--sampler", "--repeats", "--single", "--cache", "--memory", "--device", "--ranks", "--plot", "--output", "--json"),
+        *(
+            "--sampler",
+            "--repeats",
+            "--single",
+            "--cache",
+            "--graphs",
+            "--memory",
+            "--device",
+            "--ranks",
+            "--plot",
+            "--output",
+            "--json",
+        ),
     ]
 
 

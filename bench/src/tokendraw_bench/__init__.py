@@ -4,6 +4,7 @@
 :class:`Cell`           a cell to time: shape, dtype, filters and family of logits; ``TEMPERATURE``, ``TOP_K``,
                         ``TOP_P`` and ``MIN_P`` are the parameters of its rows
 :func:`make_inputs`     makes the buffers of a cell
+:func:`make_rows`       makes logits of a family
 :func:`mean_nucleus`    counts the tokens that top-p alone keeps of a row
 :func:`metadata_of`     makes the metadata of the rows of a cell
 :class:`Call`           one step on a buffer, to be timed
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokendraw_bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
-    from tokendraw_bench.logits import mean_nucleus, metadata_of
+    from tokendraw_bench.logits import make_rows, mean_nucleus, metadata_of
     from tokendraw_bench.report.table import markdown_table
     from tokendraw_bench.run import make_inputs, timer_for
     from tokendraw_bench.timing.floor import Measured, measure, readers
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "cells": ("MIN_P", "TEMPERATURE", "TOP_K", "TOP_P", "Cell"),
-    "logits": ("mean_nucleus", "metadata_of"),
+    "logits": ("make_rows", "mean_nucleus", "metadata_of"),
     "report.table": ("markdown_table",),
     "run": ("make_inputs", "timer_for"),
     "timing.floor": ("Measured", "measure", "readers"),
@@ -52,6 +53,7 @@ __all__ = [
     "Timer",
     "Timing",
     "make_inputs",
+    "make_rows",
     "markdown_table",
     "mean_nucleus",
     "measure",

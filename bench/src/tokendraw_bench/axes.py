@@ -98,7 +98,7 @@ REQUESTS = (
     ),
     _single("temperature", "T", "0.8", minimum=0, is_fraction=True),
     _single("top_k", "k", "50", minimum=0),
-    _single("top_p", "p", "0.9", minimum=0, maximum=1, is_fraction=True),
+    _single("top_p", "p", "0.9", minimum=0, excludes_minimum=True, maximum=1, is_fraction=True),
     _single("min_p", "Min-p", "0.05", minimum=0, maximum=1, is_fraction=True),
     _optional(
         "special",

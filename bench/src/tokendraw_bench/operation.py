@@ -48,6 +48,7 @@ class Axis:
     """Values; (): numbers from ``minimum`` to ``maximum``, whole ones unless ``is_fraction``."""
     minimum: int = 1
     maximum: int | None = None
+    excludes_minimum: bool = False
     is_fraction: bool = False
     allows_none: bool = False
     """Whether a number may be absent: ``none`` on the command line, None in a cell."""

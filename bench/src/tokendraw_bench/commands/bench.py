@@ -107,6 +107,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Whether the inputs of a call are in the cache.",
 )
+@click.option(
+    "--graphs/--no-graphs", default=True, help="Whether CUDA graphs capture the calls. Default: they do."
+)
 @click.option("--memory", is_flag=True, help="Show the peak memory of a call, beside its inputs and result.")
 @device_option
 @click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.minimum), help=RANKS.help)
@@ -135,6 +138,7 @@ def bench(
     repeats: int,
     single: bool,
     cache: str,
+    graphs: bool,
     memory: bool,
     device: str | None,
     ranks: int | None,
@@ -157,20 +161,20 @@ def bench(
         raise click.UsageError(
             f"'{RANKS.option}' is about {RANKS.subject}. Add --op {ON_RANKS.name}, or leave it out."
         )
-    is_averaged_cold = not single and cache == "cold"
-    if ranks is not None and (memory or not is_averaged_cold):
-        option = "--single" if single else "--memory" if memory else "--cache"
+    options = {"--single": single, "--cache": cache == "warm", "--no-graphs": not graphs, "--memory": memory}
+    if ranks is not None and any(options.values()):
+        option = next(name for name, is_set in options.items() if is_set)
         raise click.UsageError(f"'{option}' is about one process. Leave out --ranks, or leave it out.")
     _check_files(operation, plot, output)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
     if ranks is None:
-        if not is_averaged_cold:
+        if single or cache == "warm" or not graphs:
             from tokendraw_bench.run import timer_for
             from tokendraw_bench.timing.timer import SamplePlan
 
-            plan = SamplePlan(single=single, warm=cache == "warm")
+            plan = SamplePlan(single=single, warm=cache == "warm", graphs=graphs)
             settings["timer"] = timer_for(target, repeats, plan=plan)
         report = _timed(cells, sampler, operation, {**settings, "measures_memory": memory})
     else:

@@ -35,7 +35,7 @@ def _option(axis: Axis) -> Callable[[_Command], _Command]:
     if axis.is_flag:
         return click.option(axis.option, axis.field, default=None, help=axis.help)
     number = click.FloatRange if axis.is_fraction else click.IntRange
-    values: Any = number(min=axis.minimum, max=axis.maximum)
+    values: Any = number(min=axis.minimum, max=axis.maximum, min_open=axis.excludes_minimum)
     if axis.choices:
         values = click.Choice(axis.choices)
     elif axis.allows_none:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tokendraw_bench.timing.timer import Draw
 
 EDITS = ("penalties", "bitmask", "all")
-BOTH = "penalties and bitmask"
-BITMASKS = ("half", "runs", "lower half", "1 %", "all")
+BOTH = "penalties-and-bitmask"
+BITMASKS = ("half", "runs", "lower-half", "1-percent", "all")
 _OUTPUT = 16
 
 
@@ -181,7 +181,7 @@ def _bitmask(cell: ProcessCell, generator: torch.Generator) -> Tensor:
     if cell.bitmask == "runs":
         runs = -torch.randint(2, (rows, -(-words // 8)), generator=generator)
         return runs.repeat_interleave(8, 1)[:, :words].to(torch.int32).contiguous()
-    if cell.bitmask == "1 %":
+    if cell.bitmask == "1-percent":
         bits = torch.rand(rows, words, 32, generator=generator) < 0.01
         return (bits.int() << torch.arange(32, dtype=torch.int32)).sum(2).to(torch.int32)
     allowed = words if cell.bitmask == "all" else words // 2

@@ -16,7 +16,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,10 +71,11 @@ class CudaTimer:
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
         least = _MIN_WORKING_SET_BYTES_ROCM if torch.version.hip else _MIN_WORKING_SET_BYTES
         self.working_set = max(_L2_MULTIPLE * cache, least)
+        calls = "CUDA graphs" if self._plan.graphs else "calls outside of CUDA graphs,"
         self.method = (
-            f"CUDA graphs over one buffer, out of a warm cache (L2 {cache >> 20} MiB)"
+            f"{calls} over one buffer, out of a warm cache (L2 {cache >> 20} MiB)"
             if self._plan.warm
-            else f"CUDA graphs over buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
+            else f"{calls} over buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
             f"{self.working_set >> 20} MiB read before each replay)"
         )
         self.method += ", single calls" * self._plan.single
@@ -125,6 +126,8 @@ class CudaTimer:
 
     def _laps(self, call: Call, buffers: Sequence[Any], pool: Any) -> list[_Lap]:
         """Make the laps that samples take in turn: one of several calls, or one for each of the first buffers."""
+        if not self._plan.graphs:
+            call = replace(call, graph_safe=False)
         if not self._plan.single:
             return [_lap(call, buffers, pool, self._group)]
         return [_lap(call, [buffer], pool, self._group, count=1) for buffer in buffers[:_MAX_GRAPHS]]

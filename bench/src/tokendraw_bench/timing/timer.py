@@ -82,10 +82,12 @@ class SamplePlan:
 
     :ivar single: Whether a sample is a single call, each with renewed arguments; else the average of several calls.
     :ivar warm: Whether the inputs of a call are in the cache.
+    :ivar graphs: Whether CUDA graphs capture the calls.
     """
 
     single: bool = False
     warm: bool = False
+    graphs: bool = True
 
 
 class Timer(Protocol):
