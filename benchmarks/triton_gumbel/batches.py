@@ -18,7 +18,7 @@ _MIN_PS = (0.0, 0.01, 0.1)
 
 
 @dataclass(frozen=True)
-class Batch:
+class RequestArrays:
     """Parameters of each row, [rows] each; every row has a seed."""
 
     temperature: NDArray[np.float64]
@@ -37,12 +37,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.seed)
 
-    def take(self, rows: Any) -> Batch:
+    def take(self, rows: Any) -> RequestArrays:
         """Return some of the rows, in the order of ``rows``."""
-        return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return RequestArrays(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def params(self, row: int) -> SamplingParams:
-        """Return the request of one row."""
+        """Return the request of a row."""
         return SamplingParams(
             temperature=float(self.temperature[row]),
             top_k=int(self.top_k[row]),
@@ -77,11 +77,11 @@ class Batch:
         )
 
 
-def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> Batch:
+def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> RequestArrays:
     """Make rows with mixed filters, a share of them greedy, and seeds and positions over their whole range."""
     temperature = rng.choice(_TEMPERATURES, rows)
     temperature[rng.random(rows) < greedy] = 0.0
-    return Batch(
+    return RequestArrays(
         temperature,
         rng.choice(_TOP_KS, rows),
         rng.choice(_TOP_PS, rows),

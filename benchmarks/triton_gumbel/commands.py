@@ -1,4 +1,4 @@
-"""The command line: one command for each table."""
+"""The command line, with a command for each table."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], An
 
 
 def _given(ctx: click.Context) -> str:
-    """Write the line that repeats the run."""
+    """Write the command line of this run."""
     words = ["python", "benchmarks/triton_gumbel", str(ctx.info_name)]
     for option in ctx.command.params:
         name = str(option.name)

@@ -1,4 +1,4 @@
-"""Families of logits that samplers are compared on, made on the device: rows [B, V] float32."""
+"""Families of logits for comparisons, made on the device: rows [B, V] float32."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _zipf(rows: int, size: int, g: torch.Generator) -> Tensor:
 
 
 def _bimodal(rows: int, size: int, g: torch.Generator) -> Tensor:
-    """Make logits of which a tenth lies 18 above the rest."""
+    """Make logits with a tenth of them 18 above the rest."""
     return _of_bench("two-values", rows, size, g).mul_(18).sub_(9).add_(_normal(rows, size, g), alpha=0.5)
 
 

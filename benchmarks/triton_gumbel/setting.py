@@ -1,4 +1,4 @@
-"""Samplers and device of a command, the head of its table, and its findings."""
+"""Samplers and device of a command, head of a table, and findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Setting:
     small: bool
 
     def load(self, name: str, gumbel: GumbelDtype = "fp32") -> Sampler:
-        """Load a sampler by its name, without a companion, whose tokens would prove nothing."""
+        """Load a sampler by name, without a companion: tokens of a companion would prove nothing."""
         need = Need(filter_orders=FILTER_ORDERS, gumbel_dtype=gumbel)
         return tokendraw.load_sampler(name, device=self.device, need=need, companion=False)
 

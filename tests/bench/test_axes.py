@@ -17,7 +17,7 @@ from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import BITMASKS, BOTH, ProcessCell
 from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing.memory import extra_memory
-from tokendraw_bench.timing.timer import Call, SamplePlan, Timing, WallTimer
+from tokendraw_bench.timing.timer import SamplePlan, TimedCall, Timing, WallTimer
 
 CPU = torch.device("cpu")
 CELL = Cell(5, 300, "float32", "both", "gaussian")
@@ -171,7 +171,7 @@ class TestTimers:
     def test_a_sample_of_a_single_call_is_renewed_before_and_keeps_the_largest(self):
         seconds = iter(itertools.count())
         log = []
-        renewed = Call(draw=lambda inputs: log.append("draw"), renew=lambda: log.append("renew"))
+        renewed = TimedCall(draw=lambda inputs: log.append("draw"), renew=lambda: log.append("renew"))
         timer = WallTimer(3, clock=lambda: 1e-6 * next(seconds) ** 2, plan=SamplePlan(single=True))
         found = timer.time({"a": renewed}, [0, 1])["a"]
         assert log == ["renew", "draw"] * 5

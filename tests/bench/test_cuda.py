@@ -14,7 +14,7 @@ from tokendraw_bench.cells import FILTERS, Cell
 from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.run import make_inputs, timer_for
 from tokendraw_bench.timing import floor
-from tokendraw_bench.timing.timer import Call, Failure, Timing
+from tokendraw_bench.timing.timer import Failure, TimedCall, Timing
 
 pytestmark = pytest.mark.gpu
 
@@ -69,7 +69,7 @@ def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, tim
 
 def test_what_no_graph_takes_is_timed_without_one(cuda, timer):
     buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
-    waits = Call(draw=lambda logits: float(logits.sum()), graph_safe=False)
+    waits = TimedCall(draw=lambda logits: float(logits.sum()), graph_safe=False)
     found = timer.time({"waits": waits}, buffers)["waits"]
     assert (found.how, found.us > 0) == ("eager", True)
 
@@ -94,8 +94,8 @@ def wait(logits):
 def test_a_call_that_breaks_a_capture_is_a_failure_and_disturbs_no_other(cuda, timer, draw, reason):
     """Calls with random numbers work in the same turns and in the next."""
     buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
-    random = Call(draw=lambda logits: logits.new_empty(100).exponential_())
-    for calls in ({"breaks": Call(draw=draw), "random": random}, {"random": random}):
+    random = TimedCall(draw=lambda logits: logits.new_empty(100).exponential_())
+    for calls in ({"breaks": TimedCall(draw=draw), "random": random}, {"random": random}):
         found = timer.time(calls, buffers)
         assert isinstance(found["random"], Timing), found
         if "breaks" in calls:

@@ -20,7 +20,7 @@ from tokendraw_bench.ranks.traffic import CountingTransport
 from tokendraw_bench.ranks.worker import RankTask
 from tokendraw_bench.report.table import as_text, header, rows
 from tokendraw_bench.timing.memory import memory_use
-from tokendraw_bench.timing.timer import Call, Failure, WallTimer
+from tokendraw_bench.timing.timer import Failure, TimedCall, WallTimer
 from tokendraw_testing.shards.thread_ranks import on_ranks
 
 CPU = torch.device("cpu")
@@ -102,7 +102,7 @@ def test_the_slowest_rank_decides_on_the_time_and_on_the_number_of_calls():
         calls.append(buffer)
 
     timer = WallTimer(3, clock=lambda: time[0], group=fast)
-    found = timer.time({"a": Call(draw=draw)}, [1, 2])["a"]
+    found = timer.time({"a": TimedCall(draw=draw)}, [1, 2])["a"]
     assert found.us == pytest.approx(200)
     assert len(calls) == 1 + 5 + 3 * 5
     assert fast.met == 5

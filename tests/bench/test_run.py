@@ -11,7 +11,7 @@ from tokendraw_bench.contenders import Contender
 from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.report.table import as_markdown, as_text
 from tokendraw_bench.run import run
-from tokendraw_bench.timing.timer import Call, Failure, Timing
+from tokendraw_bench.timing.timer import Failure, TimedCall, Timing
 
 CPU = torch.device("cpu")
 SMALL, LARGE = Cell(1, 200, "float32", "none", "peaked-7"), Cell(64, 200, "bfloat16", "both", "flat")
@@ -42,7 +42,7 @@ class FakeTimer:
         }
 
 
-def contender(name, prepare=lambda cell, metadata, logits: (Call(draw=lambda logits: None),)):
+def contender(name, prepare=lambda cell, metadata, logits: (TimedCall(draw=lambda logits: None),)):
     return Contender(name=name, versions={f"{name}-tokendraw": "1.0"}, prepare=prepare)
 
 
@@ -88,7 +88,7 @@ def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
 
 def in_ways(*names):
     return contender(
-        "acme", lambda cell, metadata, logits: [Call(draw=lambda logits: None, way=n) for n in names]
+        "acme", lambda cell, metadata, logits: [TimedCall(draw=lambda logits: None, way=n) for n in names]
     )
 
 
@@ -124,7 +124,7 @@ def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by
 
     def prepare(cell, metadata, logits):
         seen.append(metadata)
-        return (Call(draw=lambda logits: None),)
+        return (TimedCall(draw=lambda logits: None),)
 
     for seeded in (True, False):
         run(

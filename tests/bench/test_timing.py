@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tokendraw_bench.timing import floor
-from tokendraw_bench.timing.timer import Call, Failure, Timing, WallTimer, summary
+from tokendraw_bench.timing.timer import Failure, TimedCall, Timing, WallTimer, summary
 
 MICROSECOND = 1e-6
 
@@ -27,7 +27,7 @@ class Clock:
             self.log.append((name, int(logits[0])))
             self.now += (left.pop(0) if len(left) > 1 else left[0]) * MICROSECOND
 
-        return Call(draw=draw)
+        return TimedCall(draw=draw)
 
 
 def buffers(count):
@@ -84,7 +84,9 @@ def test_a_call_that_raises_is_a_failure_and_disturbs_no_other(calls_before):
         left.pop()
         clock.now += 1
 
-    found = WallTimer(5, clock=clock).time({"a": Call(draw=draw), "b": clock.takes("b", 2000)}, buffers(2))
+    found = WallTimer(5, clock=clock).time(
+        {"a": TimedCall(draw=draw), "b": clock.takes("b", 2000)}, buffers(2)
+    )
     assert found["a"] == Failure(reason="RuntimeError: no [kernels] for this")
     assert found["b"].us == pytest.approx(2000)
 
@@ -94,7 +96,7 @@ def test_an_interrupt_is_no_failure():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        WallTimer(3).time({"a": Call(draw=draw)}, buffers(2))
+        WallTimer(3).time({"a": TimedCall(draw=draw)}, buffers(2))
 
 
 def test_a_single_sample_has_no_spread():

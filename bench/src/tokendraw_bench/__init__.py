@@ -7,7 +7,7 @@
 :func:`make_rows`       makes logits of a family
 :func:`mean_nucleus`    counts the tokens that top-p alone keeps of a row
 :func:`metadata_of`     makes the metadata of the rows of a cell
-:class:`Call`           one step on a buffer, to be timed
+:class:`TimedCall`      one step on a buffer, to be timed
 :func:`timer_for`       makes the :class:`Timer` of a device: CUDA graphs out of a cold cache, or the clock on the wall
 :class:`Timing`         the median and the quartiles of a call; :class:`Failure` if the call raised
 :func:`readers`         passes that only read a buffer, the base of ratios
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tokendraw_bench.report.table import markdown_table
     from tokendraw_bench.run import make_inputs, timer_for
     from tokendraw_bench.timing.floor import Measured, measure, readers
-    from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing
+    from tokendraw_bench.timing.timer import Failure, TimedCall, Timer, Timing
 
 _HOMES = {
     "cells": ("MIN_P", "TEMPERATURE", "TOP_K", "TOP_P", "Cell"),
@@ -38,7 +38,7 @@ _HOMES = {
     "report.table": ("markdown_table",),
     "run": ("make_inputs", "timer_for"),
     "timing.floor": ("Measured", "measure", "readers"),
-    "timing.timer": ("Call", "Failure", "Timer", "Timing"),
+    "timing.timer": ("TimedCall", "Failure", "Timer", "Timing"),
 }
 
 __all__ = [
@@ -46,10 +46,10 @@ __all__ = [
     "TEMPERATURE",
     "TOP_K",
     "TOP_P",
-    "Call",
     "Cell",
     "Failure",
     "Measured",
+    "TimedCall",
     "Timer",
     "Timing",
     "make_inputs",

@@ -18,7 +18,7 @@ from tokendraw.tools import all_of, find_unsupported, make_call, nearest, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.baselines import flashinfer
 from tokendraw_bench.operation import AnyCell, BenchOperation
-from tokendraw_bench.timing.timer import Call
+from tokendraw_bench.timing.timer import TimedCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Contender:
     name: str
     versions: Mapping[str, str]
     """Versions by distribution."""
-    prepare: Callable[[AnyCell, Any, Any], Sequence[Call]]
+    prepare: Callable[[AnyCell, Any, Any], Sequence[TimedCall]]
     """Makes the calls of a cell from its arguments and inputs: see :data:`tokendraw_bench.operation.Prepare`."""
 
 
@@ -168,7 +168,7 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
             return operation.load(candidate.name, device, need)
         return tokendraw.load(operation.name, candidate.name, device=device, need=need)
 
-    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[Call]:
+    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[TimedCall]:
         try:
             provider = load(operation.need(cell))
         except SamplerUnavailableError as error:  # its message is for those who asked for one to draw with
@@ -179,7 +179,7 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
             raise SamplerUnavailableError(f"it does not serve {unsupported}")
         draw = operation.step(provider, cell, arguments)
         return (
-            Call(
+            TimedCall(
                 draw=draw,
                 graph_safe=capabilities.graph_safe,
                 renew=functools.partial(operation.renew, arguments),
@@ -198,7 +198,7 @@ def split_contender(chosen: Contender, companion: Contender) -> Contender:
     The chosen sampler also draws the special rows, as common ones, as in a batch that the core splits.
     """
 
-    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[Call]:
+    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[TimedCall]:
         from tokendraw_bench.operations.sample import split
 
         rows, common, special = split(cell, inputs.device)
@@ -211,7 +211,7 @@ def split_contender(chosen: Contender, companion: Contender) -> Contender:
             token_ids = output.token_ids.index_copy(0, rows, row_output.token_ids)
             return token_ids, output.valid.index_copy(0, rows, row_output.valid), row_output.logprobs
 
-        return (Call(draw=draw, graph_safe=whole.graph_safe and part.graph_safe),)
+        return (TimedCall(draw=draw, graph_safe=whole.graph_safe and part.graph_safe),)
 
     return Contender(
         name=f"{chosen.name}+{companion.name}",

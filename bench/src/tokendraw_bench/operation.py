@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw_bench.timing.timer import Call, Draw
+    from tokendraw_bench.timing.timer import Draw, TimedCall
 
 _T = TypeVar("_T", bound=Hashable)
 
-Prepare: TypeAlias = "Callable[[Any, Any], Sequence[Call]]"
+Prepare: TypeAlias = "Callable[[Any, Any], Sequence[TimedCall]]"
 """Makes the call for a cell and its arguments, after the work of an engine once a batch; or several calls with the same
 result, of which the fastest counts. Raises SamplerUnavailableError with the reason if it cannot serve the cell."""
 
@@ -92,17 +92,17 @@ class Floor:
     """``read`` or ``copy``."""
     note: str
     """Sentence for the notes, with ``{}`` for the names of the fastest passes."""
-    passes: Callable[[Any], Mapping[str, Call]]
+    passes: Callable[[Any], Mapping[str, TimedCall]]
     """Makes passes over a set of inputs, by name; the fastest counts."""
 
 
-def _read(inputs: Any) -> Mapping[str, Call]:
+def _read(inputs: Any) -> Mapping[str, TimedCall]:
     from tokendraw_bench.timing.floor import readers
 
     return readers(inputs.device)
 
 
-def _copy(source: Callable[[Any], Any], inputs: Any) -> Mapping[str, Call]:
+def _copy(source: Callable[[Any], Any], inputs: Any) -> Mapping[str, TimedCall]:
     from tokendraw_bench.timing.floor import copies
 
     return copies(source, inputs)

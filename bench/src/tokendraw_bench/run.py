@@ -23,7 +23,7 @@ from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.floor import measure
 from tokendraw_bench.timing.memory import extra_memory
 from tokendraw_bench.timing.rank_group import RankGroup
-from tokendraw_bench.timing.timer import Call, Failure, SamplePlan, Timer, Timing, WallTimer
+from tokendraw_bench.timing.timer import Failure, SamplePlan, TimedCall, Timer, Timing, WallTimer
 
 
 def report_of(
@@ -161,7 +161,7 @@ def _line(
 ) -> CellResult:
     operation = operations.get(cell.operation)
     arguments = operation.arguments(cell, device)
-    ways: dict[str, Sequence[Call]] = {}
+    ways: dict[str, Sequence[TimedCall]] = {}
     failures: dict[str, Failure] = {}
     for contender in contenders:
         try:
@@ -192,13 +192,13 @@ def _line(
     )
 
 
-def _fastest(calls: Sequence[Call], times: Mapping[str, Timing | Failure]) -> Call | None:
+def _fastest(calls: Sequence[TimedCall], times: Mapping[str, Timing | Failure]) -> TimedCall | None:
     """Return the fastest of the calls of a contender; None if none could be timed."""
     best = _best(times)
     return next((call for call in calls if times[call.way] is best and isinstance(best, Timing)), None)
 
 
-def _key(name: str, call: Call) -> str:
+def _key(name: str, call: TimedCall) -> str:
     return f"{name}: {call.way}" if call.way else name
 
 

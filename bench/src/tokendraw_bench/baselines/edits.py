@@ -15,12 +15,12 @@ from torch import Tensor
 
 from tokendraw import SamplerUnavailableError
 from tokendraw_bench.operation import Prepare
-from tokendraw_bench.timing.timer import Call
+from tokendraw_bench.timing.timer import TimedCall
 
 _Pass = Callable[[Tensor], object]
 
 
-def _dense_penalties(cell: Any, arguments: Any) -> Sequence[Call]:
+def _dense_penalties(cell: Any, arguments: Any) -> Sequence[TimedCall]:
     """Apply penalties to all V ids of a row, by counts [B, V]."""
     if cell.edits != "penalties":
         raise SamplerUnavailableError(f"it does not serve {cell.edits}")
@@ -33,7 +33,7 @@ def _dense_penalties(cell: Any, arguments: Any) -> Sequence[Call]:
         x = torch.where(counts > 0, repeated, x)
         return logits.copy_(x - params.frequency_penalty * times - params.presence_penalty * (times > 0))
 
-    return (Call(draw=draw),)
+    return (TimedCall(draw=draw),)
 
 
 def _launch(arguments: Any) -> _Pass:
@@ -65,7 +65,7 @@ _FLOORS: Mapping[str, Callable[[Any], _Pass]] = MappingProxyType(
 
 
 def _prepare(make: Callable[[Any], _Pass]) -> Prepare:
-    return lambda cell, arguments: (Call(draw=make(arguments)),)
+    return lambda cell, arguments: (TimedCall(draw=make(arguments)),)
 
 
 def baselines() -> Mapping[str, Prepare]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
-    from tokendraw_bench.timing.timer import Call, Draw
+    from tokendraw_bench.timing.timer import Draw, TimedCall
 
 _DRAFT_NOISE = 0.5
 
@@ -164,7 +164,7 @@ def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Dra
     return verify
 
 
-def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
+def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[TimedCall]:
     from tokendraw_bench.baselines import flashinfer
 
     assert metadata.device is not None

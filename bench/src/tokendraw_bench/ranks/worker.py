@@ -25,7 +25,7 @@ from tokendraw_bench.run import make_inputs, report_of, timer_for
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.memory import memory_use
 from tokendraw_bench.timing.rank_group import DistributedRanks
-from tokendraw_bench.timing.timer import Call, Timing
+from tokendraw_bench.timing.timer import TimedCall, Timing
 
 _TIMEOUT = datetime.timedelta(minutes=5)
 """Longest wait for another rank, which makes inputs and compiles kernels between collectives."""
@@ -80,8 +80,8 @@ def rank_samplers(names: Sequence[str], device: torch.device) -> tuple[Contender
 
 
 def _both_ways(
-    prepare: Callable[..., Sequence[Call]], cell: RankCell, arguments: Any, inputs: Any
-) -> Sequence[Call]:
+    prepare: Callable[..., Sequence[TimedCall]], cell: RankCell, arguments: Any, inputs: Any
+) -> Sequence[TimedCall]:
     """Make calls in a CUDA graph and without a graph, if a graph can capture them."""
     calls = prepare(cell, arguments, inputs)
     if inputs.device.type != "cuda":

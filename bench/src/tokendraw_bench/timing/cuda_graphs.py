@@ -23,7 +23,7 @@ import torch
 
 from tokendraw.tools import format_error
 from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
-from tokendraw_bench.timing.timer import Call, Clock, Draw, Failure, SamplePlan, Timing, summary
+from tokendraw_bench.timing.timer import Clock, Draw, Failure, SamplePlan, TimedCall, Timing, summary
 
 _L2_MULTIPLE = 4
 _MIN_WORKING_SET_BYTES = 128 << 20
@@ -88,7 +88,7 @@ class CudaTimer:
             return 1
         return min(max(2, math.ceil(self.working_set / nbytes)), _MAX_CALLS)
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Capture every call, then replay each in turn, over and over."""
         try:
             with torch.cuda.device(self.device), torch.no_grad():
@@ -96,7 +96,7 @@ class CudaTimer:
         finally:
             torch.cuda.empty_cache()  # the memory of the graphs, which may be most of the device's
 
-    def _times(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def _times(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         laps: dict[str, list[_Lap]] = {}
         host: dict[str, list[float]] = {}
         failed: dict[str, Failure] = {}
@@ -124,7 +124,7 @@ class CudaTimer:
             for name in calls
         }
 
-    def _laps(self, call: Call, buffers: Sequence[Any], pool: Any) -> list[_Lap]:
+    def _laps(self, call: TimedCall, buffers: Sequence[Any], pool: Any) -> list[_Lap]:
         """Make the laps that samples take in turn: one of several calls, or one for each of the first buffers."""
         if not self._plan.graphs:
             call = replace(call, graph_safe=False)
@@ -165,7 +165,7 @@ class CudaTimer:
         return times
 
 
-def _lap(call: Call, buffers: Sequence[Any], pool: Any, group: RankGroup, count: int = 0) -> _Lap:
+def _lap(call: TimedCall, buffers: Sequence[Any], pool: Any, group: RankGroup, count: int = 0) -> _Lap:
     """Warm a call up, and capture repetitions.
 
     :param count: number of repetitions; 0: as many as time and buffers allow.

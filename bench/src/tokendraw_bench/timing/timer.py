@@ -24,7 +24,7 @@ _MIN_SAMPLE_SECONDS = 1e-3  # seconds that one sample should take, so that the c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class TimedCall:
     """A timed call: a step on a set of inputs.
 
     :ivar draw: Timed function; takes a set of inputs.
@@ -103,7 +103,7 @@ class Timer(Protocol):
     def buffers(self, nbytes: int) -> int:
         """Return the number of sets of inputs that exceeds the caches together."""
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
 
 
@@ -138,7 +138,7 @@ class WallTimer:
             return 1
         return min(max(2, math.ceil(_WORKING_SET_BYTES / nbytes)), _MAX_BUFFERS)
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Warm up, then take samples of all calls in turn."""
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
