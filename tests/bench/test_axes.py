@@ -53,7 +53,7 @@ class TestRequests:
         assert cell.requests == [*four, COMMON]
         assert cell.seeds == [0, None, 2, 3, 4]
 
-    def test_a_need_has_the_tie_rule_the_mode_and_the_ranks_of_its_cell(self):
+    def test_a_need_has_the_tie_rule_the_mode_and_the_ranks_of_the_cell(self):
         need = operations.get("sample").need
         assert (need(CELL).tie_rule, need(CELL).logprob_ranks) == (None, True)
         cell = replace(CELL, tie_rule="either", logprobs_mode="raw_logits", logprob_ranks=False)
@@ -109,7 +109,7 @@ class TestUnusualLogits:
             (logits,) = make_inputs(replace(CELL, family=family, vocab_size=4000), CPU, 1)
             assert 1 <= mean_nucleus(logits, 1.0, 0.5) <= mean_nucleus(logits, 1.0, 0.9) <= 4000
 
-    def test_notes_compare_the_slowest_unusual_logits_with_common_ones(self):
+    def test_notes_compare_the_slowest_unusual_logits_with_common_logits(self):
         times = {"peaked-30": 10.0, "gaussian": 20.0, "equal": 30.0, "cauchy": 15.0}
         lines = tuple(
             line(replace(CELL, family=family, filters=filters), us * factor)
@@ -151,7 +151,7 @@ class TestTables:
         assert header(report(plain, best)) == [*axes, "logprobs", "read us", "acme us"]
         assert [row[5] for row in rows(report(plain, best))] == ["none", "5"]
 
-    def test_single_calls_show_the_largest_with_its_ratio_to_the_median_and_the_least_of_the_host(self):
+    def test_single_calls_show_the_largest_time_and_the_least_host_time(self):
         from tokendraw_bench.report.table import header, rows
 
         single = report(line(CELL, 2.0, host_us=30.0, largest_us=3.0, least_host_us=29.0))
@@ -178,7 +178,7 @@ class TestTimers:
         assert found.largest_us == pytest.approx(found.q3_us + (found.q3_us - found.us))
         assert timer.method.endswith(", single calls")
 
-    def test_a_warm_cache_has_one_buffer(self):
+    def test_a_warm_cache_has_a_single_buffer(self):
         timer = WallTimer(3, plan=SamplePlan(warm=True))
         assert (timer.buffers(1), timer.method) == (1, "wall clock over one buffer")
 
@@ -228,7 +228,7 @@ class TestEdits:
         ("bitmask", "share"),
         [*zip(BITMASKS, (0.5, 0.5, 0.5, 0.01, 1.0), strict=True)],
     )
-    def test_a_bitmask_allows_its_share_of_the_ids(self, bitmask, share):
+    def test_a_bitmask_allows_a_share_of_the_ids(self, bitmask, share):
         words = self.BENCH.arguments(replace(self.CELL, bitmask=bitmask), CPU).bitmask
         bits = np.unpackbits(words.numpy().view(np.uint8), axis=1, bitorder="little")
         assert words.shape == (3, 100)
@@ -236,7 +236,7 @@ class TestEdits:
         edges = np.abs(np.diff(bits.astype(int), axis=1)).sum(1)
         assert (edges <= {"runs": 13, "lower-half": 1, "all": 0}.get(bitmask, 3200)).all()
 
-    def test_dense_penalties_are_those_of_native(self):
+    def test_dense_penalties_equal_native(self):
         cell = replace(self.CELL, edits="penalties")
         native, dense = select_contenders(("native", "torch-dense"), CPU, "process_logits")
         arguments = self.BENCH.arguments(cell, CPU)
@@ -323,7 +323,7 @@ def test_a_run_along_an_axis_has_a_time_for_every_cell(options, axes, monkeypatc
 @pytest.mark.parametrize(
     "option", [("--single",), ("--memory",), ("--cache", "warm"), ("--no-graphs",)], ids=str
 )
-def test_ranks_have_no_such_samples(option, monkeypatch):
+def test_ranks_refuse_options_of_a_single_process(option, monkeypatch):
     result = call("bench", "--device", "cpu", "--ranks", 2, *option)
     assert (result.stdout, result.exit_code) == ("", 2)
     assert f"'{option[0]}' is about one process. Leave out --ranks, or leave it out." in result.stderr

@@ -57,7 +57,7 @@ def test_every_read_pass_of_triton_folds_every_word(cuda):
 
 
 @pytest.mark.parametrize("filters", FILTERS)
-def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, timer, filters):
+def test_the_pipeline_of_sorts_is_captured_and_timed_in_graphs(cuda, timer, filters):
     cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
     (call_,) = torch_sort(cell, metadata_of(cell, cuda))
     found = timer.time({"torch-sort": call_}, make_inputs(cell, cuda, 4))["torch-sort"]
@@ -67,7 +67,7 @@ def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, tim
     assert found.host_us > 0
 
 
-def test_what_no_graph_takes_is_timed_without_one(cuda, timer):
+def test_a_call_unsafe_in_graphs_is_timed_without_a_graph(cuda, timer):
     buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
     waits = TimedCall(draw=lambda logits: float(logits.sum()), graph_safe=False)
     found = timer.time({"waits": waits}, buffers)["waits"]
@@ -91,7 +91,7 @@ def wait(logits):
         (wait, ""),
     ],
 )
-def test_a_call_that_breaks_a_capture_is_a_failure_and_disturbs_no_other(cuda, timer, draw, reason):
+def test_a_broken_capture_is_a_failure_and_leaves_the_rest_alone(cuda, timer, draw, reason):
     """Calls with random numbers work in the same turns and in the next."""
     buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
     random = TimedCall(draw=lambda logits: logits.new_empty(100).exponential_())
@@ -113,7 +113,7 @@ def test_twice_the_bytes_take_about_twice_the_time(cuda, timer):
     assert 1.7 < us(512) / us(256) < 2.3
 
 
-def test_the_command_gives_finite_ratios_above_one():
+def test_the_command_gives_finite_ratios_above_1():
     result = call(
         "bench", "--device", "cuda", "--batch", 64, "--vocab-size", 128_256, "--family", "peaked-7", "--repeats", 5,
         "--sampler", "native", "--sampler", "torch-sort", "--json",

@@ -18,7 +18,7 @@ BENCH = operations.get("process_logits")
 CELL = ProcessCell(3, 200, "bfloat16", "all", 40)
 
 
-def test_the_design_grid_has_the_shapes_that_processors_are_held_to():
+def test_the_design_grid_has_the_shapes_of_processors():
     cells = [str(cell) for cell in BENCH.grid("design", dtype=["bfloat16"], edits=["penalties", "bitmask"])]
     assert cells == [
         f"{rows} x 151936 bfloat16, {edits}, 512 ids"
@@ -41,7 +41,7 @@ def test_requests_ask_for_the_edits_of_their_cell(edits, asked):
     assert arguments.row_index.tolist() == [0, 1, 2]
 
 
-def test_a_call_edits_the_buffer_of_its_turn_and_is_captured():
+def test_a_call_edits_the_buffer_in_turn_and_is_captured():
     (native,) = select_contenders(("native",), CPU, "process_logits")
     inputs = make_inputs(CELL, CPU, 2)
     assert inputs[0].nbytes == CELL.nbytes

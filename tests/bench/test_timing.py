@@ -34,7 +34,7 @@ def buffers(count):
     return [torch.tensor([index]) for index in range(count)]
 
 
-def test_a_time_is_the_median_of_the_samples_with_its_quartiles():
+def test_a_time_is_the_median_of_the_samples_with_quartiles():
     clock = Clock()
     timer = WallTimer(5, clock=clock)
     warm_up, samples = (9000, 9000), (2000, 6000, 4000, 3000, 5000)
@@ -75,7 +75,7 @@ def test_a_device_is_waited_for_before_and_after_a_sample():
 
 
 @pytest.mark.parametrize("calls_before", [0, 3])
-def test_a_call_that_raises_is_a_failure_and_disturbs_no_other(calls_before):
+def test_a_raising_call_is_a_failure_and_leaves_the_rest_alone(calls_before):
     clock, left = Clock(), [None] * calls_before
 
     def draw(logits):
@@ -106,7 +106,7 @@ def test_a_single_sample_has_no_spread():
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(512, 1024), (32 << 20, 4), ((32 << 20) - 1, 5), (1 << 30, 2)])
-def test_buffers_make_a_working_set_that_no_cache_holds(nbytes, count):
+def test_buffers_make_a_working_set_beyond_every_cache(nbytes, count):
     assert WallTimer(3).buffers(nbytes) == count
 
 
