@@ -167,7 +167,6 @@ class TestCommand:
             (("--gumbel-dtype", "fp64"), "'--gumbel-dtype' is about draws. Add --op sample or verify"),
             (("--drafts", 4), "'--drafts' is about drafts to verify. Add --op verify"),
             (("--layout", "v1"), "'--layout' is about weights to pack. Add --op pack_sm90_w4"),
-            (("--plot", "times.svg"), "'--plot' is about logits. Add --op sample or verify"),
         ],
         ids=str,
     )

@@ -20,11 +20,8 @@ from tokendraw_bench import make_inputs, metadata_of, operations, run
 from tokendraw_bench.cells import FILTERS
 from tokendraw_bench.contenders import find_unsupported_part, select_contenders
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
-from tokendraw_bench.report import plot
-from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
-from tokendraw_bench.timing.timer import Timing
 
 CPU = torch.device("cpu")
 BENCH = operations.get("verify")
@@ -391,39 +388,6 @@ class TestCommand:
             for entry in (cell["read"], cell["entries"]["native"]):
                 assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
                 assert entry["reason"] == ""
-
-
-def test_a_picture_has_panels_for_each_mode():
-    pytest.importorskip(
-        "matplotlib", reason="matplotlib is not installed; pip install 'tokendraw-bench[plot]'"
-    )
-    one = Timing(us=10.0, q1_us=10.0, q3_us=10.0, host_us=None, how="wall clock")
-    lines = tuple(
-        CellResult(
-            cell=replace(CELL, batch=batch, mode=mode),
-            figures={"nucleus": 7.0},
-            buffers=2,
-            floor=one,
-            floor_by="torch.sum",
-            entries={"acme": one},
-        )
-        for batch in (1, 8)
-        for mode in ("rejection", "coupled")
-    )
-    report = BenchReport(
-        command="",
-        device="cpu",
-        host="cpu",
-        method="",
-        repeats=3,
-        threads=1,
-        versions={},
-        contenders=("acme",),
-        lines=lines,
-        seconds=1.0,
-    )
-    titles = [axes.get_title() for axes in plot.figure_of(report).axes]
-    assert titles == [f"V = 300, float32\nboth, {mode} of 4, peaked-7" for mode in ("rejection", "coupled")]
 
 
 @pytest.mark.gpu

@@ -299,7 +299,6 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
             "--memory",
             "--device",
             "--ranks",
-            "--plot",
             "--output",
             "--json",
         ),

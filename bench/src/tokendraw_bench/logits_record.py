@@ -81,6 +81,5 @@ logits_record = partial(
     head=_head_of,
     baseline_note=_baseline_noise,
     renew=_renew,
-    has_picture=True,
 )
 """Makes the record of an operation on the logits of a :class:`Cell`."""

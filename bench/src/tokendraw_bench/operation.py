@@ -157,8 +157,6 @@ class BenchOperation:
     """Note below the table, or ""."""
     baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
     """Describes how baselines deviate from the cells of a run, or ""."""
-    has_picture: bool = False
-    """Whether :mod:`tokendraw_bench.report.plot` can draw its tables."""
 
     def grid(self, preset: str, **overrides: Sequence[Any]) -> tuple[Any, ...]:
         """List the cells of a preset, with some values replaced.

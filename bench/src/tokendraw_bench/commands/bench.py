@@ -54,7 +54,7 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.tools import find_device, how_to_install, one_of
+from tokendraw.tools import find_device
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
 from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
@@ -114,13 +114,6 @@ if TYPE_CHECKING:
 @device_option
 @click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.minimum), help=RANKS.help)
 @click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    help="Draw microseconds against the batch. Needs the extra plot: "
-    f"{how_to_install('tokendraw-bench', 'plot')}.",
-)
-@click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
@@ -142,7 +135,6 @@ def bench(
     memory: bool,
     device: str | None,
     ranks: int | None,
-    plot: Path | None,
     output: Path | None,
     as_json: bool,
     **axis_values: Any,
@@ -165,7 +157,7 @@ def bench(
     if ranks is not None and any(options.values()):
         option = next(name for name, is_set in options.items() if is_set)
         raise click.UsageError(f"'{option}' is about one process. Leave out --ranks, or leave it out.")
-    _check_files(operation, plot, output)
+    _check_output(output)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
@@ -188,10 +180,6 @@ def bench(
         from tokendraw_bench.report.table import as_markdown
 
         output.write_text(as_markdown(report), encoding="utf-8")
-    if plot is not None:
-        from tokendraw_bench.report import plot as _plot
-
-        _plot.draw(report, plot)
     if as_json:
         error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
         print_json({"error": error, **report.as_json(), "host": host_json(host)})
@@ -216,25 +204,15 @@ def _timed(
         )
 
 
-def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
-    """Check before the run that ``--plot`` and ``--output`` can be written after it.
+def _check_output(output: Path | None) -> None:
+    """Check before the run that ``--output`` can be written after it.
 
-    :raises click.UsageError: there are no pictures of this operation.
-    :raises TokendrawError: matplotlib is not installed.
-    :raises InvalidParameterError: there is no such folder, or no such format.
+    :raises InvalidParameterError: there is no such folder.
     """
-    pictured = [name for name in operations.names() if operations.get(name).has_picture]
-    if plot is not None and operation not in pictured:
-        raise click.UsageError(f"'--plot' is about logits. Add --op {one_of(pictured)}, or leave it out.")
-    for option, path in (("--plot", plot), ("--output", output)):
-        if path is not None and not path.parent.is_dir():
-            raise InvalidParameterError(
-                f"'{option}' needs a file in a folder that exists, found '{path}'. Make the folder '{path.parent}'."
-            )
-    if plot is not None:
-        from tokendraw_bench.report import plot as _plot
-
-        _plot.check(plot)
+    if output is not None and not output.parent.is_dir():
+        raise InvalidParameterError(
+            f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
+        )
 
 
 def _command(ctx: click.Context) -> str:
