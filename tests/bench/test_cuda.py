@@ -10,11 +10,11 @@ import torch
 
 from command_line import call
 from tokendraw_bench.baselines.torch_sort import torch_sort
-from tokendraw_bench.cells import FILTERS, Cell
+from tokendraw_bench.cells import FILTERS, KINDS, Cell
 from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.run import make_inputs, timer_for
 from tokendraw_bench.timing import floor
-from tokendraw_bench.timing.timer import Failure, TimedCall, Timing
+from tokendraw_bench.timing.timer import Failure, SamplePlan, TimedCall, Timing
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +56,7 @@ def test_every_read_pass_of_triton_folds_every_word(cuda):
             assert folded == functools.reduce(operator.xor, words.tolist()), name
 
 
-@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("filters", [f for f in FILTERS if f != KINDS])
 def test_the_pipeline_of_sorts_is_captured_and_timed_in_graphs(cuda, timer, filters):
     cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
     (call_,) = torch_sort(cell, metadata_of(cell, cuda))
@@ -126,3 +126,33 @@ def test_the_command_gives_finite_ratios_above_1():
             assert entry["how"] == "graph"
             assert 1 < entry["ratio"] < math.inf
             assert entry["host_us"] > 0
+
+
+@pytest.mark.parametrize(
+    "plan", [SamplePlan(single=True), SamplePlan(warm=True), SamplePlan(graphs=False)], ids=str
+)
+def test_calls_are_timed_by_every_plan(cuda, plan):
+    cell = Cell(16, 32_000, "bfloat16", "both", "gaussian")
+    (call_,) = torch_sort(cell, metadata_of(cell, cuda))
+    timer = timer_for(cuda, 5, plan=plan)
+    buffers = make_inputs(cell, cuda, timer.buffers(cell.nbytes))
+    assert (len(buffers) == 1) == plan.warm
+    found = timer.time({"torch-sort": call_}, buffers)["torch-sort"]
+    assert isinstance(found, Timing), found
+    assert (found.how == "graph") == plan.graphs
+    assert (found.largest_us is not None) == (found.least_host_us is not None) == plan.single
+    assert not plan.single or found.largest_us >= found.q3_us
+
+
+def test_floors_of_edits_and_extra_memory_are_measured():
+    floors = ("launch", "scatter", "gather", "write", "update")
+    samplers = [word for name in floors for word in ("--sampler", f"floor-{name}")]
+    result = call(
+        "bench", "--op", "process_logits", "--device", "cuda", "--batch", 16, "--vocab-size", 32_000,
+        "--edits", "penalties", "--sampler", "native", "--sampler", "torch-dense", *samplers,
+        "--repeats", 3, "--memory", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    (cell,) = json.loads(result.stdout)["cells"]
+    for name, entry in cell["entries"].items():
+        assert (entry["reason"], entry["us"] > 0, entry["extra_memory"] >= 0) == ("", True, True), name

@@ -1,4 +1,4 @@
-"""``benchmarks/cold_start.py``: a row for each thing that compiles, or one for processes that start together."""
+"""``benchmarks/cold_start.py``: a row for each start with compilations, or a single row for several processes."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ OPTIONS = ("--sampler", "native", "--device", "cpu", "--vocab-size", "3000")
 
 
 def printed(*options):
-    """The rows of the table."""
+    """Return the rows of the table."""
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "cold_start.py", *OPTIONS, *options],
         capture_output=True,

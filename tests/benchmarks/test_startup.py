@@ -1,4 +1,4 @@
-"""``benchmarks/startup.py``: a row for each thing that starts."""
+"""``benchmarks/startup.py``: a row for each start."""
 
 import re
 import subprocess

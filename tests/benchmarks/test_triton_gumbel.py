@@ -1,4 +1,4 @@
-"""The commands of ``benchmarks/triton_gumbel`` on a CPU, small, and native against itself; and how they judge."""
+"""The commands of ``benchmarks/triton_gumbel`` on a CPU, small, with native against native, and the verdicts."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ from tokendraw_testing import reference
 
 
 def cells(result):
-    """The table as rows of cells, without its rule."""
+    """Split the table into rows of cells, without the rule."""
     rows = [line.strip("| ").split(" | ") for line in result.stdout.splitlines() if line.startswith("| ")]
     return [row for row in rows if row[0] != "---"]
 
@@ -41,7 +41,7 @@ def test_a_sampler_equals_native_and_the_file_has_the_printed_text(call, tmp_pat
 
 
 def test_every_disagreement_is_listed_with_a_margin(call, benchmarks, monkeypatch):
-    """One row of the first batch draws another token than it should: by far, so that no rounding explains it."""
+    """A row of the first batch draws a wrong token, too far off for rounding."""
     native = tokendraw.load_sampler("native", device="cpu")
 
     class Wrong:
