@@ -11,8 +11,8 @@ from hypothesis import settings
 
 import checkout
 import tokendraw
+from tokendraw.calls import warmup
 from tokendraw.cli.terminal import tables
-from tokendraw.providers import warmup
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("suite")

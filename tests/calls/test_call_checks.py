@@ -1,4 +1,4 @@
-"""Every call is held against the contract: its output's form always, all else with ``TOKENDRAW_DEBUG=1``.
+"""Calls are compared with the contract: the output's form always, the rest with ``TOKENDRAW_DEBUG=1``.
 
 With the switch a fault is never hidden by a fallback; without it a wrong form counts as a call that raised.
 """
@@ -25,7 +25,7 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
 
 
 def batch(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Rows in storage that is wider, with NaN and a negative zero."""
+    """Rows in wider storage, with NaN and a negative zero."""
     wide = torch.zeros(2, 5, dtype=dtype)
     wide[0, :4] = torch.tensor([-0.0, 9.0, NAN, 1.0])
     return wide[:, :4]

@@ -1,10 +1,10 @@
-"""What is no batch is refused by name before any sampler is called: needed against found, then what to do."""
+"""Bad input is refused by name before any sampler runs: needed, found, mend."""
 
 import numpy as np
 import pytest
 import torch
 
-from mistakes import recording, refused
+from calling import recording, refused
 from tokendraw import (
     BatchFacts,
     Drafts,

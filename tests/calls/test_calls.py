@@ -1,4 +1,4 @@
-"""Calls of an operation that the core does not have, by what its record says of them: routed, watched, refused."""
+"""Calls of an operation unknown to the core, by its record: routed, checked, refused."""
 
 import warnings
 from collections.abc import Mapping
@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from calling import CPU
 from fake_candidates import LAPTOP
-from routing import CPU
 from tokendraw import InvalidInputError, PluginError, SamplerUnavailableError
-from tokendraw.calls.calls import Calls
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
-from tokendraw.plugin import Call, HostCapabilities, HostNeed, Operation
-from tokendraw.providers.provider import Provider
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.provider import CallsProvider
+from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.plugin import Call, HostCapabilities, HostNeed, Operation, Requirement
 from tokendraw.resolution import Choice, Resolution
 
 
@@ -42,9 +41,6 @@ class Scale(Call):
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> "Scale":
         return Scale(tensors["rows"], self.factor)
 
-    def lacking(self, capabilities: ScaleCapabilities, rows: Any = None) -> str | None:
-        return None if self.factor >= 0 or capabilities.negative else "negative factors"
-
     def run(self, backend: Any) -> Any:
         return backend.scale(self.rows, self.factor)
 
@@ -54,16 +50,20 @@ class Scale(Call):
         )
 
 
-def operation(calls: Any) -> Operation:
-    return Operation(
-        name="scale",
-        summary="",
-        capabilities=ScaleCapabilities,
-        need=HostNeed,
-        methods=("scale",),
-        prove=lambda *given: None,
-        calls=calls,
-    )
+NEGATIVE = Requirement(
+    kind="negative factors",
+    is_supported=lambda capabilities, need: capabilities.negative,
+    is_asked=lambda call, capabilities: call.factor < 0,
+)
+OPERATION = Operation(
+    name="scale",
+    summary="",
+    capabilities=ScaleCapabilities,
+    methods=("scale",),
+    requirements=(NEGATIVE,),
+    prove=lambda *given: None,
+    calls=lambda: {"scale": Scale},
+)
 
 
 @dataclass
@@ -77,10 +77,7 @@ class Scaler:
         return rows * factor + self.plus
 
 
-def provider(
-    chosen: Any, companion: Any = None, *, debug: bool = False, calls: Any = lambda: {"scale": Scale}
-) -> Any:
-    about = operation(calls)
+def provider(chosen: Any, companion: Any = None, *, debug: bool = False) -> Any:
     resolution = Resolution(
         operation="scale",
         host=LAPTOP,
@@ -90,15 +87,10 @@ def provider(
         companion=None,
         decisions=(),
     )
-    serving = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", chosen),
-        companion=companion and BuiltProvider("other", companion),
-        capabilities=ScaleCapabilities(),
-        companion_capabilities=ScaleCapabilities(negative=True),
-    )
-    session = Session(CPU, HostNeed(), debug=debug)
-    return Provider(session, about, Calls(session, about, serving))
+    backends = (("acme", chosen, ScaleCapabilities()), ("other", companion, ScaleCapabilities(negative=True)))
+    backend, other = (LoadedBackend(*each, OPERATION.unsupported(each[2], HostNeed())) for each in backends)
+    selection = Selection(resolution=resolution, backend=backend, companion=companion and other)
+    return CallsProvider(OPERATION, Negotiator(CPU, HostNeed(), debug=debug), selection)
 
 
 ROWS = torch.tensor([1.0, 2.0])
@@ -135,20 +127,16 @@ def test_an_output_of_the_wrong_form_is_the_plugins_fault() -> None:
     )
 
 
-@pytest.mark.parametrize("calls", [lambda: {"scale": Scale}, None], ids=["told", "not told"])
-def test_with_the_switch_a_change_of_an_input_is_found(calls: Any) -> None:
-    name = "argument 0" if calls is None else "rows"
+def test_with_the_switch_a_change_of_an_input_is_found() -> None:
     with pytest.raises(
-        PluginError, match=f"'acme' needs to leave {name} unmodified, found 2 of 2 elements changed"
+        PluginError, match="'acme' needs to leave rows unmodified, found 2 of 2 elements changed"
     ):
-        provider(Scaler(act=spoil), debug=True, calls=calls).scale(torch.ones(2))
+        provider(Scaler(act=spoil), debug=True).scale(torch.ones(2))
 
 
-def test_of_calls_that_the_record_does_not_tell_any_arguments_pass() -> None:
-    plain = provider(Scaler(), calls=None)
-    assert plain.scale(ROWS, factor=3.0).tolist() == [3.0, 6.0]
-    assert plain.scale(rows=ROWS, factor=3.0).tolist() == [3.0, 6.0]
+def test_an_operation_without_a_warmup_has_nothing_to_warm() -> None:
+    idle = provider(Scaler())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert plain.warmup() == 0.0
-    assert plain.stats() == {}
+        assert idle.warmup() == 0.0
+    assert idle.stats() == {}

@@ -1,4 +1,4 @@
-"""A fault of the device that one operation of a plugin runs into counts for all of its operations on that device."""
+"""A device fault in an operation of a plugin counts for every operation of the plugin."""
 
 import sys
 import warnings
@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import FakeDists, fake_dists
+from fake_dists import FakeDists, fake_dists, serving_both
 from tokendraw import Drafts, Sampler, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.calls.device_faults import is_device_fault
-from two_operations import serving_both
 
 LOGITS = torch.zeros(3, 50)
 METADATA = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])
@@ -25,13 +24,13 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
 
 
 def verify(sampler: Sampler) -> str:
-    """Verify, and who did."""
+    """Verify, and return the name of the verifier."""
     sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), METADATA)
     return sampler.verify_resolution.chosen
 
 
 def reason(sampler: Sampler) -> str:
-    """Why acme does not verify."""
+    """The reason against acme as a verifier."""
     (decision,) = [d for d in sampler.verify_resolution.decisions if d.name == "acme"]
     return decision.reason
 

@@ -1,4 +1,4 @@
-"""Metadata of a plugin's class, with parameters of its own, are given to no sampler that does not declare the class."""
+"""Metadata of a plugin's class reach only samplers with a declaration of the class."""
 
 from dataclasses import dataclass, replace
 
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 import tokendraw
+from calling import CPU, Recorded, drafting, pair
 from fake_candidates import EVERYTHING, LAPTOP, PER_ROW, candidate
 from fake_dists import EVERYTHING as EVERY_FIELD
 from fake_dists import fake_dists, faulty
-from routing import CPU, Recorded, drafting, pair
+from selections import loaded, selection_of
 from tokendraw import Drafts, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, decide
@@ -34,7 +34,7 @@ class OwnMetadata(SamplingMetadata):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Derived(OwnMetadata):
-    """Metadata with one parameter more."""
+    """Metadata with another parameter more."""
 
     factor: Tensor | None = None
 
@@ -45,7 +45,7 @@ DECLARING = replace(EVERYTHING, metadata_classes=(OWN,))
 
 
 def batch(params, kind=OwnMetadata, **options):
-    """The parameters of requests, each with an ``offset`` that is its slot."""
+    """The parameters of requests, with the slot as ``offset``."""
     core = SamplingMetadata.from_params(params, **options)
     values = {name: getattr(core, name) for name in SamplingMetadata.__dataclass_fields__}
     return kind(**values, offset=torch.arange(len(params)).float())
@@ -122,7 +122,7 @@ def test_a_companion_that_declares_it_is_given_the_parameter_of_its_rows(rows):
 
 @pytest.mark.parametrize("kind", [OwnMetadata, Derived])
 def test_a_sampler_that_declares_no_such_class_is_given_none(kind):
-    """A class that is derived from a declared one has more parameters, so it has to be declared, too."""
+    """A class derived from a declared class has more parameters, and has to be declared too."""
     chosen, companion = Recorded(1), Recorded(2)
     capabilities = EVERYTHING if kind is OwnMetadata else DECLARING
     sampler = pair(capabilities, chosen, companion)
@@ -187,7 +187,7 @@ def test_neither_drafts_nor_verifications_lose_it():
 
 
 def test_a_sampler_that_takes_over_is_not_given_it(tmp_path, monkeypatch):
-    """The call fails, and the sampler that declares the class serves on."""
+    """The call fails, and the declaring sampler stays."""
     declaring = f"{EVERY_FIELD}, metadata_classes=('{OWN}',)"
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add_plugin(
@@ -206,7 +206,7 @@ def test_a_sampler_that_takes_over_is_not_given_it(tmp_path, monkeypatch):
 
 
 def test_a_warmup_with_such_metadata_calls_none_but_who_declares_it(monkeypatch):
-    monkeypatch.setattr("tokendraw.providers.warmup.compiles_nothing", lambda device: False)
+    monkeypatch.setattr("tokendraw.calls.warmup.compiles_nothing", lambda device: False)
     chosen, companion = Recorded(1), Recorded(2)
     sampler = pair(FILTERS, chosen, companion)
     sampler.warmup(V, dtypes=[torch.float32], metadata=[batch([PLAIN] * 2)])
@@ -217,10 +217,10 @@ def test_a_warmup_with_such_metadata_calls_none_but_who_declares_it(monkeypatch)
 
 
 def test_ranks_are_refused_it_too():
-    serving = replace_native(EVERYTHING)
+    selection = native_alone(EVERYTHING)
 
     def work(rank):
-        sampler = Sampler(Session(CPU, serving.resolution.need), serving)
+        sampler = Sampler(Negotiator(CPU, selection.resolution.need), selection)
         shard = tokendraw.VocabShard(25 * rank.rank, V, rank)
         return sampler.sample(logits(2)[:, 25 * rank.rank :][:, :25], batch([PLAIN] * 2), shard=shard)
 
@@ -230,14 +230,11 @@ def test_ranks_are_refused_it_too():
         on_ranks(2, work)
 
 
-def replace_native(capabilities):
-    """Native alone, with other capabilities."""
+def native_alone(capabilities):
+    """Native without a companion, with other capabilities."""
     need = tokendraw.Need(vocab_parallel=True)
-    resolution = tokendraw.load_sampler("native", device="cpu", need=need).resolution
     offered = replace(capabilities, vocab_parallel=True)
-    return Serving(
-        resolution=resolution, chosen=BuiltProvider("native", NativeSampler(CPU, need)), capabilities=offered
-    )
+    return selection_of(loaded("native", NativeSampler(CPU, need), offered, need=need), need=need)
 
 
 @pytest.mark.parametrize("declares", [False, True])

@@ -1,4 +1,4 @@
-"""Building is proving: what does not draw rightly is rejected with its reason, and nothing else changes."""
+"""Building is proving: a sampler with a wrong draw is rejected with a reason; nothing else changes."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What was looked at once of metadata and a layout of logits is not looked at again, and nothing else is trusted."""
+"""A checked call with the same metadata and form of logits is not checked again; any other call is."""
 
 import gc
 import weakref
@@ -6,12 +6,11 @@ import weakref
 import pytest
 import torch
 
-from mistakes import recording
-from routing import CPU
+from calling import CPU, recording
+from selections import loaded, selection_of
 from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw.calls import input_checks
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.providers.sampler import Sampler
 
 V = 8
@@ -23,8 +22,8 @@ def requests(**settings):
 
 
 @pytest.fixture
-def looked(monkeypatch):
-    """The logits that were held against metadata."""
+def checked(monkeypatch):
+    """The logits compared with metadata."""
     found, original = [], input_checks.check_batch
 
     def check_batch(name, logits, metadata, need):
@@ -35,12 +34,12 @@ def looked(monkeypatch):
     return found
 
 
-def test_the_same_metadata_and_those_at_other_positions_are_looked_at_once(looked):
+def test_the_same_metadata_at_the_same_or_other_positions_are_checked_once(checked):
     (sampler, backend), metadata = recording(), requests(seed=1)
     for step in range(3):
         sampler.sample(torch.zeros(2, V), metadata)
         sampler.sample(torch.zeros(2, V), metadata.with_positions(torch.tensor([step, 9])))
-    assert (len(looked), len(backend.logits), sampler.stats()) == (1, 6, {"acme": 12})
+    assert (len(checked), len(backend.logits), sampler.stats()) == (1, 6, {"acme": 12})
 
 
 @pytest.mark.parametrize(
@@ -53,11 +52,11 @@ def test_the_same_metadata_and_those_at_other_positions_are_looked_at_once(looke
     ],
     ids=["vocabulary", "dtype", "subclass", "strides"],
 )
-def test_logits_of_another_form_are_looked_at_anew_unless_only_their_strides_differ(looked, other, times):
+def test_logits_of_another_form_are_checked_again_unless_only_strides_differ(checked, other, times):
     (sampler, backend), metadata = recording(), requests()
     sampler.sample(LOGITS, metadata)
     sampler.sample(other, metadata)
-    assert (len(looked), len(backend.logits)) == (times, 2)
+    assert (len(checked), len(backend.logits)) == (times, 2)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_logits_of_another_form_are_looked_at_anew_unless_only_their_strides_dif
     ],
     ids=["rows", "device", "sparse", "negative", "nested", "list"],
 )
-def test_what_is_wrong_is_refused_after_calls_that_were_right_too(bad, found):
+def test_bad_input_is_refused_after_sound_calls_too(bad, found):
     (sampler, backend), metadata = recording(), requests()
     for _ in range(2):
         sampler.sample(LOGITS, metadata)
@@ -95,14 +94,14 @@ def test_metadata_for_another_device_is_refused_by_a_second_sampler():
     (sampler, _), metadata = recording(), requests()
     sampler.sample(LOGITS, metadata)
     elsewhere, backend = recording()
-    elsewhere._session.device = torch.device("meta")
+    elsewhere._negotiator.device = torch.device("meta")
     with pytest.raises(InvalidInputError, match="'logits' needs device meta"):
         elsewhere.sample(LOGITS, metadata)
     assert backend.logits == []
 
 
 class Turning:
-    """Returns what it is told to."""
+    """Returns the output set by a test."""
 
     output = None
 
@@ -110,12 +109,9 @@ class Turning:
         return self.output
 
 
-def test_the_form_of_every_output_is_looked_at():
+def test_the_form_of_every_output_is_checked():
     backend = Turning()
-    sampler = Sampler(
-        Session(CPU, Need()),
-        Serving(resolution=recording()[0].resolution, chosen=BuiltProvider("acme", backend)),
-    )
+    sampler = Sampler(Negotiator(CPU, Need()), selection_of(loaded("acme", backend)))
     metadata, right = requests(), SamplerOutput(torch.zeros(2).long(), torch.ones(2) > 0)
     for output, wrong in (
         (right, ""),

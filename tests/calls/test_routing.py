@@ -1,4 +1,4 @@
-"""Rows that the chosen sampler cannot serve go to its companion, and no others; together they are one output."""
+"""Rows beyond the chosen sampler go to the companion, no more, and the outputs are merged."""
 
 import gc
 import logging
@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calling import assert_same_rows
+from calling import CPU, Recorded, assert_same_rows, pair
 from fake_candidates import EVERYTHING, PER_ROW
-from routing import CPU, Recorded, pair
 from tokendraw import (
     BatchFacts,
     InvalidInputError,
@@ -25,7 +24,7 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.calls.splitting import LEAST_ROWS, is_worthwhile
+from tokendraw.calls.splitting import MIN_SPLIT_ROWS, is_worthwhile
 from tokendraw.plugin import Capabilities
 from tokendraw_native.sampler import NativeSampler
 
@@ -42,7 +41,7 @@ def logits_of(rows=ROWS, size=V):
 
 
 def batch(others, rows=ROWS, **options):
-    """``rows`` plain requests, but for those in ``others`` by row."""
+    """``rows`` plain requests, with ``others`` in place by row."""
     params = [others.get(row, PLAIN) for row in range(rows)]
     return SamplingMetadata.from_params(params, positions=range(rows), **options)
 
@@ -173,8 +172,8 @@ def test_the_next_step_is_routed_alike_at_its_own_positions():
         (2, 1, True),
         (3, 1, True),
         (3, 2, False),
-        (2 * LEAST_ROWS, LEAST_ROWS, True),
-        (2 * LEAST_ROWS, LEAST_ROWS + 1, False),
+        (2 * MIN_SPLIT_ROWS, MIN_SPLIT_ROWS, True),
+        (2 * MIN_SPLIT_ROWS, MIN_SPLIT_ROWS + 1, False),
         (1, 1, False),
     ],
 )
@@ -187,10 +186,10 @@ def test_a_batch_on_a_cpu_is_shared_where_half_of_its_rows_stay(rows, leaving, s
 @pytest.mark.parametrize(
     ("staying", "leaving", "shared"),
     [
-        (LEAST_ROWS, 1, True),
-        (LEAST_ROWS - 1, 1, False),
-        (LEAST_ROWS, LEAST_ROWS, True),
-        (LEAST_ROWS, LEAST_ROWS + 1, False),
+        (MIN_SPLIT_ROWS, 1, True),
+        (MIN_SPLIT_ROWS - 1, 1, False),
+        (MIN_SPLIT_ROWS, MIN_SPLIT_ROWS, True),
+        (MIN_SPLIT_ROWS, MIN_SPLIT_ROWS + 1, False),
     ],
 )
 def test_a_batch_on_a_gpu_is_shared_where_16_rows_stay_too(staying, leaving, shared):
@@ -331,7 +330,7 @@ LIMITED = [
 @settings(max_examples=25, deadline=None, derandomize=True)
 @pytest.mark.fast_first
 def test_what_two_draw_is_what_one_alone_draws(capabilities, requests, mode):
-    """Both are native here, and every row is seeded, so that a difference could come from routing alone."""
+    """With native as both samplers and a seed in every row, a difference could come from routing alone."""
     metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
     logits = logits_of(len(requests))
     logits[0, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
@@ -422,7 +421,7 @@ def test_the_error_of_either_is_the_callers(who):
 
 @pytest.fixture
 def capturing(monkeypatch):
-    """A CUDA graph that is being captured, once called."""
+    """Pretends the capture of a CUDA graph, once called."""
 
     def start():
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -8,8 +8,8 @@ import torch
 import tokendraw
 from calling import assert_same_rows
 from fake_candidates import EVERYTHING, PER_ROW
+from selections import loaded, select
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw.calls.routing import BuiltProvider, Serving
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
@@ -31,21 +31,22 @@ def load(name):
 
 
 def limited():
-    """triton-gumbel, held to what FlashInfer can do."""
+    """triton-gumbel with the limits of FlashInfer."""
     sampler = load("triton-gumbel")
-    sampler._calls._serving = Serving(
-        resolution=sampler.resolution,
-        chosen=sampler._calls.serving.chosen,
-        companion=BuiltProvider("native", load("native")._calls.serving.chosen.backend),
-        capabilities=Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint")),
-        companion_capabilities=EVERYTHING,
+    poor = Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint"))
+    backend, native = (each._dispatcher.selection.backend.object for each in (sampler, load("native")))
+    need = sampler.resolution.need
+    select(
+        sampler._dispatcher,
+        loaded("triton-gumbel", backend, poor, need=need),
+        companion=loaded("native", native, EVERYTHING, need=need),
     )
     return sampler, load("native")
 
 
 @pytest.fixture(scope="module", params=["limited", "native", "triton-gumbel"])
 def pair(request):
-    """A sampler that cannot serve some rows, and its companion by itself."""
+    """A sampler with limits, and the companion alone."""
     if request.param == "limited":
         return limited()
     pytest.importorskip("flashinfer", reason="FlashInfer is not installed")

@@ -1,11 +1,11 @@
-"""Who serves a batch: the chosen sampler, its companion, or nobody, by what the host knows of the rows."""
+"""The chosen sampler, the companion or neither serves a batch, by the facts about the rows."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fake_candidates import LAPTOP
+from selections import loaded, selection_of
 from tokendraw import (
     BatchFacts,
     Need,
@@ -14,12 +14,15 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.row_limits import unserved
-from tokendraw.calls.session import Session
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.row_requirements import Rows
 from tokendraw.plugin import Capabilities
 from tokendraw.providers.sampler import Sampler
-from tokendraw.resolution import Choice, Resolution
+
+
+def unsupported(capabilities, facts, vocab_size=0):
+    return loaded("acme", None, capabilities).reason_against(Rows(facts, vocab_size))
+
 
 PLAIN = BatchFacts(
     any_greedy=False, any_seeded=False, max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False
@@ -41,17 +44,17 @@ PLAIN = BatchFacts(
     ],
 )
 def test_a_sampler_that_promises_nothing_serves_plain_rows_alone(facts, lacking):
-    assert unserved(Capabilities(), replace(PLAIN, **facts)) == lacking
+    assert unsupported(Capabilities(), replace(PLAIN, **facts)) == lacking
 
 
 @pytest.mark.parametrize(("largest", "lacking"), [(8, None), (9, "top_k above 8"), (None, "top_k above 8")])
 def test_a_limit_on_top_k_holds_for_the_largest_that_the_batch_may_hold(largest, lacking):
     capabilities = Capabilities(filters=(("top_k", "per_row"),), max_top_k=8)
-    assert unserved(capabilities, replace(PLAIN, max_top_k=largest)) == lacking
+    assert unsupported(capabilities, replace(PLAIN, max_top_k=largest)) == lacking
 
 
 class Drawing:
-    """Draws one token for all rows, by which a test tells who drew them."""
+    """Draws the same token in all rows, by which a test recognises the sampler."""
 
     def __init__(self, token):
         self.token = token
@@ -70,22 +73,11 @@ def who_draws(both, *given):
 
 
 def sampler(companion, capabilities=None):
-    resolution = Resolution(
-        operation="sample",
-        host=LAPTOP,
-        need=Need(),
-        choice=Choice(),
-        chosen="acme",
-        companion=None,
-        decisions=(),
+    other = companion and loaded(*companion)
+    return Sampler(
+        Negotiator(torch.device("cpu"), Need()),
+        selection_of(loaded("acme", ACME, capabilities or Capabilities()), other),
     )
-    serving = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", ACME),
-        companion=companion and BuiltProvider(*companion),
-        capabilities=capabilities or Capabilities(),
-    )
-    return Sampler(Session(torch.device("cpu"), Need()), serving)
 
 
 def test_a_batch_goes_whole_to_the_companion_if_a_row_is_beyond_the_chosen_sampler():
@@ -122,13 +114,13 @@ def test_a_joint_sampler_serves_the_other_order_only_where_both_keep_the_same(se
         filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")), filter_orders=("joint",)
     )
     facts = SamplingMetadata.from_params([SamplingParams(), SamplingParams(**settings)]).facts
-    assert unserved(joint, facts) == lacking
+    assert unsupported(joint, facts) == lacking
 
 
 def test_a_limit_on_the_vocabulary_holds_for_every_call():
     limited = replace(Capabilities(), max_vocab_size=1000)
-    assert unserved(limited, PLAIN, 1000) is None
-    assert unserved(limited, PLAIN, 1001) == "rows of a vocabulary above 1000"
+    assert unsupported(limited, PLAIN, 1000) is None
+    assert unsupported(limited, PLAIN, 1001) == "rows of a vocabulary above 1000"
     both = sampler(("native", NATIVE), limited)
     plain = SamplingMetadata(facts=PLAIN)
     assert [who_draws(both, torch.zeros(1, size), plain) for size in (1000, 1001)] == ["acme", "native"]

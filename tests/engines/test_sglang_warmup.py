@@ -55,9 +55,11 @@ def test_its_batches_are_small_and_large():
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 def test_the_warmup_uses_sglangs_row_stride_and_leaves_the_random_state(monkeypatch):
     sampler, drawn = tokendraw.load_sampler("native", device="cpu"), []
-    sample = type(sampler._calls).make
+    dispatch = type(sampler._dispatcher).dispatch
     monkeypatch.setattr(
-        type(sampler._calls), "make", lambda self, call: (drawn.append(call.logits), sample(self, call))[1]
+        type(sampler._dispatcher),
+        "dispatch",
+        lambda self, call: (drawn.append(call.logits), dispatch(self, call))[1],
     )
     state = torch.get_rng_state()
     warm_up(sampler, torch.zeros(3, V + 56)[:, :V])

@@ -1,7 +1,5 @@
 """Float64 noise reaches every draw of triton-gumbel: in Triton's interpreter, in the kernels of a warmup, on a GPU."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -9,10 +7,10 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
 import triton_on_a_cpu
-from precision_of_noise import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
-from routing import CPU, drafting
+from calling import CPU, drafting
+from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
+from selections import substitute
 from tokendraw import Need
-from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import kernels
@@ -25,7 +23,7 @@ DRAWING = ("draw_rows", "draw_large_sets", "accept_drafts")
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "least"), [("draws", 48), ("verifications", 52)])
 def test_tokens_that_tell_are_those_of_the_noise_that_was_asked_for(what, least):
-    assert triton_on_a_cpu.interpreted("triton_noise_kernels.py", what) == {"judged": least, "wrong": []}
+    assert triton_on_a_cpu.interpreted("noise.py", what) == {"judged": least, "wrong": []}
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")
@@ -34,7 +32,7 @@ def test_a_warmup_compiles_the_kernels_of_the_noise_that_was_asked_for(kernels, 
     backend = TritonGumbelSampler(CPU, Need(gumbel_dtype=dtype))
     operations = plugin.tokendraw_describe().operations
     sampler = drafting(operations["verify"], backend, companion_capabilities=None)
-    sampler._calls._serving = replace(sampler._calls.serving, chosen=BuiltProvider("triton-gumbel", backend))
+    substitute(sampler._dispatcher, backend, "triton-gumbel")
     sampler.warmup(3000, dtypes=[torch.float32], batch_sizes=[2], max_drafts=2)
     compiled = {(name, named["config"].FP64) for name in DRAWING for _, _, named in kernels[name].calls}
     assert compiled == {(name, dtype == "fp64") for name in DRAWING}

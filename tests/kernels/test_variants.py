@@ -7,9 +7,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from routing import CPU, drafting
+from calling import CPU, drafting
+from selections import substitute
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -36,7 +36,7 @@ VOCABULARIES = [3008, 3000, 3001]
 def warm(vocab_size, *, mode="raw_logprobs", **options):
     backend = TritonGumbelSampler(CPU, Need(logprobs_mode=mode))
     sampler = drafting(plugin.tokendraw_describe().operations["verify"], backend, companion_capabilities=None)
-    sampler._calls._serving = replace(sampler._calls.serving, chosen=BuiltProvider("triton-gumbel", backend))
+    substitute(sampler._dispatcher, backend, "triton-gumbel")
     sampler.warmup(vocab_size, dtypes=[torch.bfloat16], batch_sizes=[1, 256], **options)
     return sampler
 

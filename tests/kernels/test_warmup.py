@@ -7,9 +7,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from routing import CPU, drafting
+from calling import CPU, drafting
+from selections import substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
-from tokendraw.calls.routing import BuiltProvider
 from tokendraw.operations.sample.proof import prove
 from tokendraw.operations.verify import calls as verifying
 from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
@@ -43,7 +43,7 @@ def compiled(kernels):
 def warm(**options):
     backend = TritonGumbelSampler(CPU, Need())
     sampler = drafting(OPERATIONS["verify"], backend, companion_capabilities=None)
-    sampler._calls._serving = replace(sampler._calls.serving, chosen=BuiltProvider("triton-gumbel", backend))
+    substitute(sampler._dispatcher, backend, "triton-gumbel")
     sampler.warmup(V, dtypes=[torch.bfloat16], batch_sizes=[1, 16], **options)
     return sampler
 

@@ -12,9 +12,18 @@ import torch
 import tokendraw
 from command_line import call
 from fake_candidates import H100
-from fake_dists import FakeDists, discovered, fake_dists, place
-from registered import NATIVE_SERVES, ONE_OF_THE_OPERATIONS, SERVED_BY_NATIVE
-from third_operation import add_scaler, scaler, third_operation
+from fake_dists import (
+    NATIVE_SERVES,
+    ONE_OF_THE_OPERATIONS,
+    SERVED_BY_NATIVE,
+    FakeDists,
+    add_scaler,
+    discovered,
+    fake_dists,
+    place,
+    scaler,
+    third_operation,
+)
 from tokendraw import (
     InvalidInputError,
     InvalidParameterError,
@@ -71,9 +80,8 @@ def test_it_is_negotiated_proven_and_called(dists: FakeDists) -> None:
 def test_its_methods_are_those_of_its_record_alone(dists: FakeDists) -> None:
     add_scaler(dists)
     provider = tokendraw.load("scale", device="cpu")
-    with pytest.raises(AttributeError) as refused:
-        provider.sample  # noqa: B018
-    assert str(refused.value) == "<tokendraw.scale 'acme' on cpu> has no attribute 'sample'"
+    assert callable(provider.scale)
+    assert not hasattr(provider, "sample")
 
 
 def test_the_best_of_several_serves_and_the_reserve_is_named(dists: FakeDists) -> None:

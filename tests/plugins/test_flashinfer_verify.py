@@ -10,20 +10,19 @@ import flashinfer_stand_in as stand_in
 import tokendraw_flashinfer
 from fake_candidates import H100
 from fake_dists import fake_dists
-from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
-from special_rows import INF, NAN
-from speculation_trials import Case, faults, run
+from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
+from selections import loaded
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
-from tokendraw.calls.row_limits import unserved
-from tokendraw.operations.verify.capabilities import unsupported_drafts
+from tokendraw.calls.row_requirements import Rows
+from tokendraw.operations.verify.calls import Verify
 from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
 from tokendraw_flashinfer.verifier import FlashInferVerifier
 from tokendraw_testing import reference
 from tokendraw_testing.reference_walk import distribution
-from verifying import chains, gaussian, row_metadata, softmax, verify
+from verifying import Case, chains, faults, gaussian, row_metadata, run, softmax, verify
 
 CPU = torch.device("cpu")
 SAMPLE = operations.get("sample")
@@ -406,6 +405,7 @@ def test_the_limits_are_advertised(version):
     assert found.filter_orders == ("top_k_first", "joint")
     assert [name for name, _ in found.filters] == ["top_k", "top_p", "min_p"]
     assert (found.graph_safe, found.sync_free, found.valid_flag) == (True, True, True)
+    verifier = loaded("flashinfer", None, found, operation="verify")
     q = {"draft_probs": torch.full((2, 4), 0.25)}
     for lists, inputs, mode, reason in (
         ([[1], [2]], q, "rejection", None),
@@ -415,14 +415,19 @@ def test_the_limits_are_advertised(version):
         ([[1, 2], []], q, "rejection", "requests with different numbers of drafts"),
         ([[1], [-1]], q, "rejection", "placeholders among drafts"),
     ):
-        assert unsupported_drafts(found, Drafts.from_lists(lists, **inputs), mode) == reason
+        drafts = Drafts.from_lists(lists, **inputs)
+        call = Verify(
+            torch.zeros(4, 4), drafts, SamplingMetadata.from_params([SamplingParams()] * 2), mode=mode
+        )
+        assert verifier.reason_against(call) == reason
     for params, reason in (
         (SamplingParams(temperature=0.0), "greedy rows"),
         (SamplingParams(seed=3), "seeded rows"),
         (SamplingParams(logprobs=1), "rows with logprobs"),
         (FILTERS["all, joint"], None),
     ):
-        assert unserved(found, SamplingMetadata.from_params([params], positions=[1]).facts) == reason
+        facts = SamplingMetadata.from_params([params], positions=[1]).facts
+        assert verifier.reason_against(Rows(facts, 4)) == reason
 
 
 @pytest.mark.parametrize(

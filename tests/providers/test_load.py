@@ -1,4 +1,4 @@
-"""Loading: what is built and wrapped, and which arguments and settings decide it."""
+"""Loading: built and wrapped samplers, by arguments and settings."""
 
 import sys
 from collections.abc import Iterator

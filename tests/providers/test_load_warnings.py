@@ -1,4 +1,4 @@
-"""Warnings: who hears what, how often, and how it is silenced."""
+"""Warnings of a load: text, frequency, and how to silence them."""
 
 import os
 import threading

@@ -8,18 +8,16 @@ import pytest
 import torch
 
 import tokendraw
-from fake_candidates import LAPTOP
+from calling import one_token
+from fake_candidates import FILTERS, SEEDS
 from fake_dists import fake_dists, faulty, place
 from isolation import drawn
-from routing import one_token
+from selections import loaded, selection_of
 from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
+from tokendraw.calls import warmup
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.plugin import Capabilities
-from tokendraw.providers import warmup
 from tokendraw.providers.sampler import Sampler
-from tokendraw.resolution import Choice, Resolution
-from warmup_kinds import FILTERS, SEEDS
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
@@ -34,7 +32,7 @@ EVERYTHING = Capabilities(
 
 @dataclass
 class Recorder:
-    """Keeps what it is called with."""
+    """Records every call."""
 
     calls: list = field(default_factory=list)
 
@@ -61,22 +59,9 @@ class Recorder:
 
 
 def sampler_of(backend, capabilities=EVERYTHING, companion=None):
-    resolution = Resolution(
-        operation="sample",
-        host=LAPTOP,
-        need=Need(),
-        choice=Choice(),
-        chosen="acme",
-        companion=None,
-        decisions=(),
-    )
-    serving = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", backend),
-        companion=companion and BuiltProvider(*companion),
-        capabilities=capabilities,
-    )
-    return Sampler(Session(torch.device("cpu"), Need()), serving)
+    other = companion and loaded(*companion)
+    selection = selection_of(loaded("acme", backend, capabilities), other)
+    return Sampler(Negotiator(torch.device("cpu"), Need()), selection)
 
 
 def recording(capabilities=EVERYTHING, companion=None):
@@ -239,7 +224,7 @@ def counted(self, logits, metadata):
     calls.append(metadata.facts.any_joint)
     return original(self, logits, metadata)
 native.NativeSampler.sample = counted
-from tokendraw.providers import warmup as _warmup
+from tokendraw.calls import warmup as _warmup
 _warmup.compiles_nothing = lambda device: False
 sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
 names.append(sampler.name)
@@ -256,7 +241,7 @@ result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
 
 
 class Crowd(Recorder):
-    """Serves one call, and then holds calls up until three are there."""
+    """Serves a call, then blocks until three calls are in flight."""
 
     def __init__(self):
         super().__init__()

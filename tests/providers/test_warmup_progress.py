@@ -1,4 +1,4 @@
-"""What a warmup does where there is nothing to compile, and what it shows where there is."""
+"""A warmup with nothing to compile, and the progress of a warmup with kernels."""
 
 import logging
 
@@ -39,7 +39,7 @@ def test_on_a_cpu_the_arguments_are_checked_all_the_same(sampler):
 def test_on_a_cpu_who_verifies_is_settled_all_the_same(sampler, monkeypatch):
     calls = counting(sampler, monkeypatch)
     assert sampler.warmup(**ARGUMENTS, max_drafts=2) == 0.0
-    assert sampler._verifying._serving is not None
+    assert sampler._verifier._selection is not None
     assert calls == []
 
 

@@ -13,8 +13,7 @@ import torch
 
 import pages
 import tokendraw
-from installing import OFFLINE
-from pages import ROOT
+from pages import OFFLINE, ROOT
 from tokendraw.backends.discovery.upstream_validation import check_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State
@@ -129,9 +128,9 @@ class TestThePageForEngineAuthors:
         assert [name for name in errors if f"`{name}`" not in ENGINES] == []
 
     def test_it_states_the_rule_by_which_a_batch_is_split(self):
-        from tokendraw.calls.splitting import LEAST_ROWS
+        from tokendraw.calls.splitting import MIN_SPLIT_ROWS
 
-        assert f"at least {LEAST_ROWS} rows stay" in ENGINES
+        assert f"at least {MIN_SPLIT_ROWS} rows stay" in ENGINES
 
 
 def run_in(folder, line):

@@ -14,7 +14,8 @@ VENDOR = '''
 import pytest
 import torch
 
-from tokendraw import Capabilities, SamplerOutput, SamplingParams
+from tokendraw import SamplerOutput, SamplingParams
+from tokendraw.plugin import Capabilities
 from tokendraw_testing import SamplerConformance, Subject
 from tokendraw_testing.sample import Sampling
 

@@ -139,21 +139,22 @@ def find_unsupported_part(
     operation: BenchOperation, capabilities: Any, cell: AnyCell, arguments: Any, inputs: Any
 ) -> str | None:
     """Name the part of a cell's call beyond some capabilities; None if they cover the call."""
-    part: Any = operation.step(_CapabilityProbe(operation.name, capabilities), cell, arguments)(inputs)
+    probe = _CapabilityProbe(operation, capabilities, cell)
+    part: Any = operation.step(probe, cell, arguments)(inputs)
     return None if part is None else str(part)
 
 
 class _CapabilityProbe:
     """Stand-in for a provider: a method names the part of the call beyond the capabilities, and runs nothing."""
 
-    def __init__(self, operation: str, capabilities: Any) -> None:
-        self._operation, self._capabilities = operation, capabilities
+    def __init__(self, operation: BenchOperation, capabilities: Any, cell: AnyCell) -> None:
+        self._operation, self._capabilities = operation.name, capabilities
+        self._need = operation.need(cell)
 
     def __getattr__(self, method: str) -> Callable[..., str | None]:
         def unsupported(*arguments: Any, **options: Any) -> str | None:
-            return find_unsupported(
-                make_call(self._operation, method, *arguments, **options), self._capabilities
-            )
+            call = make_call(self._operation, method, *arguments, **options)
+            return find_unsupported(call, self._capabilities, operation=self._operation, need=self._need)
 
         return unsupported
 

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 
-def lazy_names(face: dict[str, Any], homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Build the ``__getattr__`` of a module for public names defined in other modules.
+def lazy_names(
+    face: str, modules: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
 
-    :param face: the module's ``globals()``.
-    :param homes: by module, relative to ``tokendraw``, the names that it holds.
+    The names are those that its block ``if TYPE_CHECKING`` imports, as type checkers read them, so that each is written
+    once. They are also the module's ``__all__``.
+
+    :param face: name of the module.
+    :param modules: submodules of a package, which are no part of its ``__all__``.
     """
-    home_of = {name: f"tokendraw.{module}" for module, names in homes.items() for name in names}
+
+    @functools.cache
+    def homes() -> dict[str, str]:
+        """Read the defining module of each name."""
+        loader: Any = sys.modules[face].__loader__
+        (block,) = [node for node in ast.parse(loader.get_source(face)).body if _is_for_type_checkers(node)]
+        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def get(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {face['__name__']!r} has no attribute {name!r}")
-        value = face[name] = getattr(importlib.import_module(home_of[name]), name)
+        if name in modules:
+            return importlib.import_module(f"{face}.{name}")
+        if name == "__all__":
+            return sorted(homes())
+        if name not in homes():
+            raise AttributeError(f"module {face!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(homes()[name]), name)
+        setattr(sys.modules[face], name, value)
         return value
 
-    return get
+    return get, lambda: sorted(homes())
+
+
+def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of another distribution's package.
+    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution.
 
     Without the distribution both raise an ImportError with the command to install it.
     """

@@ -42,171 +42,62 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw._torch.numpy_views import numpy_is_usable
-    from tokendraw._torch.threads import one_thread
-    from tokendraw.backends.description.capabilities import (
-        FILTER_ORDERS,
-        GUMBEL_DTYPES,
-        INPUT_DTYPES,
-        LOGPROBS_MODES,
-        Capabilities,
-        DraftKind,
-        Filter,
-        FilterOrder,
-        Granularity,
-        GumbelDtype,
-        HostCapabilities,
-        HostNeed,
-        LogprobsMode,
-        Need,
-        Seeding,
-        TieNeed,
-        TieRule,
-    )
-    from tokendraw.backends.description.host import Host
-    from tokendraw.backends.description.operation import Operation
-    from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo, Release, Upstream
-    from tokendraw.backends.discovery.hooks import hookimpl
-    from tokendraw.backends.resolution.upstream import release_of
-    from tokendraw.calls.call import Call
-    from tokendraw.errors.formatting import printable
-    from tokendraw.logprobs import (
-        RowMasses,
-        best_token_ids,
-        least_shown,
-        mode_values,
-        pad_logprobs,
-    )
-    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, Sm90W4PackerBackend
-    from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
+    from tokendraw._torch.numpy_views import numpy_is_usable as numpy_is_usable
+    from tokendraw._torch.threads import one_thread as one_thread
+    from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
+    from tokendraw.backends.description.capabilities import GUMBEL_DTYPES as GUMBEL_DTYPES
+    from tokendraw.backends.description.capabilities import INPUT_DTYPES as INPUT_DTYPES
+    from tokendraw.backends.description.capabilities import LOGPROBS_MODES as LOGPROBS_MODES
+    from tokendraw.backends.description.capabilities import Capabilities as Capabilities
+    from tokendraw.backends.description.capabilities import DraftKind as DraftKind
+    from tokendraw.backends.description.capabilities import Filter as Filter
+    from tokendraw.backends.description.capabilities import FilterOrder as FilterOrder
+    from tokendraw.backends.description.capabilities import Granularity as Granularity
+    from tokendraw.backends.description.capabilities import GumbelDtype as GumbelDtype
+    from tokendraw.backends.description.capabilities import HostCapabilities as HostCapabilities
+    from tokendraw.backends.description.capabilities import HostNeed as HostNeed
+    from tokendraw.backends.description.capabilities import LogprobsMode as LogprobsMode
+    from tokendraw.backends.description.capabilities import Need as Need
+    from tokendraw.backends.description.capabilities import Seeding as Seeding
+    from tokendraw.backends.description.capabilities import TieNeed as TieNeed
+    from tokendraw.backends.description.capabilities import TieRule as TieRule
+    from tokendraw.backends.description.host import Host as Host
+    from tokendraw.backends.description.operation import Operation as Operation
+    from tokendraw.backends.description.plugin_info import API_VERSION as API_VERSION
+    from tokendraw.backends.description.plugin_info import PluginInfo as PluginInfo
+    from tokendraw.backends.description.plugin_info import Release as Release
+    from tokendraw.backends.description.plugin_info import Upstream as Upstream
+    from tokendraw.backends.description.requirement import Requirement as Requirement
+    from tokendraw.backends.discovery.hooks import hookimpl as hookimpl
+    from tokendraw.backends.resolution.upstream import release_of as release_of
+    from tokendraw.calls.call import Call as Call
+    from tokendraw.errors.formatting import printable as printable
+    from tokendraw.logprobs import RowMasses as RowMasses
+    from tokendraw.logprobs import best_token_ids as best_token_ids
+    from tokendraw.logprobs import least_shown as least_shown
+    from tokendraw.logprobs import mode_values as mode_values
+    from tokendraw.logprobs import pad_logprobs as pad_logprobs
+    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities as Sm90W4Capabilities
+    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4PackerBackend as Sm90W4PackerBackend
+    from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend as PagedKVPlannerBackend
     from tokendraw.operations.process_logits.capabilities import (
-        LogitsProcessorBackend,
-        ProcessCapabilities,
-        ProcessNeed,
+        LogitsProcessorBackend as LogitsProcessorBackend,
     )
-    from tokendraw.operations.sample.backend import SamplerBackend
-    from tokendraw.operations.verify.capabilities import (
-        DRAFT_KINDS,
-        VERIFY_MODES,
-        VerifierBackend,
-        VerifyCapabilities,
-        VerifyMode,
-    )
-    from tokendraw.operations.verify.logprobs import log_kept_mass_by_step, logprobs_by_step
-    from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID
-    from tokendraw.parameters.edits import EDITS, Edit
-    from tokendraw.request_slots.tables import EditFacts, RequestTables
+    from tokendraw.operations.process_logits.capabilities import ProcessCapabilities as ProcessCapabilities
+    from tokendraw.operations.process_logits.capabilities import ProcessNeed as ProcessNeed
+    from tokendraw.operations.sample.backend import SamplerBackend as SamplerBackend
+    from tokendraw.operations.verify.capabilities import DRAFT_KINDS as DRAFT_KINDS
+    from tokendraw.operations.verify.capabilities import VERIFY_MODES as VERIFY_MODES
+    from tokendraw.operations.verify.capabilities import VerifierBackend as VerifierBackend
+    from tokendraw.operations.verify.capabilities import VerifyCapabilities as VerifyCapabilities
+    from tokendraw.operations.verify.capabilities import VerifyMode as VerifyMode
+    from tokendraw.operations.verify.logprobs import log_kept_mass_by_step as log_kept_mass_by_step
+    from tokendraw.operations.verify.logprobs import logprobs_by_step as logprobs_by_step
+    from tokendraw.output import PAD_LOGPROB as PAD_LOGPROB
+    from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
+    from tokendraw.parameters.edits import EDITS as EDITS
+    from tokendraw.parameters.edits import Edit as Edit
+    from tokendraw.request_slots.tables import EditFacts as EditFacts
+    from tokendraw.request_slots.tables import RequestTables as RequestTables
 
-_HOMES = {
-    "backends.discovery.hooks": ("hookimpl",),
-    "operations.sample.backend": ("SamplerBackend",),
-    "calls.call": ("Call",),
-    "backends.description.capabilities": (
-        "FILTER_ORDERS",
-        "GUMBEL_DTYPES",
-        "INPUT_DTYPES",
-        "LOGPROBS_MODES",
-        "Capabilities",
-        "DraftKind",
-        "Filter",
-        "FilterOrder",
-        "Granularity",
-        "GumbelDtype",
-        "HostCapabilities",
-        "HostNeed",
-        "LogprobsMode",
-        "Need",
-        "Seeding",
-        "TieNeed",
-        "TieRule",
-    ),
-    "parameters.edits": ("EDITS", "Edit"),
-    "backends.description.host": ("Host",),
-    "logprobs": ("RowMasses", "best_token_ids", "least_shown", "mode_values", "pad_logprobs"),
-    "backends.description.operation": ("Operation",),
-    "output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
-    "backends.description.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
-    "request_slots.tables": ("EditFacts", "RequestTables"),
-    "errors.formatting": ("printable",),
-    "backends.resolution.upstream": ("release_of",),
-    "_torch.numpy_views": ("numpy_is_usable",),
-    "_torch.threads": ("one_thread",),
-    "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities", "Sm90W4PackerBackend"),
-    "operations.plan_paged_kv.backend": ("PagedKVPlannerBackend",),
-    "operations.process_logits.capabilities": (
-        "LogitsProcessorBackend",
-        "ProcessCapabilities",
-        "ProcessNeed",
-    ),
-    "operations.verify.capabilities": (
-        "DRAFT_KINDS",
-        "VERIFY_MODES",
-        "VerifierBackend",
-        "VerifyCapabilities",
-        "VerifyMode",
-    ),
-    "operations.verify.logprobs": ("log_kept_mass_by_step", "logprobs_by_step"),
-}
-
-__all__ = [
-    "API_VERSION",
-    "DRAFT_KINDS",
-    "EDITS",
-    "FILTER_ORDERS",
-    "GUMBEL_DTYPES",
-    "INPUT_DTYPES",
-    "LOGPROBS_MODES",
-    "PAD_LOGPROB",
-    "PAD_TOKEN_ID",
-    "VERIFY_MODES",
-    "Call",
-    "Capabilities",
-    "DraftKind",
-    "Edit",
-    "EditFacts",
-    "Filter",
-    "FilterOrder",
-    "Granularity",
-    "GumbelDtype",
-    "Host",
-    "HostCapabilities",
-    "HostNeed",
-    "LogitsProcessorBackend",
-    "LogprobsMode",
-    "Need",
-    "Operation",
-    "PagedKVPlannerBackend",
-    "PluginInfo",
-    "ProcessCapabilities",
-    "ProcessNeed",
-    "Release",
-    "RequestTables",
-    "RowMasses",
-    "SamplerBackend",
-    "Seeding",
-    "Sm90W4Capabilities",
-    "Sm90W4PackerBackend",
-    "TieNeed",
-    "TieRule",
-    "Upstream",
-    "VerifierBackend",
-    "VerifyCapabilities",
-    "VerifyMode",
-    "best_token_ids",
-    "hookimpl",
-    "least_shown",
-    "log_kept_mass_by_step",
-    "logprobs_by_step",
-    "mode_values",
-    "numpy_is_usable",
-    "one_thread",
-    "pad_logprobs",
-    "printable",
-    "release_of",
-]
-
-__getattr__ = lazy_names(globals(), _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,41 +10,17 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.host import Host
-    from tokendraw.backends.discovery.installed import installed_version
-    from tokendraw.backends.discovery.settings import Settings, read_settings
-    from tokendraw.backends.machine.detect import detect_host
-    from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
-    from tokendraw.errors.exceptions import DuplicatePluginError
-    from tokendraw.providers.resolve import decide
+    from tokendraw.backends.description.host import Host as Host
+    from tokendraw.backends.discovery.installed import installed_version as installed_version
+    from tokendraw.backends.discovery.settings import Settings as Settings
+    from tokendraw.backends.discovery.settings import read_settings as read_settings
+    from tokendraw.backends.machine.detect import detect_host as detect_host
+    from tokendraw.backends.resolution.candidate import Candidate as Candidate
+    from tokendraw.backends.resolution.candidate import Choice as Choice
+    from tokendraw.backends.resolution.candidate import Decision as Decision
+    from tokendraw.backends.resolution.candidate import Resolution as Resolution
+    from tokendraw.backends.resolution.candidate import State as State
+    from tokendraw.errors.exceptions import DuplicatePluginError as DuplicatePluginError
+    from tokendraw.providers.resolve import decide as decide
 
-_HOMES = {
-    "backends.discovery.installed": ("installed_version",),
-    "backends.discovery.settings": ("Settings", "read_settings"),
-    "backends.description.host": ("Host",),
-    "providers.resolve": ("decide",),
-    "backends.machine.detect": ("detect_host",),
-    "errors.exceptions": ("DuplicatePluginError",),
-    "backends.resolution.candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
-}
-
-__all__ = [
-    "Candidate",
-    "Choice",
-    "Decision",
-    "DuplicatePluginError",
-    "Host",
-    "Resolution",
-    "Settings",
-    "State",
-    "decide",
-    "detect_host",
-    "installed_version",
-    "read_settings",
-]
-
-__getattr__ = lazy_names(globals(), _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

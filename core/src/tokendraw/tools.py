@@ -28,101 +28,32 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw._torch.importing import require_torch
-    from tokendraw._torch.threads import num_threads
-    from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
-    from tokendraw.backends.discovery.heavy_imports import heavy_imports, slow_start
-    from tokendraw.backends.proof import random_state_kept
-    from tokendraw.backends.resolution.admission import FIRST_PARTY
-    from tokendraw.calls.device_faults import is_out_of_memory
-    from tokendraw.errors.formatting import all_of, format_error, format_value, nearest, one_of
-    from tokendraw.errors.install_commands import how_to_install
-    from tokendraw.operations.pack_sm90_w4.capabilities import packings
-    from tokendraw.operations.pack_sm90_w4.reference import packed_scales, packed_weights
-    from tokendraw.providers.single_plugin import (
-        InstalledPlugin,
-        dispatch_call,
-        find_device,
-        find_entry_points,
-        find_operation,
-        find_unsupported,
-        make_call,
-        operation_names,
-        run_call,
-    )
+    from tokendraw._torch.importing import require_torch as require_torch
+    from tokendraw._torch.threads import num_threads as num_threads
+    from tokendraw.backends.description.plugin_info import NAME_RULE as NAME_RULE
+    from tokendraw.backends.description.plugin_info import is_name as is_name
+    from tokendraw.backends.discovery.heavy_imports import heavy_imports as heavy_imports
+    from tokendraw.backends.discovery.heavy_imports import slow_start as slow_start
+    from tokendraw.backends.proof import random_state_kept as random_state_kept
+    from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
+    from tokendraw.calls.device_faults import is_out_of_memory as is_out_of_memory
+    from tokendraw.errors.formatting import all_of as all_of
+    from tokendraw.errors.formatting import format_error as format_error
+    from tokendraw.errors.formatting import format_value as format_value
+    from tokendraw.errors.formatting import nearest as nearest
+    from tokendraw.errors.formatting import one_of as one_of
+    from tokendraw.errors.install_commands import how_to_install as how_to_install
+    from tokendraw.operations.pack_sm90_w4.capabilities import packings as packings
+    from tokendraw.operations.pack_sm90_w4.reference import packed_scales as packed_scales
+    from tokendraw.operations.pack_sm90_w4.reference import packed_weights as packed_weights
+    from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin
+    from tokendraw.providers.single_plugin import dispatch_call as dispatch_call
+    from tokendraw.providers.single_plugin import find_device as find_device
+    from tokendraw.providers.single_plugin import find_entry_points as find_entry_points
+    from tokendraw.providers.single_plugin import find_operation as find_operation
+    from tokendraw.providers.single_plugin import find_unsupported as find_unsupported
+    from tokendraw.providers.single_plugin import make_call as make_call
+    from tokendraw.providers.single_plugin import operation_names as operation_names
+    from tokendraw.providers.single_plugin import run_call as run_call
 
-_HOMES = {
-    "_torch.importing": ("require_torch",),
-    "_torch.threads": ("num_threads",),
-    "backends.description.plugin_info": (
-        "NAME_RULE",
-        "is_name",
-    ),
-    "backends.discovery.heavy_imports": (
-        "heavy_imports",
-        "slow_start",
-    ),
-    "backends.proof": ("random_state_kept",),
-    "backends.resolution.admission": ("FIRST_PARTY",),
-    "calls.device_faults": ("is_out_of_memory",),
-    "errors.formatting": (
-        "all_of",
-        "format_error",
-        "format_value",
-        "nearest",
-        "one_of",
-    ),
-    "errors.install_commands": ("how_to_install",),
-    "operations.pack_sm90_w4.capabilities": ("packings",),
-    "operations.pack_sm90_w4.reference": (
-        "packed_scales",
-        "packed_weights",
-    ),
-    "providers.single_plugin": (
-        "InstalledPlugin",
-        "dispatch_call",
-        "find_device",
-        "find_entry_points",
-        "find_operation",
-        "find_unsupported",
-        "make_call",
-        "operation_names",
-        "run_call",
-    ),
-}
-
-__all__ = [
-    "FIRST_PARTY",
-    "NAME_RULE",
-    "InstalledPlugin",
-    "all_of",
-    "dispatch_call",
-    "find_device",
-    "find_entry_points",
-    "find_operation",
-    "find_unsupported",
-    "format_error",
-    "format_value",
-    "heavy_imports",
-    "how_to_install",
-    "is_name",
-    "is_out_of_memory",
-    "make_call",
-    "nearest",
-    "num_threads",
-    "one_of",
-    "operation_names",
-    "packed_scales",
-    "packed_weights",
-    "packings",
-    "random_state_kept",
-    "require_torch",
-    "run_call",
-    "slow_start",
-]
-
-__getattr__ = lazy_names(globals(), _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

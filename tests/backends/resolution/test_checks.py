@@ -20,13 +20,12 @@ from fake_candidates import (
 from tokendraw import Need, operations
 from tokendraw.backends.resolution.checks import HOST_CHECKS, first_reason, promises
 from tokendraw.backends.resolution.row_checks import processed_logprobs
-from tokendraw.calls.row_limits import beyond
 from tokendraw.plugin import Capabilities, Host
 
 NEED = Need()
 SAMPLE = operations.get("sample")
 CHECKS = (*HOST_CHECKS, *SAMPLE.checks, promises)
-covers = SAMPLE.covers
+covers, unsupported_kinds = SAMPLE.covers, SAMPLE.unsupported_kinds
 
 
 def reason(capabilities: Capabilities, host: Host = LAPTOP, need: Need = NEED) -> str | None:
@@ -222,7 +221,7 @@ def test_no_check_answers_with_a_bare_boolean() -> None:
 
 
 def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
-    """A need that nobody compares would be granted in silence."""
+    """A need without a check would be granted in silence."""
     demanding = {
         "logprobs_mode": "processed_logprobs",
         "filter_orders": ("joint",),
@@ -249,7 +248,7 @@ def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
 
 def test_the_kinds_of_rows_beyond_a_sampler_are_named() -> None:
     poor = Capabilities(max_top_k=1024, max_vocab_size=65536, filters=(("top_k", "scalar"),))
-    assert beyond(poor, NEED) == (
+    assert unsupported_kinds(poor, NEED) == (
         "greedy rows",
         "seeded rows",
         "top_k per row",
@@ -263,17 +262,17 @@ def test_the_kinds_of_rows_beyond_a_sampler_are_named() -> None:
 
 
 def test_nothing_is_beyond_a_sampler_that_can_do_everything() -> None:
-    assert beyond(EVERYTHING, NEED) == ()
+    assert unsupported_kinds(EVERYTHING, NEED) == ()
 
 
 def test_a_known_vocabulary_within_the_limit_is_not_beyond_a_sampler() -> None:
     limited = replace(EVERYTHING, max_vocab_size=65536)
-    assert beyond(limited, Need(vocab_size=50257)) == ()
+    assert unsupported_kinds(limited, Need(vocab_size=50257)) == ()
 
 
 def test_a_companion_has_to_serve_every_kind_that_is_beyond_the_chosen_one() -> None:
     without_greedy = replace(EVERYTHING, greedy=False)
     unseeded = replace(EVERYTHING, seeding="none")
-    assert covers(unseeded, beyond(without_greedy, NEED), NEED)
-    assert not covers(unseeded, beyond(replace(unseeded, greedy=False), NEED), NEED)
-    assert covers(EVERYTHING, beyond(Capabilities(dtypes=ALL_DTYPES), NEED), NEED)
+    assert covers(unseeded, without_greedy, NEED)
+    assert not covers(unseeded, replace(unseeded, greedy=False), NEED)
+    assert covers(EVERYTHING, Capabilities(dtypes=ALL_DTYPES), NEED)

@@ -1,4 +1,4 @@
-"""The default choice: what is passed over, what is told of it, what is said when nothing is left."""
+"""The default choice: passed-over plugins, the warning, and the error with nothing left."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from fake_candidates import (
     V100,
     candidate,
 )
-from registered import ONE_OF_THE_OPERATIONS
+from fake_dists import ONE_OF_THE_OPERATIONS
 from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, resolve
 from tokendraw.plugin import Host, PluginInfo, Upstream
 from tokendraw.resolution import Candidate, Choice, State

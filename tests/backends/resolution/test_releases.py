@@ -1,4 +1,4 @@
-"""What a plugin knows of its upstream by version decides, row by row, unless its files say otherwise."""
+"""A plugin's table of upstream releases decides, row by row, unless the installed files differ."""
 
 from dataclasses import replace
 

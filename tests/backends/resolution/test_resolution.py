@@ -1,4 +1,4 @@
-"""The decision as a pure function: hosts that are not here, ranking and companions."""
+"""The decision as a pure function: other hosts, ranking and companions."""
 
 from dataclasses import dataclass, replace
 
@@ -37,7 +37,7 @@ def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
 
 @dataclass
 class Case:
-    """One row of the table: a host, what serves it, and why the others do not."""
+    """A row of the table: a host, the chosen plugin, and the reasons against the rest."""
 
     host: Host
     chosen: str

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokendraw
+from cuda_batches import random_bytes
 from fake_dists import fake_dists
-from packing import random_bytes
 from tokendraw import PluginError, SamplerUnavailableError, operations
 from tokendraw.plugin import Host, Sm90W4Capabilities
 from tokendraw.resolution import State
@@ -111,8 +111,8 @@ def test_a_result_that_is_not_dense_is_an_error_and_nobody_takes_over(dists):
 
 
 def test_the_record_says_what_a_packer_lacks():
-    gaps = operations.get("pack_sm90_w4").gaps
-    assert gaps(Sm90W4Capabilities(), None) == (
+    record = operations.get("pack_sm90_w4")
+    assert record.unsupported_kinds(Sm90W4Capabilities(), None) == (
         "the layout v1",
         "the layout v2",
         "the format fp4",

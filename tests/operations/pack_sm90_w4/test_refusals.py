@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from packing import random_bytes
+from cuda_batches import random_bytes
 from tokendraw import InvalidInputError, InvalidParameterError, sm90_w4
 
 WEIGHTS = random_bytes((2, 64, 64))
@@ -23,7 +23,7 @@ class Untouched:
 @pytest.fixture
 def packer(monkeypatch):
     packer = tokendraw.load("pack_sm90_w4", "native", device="cpu")
-    monkeypatch.setattr(packer._calls.serving.chosen, "backend", Untouched())
+    monkeypatch.setattr(packer._dispatcher.selection.backend, "object", Untouched())
     return packer
 
 

@@ -208,7 +208,7 @@ def test_a_wrong_plan_is_named_with_the_setting_debug(monkeypatch):
             return out
 
     planner = planner_of(Wrong(), "cpu")
-    planner._session.debug = True
+    planner._negotiator.debug = True
     with pytest.raises(tokendraw.PluginError) as error:
         planner.plan(LENGTHS, TABLE, 16)
     assert str(error.value) == (

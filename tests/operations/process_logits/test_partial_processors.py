@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import tokendraw
+from calling import provider_of
 from fake_dists import fake_dists
-from provided import provider_of
 from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
-from tokendraw.operations.process_logits.capabilities import unsupported, unsupported_kinds
 from tokendraw.operations.process_logits.proof import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw.resolution import State
@@ -133,9 +132,8 @@ def test_a_companion_has_to_serve_what_is_lacking():
     bias, words = (ProcessCapabilities(edits=(name,)) for name in ("logit_bias", "bad_words"))
     operation = operations.get("process_logits")
     need = ProcessNeed(dtype="float32")
-    assert not operation.covers(words, unsupported_kinds(bias, need), need)
-    assert operation.covers(ProcessCapabilities(drafts=True), unsupported_kinds(bias, need), need)
-    assert unsupported(bias, "float32", 8, ("logit_bias",), has_drafts=False) is None
+    assert not operation.covers(words, bias, need)
+    assert operation.covers(ProcessCapabilities(drafts=True), bias, need)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import tokendraw
+from calling import drafting
 from fake_candidates import EVERYTHING
-from routing import drafting
+from selections import substitute
 from tokendraw import (
     Drafts,
     InvalidInputError,
@@ -306,7 +307,6 @@ def test_the_variable_switches_it_on(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DEBUG", "1")
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    serving = sampler._verifying.serving
-    sampler._verifying._serving = replace(serving, chosen=replace(serving.chosen, backend=Faulty(None)))
+    substitute(sampler._verifier, Faulty(None))
     with pytest.raises(PluginError, match="'native' needs to return token_ids"):
         sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), SamplingMetadata())

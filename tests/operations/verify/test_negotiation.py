@@ -7,6 +7,7 @@ import torch
 
 import tokendraw
 from fake_dists import EVERYTHING, fake_dists, plugin
+from selections import loaded, select
 from tokendraw import (
     Drafts,
     InvalidInputError,
@@ -157,14 +158,9 @@ class Verifier:
 def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits, lists, options, who):
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    serving = sampler._verifying.serving
-    sampler._verifying._serving = replace(
-        serving,
-        chosen=replace(serving.chosen, name="acme", backend=Verifier()),
-        capabilities=replace(serving.capabilities, **limits),
-        companion=serving.chosen,
-        companion_capabilities=serving.capabilities,
-    )
+    native = sampler._verifier.selection.backend
+    poor = replace(native.capabilities, **limits)
+    select(sampler._verifier, loaded("acme", Verifier(), poor, operation="verify"), companion=native)
     drafts = Drafts.from_lists(lists, **options)
     rows = sum(map(len, lists)) + 3
     output = sampler.verify(torch.zeros(rows, 50), drafts, requests())
@@ -174,10 +170,9 @@ def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits
 def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    serving = sampler._verifying.serving
-    sampler._verifying._serving = replace(
-        serving, capabilities=replace(serving.capabilities, draft_kinds=("probs",))
-    )
+    native = sampler._verifier.selection.backend
+    poor = replace(native.capabilities, draft_kinds=("probs",))
+    select(sampler._verifier, loaded("native", native.object, poor, operation="verify"))
     with pytest.raises(SamplerUnavailableError) as refused:
         sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
     assert str(refused.value) == (
@@ -232,13 +227,12 @@ class Counting:
 @pytest.mark.parametrize(("n", "logprobs"), [(10, None), (40, None), (40, 2)])
 def test_a_batch_with_a_request_that_is_beyond_it_goes_whole_to_the_companion(mode, n, logprobs):
     sampler = tokendraw.load_sampler("native", device="cpu")
-    serving, chosen, companion = sampler._verifying.serving, Counting(), Counting()
-    sampler._verifying._serving = replace(
-        serving,
-        chosen=replace(serving.chosen, name="acme", backend=chosen),
-        capabilities=replace(serving.capabilities, greedy=False),
-        companion=replace(serving.chosen, backend=companion),
-        companion_capabilities=serving.capabilities,
+    native, chosen, companion = sampler._verifier.selection.backend, Counting(), Counting()
+    poor = replace(native.capabilities, greedy=False)
+    select(
+        sampler._verifier,
+        loaded("acme", chosen, poor, operation="verify"),
+        companion=replace(native, object=companion),
     )
     params = [SamplingParams(seed=i, temperature=0.0 if i == 3 else 0.7, logprobs=logprobs) for i in range(n)]
     metadata = SamplingMetadata.from_params(params, positions=range(n))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from calling import assert_same_rows
+from calling import CPU, Recorded, assert_same_rows, drafting
 from fake_candidates import EVERYTHING, PER_ROW
-from routing import CPU, Recorded, drafting
+from selections import select, substitute
 from tokendraw import Need, SamplerOutput, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_native.sampler import NativeSampler
@@ -125,8 +125,7 @@ def test_the_error_of_either_is_the_callers_and_counts_nothing(who):
 def test_who_samples_has_no_part_in_it():
     """The sampler serves the batch, and the verifier does not."""
     sampler = drafting(FILTERS_ONLY, Drafter(1), companion_capabilities=None)
-    sampling = sampler._calls.serving
-    sampler._calls._serving = replace(sampling, chosen=replace(sampling.chosen, backend=Recorded(7)))
+    substitute(sampler._dispatcher, Recorded(7))
     assert sampler.sample(logits_of(2), batch({0: GREEDY}, 2)).token_ids.tolist() == [7, 7]
     assert sampler.draft(logits_of(2), batch({}, 2)).token_ids.tolist() == [1, 1]
     with pytest.raises(SamplerUnavailableError, match="'acme' cannot serve greedy rows"):
@@ -141,7 +140,7 @@ def test_the_first_drafts_of_a_kind_are_drawn_from_a_copy_as_samples_are():
 
     chosen, logits = Looking(1), logits_of()
     sampler = drafting(FILTERS_ONLY, chosen, Drafter(2))
-    sampler._verifying._serving = replace(sampler._verifying.serving, can_fall_back=True)
+    select(sampler._verifier, can_fall_back=True)
     for _ in range(2):
         sampler.draft(logits, batch({}))
     assert [at == logits.data_ptr() for at in chosen.rows[::2]] == [False, True]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import tokendraw
-from fake_candidates import EVERYTHING
+from calling import drafting, one_token
+from fake_candidates import EVERYTHING, FILTERS, SEEDS
 from fake_dists import EVERYTHING as OF_A_PLUGIN
 from fake_dists import fake_dists, plugin
-from routing import drafting, one_token
 from tokendraw import (
     BatchFacts,
     InvalidInputError,
@@ -23,7 +23,6 @@ from tokendraw import (
 )
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.plugin import VerifyCapabilities
-from warmup_kinds import FILTERS, SEEDS
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
@@ -107,7 +106,7 @@ def recording(capabilities=VERIFYING, **companion):
 def test_without_max_drafts_nobody_is_asked_who_verifies():
     sampler = tokendraw.load_sampler("native", device="cpu")
     sampler.warmup(20, **FLOAT32, **PLAIN)
-    assert sampler._verifying._serving is None
+    assert sampler._verifier._selection is None
 
 
 def test_every_kind_that_is_sampled_is_drafted_and_verified():
@@ -253,7 +252,7 @@ def test_where_nobody_verifies_the_error_is_that_of_a_verification(tmp_path, mon
         dists.add_plugin("acme", plugin("acme", capabilities=OF_A_PLUGIN))
         sampler = tokendraw.load_sampler("acme", device="cpu")
         drawn = []
-        sampler._calls.serving.chosen.backend.sample = lambda *given, **options: drawn.append(given)
+        sampler._dispatcher.selection.backend.object.sample = lambda *given, **options: drawn.append(given)
         errors = []
         for call in (
             lambda: sampler.verify(torch.zeros(1, 5), tokendraw.Drafts.from_lists([[]]), SamplingMetadata()),

@@ -1,4 +1,4 @@
-"""A call of a method of an operation: its arguments, and what the core asks about them before and after it runs."""
+"""The calls of an operation's methods: arguments, and the steps that the core takes before and after a backend runs."""
 
 from __future__ import annotations
 
@@ -10,129 +10,136 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw.errors.exceptions import TokendrawError
+    from tokendraw.backends.description.requirement import Requirement
+    from tokendraw.calls.splitting import RowSplit
     from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 
 OutputCheck: TypeAlias = Callable[[object], str | None]
-"""Checks the form of a call's output, without its values: returns None, or what is needed and what was found."""
+"""Checks the form of a call's output, but not the values: returns None, or what is needed and what was found."""
 
-WHOLE = "every row is one"
-"""Says why the rows of a call are not divided."""
+NOT_BY_ROW = "every row is one"
+"""Reason for which the rows of a call are not divided."""
 
 
 class Call(ABC):
-    """The arguments of one call. To make one checks nothing and costs next to nothing; :meth:`check` checks.
+    """The arguments of a call. Making a call checks nothing and costs next to nothing; :meth:`check` checks.
 
-    An operation has one such class for each of its methods, whose parameters are those of ``__init__``.
+    An operation has a class for each of its methods; the method's parameters are those of ``__init__``.
     """
 
     __slots__ = ()
 
-    told_in: ClassVar[str] = "its arguments"
-    """Names where a caller says what a call does not hold, for the message of a refusal."""
-    is_collective: ClassVar[bool] = False
-    """Whether several processes make it together, so that the chosen provider alone serves it, in all of them."""
+    hint_field: ClassVar[str] = "its arguments"
+    """Names the argument by which a caller rules out properties of a call, for the message of a refusal."""
+    may_fall_back: ClassVar[bool] = True
+    """Whether another backend may serve the call after a failure; the first call of each signature is then copied."""
 
     @abstractmethod
     def check(self, device: torch.device, need: Any) -> None:
-        """Refuse arguments that do not fit each other, the device or what was settled. Reads nothing on a device.
+        """Refuse arguments of the wrong form, device or need. Reads nothing on a device.
 
         :raises InvalidInputError: says what is needed and what was found.
         """
 
-    def join(self, provider: str, need: Any, wrong: TokendrawError | None) -> None:
-        """Meet the other processes of a collective call, before it runs.
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """List the tensors by name; a backend has to leave them unmodified."""
 
-        :param provider: name of who serves it here.
-        :param wrong: what speaks against the call in this process.
-        :raises TokendrawError: something speaks against it in one of them.
-        """
-        return
+    @abstractmethod
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Copy the call with ``tensors`` in place of :meth:`tensors`."""
+
+    @abstractmethod
+    def run(self, backend: Any) -> Any:
+        """Call a backend."""
+
+    @abstractmethod
+    def output_check(self, need: Any) -> OutputCheck:
+        """Return the check of the output's form, without references to tensors."""
 
     def check_values(self) -> None:
-        """Refuse values that are out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
+        """Refuse values out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
 
         :raises InvalidParameterError: says what is needed and what was found.
         """
         return
 
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """Name the tensors that a provider has to leave as they are."""
-
-    @abstractmethod
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Copy the call with other tensors in the place of :meth:`tensors`."""
-
-    def copied(self) -> Self:
-        """Copy the call and the tensors that a provider may overwrite, so that another one can take it over."""
-        return self.with_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
-
-    def kind(self) -> Hashable:
-        """Return the properties, apart from its size, that decide which of a provider's kernels serve this call."""
-        return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])
-
-    def lacking(self, capabilities: Any, rows: BatchFacts | None = None) -> str | None:
-        """Say what of this call a provider cannot serve; None if it serves all of it.
-
-        :param rows: of rows of this kind alone.
-        """
-        return None
-
-    def undeclared(self, capabilities: Any) -> str | None:
-        """Name the class of an argument that a provider has to declare, and does not; None if there is none."""
-        return None
-
-    @abstractmethod
-    def run(self, backend: Any) -> Any:
-        """Make the call."""
-
-    @abstractmethod
-    def output_check(self, need: Any) -> OutputCheck:
-        """Return the check of the output's form, which keeps no tensor alive."""
-
     def wrong_values(self, output: Any, need: Any) -> str | None:
-        """Say what is wrong with the values of an output of the right form; waits for the device.
+        """Describe wrong values of an output of the right form; waits for the device.
 
         :param need: of the caller.
         """
         return None
 
-    @property
-    def num_rows(self) -> int:
-        """Return the number of rows that :meth:`tokendraw.Sampler.stats` counts for it."""
-        return 0
+    def copied(self) -> Self:
+        """Copy the call with all tensors, against overwriting by a failing backend."""
+        return self.with_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
 
-    def recall(self, key: object) -> OutputCheck | None:
-        """Return the output check that :meth:`remember` was given for a call that differs in nothing checked.
+    def signature(self) -> Hashable:
+        """Return the properties for the choice of a backend's kernels, the size of the call apart."""
+        return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])
 
-        None: it was given none, or this call has to be looked at.
-        """
+    def undeclared_class(self, capabilities: Any) -> str | None:
+        """Name the undeclared class of an argument; None: the capabilities declare all."""
         return None
 
-    def remember(self, key: object, check: OutputCheck) -> None:
-        """Keep the output check of a call that was checked and that the chosen provider served, for calls like it."""
-        return
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows for :meth:`tokendraw.Sampler.stats`."""
+        return 0
 
-    def kinds_of_rows(self, capabilities: Any) -> RowKinds | str:
-        """Return the kind of each row, so that rows can go to the companion, or say why they stay together.
 
-        :param capabilities: of the chosen provider.
+class RowCall(Call):
+    """A call with parameters for each row: checked once for the same metadata, and perhaps divided between backends."""
+
+    __slots__ = ()
+
+    is_sharded: ClassVar[bool] = False
+    """Whether each rank of a group holds some columns of the logits."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> BatchFacts:
+        """Return the facts about the rows."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Return the number V of token ids."""
+
+    @abstractmethod
+    def cached_check(self, key: object) -> OutputCheck | None:
+        """Look up the output check of a call with the same metadata and form.
+
+        :param key: identifies the selection of backends that served the earlier call.
+        :returns: None if there was no such call, or if this call has to be checked again.
         """
-        return WHOLE
 
-    def split(self, kinds: RowKinds, lacking: Sequence[str | None], offered: tuple[Any, Any]) -> Any:
-        """Find the rows that leave the chosen provider: a :class:`tokendraw.calls.splitting.Split`.
+    @abstractmethod
+    def cache_check(self, key: object, check: OutputCheck) -> None:
+        """Cache the output check after a checked call, served by the selected backend alone."""
 
-        :param lacking: for each of the kinds what of it is beyond the chosen provider, or None.
-        :param offered: capabilities of the chosen provider and its companion; None: it serves whatever comes.
+    def row_kinds(self) -> RowKinds | str:
+        """Return the kind of each row for the division, or say why the rows stay together."""
+        return NOT_BY_ROW
+
+    def split(
+        self,
+        kinds: RowKinds,
+        reasons: Sequence[str | None],
+        unsupported: Sequence[tuple[Requirement, ...]],
+    ) -> RowSplit:
+        """Divide the rows between the selected backend and the companion.
+
+        :param reasons: for each of the kinds the property that the selected backend does not support, or None.
+        :param unsupported: the requirements that the selected backend does not meet, and those of its companion.
         """
         raise NotImplementedError
 
-    def shared(self, split: Any) -> tuple[Self, Self]:
-        """Divide the call between the chosen provider and its companion, which gets a copy of its rows."""
+    def divided(self, split: RowSplit) -> tuple[Self, Self]:
+        """Make the calls of the selected backend and of the companion, with a copy of the leaving rows."""
         raise NotImplementedError
 
-    def merged(self, split: Any, chosen: Any, companion: Any) -> Any:
-        """Put the outputs of both into one, in the order of the rows."""
+    def merged(self, split: RowSplit, output: Any, companion_output: Any) -> Any:
+        """Merge the outputs of the selected backend and of the companion, in the order of the rows."""
         raise NotImplementedError

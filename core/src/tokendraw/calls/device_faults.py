@@ -1,4 +1,4 @@
-"""Recognises faults of a device in torch's errors: a plugin's other calls on that device will fail too."""
+"""Recognises device faults in torch's errors: further calls of a plugin on the device will fail too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that draw one token a row: samples, and the drafts of speculative decoding, which have streams of their own."""
+"""Calls for a token a row: samples, and the drafts of speculative decoding, from separate streams."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
-from tokendraw.calls.call import WHOLE, Call, OutputCheck
+from tokendraw.calls.call import OutputCheck, RowCall
 from tokendraw.calls.output_checks import wrong_bounds, wrong_form, wrong_tokens
-from tokendraw.calls.row_limits import unserved
-from tokendraw.calls.splitting import Split
+from tokendraw.calls.row_requirements import LOGPROBS
+from tokendraw.calls.splitting import RowSplit
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 
-_Known: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
-"""Facts about a call that its metadata remember."""
+_CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
+"""Form of a checked call's logits and the check of its output, cached with the metadata."""
 
 
-class Sample(Call):
-    """A batch of logits [B, V] and the parameters of its rows."""
+class Sample(RowCall):
+    """A batch of logits [B, V] and the parameters of the rows."""
 
     __slots__ = ("logits", "metadata")
 
-    told_in: ClassVar[str] = "SamplingMetadata.facts"
+    hint_field: ClassVar[str] = "SamplingMetadata.facts"
 
     def __init__(self, logits: Tensor, metadata: SamplingMetadata) -> None:
         self.logits = logits
@@ -48,55 +49,51 @@ class Sample(Call):
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         return type(self)(tensors["logits"], self.metadata)
 
-    def kind(self) -> Hashable:
-        return row_kind(self.logits, self.metadata.facts)
-
-    def lacking(self, capabilities: Capabilities, rows: BatchFacts | None = None) -> str | None:
-        if (name := self.undeclared(capabilities)) is not None:
-            return f"metadata of the class {name!r}"
-        return unserved(capabilities, rows or self.metadata.facts, self.vocab_size)
-
-    def undeclared(self, capabilities: Capabilities) -> str | None:
-        name = plugin_class(self.metadata)
-        return None if name in capabilities.metadata_classes else name
-
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata)
 
     def output_check(self, need: Need) -> OutputCheck:
-        width = self.metadata.facts.logprobs_width(self.vocab_size)
+        width = self.facts.logprobs_width(self.vocab_size)
         shape, device = self.logits.shape[:1], self.logits.device
         return partial(wrong_form, shape=shape, device=device, width=width, ranks=need.logprob_ranks)
 
     def wrong_values(self, output: SamplerOutput, need: Need) -> str | None:
         wrong = wrong_tokens(output, self.vocab_size)
-        if wrong is not None or self.metadata.facts.max_logprobs is None:
+        if wrong is not None or self.facts.max_logprobs is None:
             return wrong
         return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
 
+    def signature(self) -> Hashable:
+        return logits_signature(self.logits, self.facts)
+
+    def undeclared_class(self, capabilities: Capabilities) -> str | None:
+        name = plugin_class(self.metadata)
+        return None if name in capabilities.metadata_classes else name
+
+    @property
+    def facts(self) -> BatchFacts:
+        return self.metadata.facts
+
     @property
     def vocab_size(self) -> int:
-        """V."""
         return self.logits.shape[1]
 
     @property
     def num_rows(self) -> int:
         return self.logits.shape[0]
 
-    def recall(self, key: object) -> OutputCheck | None:
+    def cached_check(self, key: object) -> OutputCheck | None:
         if type(self.metadata) is not SamplingMetadata:
             return None
-        known: _Known | None = self.metadata.memo.get(key)
-        return known[1] if known is not None and input_checks.has_form(self.logits, known[0]) else None
+        checked: _CheckedCall | None = self.metadata.memo.get(key)
+        return checked[1] if checked is not None and input_checks.has_form(self.logits, checked[0]) else None
 
-    def remember(self, key: object, check: OutputCheck) -> None:
+    def cache_check(self, key: object, check: OutputCheck) -> None:
         self.metadata.memo[key] = (input_checks.form_of(self.logits), check)
 
-    def kinds_of_rows(self, capabilities: Capabilities) -> RowKinds | str:
-        metadata, (rows, vocab_size) = self.metadata, self.logits.shape
+    def row_kinds(self) -> RowKinds | str:
+        metadata, rows = self.metadata, self.logits.shape[0]
         kinds = metadata.row_kinds
-        if unserved(capabilities, _UNDEMANDING, vocab_size) is not None:
-            return WHOLE
         if kinds is None:
             return "its metadata has no row_kinds"
         if metadata.row_index is not None and kinds.slot_of_row is None:
@@ -110,31 +107,33 @@ class Sample(Call):
     def split(
         self,
         kinds: RowKinds,
-        lacking: Sequence[str | None],
-        offered: tuple[Capabilities | None, Capabilities | None],
-    ) -> Split:
-        split, widest = Split.of(kinds, lacking, self.logits.device), self.metadata.facts.max_logprobs
-        # Logprob columns as from a single sampler: if it has logprobs, rows that did not ask get them too.
-        staying, leaving = (widest if c is None or c.logprobs_modes else None for c in offered)
+        reasons: Sequence[str | None],
+        unsupported: Sequence[tuple[Requirement, ...]],
+    ) -> RowSplit:
+        split, widest = RowSplit.of(kinds, reasons, self.logits.device), self.facts.max_logprobs
+        # Logprob columns as from a single sampler: if it supports logprobs, rows that did not ask get them too.
+        staying, leaving = (None if LOGPROBS in missing else widest for missing in unsupported)
         return replace(
             split,
             staying=replace(split.staying, max_logprobs=staying),
             leaving=replace(split.leaving, max_logprobs=leaving),
         )
 
-    def shared(self, split: Split) -> tuple[Self, Self]:
-        own = self.logits.index_select(0, split.rows)
+    def divided(self, split: RowSplit) -> tuple[Self, Self]:
+        leaving = self.logits.index_select(0, split.rows)
         return (
             type(self)(self.logits, split.for_chosen(self.metadata)),
-            type(self)(own, split.for_companion(self.metadata)),
+            type(self)(leaving, split.for_companion(self.metadata)),
         )
 
-    def merged(self, split: Split, chosen: SamplerOutput, companion: SamplerOutput) -> SamplerOutput:
-        return split.merged(chosen, companion, self.metadata.facts.logprobs_width(self.logits.shape[1]))
+    def merged(
+        self, split: RowSplit, output: SamplerOutput, companion_output: SamplerOutput
+    ) -> SamplerOutput:
+        return split.merged(output, companion_output, self.facts.logprobs_width(self.vocab_size))
 
 
 class Draft(Sample):
-    """A batch of which drafts are drawn, from noise that no verification at the same seeds and positions shares."""
+    """A batch of logits for drafts, drawn from noise of separate streams: verifications use others."""
 
     __slots__ = ()
 
@@ -142,8 +141,8 @@ class Draft(Sample):
         return backend.sample(self.logits, self.metadata, draft=True)
 
 
-def row_kind(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
-    """Tell what decides which of a sampler's kernels draw from logits, apart from the number of rows."""
+def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
+    """Return the properties for the choice of kernels, the number of rows apart."""
     return (
         logits.dtype,
         logits.shape[1],
@@ -155,15 +154,3 @@ def row_kind(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
         facts.any_joint,
         facts.max_logprobs is not None,
     )
-
-
-_UNDEMANDING = BatchFacts(
-    any_greedy=False,
-    any_seeded=False,
-    max_top_k=0,
-    any_top_p=False,
-    any_min_p=False,
-    any_joint=False,
-    any_top_k_first=False,
-)
-"""Rows that every sampler serves, unless something about the batch as a whole is beyond it."""

@@ -1,88 +1,95 @@
-"""Decides what happens after a call failed: whose fault it is, who may take over, and what the user reads.
+"""Decides after a failed call: whose fault, which backend serves next, and the user's message.
 
-A provider is demoted only where it failed a call that another one then served: a call that nobody can serve is its
-caller's mistake. Another one serves a failed call only if the failed one had been given copies of its tensors: nothing
-else proves that they are as they were, since a plugin may write to their memory past torch. A provider gets copies for
+=====================================================  ================================================================
+the failed call                                        what follows
+=====================================================  ================================================================
+was wrong itself, lacked memory, or was captured       the error is raised; the backend stays
+went to an explicit choice, or to its companion        the error is raised with a note; the backend stays
+was the first of its signature                         the next best backend serves it, replaces the failed backend, and
+                                                       a warning says so once; if no backend can serve it, the first
+                                                       error is raised and the backend stays: the call is to blame
+was a later one                                        the error is raised with a note; the backend stays
+=====================================================  ================================================================
 
-* the first call of each kind that it meets (:meth:`tokendraw.calls.call.Call.kind`): there compilations fail;
-* calls of a kind that it has failed, until it serves one;
-
-and none while a CUDA graph is captured, of which they would become a part, nor where nobody could take over. They take
-the memory of the tensors for the time of the call, and a read and a write of them.
+Compilations fail in the first call of a signature (:meth:`tokendraw.calls.call.Call.signature`). This call runs on
+copies of the tensors, for a failed backend may have modified them past torch's notice. Later calls run on the tensors
+themselves: copies would cost a read and a write of the logits. Nothing is copied during the capture of a CUDA graph,
+nor where no other backend is available.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.discovery.guard import log_traceback
 from tokendraw.backends.discovery.origins import format_origin, package_of
+from tokendraw.backends.resolution import advice
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.backends.resolution.refusals import install, undo
 from tokendraw.calls.call import Call
 from tokendraw.calls.device_faults import is_out_of_memory
-from tokendraw.calls.negotiation import Negotiation
-from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.negotiator import Negotiator, Rejections, rejected
+from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.errors.exceptions import (
     InvalidInputError,
     InvalidParameterError,
     PluginError,
+    SamplerFallbackWarning,
     SamplerUnavailableError,
+    UntestedUpstreamWarning,
 )
 from tokendraw.errors.formatting import format_error
-
-_NO_VERDICT = (
-    # The caller's mistake:
-    InvalidInputError,
-    InvalidParameterError,
-)
-"""Errors that say nothing against the provider that raised them. Nor does too little memory, which another one would
-hide: the batch was too large for what the host left free."""
+from tokendraw.errors.notices import announce
 
 
 class CallFailedError(Exception):
-    """A provider's call raised, or returned what is no output."""
+    """A backend raised, or returned an output of the wrong form."""
 
-    def __init__(self, member: BuiltProvider, error: BaseException, reason: str) -> None:
-        self.member = member
+    def __init__(self, backend: LoadedBackend, error: BaseException, reason: str) -> None:
+        self.backend = backend
         self.error = error
-        """The exception that it raised, or a PluginError that says what was wrong with its output."""
+        """The exception that the backend raised, or a PluginError that describes the output."""
         self.reason = reason
-        """Says what speaks against the provider."""
-        self.kind: Hashable = None
-        """Kind of the call, if another provider could take over."""
-        self.had_copy = False
-        """Whether it was given copies, so that the caller's tensors are as they were."""
+        """Says what speaks against the backend."""
+        self.had_copies = False
+        """Whether the backend was given copies, so that the caller's tensors are unmodified."""
 
     @property
-    def shown(self) -> BaseException:
-        """The error, or a PluginError in place of one that would end the host, such as ``SystemExit``."""
+    def visible_error(self) -> BaseException:
+        """The error, or a PluginError in place of ``SystemExit`` and its like, for the host's sake."""
         if isinstance(self.error, Exception):
             return self.error
-        shown = PluginError(f"{self.member.name!r} failed: {self.reason}")
-        shown.__cause__ = self.error
-        return shown
+        visible = PluginError(f"{self.backend.name!r} failed: {self.reason}")
+        visible.__cause__ = self.error
+        return visible
 
     @property
     def is_verdict(self) -> bool:
-        """Whether it may say something against the provider."""
-        return not (isinstance(self.error, _NO_VERDICT) or is_out_of_memory(self.error))
+        """Whether the error may speak against the backend.
+
+        A mistake of the caller does not; nor does too little memory, which another backend would hide: the batch was
+        too large for the memory that the host left free.
+        """
+        is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError))
+        return not (is_mistake or is_out_of_memory(self.error))
 
     @property
     def may_be_followed(self) -> bool:
-        """Whether yet another provider may serve the call."""
-        return self.is_verdict and self.had_copy
+        """Whether another backend may serve the call."""
+        return self.is_verdict and self.had_copies
 
 
-def raised(error: BaseException, member: BuiltProvider) -> str:
-    """Put into words what speaks against a provider whose call raised."""
-    return f"its call raised {format_error(error)}{format_origin(error, member.package or package_of(member.backend))}"
+def reason_of(error: BaseException, backend: LoadedBackend) -> str:
+    """Word the reason against a backend whose call raised."""
+    origin = format_origin(error, backend.package or package_of(backend.object))
+    return f"its call raised {format_error(error)}{origin}"
 
 
-def copied(call: Call, member: BuiltProvider, kind: Hashable) -> Call:
-    """Prepare a call of a provider that another one could replace: with copies where they are due and there is room."""
-    if is_capturing() or not (kind in member.failed_kinds or member.is_new(kind)):
+def copied(call: Call) -> Call:
+    """Copy the first call of a signature; return the call itself during a capture, or if memory is short."""
+    if is_capturing():
         return call
     try:
         return call.copied()
@@ -92,64 +99,86 @@ def copied(call: Call, member: BuiltProvider, kind: Hashable) -> Call:
         raise
 
 
-def refusal(failed: CallFailedError, serving: Serving) -> BaseException | None:
-    """Return what the caller gets to see of a failed call at once; None if another provider may serve in its place."""
-    if not failed.is_verdict or is_capturing():
-        return failed.shown
-    choice = serving.resolution.choice
+def refusal(failure: CallFailedError, selection: Selection, call: Call) -> BaseException | None:
+    """Return the error to raise at once; None if another backend may serve the call."""
+    if not failure.is_verdict or is_capturing():
+        return failure.visible_error
+    choice = selection.resolution.choice
     if choice.sampler is not None:
-        return _noted(failed.shown, _as_asked(failed.member, choice))
-    if serving.can_fall_back and not failed.had_copy:
-        failed.member.note_failure(failed.kind)
-        return _noted(failed.shown, _not_from_these(failed.member))
+        return _noted(failure.visible_error, _explicit_note(failure.backend, choice))
+    if not call.may_fall_back:
+        return failure.visible_error
+    if selection.can_fall_back and not failure.had_copies:
+        return _noted(failure.visible_error, _overwritten_note(failure.backend))
     return None
 
 
 def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
-    """Return what the caller gets to see of a call that nobody could serve: the first error."""
+    """Return the first error of a call after failures of all backends."""
     first, *others = failures
     return _noted(
-        first.shown,
-        "; ".join(f"{other.member.name!r} failed on this batch too: {other.reason}" for other in others)
+        first.visible_error,
+        "; ".join(f"{other.backend.name!r} failed on this batch too: {other.reason}" for other in others)
         + ". So nobody is replaced. Check what the call was given.",
     )
 
 
 def successor(
-    operation: Operation, facts: Negotiation, failed: CallFailedError, call: Call
-) -> tuple[Negotiation, Serving]:
-    """Decide anew without the provider that failed.
+    operation: Operation,
+    negotiator: Negotiator,
+    rejections: Rejections,
+    failure: CallFailedError,
+    call: Call,
+) -> tuple[Selection, Rejections]:
+    """Select again, without the failed backend.
 
-    :raises SamplerUnavailableError: nobody else can serve, or nobody this call.
+    :raises SamplerUnavailableError: no other backend can serve the operation, or the call.
     """
-    facts, serving = facts.without(operation, failed.member.name, failed.reason, failed.error).settle(
-        operation
+    name, reason = failure.backend.name, failure.reason
+    rejections = rejected(rejections, operation, name, reason, failure.error)
+    selection, rejections = negotiator.settle(operation, rejections)
+    backend = selection.backend
+    missing = backend.reason_against(call)
+    if missing is None or selection.companion is not None or backend.undeclared_class(call) is not None:
+        return selection, rejections  # the route refuses a class that is not declared, and names the rows
+    raise SamplerUnavailableError(
+        f"Nothing here can serve {missing}, which this batch may hold: {name!r} failed, {reason}. "
+        f"{install('another one that can', selection.resolution.decisions)}, or, if the batch holds none, say so in "
+        f"{call.hint_field}."
     )
-    lacking = serving.lacking(call)
-    if serving.capabilities is not None and call.undeclared(serving.capabilities) is not None:
-        return facts, serving  # whose route says which rows need what
-    if lacking is not None and serving.companion is None:
-        raise SamplerUnavailableError(
-            f"Nothing here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "
-            f"{failed.reason}. {install('another one that can', serving.resolution.decisions)}, or, if the batch holds "
-            f"none, say so in {call.told_in}."
-        )
-    return facts, serving
 
 
-def _as_asked(failed: BuiltProvider, choice: Choice) -> str:
-    beside = (
-        "" if failed.name == choice.sampler else f"{failed.name!r} serves what {choice.sampler!r} cannot. "
-    )
+def warn_of(
+    failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
+) -> None:
+    """Warn once a process of each failed backend, and of the successor's untested versions.
+
+    :param strict: raise the first of these warnings instead.
+    """
+    resolution, outcome = selection.resolution, advice.using_from_here_on(successor)
+    for failure in failures:
+        name = failure.backend.name
+        log_traceback(f"a call of {name!r}", failure.error, aloud=debug)
+        text = advice.failed_call(name, failure.reason, successor, resolution.choice)
+        try:
+            announce(SamplerFallbackWarning, text, strict=strict, once_for=("call", name), outcome=outcome)
+        except SamplerFallbackWarning as warning:
+            raise warning from failure.error
+    for text in resolution.untested:
+        announce(UntestedUpstreamWarning, text, strict=strict)
+
+
+def _explicit_note(failed: LoadedBackend, choice: Choice) -> str:
+    role = "" if failed.name == choice.sampler else f"{failed.name!r} serves what {choice.sampler!r} cannot. "
     asked = f"{choice.sampler!r} was asked for by {choice.source or 'the caller'}"
-    return f"{beside}{asked}, so no other one takes over. {undo(choice)}"
+    return f"{role}{asked}, so no other one takes over. {undo(choice)}"
 
 
-def _not_from_these(failed: BuiltProvider) -> str:
+def _overwritten_note(failed: LoadedBackend) -> str:
     return (
-        f"{failed.name!r} may have overwritten its inputs before it failed, so no other one is given them. It is given "
-        "copies at the next call of this kind, and the next best one takes over, from then on, if it fails "
-        f"again. Set TOKENDRAW_DISABLE={failed.name} to use another one at once."
+        f"{failed.name!r} may have overwritten its inputs before it failed, so no other one is given them. Only the "
+        "first call of each kind, which runs on copies, can be taken over. "
+        f"Set TOKENDRAW_DISABLE={failed.name} to use another one."
     )
 
 

@@ -1,6 +1,6 @@
 """Checks the inputs of a call before anything is launched: tensors of the right form on the right device.
 
-:mod:`tokendraw.calls.watch` checks what a call does with them. No value is read here.
+:mod:`tokendraw.calls.mutation_check` checks that a backend leaves them unmodified. No value is read here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 def check_logits(
     name: str, logits: Tensor, device: torch.device, *, built: str = "sampler", least_columns: int = 1
 ) -> None:
-    """Refuse what is no batch of logits on the device that a sampler was built for.
+    """Refuse anything but a batch of logits on a sampler's device.
 
     :param name: of the argument.
     :param built: names what was built for the device.
@@ -47,12 +47,12 @@ def check_logits(
 
 
 def form_of(logits: Tensor) -> LogitsForm:
-    """Return what :func:`check_logits` and what follows from it depend on, of logits that passed."""
+    """Return the properties of checked logits by which :func:`check_logits` decides."""
     return logits.shape, logits.dtype, logits.device
 
 
 def has_form(logits: object, form: LogitsForm) -> bool:
-    """Whether :func:`check_logits` would find nothing else than it found of other logits of this form."""
+    """Whether logits have a checked form, so that :func:`check_logits` would accept them."""
     return (
         type(logits) is Tensor
         and not logits.is_nested
@@ -67,7 +67,7 @@ def has_form(logits: object, form: LogitsForm) -> bool:
 def check_batch(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
-    """Refuse metadata that does not fit the logits, one entry a row, or that asks for more than was settled.
+    """Refuse metadata unfit for the logits, an entry a row, or beyond the need.
 
     :param vocab_size: V; None: the number of columns.
     :raises InvalidInputError: says what it needs to be and what it is.
@@ -84,7 +84,7 @@ def check_batch(
 def check_metadata(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
-    """Refuse what is no metadata on the device of the logits, of whatever number of rows.
+    """Refuse anything but metadata on the device of the logits, of any number of rows.
 
     :param vocab_size: as for :func:`check_batch`.
     :raises InvalidInputError: says what it needs to be and what it is.

@@ -1,4 +1,4 @@
-"""The form of what a call returns: types, shapes, dtypes, devices; and values in range.
+"""The form of outputs: types, shapes, dtypes, devices; and values in range.
 
 Each function says what was needed and what was found, or returns None. :func:`wrong_form` reads no values, and looks at
 every call; :func:`wrong_tokens` and :func:`wrong_bounds` wait for the device.
@@ -14,7 +14,7 @@ from tokendraw.output import LogprobsTensors, SamplerOutput
 
 
 def wrong_output(output: object, logits: Tensor, width: int | None, *, ranks: bool = True) -> str | None:
-    """Hold what ``sample`` returned for logits [B, V] against :class:`tokendraw.SamplerOutput`.
+    """Compare the output of a sample from logits [B, V] with the form of :class:`tokendraw.SamplerOutput`.
 
     :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
     :param ranks: whether their ranks are needed too.
@@ -25,7 +25,7 @@ def wrong_output(output: object, logits: Tensor, width: int | None, *, ranks: bo
 def wrong_form(
     output: object, shape: tuple[int, ...], device: torch.device, width: int | None, *, ranks: bool
 ) -> str | None:
-    """Hold what ``sample`` returned against :class:`tokendraw.SamplerOutput`.
+    """Compare a sample's output with the form of :class:`tokendraw.SamplerOutput`.
 
     :param shape: [B].
     :param width: as for :func:`wrong_output`.
@@ -43,7 +43,7 @@ def wrong_form(
 
 
 def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:
-    """Hold the ids that ``sample`` returned, of the right form, against the vocabulary."""
+    """Compare drawn ids of the right form with the vocabulary."""
     ids = output.token_ids
     for (row,) in first_of((ids < 0) | (ids >= vocab_size)):
         return f"token_ids in [0, {vocab_size}), found {int(ids[row])} in row {row} of {len(ids)}"
@@ -53,7 +53,7 @@ def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:
 def wrong_bounds(
     logprobs: LogprobsTensors | None, log_kept_mass: Tensor | None, mode: LogprobsMode
 ) -> str | None:
-    """Hold logprobs and kept masses of the right form against 0, which none but raw logits exceeds.
+    """Compare logprobs and kept masses of the right form with 0, exceeded by raw logits alone.
 
     :param mode: of the logprobs.
     """
@@ -76,7 +76,7 @@ def wrong_logprobs(
     *,
     ranks: bool,
 ) -> str | None:
-    """Hold the logprobs of an output against :class:`tokendraw.LogprobsTensors`.
+    """Compare the logprobs of an output with :class:`tokendraw.LogprobsTensors`.
 
     :param shape: of the tokens that they describe.
     """
@@ -97,7 +97,7 @@ def wrong_logprobs(
 def misfit(
     name: str, found: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> str | None:
-    """Hold one tensor of an output against its form."""
+    """Compare a tensor of an output with the required form."""
     if not isinstance(found, Tensor):
         return f"{name} {list(shape)} {dtype} on {device}, found {type(found).__name__}"
     if found.shape == shape and found.dtype is dtype and found.device == device:
@@ -108,6 +108,6 @@ def misfit(
 
 
 def first_of(wrong: Tensor) -> list[list[int]]:
-    """Return the indices of the first element that is True; nothing if none is."""
+    """Return the indices of the first True element, in a list; an empty list without any."""
     found: list[list[int]] = wrong.nonzero()[:1].tolist()
     return found

@@ -1,4 +1,4 @@
-"""Rows of logits for a proof: their size and dtype, and parameters that use only what is advertised."""
+"""Rows of logits for a proof: size, dtype, and parameters within the advertised capabilities."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _VOCAB_SIZE = 2048  # two tiles of the two-level draw
 
 
 def zeros(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
-    """Make logits [rows, V] of 0 in a dtype that is needed, or advertised."""
+    """Make logits [rows, V] of 0 in a needed or advertised dtype."""
     vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
 
 
 def params(capabilities: Capabilities, need: Need) -> SamplingParams:
-    """Make parameters that keep two equally likely tokens and use only what is advertised.
+    """Make parameters for two equally likely tokens, within the advertised capabilities.
 
     Where kernels are compiled on demand and nobody said for which dtype, they ask for nothing, which compiles least: a
     kernel that fails at a later call is caught there.

@@ -1,226 +1,93 @@
-"""Routes the parts of a call to the chosen provider and its companion, both built and proven."""
+"""Routes the rows of a call to the selected backend and the companion."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+import logging
+from collections.abc import Iterable, Sequence
 
 from tokendraw._torch.graphs import is_capturing
-from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.refusals import install
-from tokendraw.calls.call import WHOLE, Call
-from tokendraw.calls.splitting import Split, is_worthwhile
+from tokendraw.calls.call import NOT_BY_ROW, Call, RowCall
+from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.calls.splitting import RowSplit, is_worthwhile
 from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.errors.formatting import all_of
-from tokendraw.errors.install_commands import NATIVE
-from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+from tokendraw.parameters.batch_facts import RowKinds
 
-_MOST_KINDS = 256
-"""Number of kinds of calls that are remembered of a provider; a caller may change its vocabulary all the time."""
-_MOST_NAMED_ROWS = 8
+_MAX_NAMED_ROWS = 8
 """Rows that a message names, at most."""
+_log = logging.getLogger("tokendraw")
 
 
-@dataclass(slots=True, eq=False)
-class BuiltProvider:
-    """A provider that was built."""
+def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
+    """Find the backend for a call, or divide the rows if the host knows the kind of each row.
 
-    name: str
-    backend: Any
-    """The object that its plugin built for the operation."""
-    package: str = ""
-    """Top-level package of its plugin's code."""
-    served_kinds: set[Hashable] = field(default_factory=set)
-    """Kinds of calls that it has served: see :mod:`tokendraw.calls.fallback`."""
-    failed_kinds: set[Hashable] = field(default_factory=set)
-    """Kinds of calls that it has failed since, where nobody could take over."""
-
-    def is_new(self, kind: Hashable) -> bool:
-        """Whether a call of this kind is the first that it meets, as far as is remembered."""
-        return kind not in self.served_kinds and len(self.served_kinds) < _MOST_KINDS
-
-    def note_success(self, kind: Hashable) -> None:
-        """Remember that it served a call of this kind."""
-        if self.is_new(kind):
-            self.served_kinds.add(kind)
-        self.failed_kinds.discard(kind)
-
-    def note_failure(self, kind: Hashable) -> None:
-        """Remember that it failed one."""
-        self.failed_kinds.add(kind)
-
-
-class Route(NamedTuple):
-    """The providers that serve one call."""
-
-    member: BuiltProvider
-    """Serves it, or all of it but the rows of ``split``."""
-    split: Split | None = None
-    """The rows that the companion serves."""
-    lacking: tuple[str, ...] = ()
-    """Kinds of rows because of which the companion serves any."""
-    because: str = ""
-    """Says why it serves the whole call, if it does."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Serving:
-    """The providers that a resolution led to. Replaced as a whole, so that no thread sees half of a change."""
-
-    resolution: Resolution
-    chosen: BuiltProvider
-    companion: BuiltProvider | None = None
-    capabilities: Any = None
-    """Capabilities of the chosen provider; None: it serves every call."""
-    companion_capabilities: Any = None
-    barred_companion: str | None = None
-    """Name of the companion that the caller did not want."""
-    can_fall_back: bool = False
-    """Whether another provider may take over where a call fails, and there is one."""
-    key: object = field(default_factory=object, init=False, repr=False)
-    """Identifies it where calls are remembered, and keeps nothing of it alive."""
-    _splits: WeakKeyDictionary[RowKinds, Split] = field(default_factory=WeakKeyDictionary, repr=False)
-    _captured: list[Split] = field(default_factory=list, repr=False)
-    """Splits whose indices are part of a CUDA graph, which does not keep them alive."""
-
-    def lacking(self, call: Call, rows: BatchFacts | None = None) -> str | None:
-        """Say what a call may hold that the chosen provider cannot serve; None if it serves all of it.
-
-        :param rows: of rows of this kind alone.
-        """
-        return None if self.capabilities is None else call.lacking(self.capabilities, rows)
-
-    def is_served(self, call: Call) -> bool:
-        """Whether the chosen provider or its companion serves all of a call."""
-        if self.lacking(call) is None:
-            return True
-        return self.companion is not None and self._beyond_companion(call) is None
-
-    def check_alone(self, call: Call) -> None:
-        """Refuse a call that the chosen provider has to serve alone and cannot.
-
-        :raises SamplerUnavailableError: says what of it is beyond the provider.
-        """
-        lacking = self.lacking(call)
-        undeclared = None if self.capabilities is None else call.undeclared(self.capabilities)
-        if undeclared is not None:
-            raise _undeclared_class(undeclared, self.chosen.name)
-        if lacking is not None:
-            is_native_here = any(decision.name == "native" for decision in self.resolution.decisions)
-            command = "" if is_native_here else f" ({NATIVE})"
-            raise SamplerUnavailableError(
-                f"'{self.chosen.name}' cannot serve {lacking}, and no companion serves a part of a call that several "
-                f"ranks make together. Load a sampler that can, with tokendraw.Need(vocab_parallel=True){command}."
-            )
-
-    def member(self, call: Call, rows: BatchFacts | None = None) -> BuiltProvider:
-        """Find the provider that serves a whole call, or rows of one kind.
-
-        :raises SamplerUnavailableError: nobody here serves all that it may hold.
-        """
-        lacking = self.lacking(call, rows)
-        if lacking is None:
-            return self.chosen
-        if self.companion is None:
-            mend = install("one that can", self.resolution.decisions)
-            if self.barred_companion is not None:
-                mend = f"Leave out companion=False, so that {self.barred_companion!r} serves as one"
-            raise SamplerUnavailableError(
-                f"'{self.chosen.name}' cannot serve {lacking}, which this batch may hold, and has no companion. "
-                f"{mend}, or, if the batch holds none, say so in {call.told_in}."
-            )
-        beyond = self._beyond_companion(call, rows)
-        if beyond is not None:
-            raise SamplerUnavailableError(
-                f"'{self.chosen.name}' cannot serve {lacking}, and its companion '{self.companion.name}' cannot serve "
-                f"{beyond}, both of which this batch may hold. "
-                f"{install('one that serves both', self.resolution.decisions)}, or, if the batch holds only one "
-                f"of them, say so in {call.told_in}."
-            )
-        return self.companion
-
-    def route(self, call: Call, *, splits_rows: bool = True) -> Route:
-        """Find the providers that serve a call, row by row if the host knows the kind of each row.
-
-        :param splits_rows: whether rows may leave those that stay.
-        :raises SamplerUnavailableError: nobody here serves all that it may hold.
-        """
-        lacking = self.lacking(call)
-        if lacking is None:
-            return Route(self.chosen)
-        may_split = splits_rows and self.companion is not None
-        kinds = call.kinds_of_rows(self.capabilities) if may_split else WHOLE
-        self._check_declared(call, kinds)
-        split = kinds if isinstance(kinds, str) else self._split(kinds, call)
-        if isinstance(split, str):
-            return Route(self.member(call), None, (lacking,), split)
-        if not split.num_leaving:
-            return Route(self.chosen)
-        self.member(call, split.leaving)
-        if split.num_staying and (
-            is_worthwhile(split.num_staying, split.num_leaving, split.rows.device)
-            or self._beyond_companion(call) is not None
-        ):
-            if is_capturing():
-                self._captured.append(split)
-            return Route(self.chosen, split, split.reasons)
-        assert self.companion is not None
+    :raises SamplerUnavailableError: the call may have a property that no selected backend supports.
+    """
+    reason = selection.backend.reason_against(call)
+    if reason is None:
+        return selection.backend
+    kinds = _row_kinds(selection, call)
+    _check_declared(selection, call, kinds)
+    if isinstance(kinds, str) or not isinstance(call, RowCall):
+        return _whole_call(selection, call, [reason], str(kinds))
+    split = _split(selection, call, kinds)
+    if isinstance(split, str):
+        return _whole_call(selection, call, [reason], split)
+    if not split.num_leaving:
+        return selection.backend
+    leaving = Rows(split.leaving, call.vocab_size)
+    companion = serving_backend(selection, call, leaving)
+    is_split = split.num_staying and (
+        is_worthwhile(split.num_staying, split.num_leaving, split.rows.device)
+        or companion.reason_against(call) is not None
+    )
+    if not is_split:
         rows = split.num_staying + split.num_leaving
-        return Route(self.companion, None, split.reasons, f"{split.num_staying} of {rows} rows would stay")
+        return _whole_call(selection, call, split.reasons, f"{split.num_staying} of {rows} rows would stay")
+    if is_capturing():
+        selection.captured_splits.append(split)
+    _log_companion(selection, split.reasons)
+    return split
 
-    def _split(self, kinds: RowKinds, call: Call) -> Split | str:
-        """Tell the rows apart, or say why that cannot be."""
-        split = self._splits.get(kinds)
-        if split is None:
-            if is_capturing():
-                return "a CUDA graph is captured of it before it was drawn once"
-            lacking = [self.lacking(call, kind) for kind in kinds.kinds]
-            offered = (self.capabilities, self.companion_capabilities)
-            split = self._splits[kinds] = call.split(kinds, lacking, offered)
-        return split
 
-    def _check_declared(self, call: Call, kinds: RowKinds | str) -> None:
-        """Refuse a call some of which would go to a provider that does not declare the class of an argument.
+def serving_backend(selection: Selection, call: Call, rows: Rows | None = None) -> LoadedBackend:
+    """Find the backend for a whole call, or for rows of one kind.
 
-        :param kinds: of the rows of a call that is beyond the chosen provider; words where nobody knows them.
-        :raises SamplerUnavailableError: names the rows and the class.
-        """
-        undeclared = None if self.capabilities is None else call.undeclared(self.capabilities)
-        companion, offered = self.companion, self.companion_capabilities
-        if companion is None:
-            if undeclared is not None:
-                raise _undeclared_class(undeclared, self.chosen.name)
-            return
-        name = None if offered is None else call.undeclared(offered)
-        if name is None:
-            return
-        if undeclared is not None:
-            raise _undeclared_class(name, self.chosen.name, companion.name)
-        if isinstance(kinds, str):
-            where, reasons = "every row", [self.lacking(call)]
-        else:
-            reason_of = [self.lacking(call, kind) for kind in kinds.kinds]
-            of_row = [reason_of[kinds.of_slot[slot]] for slot in kinds.slot_of_row or range(kinds.num_rows)]
-            rows = [row for row, reason in enumerate(of_row) if reason is not None]
-            if not rows:
-                return
-            where, reasons = _named_rows(rows), [of_row[row] for row in rows]
+    :raises SamplerUnavailableError: no selected backend supports all properties that the call may have.
+    """
+    backend, companion = selection.backend, selection.companion
+    reason = backend.reason_against(rows or call)
+    if reason is None:
+        return backend
+    if companion is None:
+        advice = install("one that can", selection.resolution.decisions)
+        if selection.barred_companion is not None:
+            advice = f"Leave out companion=False, so that {selection.barred_companion!r} serves as one"
         raise SamplerUnavailableError(
-            f"'metadata' of {where} needs a sampler that declares the class {name!r}, found the companion "
-            f"{companion.name!r}, which does not, where {self.chosen.name!r} cannot serve "
-            f"{all_of(dict.fromkeys(reasons))}. Draw {'them' if len(reasons) > 1 else 'it'} in a call of "
-            f"{'their' if len(reasons) > 1 else 'its'} own, with a tokendraw.SamplingMetadata."
+            f"'{backend.name}' cannot serve {reason}, which this batch may hold, and has no companion. "
+            f"{advice}, or, if the batch holds none, say so in {call.hint_field}."
         )
+    companion_reason = companion.reason_against(rows or call)
+    if companion_reason is not None:
+        raise SamplerUnavailableError(
+            f"'{backend.name}' cannot serve {reason}, and its companion '{companion.name}' cannot serve "
+            f"{companion_reason}, both of which this batch may hold. "
+            f"{install('one that serves both', selection.resolution.decisions)}, or, if the batch holds only one "
+            f"of them, say so in {call.hint_field}."
+        )
+    return companion
 
-    def _beyond_companion(self, call: Call, rows: BatchFacts | None = None) -> str | None:
-        offered = self.companion_capabilities
-        return None if offered is None else call.lacking(offered, rows)
+
+def is_served(selection: Selection, call: Call | Rows) -> bool:
+    """Whether the selected backend or the companion supports all of a call."""
+    backends = (selection.backend, selection.companion)
+    return any(backend is not None and backend.reason_against(call) is None for backend in backends)
 
 
-def _undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
-    """Refuse metadata of a class that none of some samplers declares."""
+def undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
+    """Refuse metadata of an undeclared class."""
     found, do = all_of(map(repr, samplers)), "do" if len(samplers) > 1 else "does"
     return SamplerUnavailableError(
         f"'metadata' of every row needs a sampler that declares the class {name!r}, found {found}, which {do} not. "
@@ -228,9 +95,97 @@ def _undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
     )
 
 
+def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
+    """Return the kind of each row of a call, or say why the call is not divided."""
+    backend = selection.backend
+    if selection.companion is None or not isinstance(call, RowCall):
+        return NOT_BY_ROW
+    for requirement in backend.unsupported:
+        if requirement.concerns_call and requirement.is_asked(call, backend.capabilities):
+            return NOT_BY_ROW
+    return call.row_kinds()
+
+
+def _split(selection: Selection, call: RowCall, kinds: RowKinds) -> RowSplit | str:
+    """Divide the rows of a call, or say why not."""
+    split = selection.row_splits.get(kinds)
+    if split is None:
+        if is_capturing():
+            return "a CUDA graph is captured of it before it was drawn once"
+        backend, companion = selection.backend, selection.companion
+        assert companion is not None
+        unsupported = (backend.unsupported, companion.unsupported)
+        split = call.split(kinds, _reasons_by_kind(backend, call, kinds), unsupported)
+        selection.row_splits[kinds] = split
+    return split
+
+
+def _reasons_by_kind(backend: LoadedBackend, call: RowCall, kinds: RowKinds) -> list[str | None]:
+    """Name the unsupported property of each kind of row."""
+    if backend.undeclared_class(call) is not None:
+        return [backend.reason_against(call)] * len(kinds.kinds)
+    return [backend.reason_against(Rows(kind, call.vocab_size)) for kind in kinds.kinds]
+
+
+def _whole_call(selection: Selection, call: Call, reasons: Sequence[str], because: str) -> LoadedBackend:
+    """Send a whole call to the companion.
+
+    :param reasons: properties of rows that the selected backend does not support.
+    :param because: says why the rows are not divided.
+    """
+    companion = serving_backend(selection, call)
+    _log_companion(selection, reasons, because)
+    return companion
+
+
+def _log_companion(selection: Selection, reasons: Iterable[str], because: str = "") -> None:
+    """Log the first rows of a kind for the companion, and the first whole call on their account."""
+    assert selection.companion is not None
+    for kind in reasons:
+        if (kind, bool(because)) not in selection.logged_kinds:
+            selection.logged_kinds.add((kind, bool(because)))
+            whole = f", and with them the whole batch, since {because}" if because else ""
+            names = selection.backend.name, kind, selection.companion.name, whole
+            _log.info("%r cannot serve %s: they go to %r%s", *names)
+
+
+def _check_declared(selection: Selection, call: Call, kinds: RowKinds | str) -> None:
+    """Refuse a part of a call for a backend without a declaration of an argument's class.
+
+    :param kinds: kinds of the rows; words if the call is not divided.
+    :raises SamplerUnavailableError: names the rows and the class.
+    """
+    backend, companion = selection.backend, selection.companion
+    undeclared = backend.undeclared_class(call)
+    if companion is None:
+        if undeclared is not None:
+            raise undeclared_class(undeclared, backend.name)
+        return
+    name = companion.undeclared_class(call)
+    if name is None:
+        return
+    if undeclared is not None:
+        raise undeclared_class(name, backend.name, companion.name)
+    if isinstance(kinds, str) or not isinstance(call, RowCall):
+        subject, reasons = "every row", [backend.reason_against(call)]
+    else:
+        by_kind = _reasons_by_kind(backend, call, kinds)
+        by_row = [by_kind[kinds.of_slot[slot]] for slot in kinds.slot_of_row or range(kinds.num_rows)]
+        rows = [row for row, reason in enumerate(by_row) if reason is not None]
+        if not rows:
+            return
+        subject, reasons = _named_rows(rows), [by_row[row] for row in rows]
+    raise SamplerUnavailableError(
+        f"'metadata' of {subject} needs a sampler that declares the class {name!r}, found the companion "
+        f"{companion.name!r}, which does not, where {backend.name!r} cannot serve "
+        f"{all_of(dict.fromkeys(reasons))}. Draw {'them' if len(reasons) > 1 else 'it'} in a call of "
+        f"{'their' if len(reasons) > 1 else 'its'} own, with a tokendraw.SamplingMetadata."
+    )
+
+
 def _named_rows(rows: Sequence[int]) -> str:
     """Name some rows, the first of many."""
     if len(rows) == 1:
         return f"row {rows[0]}"
-    more = [f"{len(rows) - _MOST_NAMED_ROWS} more"] if len(rows) > _MOST_NAMED_ROWS else []
-    return f"rows {all_of([*rows[:_MOST_NAMED_ROWS], *more])}"
+    more = [f"{len(rows) - _MAX_NAMED_ROWS} more"] if len(rows) > _MAX_NAMED_ROWS else []
+    return f"rows {all_of([*rows[:_MAX_NAMED_ROWS], *more])}"

@@ -1,7 +1,7 @@
-"""Splits a batch between two samplers, each row to the one that serves it, and puts the results together.
+"""Divides a batch between a sampler and a companion, and merges the outputs.
 
-The chosen sampler draws from the logits as they are, with harmless parameters in the rows that are not its own: taking
-its rows out would copy nearly all logits. The companion draws from a copy of its few rows. Neither step looks at the
+The chosen sampler draws from the logits as they are, with harmless parameters in the rows of its companion: taking
+these rows out would copy nearly all logits. The companion draws from a copy of its few rows. Neither step looks at the
 device, so both can be captured in a CUDA graph.
 """
 
@@ -19,20 +19,20 @@ from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, Sampler
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.metadata import SamplingMetadata
 
-LEAST_ROWS = 16
+MIN_SPLIT_ROWS = 16
 """Fewer rows on a GPU are not worth a second sampler: its launches cost as much as they do. A CPU launches nothing, so
 that each row counts. See ``docs/engine-authors.md``.
 """
 
 
 def is_worthwhile(staying: int, leaving: int, device: torch.device) -> bool:
-    """Whether two samplers draw a batch faster than the companion alone, which has to draw some rows in any case."""
-    return staying >= (leaving if device.type == "cpu" else max(LEAST_ROWS, leaving))
+    """Whether two samplers draw a batch faster than the companion alone."""
+    return staying >= (leaving if device.type == "cpu" else max(MIN_SPLIT_ROWS, leaving))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split:
-    """The rows of a batch that go to the companion. Indices lie on the device, so that a step uploads none."""
+class RowSplit:
+    """The companion's rows of a batch. Indices lie on the device, so that a step uploads none."""
 
     staying: BatchFacts
     """Facts about the rows that the chosen sampler draws."""
@@ -50,17 +50,17 @@ class Split:
     """[slots] bool."""
 
     @classmethod
-    def of(cls, row_kinds: RowKinds, lacking: Sequence[str | None], device: torch.device) -> Self:
-        """Split rows by kind.
+    def of(cls, row_kinds: RowKinds, reasons: Sequence[str | None], device: torch.device) -> Self:
+        """Divide rows by kind.
 
-        :param lacking: for each kind of ``row_kinds`` what of it the chosen sampler cannot serve, or None.
+        :param reasons: for each kind of ``row_kinds`` the property that the chosen sampler does not support, or None.
         """
         of_row = row_kinds.slot_of_row or range(row_kinds.num_rows)
-        leaves = [reason is not None for reason in lacking]
+        leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[row_kinds.of_slot[slot]]]
         present = {row_kinds.of_slot[slot] for slot in of_row}
         kinds = [(kind, leaves[i]) for i, kind in enumerate(row_kinds.kinds) if i in present]
-        there = uploaded(
+        indices = uploaded(
             {
                 "rows": (rows, torch.int64),
                 "slots": ([of_row[row] for row in rows], torch.int64),
@@ -71,14 +71,14 @@ class Split:
         return cls(
             staying=BatchFacts.merged(kind for kind, leaving in kinds if not leaving),
             leaving=BatchFacts.merged(kind for kind, leaving in kinds if leaving),
-            reasons=tuple(dict.fromkeys(lacking[i] or "" for i in sorted(present) if leaves[i])),
+            reasons=tuple(dict.fromkeys(reasons[i] or "" for i in sorted(present) if leaves[i])),
             num_staying=len(of_row) - len(rows),
             num_leaving=len(rows),
-            **there,
+            **indices,
         )
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """Return the parameters of all rows, harmless in the rows that leave, which any sampler draws quickly."""
+        """Return the parameters of all rows, with harmless values in the leaving rows, fast for any sampler."""
         facts = self.staying
         leaves = self.slot_leaves
         k, width = facts.max_top_k, facts.max_logprobs
@@ -113,7 +113,7 @@ class Split:
         )
 
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
-        """Merge both outputs, in the order of the rows.
+        """Merge the outputs in the order of the rows.
 
         :param width: how many best tokens every row of the whole batch gets; None: no row wants any.
         """
@@ -131,7 +131,7 @@ class Split:
         self, chosen: SamplerOutput, companion: SamplerOutput, width: int
     ) -> tuple[LogprobsTensors, Tensor]:
         target, masses = _padded(chosen, width)
-        source, own = _padded(companion, width)
+        source, companion_mass = _padded(companion, width)
         rows = self.rows
         return LogprobsTensors(
             target.token_ids.index_copy(0, rows, source.token_ids),
@@ -139,7 +139,7 @@ class Split:
             None
             if target.ranks is None or source.ranks is None
             else target.ranks.index_copy(0, rows, source.ranks),
-        ), masses.index_copy(0, rows, own)
+        ), masses.index_copy(0, rows, companion_mass)
 
 
 def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]:

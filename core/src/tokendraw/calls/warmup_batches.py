@@ -1,7 +1,7 @@
-"""Makes up batches of every kind that an engine may send, for the warmups of operations on logits.
+"""Makes up batches of every kind, for the warmups of operations on logits.
 
 Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
-of their rows and another set of parameters. These are the batches that make that happen.
+of their rows and another set of parameters. These batches cause the compilations.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.calls.drawing import Sample
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.row_limits import unserved
-from tokendraw.calls.warming import Stage
+from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.selection import Selection
+from tokendraw.calls.warmup import CallGroups
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import one_of
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -62,7 +62,7 @@ class Batches:
         :raises InvalidInputError: one of them cannot be drawn; the message names it.
         """
         size = whole("vocab_size", vocab_size, 1)
-        found = some_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
+        logits_dtypes = some_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
         batches = {whole("batch_sizes", rows, 1) for rows in _several("batch_sizes", batch_sizes, "numbers")}
         widths = [whole("logprobs", n, -1) for n in _several("logprobs", logprobs, "numbers", least=0)]
         examples = None
@@ -73,7 +73,7 @@ class Batches:
                     raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
         return cls(
             vocab_size=size,
-            dtypes=found,
+            dtypes=logits_dtypes,
             batch_sizes=tuple(sorted(batches)),
             row_stride=size if row_stride is None else whole("row_stride", row_stride, size),
             seeds=bool(seeds),
@@ -84,15 +84,15 @@ class Batches:
 
     @property
     def seedings(self) -> tuple[str, ...]:
-        """Return which rows may have a seed."""
+        """List the seedings: rows with a seed and with a position."""
         return _SEEDINGS if self.seeds else _SEEDINGS[:1]
 
-    def stage(self, doing: str, call: type[Sample], serving: Serving, device: torch.device) -> Stage:
-        """Make a call of every batch in each dtype; of the kinds of batches, of those that somebody serves."""
-        batches = list(self._batches(serving, device))
+    def stage(self, title: str, call: type[Sample], selection: Selection, device: torch.device) -> CallGroups:
+        """Make a call of every batch in each dtype, kinds without a supporting backend left out."""
+        batches = list(self._batches(selection, device))
         logits_by_dtype = self.logits(max(rows for rows, _ in batches), device)
         calls = [call(logits[:rows], metadata) for logits in logits_by_dtype for rows, metadata in batches]
-        return Stage(doing, [calls], len(calls))
+        return CallGroups(title, [calls], len(calls))
 
     def logits(self, rows: int, device: torch.device) -> list[Tensor]:
         """Make logits [rows, V] of each dtype, all 0, in one memory: a warmup depends on no values."""
@@ -123,7 +123,7 @@ class Batches:
                             params, device=device, positions=positions, row_index=slots
                         )
 
-    def _batches(self, serving: Serving, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
+    def _batches(self, selection: Selection, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
         if self.examples is not None:
             for example in self.examples:
                 own = example.num_rows
@@ -132,16 +132,15 @@ class Batches:
         for rows in self.batch_sizes:
             for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
                 is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
-                if is_plain or serving.companion is not None or self._is_served(metadata, serving):
+                if is_plain or selection.companion is not None or self._is_served(metadata, selection):
                     yield rows, metadata
 
-    def _is_served(self, metadata: SamplingMetadata, serving: Serving) -> bool:
-        offered = serving.capabilities
-        return offered is None or unserved(offered, metadata.facts, self.vocab_size) is None
+    def _is_served(self, metadata: SamplingMetadata, selection: Selection) -> bool:
+        return selection.backend.reason_against(Rows(metadata.facts, self.vocab_size)) is None
 
 
 def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
-    """Return requests that alternate in one batch."""
+    """List sets of requests, to alternate in a batch."""
     plain, filtered = SamplingParams(), SamplingParams(temperature=0.8, top_k=k, top_p=0.9)
     greedy, floor = SamplingParams(temperature=0.0), SamplingParams(min_p=0.05)
     yield (plain,)
@@ -155,7 +154,7 @@ def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """Return an argument that has to be an integer of at least ``least``.
+    """Check an argument for an integer of at least ``least``.
 
     :raises InvalidInputError: it is none.
     """
@@ -169,7 +168,7 @@ def whole(name: str, value: Any, least: int) -> int:
 
 
 def some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[_Name, ...]:
-    """Return an argument that has to list one or more of ``known``, each once.
+    """Check an argument for a sequence of words among ``known``, and drop repetitions.
 
     :raises InvalidInputError: it does not.
     """
@@ -177,7 +176,7 @@ def some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[
 
 
 def some_dtypes(name: str, values: Any, what: str, known: Sequence[str]) -> tuple[torch.dtype, ...]:
-    """Return an argument that has to list one or more of the dtypes that torch calls ``known``, each once.
+    """Check an argument for a sequence of torch dtypes among ``known``, and drop repetitions.
 
     :raises InvalidInputError: it does not.
     """

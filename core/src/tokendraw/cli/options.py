@@ -158,7 +158,10 @@ def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
-    from tokendraw.providers.load import load_chosen
+    from tokendraw.providers.load import open_negotiator
+    from tokendraw.providers.sampler import Sampler
 
     settings = _settings.read_settings()
-    return load_chosen(settings, chosen(settings, sampler), device, need)
+    loaded = Sampler(open_negotiator(settings, chosen(settings, sampler), device, need))
+    loaded.prepare()
+    return loaded

@@ -1,1 +1,1 @@
-"""``load_sampler``, ``load``, ``resolve``, ``discover``, and the objects that the first two return."""
+"""``load_sampler``, ``load``, ``resolve``, ``discover``, and ``Sampler``."""

@@ -1,10 +1,10 @@
-"""Loads providers: gathers facts, decides, builds and proves."""
+"""Loads operations: gathers the facts, and has a negotiator decide, build and prove."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from tokendraw import operations as _registry
 from tokendraw._torch.importing import require_torch
@@ -24,23 +24,74 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw.backends.discovery.settings import Settings
-    from tokendraw.calls.session import Session
-    from tokendraw.providers.provider import Provider
+    from tokendraw.calls.negotiator import Negotiator
+    from tokendraw.calls.provider import Provider
+    from tokendraw.operations.pack_sm90_w4.provider import Sm90W4Packer
+    from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
+    from tokendraw.operations.process_logits.provider import LogitsProcessor
+    from tokendraw.operations.sample.provider import SampleProvider
+    from tokendraw.operations.verify.provider import VerifyProvider
     from tokendraw.providers.sampler import Sampler
 
+_Device: TypeAlias = "str | torch.device | None"
 
+
+@overload
+def load(
+    operation: Literal["sample"],
+    plugin: str | None = None,
+    *,
+    device: _Device = None,
+    need: HostNeed | None = None,
+) -> SampleProvider: ...
+@overload
+def load(
+    operation: Literal["verify"],
+    plugin: str | None = None,
+    *,
+    device: _Device = None,
+    need: HostNeed | None = None,
+) -> VerifyProvider: ...
+@overload
+def load(
+    operation: Literal["plan_paged_kv"],
+    plugin: str | None = None,
+    *,
+    device: _Device = None,
+    need: HostNeed | None = None,
+) -> PagedKVPlanner: ...
+@overload
+def load(
+    operation: Literal["pack_sm90_w4"],
+    plugin: str | None = None,
+    *,
+    device: _Device = None,
+    need: HostNeed | None = None,
+) -> Sm90W4Packer: ...
+@overload
+def load(
+    operation: Literal["process_logits"],
+    plugin: str | None = None,
+    *,
+    device: _Device = None,
+    need: HostNeed | None = None,
+) -> LogitsProcessor: ...
+@overload
+def load(
+    operation: str, plugin: str | None = None, *, device: _Device = None, need: HostNeed | None = None
+) -> Any: ...
 @untraced
 def load(
     operation: str,
     plugin: str | None = None,
     *,
-    device: str | torch.device | None = None,
+    device: _Device = None,
     need: HostNeed | None = None,
 ) -> Provider:
-    """Find the best provider of an operation for a device, build it, and prove it with a call.
+    """Find the best plugin of an operation for a device, build and prove the backend.
 
-    What comes back has ``name``, ``resolution`` and the methods of the operation. What the user should know is said as
-    :func:`load_sampler` says it.
+    The result has ``name``, ``resolution`` and the methods of the operation. Warnings are those of
+    :func:`load_sampler`.
 
     :param operation: such as ``sample``; ``tokendraw resolve --help`` lists them.
     :param plugin: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says, else the
@@ -54,14 +105,16 @@ def load(
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
     """
-    about = _registry.get(operation)
-    need = needed(about, need)
+    record = _registry.get(operation)
+    need = needed(record, need)
     check_name("plugin", plugin)
     settings = _settings.read_settings()
-    session = open_session(settings, settings.choice(plugin, "the argument plugin="), device, need)
-    from tokendraw.providers.provider import Provider
+    choice = settings.choice(plugin, "the argument plugin=")
+    negotiator = open_negotiator(settings, choice, device, need)
+    from tokendraw.calls.provider import CallsProvider
 
-    provider = Provider(session, about)
+    provider_class = CallsProvider if record.provider is None else record.provider()
+    provider: Provider = provider_class(record, negotiator)
     provider.prepare()
     return provider
 
@@ -70,13 +123,13 @@ def load(
 def load_sampler(
     sampler: str | None = None,
     *,
-    device: str | torch.device | None = None,
+    device: _Device = None,
     logprobs_mode: LogprobsMode = "raw_logprobs",
     need: Need | None = None,
     operations: Iterable[str] = ("sample",),
     companion: bool = True,
 ) -> Sampler:
-    """Find the best sampler for a device, build it, and prove it with a draw.
+    """Find the best sampler for a device, build and prove the sampler.
 
     What the user should know is said once per process, as :class:`SamplerFallbackWarning`,
     :class:`UntestedUpstreamWarning` or :class:`SettingsWarning`; ``TOKENDRAW_STRICT=1`` raises these instead.
@@ -105,46 +158,28 @@ def load_sampler(
     if logprobs_mode != Need().logprobs_mode:
         need = replace(need, logprobs_mode=logprobs_mode)
 
-    settings = _settings.read_settings()
-    choice = settings.choice(sampler)
-    return load_chosen(settings, choice, device, need, operations=operations, companion=companion)
-
-
-def load_chosen(
-    settings: Settings,
-    choice: Choice,
-    device: str | torch.device | None,
-    need: Need,
-    *,
-    operations: Iterable[str] = ("sample",),
-    companion: bool = True,
-) -> Sampler:
-    """Load a sampler as :func:`load_sampler` does, for whoever asks in another way than by its argument.
-
-    :param choice: the settings' own, with what was asked for and by whom.
-    """
     sample = _registry.get("sample")
     needed(sample, need)
-    others = [about for about in _known(operations) if about is not sample]
-    session = open_session(settings, choice, device, need, companions=companion)
-    from tokendraw.providers.provider import methods_of
+    others = [record for record in _records(operations) if record is not sample]
+    settings = _settings.read_settings()
+    negotiator = open_negotiator(settings, settings.choice(sampler), device, need, companions=companion)
     from tokendraw.providers.sampler import Sampler
 
-    for about in others:
-        if not all(hasattr(Sampler, method) for method in methods_of(about)):
+    for record in others:
+        if not all(hasattr(Sampler, method) for method in record.calls()):
             raise InvalidParameterError(
-                f"'operations' needs what a Sampler has methods for, found {about.name!r}. "
-                f"Use tokendraw.load({about.name!r})."
+                f"'operations' needs what a Sampler has methods for, found {record.name!r}. "
+                f"Use tokendraw.load({record.name!r})."
             )
-    loaded = Sampler(session)
+    loaded = Sampler(negotiator)
     loaded.prepare()
-    for about in others:
-        loaded.prepare(about.name)
+    for record in others:
+        loaded.prepare(record.name)
     return loaded
 
 
 def check_name(argument: str, plugin: object) -> None:
-    """Refuse what is no plugin's name.
+    """Refuse anything but a plugin's name or None.
 
     :raises TypeError: names the argument.
     """
@@ -154,7 +189,7 @@ def check_name(argument: str, plugin: object) -> None:
         )
 
 
-def _known(names: Iterable[str]) -> list[Operation]:
+def _records(names: Iterable[str]) -> list[Operation]:
     if isinstance(names, str):
         raise InvalidParameterError(
             f"'operations' needs a sequence of names, found {format_value(names)}. Pass ({names!r},)."
@@ -162,42 +197,38 @@ def _known(names: Iterable[str]) -> list[Operation]:
     return [_registry.get(name) for name in names]
 
 
-def open_session(
+def open_negotiator(
     settings: Settings,
     choice: Choice,
-    device: str | torch.device | None,
+    device: _Device,
     need: HostNeed,
     *,
     companions: bool = True,
     before_build: Callable[[str], None] | None = None,
-) -> Session:
-    """Gather the facts about a device and the plugins, and say once what is wrong with the settings.
+) -> Negotiator:
+    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings.
 
     :param before_build: called with the name of each plugin that is about to be built.
     """
     target, host = _target(device)
-    from tokendraw.calls.negotiation import Negotiation
-    from tokendraw.calls.session import Session
+    from tokendraw.calls.negotiator import Negotiator
 
     discovery = gather(host, choice)
     for text in settings.all_warnings(c.name for c in discovery.plugins):
         announce(SettingsWarning, text, strict=settings.strict)
-    facts = Negotiation(
-        discovery=discovery,
-        need=need,
-        device=target,
+    return Negotiator(
+        target,
+        need,
+        discovery,
+        strict=settings.strict,
+        debug=settings.debug,
         companions=companions,
-        before_build=before_build or _nothing,
+        before_build=before_build,
     )
-    return Session(target, need, facts, strict=settings.strict, debug=settings.debug)
 
 
-def _nothing(name: str) -> None:
-    return
-
-
-def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:
-    """Find the device with its index, as torch writes it on a tensor, and the facts about it."""
+def _target(device: _Device) -> tuple[torch.device, Host]:
+    """Find a device with index, as on a tensor, and the facts about the device."""
     torch = require_torch()
     host = detect.detect_host(None if device is None else str(device))
     name = device or ("cuda" if host.device_type == "rocm" else host.device_type)

@@ -1,4 +1,4 @@
-"""Answers which plugins there are and which of them would serve, with operations by their names. Builds none."""
+"""Lists installed plugins and decides among them, by the name of an operation. Builds none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def discover(
     *, operation: str = "sample", host: Host | None = None, need: HostNeed | None = None
 ) -> tuple[Candidate, ...]:
-    """List every installed plugin, sorted by name, with its state and reason. No plugin can make this raise.
+    """List every installed plugin, sorted by name, with state and reason. No plugin can make this raise.
 
     :param host: the machine to judge them for; None: this one.
     :param need: what they have to do, as a :class:`Need` for ``sample``; None: what that says by default.
@@ -42,7 +42,7 @@ def discover(
 
 @untraced
 def discover_all() -> dict[str, tuple[Candidate, ...]]:
-    """List every installed plugin for this machine, as each operation finds it: by operation, sorted by name.
+    """List every installed plugin for this machine by operation, sorted by name.
 
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     """
@@ -60,7 +60,7 @@ def resolve(
     operation: str = "sample",
     device: str | torch.device | None = None,
 ) -> Resolution:
-    """Decide which plugin would serve, with every decision on the way. Builds none, and warns of nothing.
+    """Decide among plugins, with the decision on every candidate. Builds none, and warns of nothing.
 
     What is None is gathered from this machine; with all four given the answer depends on nothing else.
 
@@ -105,7 +105,7 @@ def gather(host: Host, choice: Choice) -> Discovery:
 
 
 def needed(operation: Operation, need: HostNeed | None) -> HostNeed:
-    """Take what an operation's need says by default, where the caller gives none.
+    """Return a caller's need, or the operation's default need.
 
     :raises InvalidParameterError: what is given is of another type.
     """

@@ -1,4 +1,4 @@
-"""The form of a provider for sampling: draws, drafts and verifications on one device."""
+"""The object returned by ``tokendraw.load_sampler``: draws, drafts and verifications on a device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tokendraw import operations
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.calls import Calls
+from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.drawing import Draft, Sample
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.session import Session
-from tokendraw.calls.sharded import ShardedSample
-from tokendraw.calls.warming import Warmup
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.provider import Provider
+from tokendraw.calls.selection import Selection
+from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
+from tokendraw.calls.warmup import Warmup, warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.operations.sample.warmup import SampleWarmup
 from tokendraw.operations.verify.calls import Verify
@@ -26,34 +27,31 @@ from tokendraw.operations.verify.warmup import VerifyWarmup
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.providers.provider import Provider
-from tokendraw.providers.warmup import warm_up
 from tokendraw.vocab_parallel import VocabShard
 
 
 class Sampler(Provider):
-    """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
+    """A negotiated, built and proven sampler, made by :func:`tokendraw.load_sampler`.
 
-    Where tokendraw chose it by default and a call of it fails (it raises, or returns what is no output), the next
-    best one draws that batch and, if it can, all that follow; a :class:`tokendraw.SamplerFallbackWarning` says so
-    once. The error itself is raised, and nobody is replaced, where nobody else can draw the batch either, where the
-    user asked for a sampler, while a CUDA graph is captured, and where it says nothing against the sampler, as
-    ``torch.OutOfMemoryError``. It is raised as well where the failed sampler may have overwritten the logits: only one
-    that was given a copy cannot have, and that is so for the first batch of each kind, and after such an error.
+    Where tokendraw chose it by default and it fails the first batch of a kind (it raises, or its output has the wrong
+    form), the next best one draws that batch and, if it can, all that follow; a
+    :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised, and no sampler is replaced,
+    where no other one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured,
+    and where it says nothing against the sampler, as ``torch.OutOfMemoryError``. A later batch that fails raises its
+    error too: it was drawn from the logits themselves, and the sampler may have overwritten them.
     """
 
     def __init__(
-        self, session: Session, serving: Serving | None = None, verifying: Serving | None = None
+        self, negotiator: Negotiator, sampling: Selection | None = None, verification: Selection | None = None
     ) -> None:
-        """Hold what was settled.
+        """Hold the operations.
 
-        :param serving: who samples; None: whoever the session negotiates.
-        :param verifying: who verifies, likewise, when that is first asked for.
+        :param sampling: backends of ``sample``; None: negotiated at first use.
+        :param verification: backends of ``verify``, likewise.
         """
-        sample = operations.get("sample")
-        super().__init__(session, sample, Calls(session, sample, serving))
-        self._verifying = Calls(session, operations.get("verify"), verifying)
-        self._by_operation["verify"] = self._verifying
+        super().__init__(operations.get("sample"), negotiator, sampling)
+        self._verifier = Dispatcher(operations.get("verify"), negotiator, verification)
+        self._dispatchers["verify"] = self._verifier
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
@@ -62,7 +60,7 @@ class Sampler(Provider):
     def sample(
         self, logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None
     ) -> SamplerOutput:
-        """Draw one token a row.
+        """Draw a token for each row.
 
         Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
         has the call checked.
@@ -84,8 +82,9 @@ class Sampler(Provider):
         :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
-        call = Sample(logits, metadata) if shard is None else ShardedSample(logits, metadata, shard)
-        output: SamplerOutput = self._calls.make(call)
+        if shard is not None:
+            return dispatch_over_ranks(self._dispatcher, ShardedSample(logits, metadata, shard))
+        output: SamplerOutput = self._dispatcher.dispatch_rows(Sample(logits, metadata))
         return output
 
     @untraced
@@ -97,7 +96,7 @@ class Sampler(Provider):
         *,
         mode: VerifyMode = "rejection",
     ) -> VerifyOutput:
-        """Verify the drafts of B requests: emit the accepted ones and one token more, exactly as the target draws.
+        """Verify the drafts of B requests: emit the accepted drafts and a token more, distributed as by the target.
 
         ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
         those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
@@ -120,30 +119,31 @@ class Sampler(Provider):
         :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault.
         """
-        output: VerifyOutput = self._verifying.make(Verify(target_logits, drafts, metadata, mode=mode))
+        call = Verify(target_logits, drafts, metadata, mode=mode)
+        output: VerifyOutput = self._verifier.dispatch_rows(call)
         return output
 
     @untraced
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
+        """Draw a draft for each row, from noise unused by verifications at the same seeds and positions.
 
         It is :meth:`sample` otherwise, but that whoever verifies draws.
         """
-        output: SamplerOutput = self._verifying.make(Draft(logits, metadata))
+        output: SamplerOutput = self._verifier.dispatch_rows(Draft(logits, metadata))
         return output
 
     @property
     @untraced
     def verify_resolution(self) -> Resolution:
-        """Every decision that led to who verifies.
+        """Decisions on every candidate for verification.
 
         :raises SamplerUnavailableError: nobody does.
         """
-        return self._verifying.serving.resolution
+        return self._verifier.selection.resolution
 
     @untraced
     def stats(self) -> dict[str, int]:
-        """Count the rows that each sampler has drawn here, by name, those of :meth:`draft` among them.
+        """Return the number of rows drawn by each sampler here, :meth:`draft` included.
 
         Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
         """
@@ -166,7 +166,7 @@ class Sampler(Provider):
         draft_kinds: Iterable[DraftKind] = ("logits",),
         progress: bool | None = None,
     ) -> float:
-        """Draw from made-up batches, so that no request waits for a kernel to be compiled or loaded.
+        """Draw from made-up batches, so that no request waits for the compilation or load of a kernel.
 
         On a CPU nothing is compiled: the arguments are checked, who verifies is negotiated where ``max_drafts`` is
         given, and nothing is drawn. The log of ``tokendraw`` says so.
@@ -215,10 +215,10 @@ class Sampler(Provider):
             row_index=row_index,
             metadata=metadata,
         )
-        warmups: list[tuple[Calls, Warmup]] = [(self._calls, SampleWarmup(batches))]
+        warmups: list[tuple[Dispatcher, Warmup]] = [(self._dispatcher, SampleWarmup(batches))]
         verifications = VerifyWarmup.checked(
             batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
         )
         if max_drafts is not None:
-            warmups.append((self._verifying, verifications))
-        return warm_up(self._session, warmups, progress=progress)
+            warmups.append((self._verifier, verifications))
+        return warm_up(warmups, progress=progress)

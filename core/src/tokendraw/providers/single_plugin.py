@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokendraw import operations
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed, Need
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery import entry_points, settings
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw.calls.call import Call
+    from tokendraw.calls.selection import LoadedBackend
 
 
 def operation_names() -> tuple[str, ...]:
@@ -54,14 +55,15 @@ def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> C
     The call can be checked, run on an object that a plugin has built, and compared with what comes back. Making one
     checks nothing.
     """
-    from tokendraw.providers.provider import methods_of
+    call: Call = operations.get(operation).calls()[method](*arguments, **options)
+    return call
 
-    return methods_of(operations.get(operation))[method](*arguments, **options)
 
-
-def find_unsupported(call: Call, capabilities: HostCapabilities) -> str | None:
+def find_unsupported(
+    call: Call, capabilities: HostCapabilities, *, operation: str, need: HostNeed
+) -> str | None:
     """Name the part of a call beyond some capabilities; None if they cover the call."""
-    return call.lacking(capabilities)
+    return _loaded("", None, capabilities, operation, need).reason_against(call)
 
 
 def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[Any, str | None]:
@@ -74,7 +76,10 @@ def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[
     :param need: need that the object was built for.
     :returns: the output; its fault as needed and found, None if form and values are right.
     """
-    call.join(plugin, need, None)
+    from tokendraw.calls.sharded import ShardedSample
+
+    if isinstance(call, ShardedSample) and isinstance(need, Need):
+        call.agree(plugin, need, None)
     output = call.run(backend)
     return output, call.output_check(need)(output) or call.wrong_values(output, need)
 
@@ -99,17 +104,26 @@ def dispatch_call(
     :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
     :raises InvalidInputError: the arguments do not fit each other, the device or the need.
     """
-    from tokendraw.calls.calls import Calls
-    from tokendraw.calls.routing import BuiltProvider, Serving
-    from tokendraw.calls.session import Session
+    from tokendraw.calls.dispatcher import Dispatcher
+    from tokendraw.calls.negotiator import Negotiator
+    from tokendraw.calls.selection import Selection
+    from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
 
-    record = operations.get(operation)
-    serving = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider(resolution.chosen, backend),
-        capabilities=record.offered(capabilities, need),
-    )
-    return Calls(Session(device, need), record, serving).make(call)
+    loaded = _loaded(resolution.chosen, backend, capabilities, operation, need)
+    selection = Selection(resolution=resolution, backend=loaded)
+    dispatcher = Dispatcher(operations.get(operation), Negotiator(device, need), selection)
+    if isinstance(call, ShardedSample):
+        return dispatch_over_ranks(dispatcher, call)
+    return dispatcher.dispatch(call)
+
+
+def _loaded(
+    name: str, backend: Any, capabilities: HostCapabilities, operation: str, need: HostNeed
+) -> LoadedBackend:
+    from tokendraw.calls.selection import LoadedBackend
+
+    unsupported = operations.get(operation).unsupported(capabilities, need)
+    return LoadedBackend(name, backend, capabilities, unsupported)
 
 
 class InstalledPlugin:

@@ -13,66 +13,32 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.row_parameters import RowParameters
-    from tokendraw.vocab_parallel.layout import Layout, Span, Tiles
-    from tokendraw.vocab_parallel.local import Argmax, Bounds, Digits, Draws, LocalLogits, Survey, Weighing
-    from tokendraw.vocab_parallel.merging import Merging, TorchMerging
-    from tokendraw.vocab_parallel.messages import Received
-    from tokendraw.vocab_parallel.parameters import MetadataParameters
-    from tokendraw.vocab_parallel.radix import BINS, DIGIT_BITS, KEY_BITS, Histograms, keys
-    from tokendraw.vocab_parallel.sampling import sample_shard
-    from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
-    from tokendraw.vocab_parallel.shard import VocabShard
-    from tokendraw.vocab_parallel.thresholds import Plan
-    from tokendraw.vocab_parallel.transport import Transport, transport_of
+    from tokendraw.row_parameters import RowParameters as RowParameters
+    from tokendraw.vocab_parallel.layout import Layout as Layout
+    from tokendraw.vocab_parallel.layout import Span as Span
+    from tokendraw.vocab_parallel.layout import Tiles as Tiles
+    from tokendraw.vocab_parallel.local import Argmax as Argmax
+    from tokendraw.vocab_parallel.local import Bounds as Bounds
+    from tokendraw.vocab_parallel.local import Digits as Digits
+    from tokendraw.vocab_parallel.local import Draws as Draws
+    from tokendraw.vocab_parallel.local import LocalLogits as LocalLogits
+    from tokendraw.vocab_parallel.local import Survey as Survey
+    from tokendraw.vocab_parallel.local import Weighing as Weighing
+    from tokendraw.vocab_parallel.merging import Merging as Merging
+    from tokendraw.vocab_parallel.merging import TorchMerging as TorchMerging
+    from tokendraw.vocab_parallel.messages import Received as Received
+    from tokendraw.vocab_parallel.parameters import MetadataParameters as MetadataParameters
+    from tokendraw.vocab_parallel.radix import BINS as BINS
+    from tokendraw.vocab_parallel.radix import DIGIT_BITS as DIGIT_BITS
+    from tokendraw.vocab_parallel.radix import KEY_BITS as KEY_BITS
+    from tokendraw.vocab_parallel.radix import Histograms as Histograms
+    from tokendraw.vocab_parallel.radix import keys as keys
+    from tokendraw.vocab_parallel.sampling import sample_shard as sample_shard
+    from tokendraw.vocab_parallel.seeds import RowSeeds as RowSeeds
+    from tokendraw.vocab_parallel.seeds import Seeds as Seeds
+    from tokendraw.vocab_parallel.shard import VocabShard as VocabShard
+    from tokendraw.vocab_parallel.thresholds import Plan as Plan
+    from tokendraw.vocab_parallel.transport import Transport as Transport
+    from tokendraw.vocab_parallel.transport import transport_of as transport_of
 
-_HOMES = {
-    "row_parameters": ("RowParameters",),
-    "vocab_parallel.layout": ("Layout", "Span", "Tiles"),
-    "vocab_parallel.local": ("Argmax", "Bounds", "Digits", "Draws", "LocalLogits", "Survey", "Weighing"),
-    "vocab_parallel.merging": ("Merging", "TorchMerging"),
-    "vocab_parallel.messages": ("Received",),
-    "vocab_parallel.parameters": ("MetadataParameters",),
-    "vocab_parallel.radix": ("BINS", "DIGIT_BITS", "KEY_BITS", "Histograms", "keys"),
-    "vocab_parallel.sampling": ("sample_shard",),
-    "vocab_parallel.seeds": ("RowSeeds", "Seeds"),
-    "vocab_parallel.shard": ("VocabShard",),
-    "vocab_parallel.thresholds": ("Plan",),
-    "vocab_parallel.transport": ("Transport", "transport_of"),
-}
-
-__all__ = [
-    "BINS",
-    "DIGIT_BITS",
-    "KEY_BITS",
-    "Argmax",
-    "Bounds",
-    "Digits",
-    "Draws",
-    "Histograms",
-    "Layout",
-    "LocalLogits",
-    "Merging",
-    "MetadataParameters",
-    "Plan",
-    "Received",
-    "RowParameters",
-    "RowSeeds",
-    "Seeds",
-    "Span",
-    "Survey",
-    "Tiles",
-    "TorchMerging",
-    "Transport",
-    "VocabShard",
-    "Weighing",
-    "keys",
-    "sample_shard",
-    "transport_of",
-]
-
-__getattr__ = lazy_names(globals(), _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

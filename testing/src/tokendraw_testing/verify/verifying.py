@@ -47,9 +47,10 @@ class Verifying(RowSubject):
         :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
         """
         call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
-        lacking = find_unsupported(call, self.capabilities)
-        assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
-        output: VerifyOutput = self.make(call, self.need(logprobs_mode, gumbel_dtype))
+        need = self.need(logprobs_mode, gumbel_dtype)
+        unsupported = find_unsupported(call, self.capabilities, operation=self.operation, need=need)
+        assert unsupported is None, f"the kit asked for what is not advertised: {unsupported}"
+        output: VerifyOutput = self.make(call, need)
         return output
 
     def draft(

@@ -1,7 +1,7 @@
-"""The record of an operation: all that the core knows about it, so that nothing else asks for its name.
+"""The record of an operation: the rest of the core never asks for an operation's name.
 
-Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is one of these. Importing it imports
-neither torch nor a backend: what needs torch (``prove``, ``calls``, ``warm_up``) imports it when it is called.
+Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is such a record. Importing the folder
+imports neither torch nor a backend: ``prove``, ``calls`` and ``provider`` import what they need when they are called.
 """
 
 from __future__ import annotations
@@ -12,53 +12,33 @@ from typing import Any, TypeAlias
 
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.requirement import Requirement, unsupported
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
-Gaps: TypeAlias = Callable[[Any, Any], tuple[str, ...]]
-"""Names, from (capabilities, need) alone, the kinds of calls, or of rows of a call, that cannot be served."""
-Offer: TypeAlias = Callable[[Any, Any], Any]
-"""Reduces capabilities to those that count for a caller with this need: (capabilities, need) to capabilities."""
 Prove: TypeAlias = Callable[[Any, Any, Any, Any], None]
-"""Makes a call whose outcome is known, or raises PluginError: (backend, capabilities, device, need)."""
-
-
-def no_gaps(capabilities: Any, need: Any) -> tuple[str, ...]:
-    """Return no gaps: every available provider serves every call."""
-    return ()
-
-
-def all_offered(capabilities: Any, need: Any) -> Any:
-    """Return all capabilities: every one counts."""
-    return capabilities
+"""Makes a call with a known outcome, or raises PluginError: (backend, capabilities, device, need)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A task that plugins can be asked to do.
+    """A task for plugins.
 
     :ivar name: Name by which plugins offer the operation and callers load it.
     :ivar summary: Describes the operation in one line, for the command line.
-    :ivar capabilities: Dataclass of what a provider can do. A plugin's description is checked against the types of the
-        fields.
-    :ivar need: Says what a caller needs: a dataclass that can be made without arguments.
+    :ivar capabilities: Dataclass of the capabilities of a backend. The description that a plugin gives is checked
+        against the types of the fields.
+    :ivar need: Dataclass of the needs of a caller; can be made without arguments.
     :ivar methods: Methods that the object from ``tokendraw_build`` has to have.
     :ivar checks: Checks beyond those of the host, in the order in which their reasons are given.
     :ivar default_checks: Checks for the default choice alone. An explicit choice with a companion is not rejected by
         these.
-    :ivar gaps: Lists the kinds of calls that need a companion; two providers with the same gaps list the same kinds.
-    :ivar whole_call_gaps: Gaps that concern a call as a whole: the provider that serves such a call also gets all other
-        kinds of rows in the call.
-    :ivar offered: Narrows the capabilities of a provider to what a need leaves of them.
-    :ivar proof: Names the proof in reasons.
-    :ivar prove: Makes the proof call on a provider that was built; raises where its answer is wrong.
-    :ivar calls: Looks up what makes the :class:`tokendraw.calls.call.Call` of each method, by the method's name.
-        None: those of ``methods``, with any arguments.
-    :ivar warm_up: Builds the :class:`tokendraw.calls.warming.Warmup` of the arguments that it checks; None: nothing
-        to warm.
-    :ivar splits_rows: Whether rows of a call may go to the companion, where the call tells of which kind they are;
-        otherwise each call goes whole.
-    :ivar falls_back: Whether another provider may take over a failed call whose inputs are known to be untouched.
+    :ivar requirements: Properties of rows and calls that a backend may not support; a companion serves these.
+    :ivar prove: Makes the proof call on a backend that was built; raises if the answer is wrong.
+    :ivar calls: Looks up the :class:`tokendraw.calls.call.Call` of each method of a provider, by the method's name.
+    :ivar provider: Looks up the class that :func:`tokendraw.load` returns; None: a class made from ``calls``.
+    :ivar splits_rows: Whether the rows of a call may be divided between the selected backend and its companion;
+        otherwise each call goes to one of them.
     """
 
     name: str
@@ -68,22 +48,45 @@ class Operation:
     methods: tuple[str, ...]
     checks: tuple[Check, ...] = ()
     default_checks: tuple[Check, ...] = ()
-    gaps: Gaps = no_gaps
-    whole_call_gaps: frozenset[str] = frozenset()
-    offered: Offer = all_offered
-    proof: str = "the proof call"
+    requirements: tuple[Requirement, ...] = ()
     prove: Prove
-    calls: Callable[[], Mapping[str, Callable[..., Any]]] | None = None
-    warm_up: Callable[..., Any] | None = None
+    calls: Callable[[], Mapping[str, Callable[..., Any]]]
+    provider: Callable[[], type[Any]] | None = None
     splits_rows: bool = False
-    falls_back: bool = True
+
+    @property
+    def proof(self) -> str:
+        """Names the proof in reasons."""
+        return "the proof draw" if self.splits_rows else "the proof call"
 
     @property
     def served(self) -> str:
-        """Names what a companion may take: ``rows`` of a call, or whole ``calls``."""
+        """Names the unit that a companion may take: ``rows`` of a call, or whole ``calls``."""
         return "rows" if self.splits_rows else "calls"
 
-    def covers(self, capabilities: Any, kinds: tuple[str, ...], need: Any) -> bool:
-        """Whether a provider serves every one of ``kinds``, as :attr:`gaps` named them of another one."""
-        own = set(self.gaps(capabilities, need))
-        return not (own & set(kinds) if self.whole_call_gaps.isdisjoint(kinds) else own)
+    def unsupported(self, capabilities: Any, need: Any) -> tuple[Requirement, ...]:
+        """List the unmet requirements of a backend, for :class:`tokendraw.calls.selection.LoadedBackend`."""
+        return unsupported(self.requirements, capabilities, need)
+
+    def unsupported_kinds(self, capabilities: Any, need: Any) -> tuple[str, ...]:
+        """Name the kinds of rows or calls for a companion, in the order of the requirements."""
+        return tuple(each.kind.format(need=need) for each in self._open(capabilities, need))
+
+    def covers(self, companion: Any, capabilities: Any, need: Any) -> bool:
+        """Whether a companion serves every row or call beyond a backend.
+
+        :param companion: capabilities of the companion.
+        :param capabilities: capabilities of the backend.
+        """
+        missing, open_requirements = self._open(companion, need), self._open(capabilities, need)
+        if any(each.concerns_call for each in open_requirements):
+            return not missing
+        return not set(missing) & set(open_requirements)
+
+    def _open(self, capabilities: Any, need: Any) -> list[Requirement]:
+        """List the unmet requirements of a backend, as far as the need allows such calls."""
+        return [
+            each
+            for each in self.requirements
+            if not each.is_supported(capabilities, need) and not each.is_settled(need)
+        ]

@@ -130,12 +130,12 @@ def _companion(
 ) -> tuple[Candidate | None, tuple[str, ...]]:
     """Find the best other candidate that serves all that the chosen one cannot, and the kinds of that."""
     capabilities = chosen.capabilities(operation.name)
-    beyond = operation.gaps(capabilities, need) if capabilities else ()
-    for other in available if beyond else ():
+    kinds = operation.unsupported_kinds(capabilities, need) if capabilities else ()
+    for other in available if kinds else ():
         offered = other.capabilities(operation.name)
-        if other.name != chosen.name and offered and operation.covers(offered, beyond, need):
-            return other, beyond
-    return None, beyond
+        if other.name != chosen.name and offered and operation.covers(offered, capabilities, need):
+            return other, kinds
+    return None, kinds
 
 
 def _missing_by_default(chosen: Candidate, operation: Operation, host: Host, need: HostNeed) -> str | None:

@@ -51,8 +51,8 @@ def _loaded(
     operation: Operation, before_build: Callable[[str], None], log: logging.Handler
 ) -> dict[str, Any]:
     """Load an operation for the default device and need, and return the fields of the outcome."""
-    from tokendraw.calls.warnings import warn_of
-    from tokendraw.providers.load import open_session
+    from tokendraw.calls.negotiator import warn_of
+    from tokendraw.providers.load import open_negotiator
 
     settings, start = read_settings(), time.monotonic()
     decisions: tuple[Decision, ...] = ()
@@ -62,17 +62,17 @@ def _loaded(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
         try:
-            session = open_session(
+            negotiator = open_negotiator(
                 settings, settings.choice(), None, operation.need(), before_build=before_build
             )
-            assert session.facts is not None
-            candidates = session.facts.discovery.candidates(operation, session.need)
+            assert negotiator.discovery is not None
+            candidates = negotiator.discovery.candidates(operation, negotiator.need)
             usable = {candidate.name for candidate in candidates if candidate.state is State.AVAILABLE}
             with logged_by(log):  # failures to load a plugin are the command's own to show
-                _, serving = session.facts.settle(operation)
-            decisions, untested = serving.resolution.decisions, serving.resolution.untested
-            warn_of(serving.resolution, strict=settings.strict)
-            chosen, companion = serving.resolution.chosen, serving.resolution.companion
+                selection, _ = negotiator.settle(operation, negotiator.rejections)
+            decisions, untested = selection.resolution.decisions, selection.resolution.untested
+            warn_of(selection.resolution, strict=settings.strict)
+            chosen, companion = selection.resolution.chosen, selection.resolution.companion
         except (TokendrawError, TokendrawWarning) as refusal:
             error = str(refusal)
             decisions = decisions or getattr(refusal, "decisions", ())

@@ -8,7 +8,7 @@ from typing import Any
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls.call import Call
-from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, unsupported_kinds
+from tokendraw.operations.pack_sm90_w4.capabilities import REQUIREMENTS, Sm90W4Capabilities
 
 
 def _prove(backend: Any, capabilities: Sm90W4Capabilities, device: Any, need: HostNeed) -> None:
@@ -28,13 +28,19 @@ def _calls() -> Mapping[str, type[Call]]:
     }
 
 
+def _provider() -> type[Any]:
+    from tokendraw.operations.pack_sm90_w4.provider import Sm90W4Packer
+
+    return Sm90W4Packer
+
+
 OPERATION = Operation(
     name="pack_sm90_w4",
     summary="4-bit weights and scales in the layouts of FlashInfer's SM90 mixed-input GEMM",
     capabilities=Sm90W4Capabilities,
     methods=("pack_weights", "pack_scales"),
-    gaps=unsupported_kinds,
+    requirements=REQUIREMENTS,
     prove=_prove,
     calls=_calls,
-    falls_back=False,  # it would take a copy of the first weights of each shape, and all experts at once are too much
+    provider=_provider,
 )

@@ -21,12 +21,8 @@ from tokendraw.operations.pack_sm90_w4 import shapes
 from tokendraw.operations.pack_sm90_w4.capabilities import (
     FORMATS,
     LAYOUTS,
-    UNPACKING,
-    Sm90W4Capabilities,
     exists,
-    unsupported,
 )
-from tokendraw.parameters.batch_facts import BatchFacts
 
 UPSTREAM: Final = "upstream"
 """The layout of the installed FlashInfer, which :meth:`Call.check` looks up."""
@@ -43,7 +39,7 @@ class _Omitted:
         return "nothing"
 
 
-_OMITTED: Final[Any] = _Omitted()
+OMITTED: Final[Any] = _Omitted()
 
 
 class _Repacking(Call):
@@ -51,6 +47,7 @@ class _Repacking(Call):
 
     __slots__ = ("layout", "tensor")
 
+    may_fall_back: ClassVar[bool] = False  # the copy of all experts at once takes too much memory
     argument: ClassVar[str]
     method: ClassVar[str]
     """Name of the backend's method."""
@@ -83,15 +80,8 @@ class _Repacking(Call):
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         return type(self)(tensors[self.argument], **self.options())  # type: ignore[call-arg]
 
-    def kind(self) -> Hashable:
-        return super().kind(), *self.options().values()
-
-    def lacking(self, capabilities: Sm90W4Capabilities, rows: BatchFacts | None = None) -> str | None:
-        if self.method.startswith("unpack") and not capabilities.unpacks:
-            return UNPACKING
-        options = self.options()
-        formats = (options["format"],) if "format" in options else ()
-        return next(unsupported(capabilities, (self.layout,), formats), None)
+    def signature(self) -> Hashable:
+        return super().signature(), *self.options().values()
 
     def run(self, backend: Any) -> Any:
         return getattr(backend, self.method)(self.tensor, **self.options())
@@ -131,7 +121,7 @@ class PackWeights(_Weights):
     __slots__ = ()
     argument, method = "weights", "pack_weights"
 
-    def __init__(self, weights: Tensor, *, format: Any = _OMITTED, layout: Any = _OMITTED) -> None:
+    def __init__(self, weights: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
         self.tensor, self.format, self.layout = weights, format, layout
 
 
@@ -141,7 +131,7 @@ class UnpackWeights(_Weights):
     __slots__ = ()
     argument, method = "packed", "unpack_weights"
 
-    def __init__(self, packed: Tensor, *, format: Any = _OMITTED, layout: Any = _OMITTED) -> None:
+    def __init__(self, packed: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
         self.tensor, self.format, self.layout = packed, format, layout
 
 
@@ -151,7 +141,7 @@ class PackScales(_Repacking):
     __slots__ = ()
     argument, method = "scales", "pack_scales"
 
-    def __init__(self, scales: Tensor, *, layout: Any = _OMITTED) -> None:
+    def __init__(self, scales: Tensor, *, layout: Any = OMITTED) -> None:
         self.tensor, self.layout = scales, layout
 
     def form(self) -> shapes.TensorForm:
@@ -164,7 +154,7 @@ class UnpackScales(_Repacking):
     __slots__ = ()
     argument, method = "packed", "unpack_scales"
 
-    def __init__(self, packed: Tensor, *, layout: Any = _OMITTED) -> None:
+    def __init__(self, packed: Tensor, *, layout: Any = OMITTED) -> None:
         self.tensor, self.layout = packed, layout
 
     def form(self) -> shapes.TensorForm:
@@ -185,7 +175,7 @@ def _layout_of_upstream() -> Layout:
 def _require_one(argument: str, found: object, needed: tuple[str, ...], more: str = "") -> None:
     if isinstance(found, str) and found in needed:
         return
-    refused = MissingChoiceError if found is _OMITTED else InvalidParameterError
+    refused = MissingChoiceError if found is OMITTED else InvalidParameterError
     raise refused(
         f"'{argument}' needs {one_of(needed)}, found {format_value(found)}. Pass one of these{more}."
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.capabilities import HostCapabilities
+from tokendraw.backends.description.requirement import Requirement
 from tokendraw.backends.description.weight_layouts import Format, Layout
 
 if TYPE_CHECKING:
@@ -62,17 +63,29 @@ class Sm90W4PackerBackend(Protocol):
         ...
 
 
-UNPACKING = "unpacking"
+def _of_layout(layout: Layout) -> Requirement:
+    return Requirement(
+        kind=f"the layout {layout}",
+        is_supported=lambda capabilities, need: layout in capabilities.layouts,
+        is_asked=lambda call, capabilities: call.layout == layout,
+    )
 
 
-def unsupported_kinds(capabilities: Sm90W4Capabilities, need: HostNeed) -> tuple[str, ...]:
-    """Name the kinds of calls not served by a packer."""
-    return (*unsupported(capabilities, LAYOUTS, FORMATS), *(() if capabilities.unpacks else (UNPACKING,)))
+def _of_format(format: Format) -> Requirement:
+    return Requirement(
+        kind=f"the format {format}",
+        is_supported=lambda capabilities, need: format in capabilities.formats,
+        is_asked=lambda call, capabilities: call.options().get("format") == format,
+    )
 
 
-def unsupported(
-    capabilities: Sm90W4Capabilities, layouts: Iterable[str], formats: Iterable[str]
-) -> Iterator[str]:
-    """Name the layouts and formats not served by a packer."""
-    yield from (f"the layout {layout}" for layout in layouts if layout not in capabilities.layouts)
-    yield from (f"the format {format}" for format in formats if format not in capabilities.formats)
+REQUIREMENTS: tuple[Requirement, ...] = (
+    *map(_of_layout, LAYOUTS),
+    *map(_of_format, FORMATS),
+    Requirement(
+        kind="unpacking",
+        is_supported=lambda capabilities, need: capabilities.unpacks,
+        is_asked=lambda call, capabilities: call.method.startswith("unpack"),
+        is_named_first=True,
+    ),
+)

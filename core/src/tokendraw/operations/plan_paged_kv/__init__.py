@@ -22,10 +22,17 @@ def _calls() -> Mapping[str, type[Call]]:
     return {"plan": PlanPagedKV}
 
 
+def _provider() -> type[Any]:
+    from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
+
+    return PagedKVPlanner
+
+
 OPERATION = Operation(
     name="plan_paged_kv",
     summary="page metadata of a batch, from lengths on the device, without a wait",
     methods=("plan",),
     prove=_prove,
     calls=_calls,
+    provider=_provider,
 )

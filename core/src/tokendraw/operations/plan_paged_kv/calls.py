@@ -173,7 +173,7 @@ class PlanPagedKV(Call):
         self.page_indices = page_indices
         self.pad = pad
         self.out = out
-        self.written: PagedKVPlan | None = None  # the buffers that the provider was given, once it was called
+        self.written: PagedKVPlan | None = None  # the buffers of the last run
 
     def check(self, device: torch.device, need: HostNeed) -> None:
         check_tensors(self.seq_lens, self.block_table, device)
@@ -194,7 +194,7 @@ class PlanPagedKV(Call):
             self.out,
         )
 
-    def kind(self) -> Hashable:
+    def signature(self) -> Hashable:
         return self.block_table.shape[1].bit_length(), self.page_size, self.page_indices
 
     def run(self, backend: PagedKVPlannerBackend) -> Any:
@@ -207,7 +207,7 @@ class PlanPagedKV(Call):
         return backend.plan(seq_lens, block_table, self.page_size, self.page_indices, self.pad, out)
 
     def output_check(self, need: HostNeed) -> OutputCheck:
-        return self._misplaced  # of this call alone: plans are not remembered
+        return self._misplaced  # of this call alone: plans are not cached
 
     def _misplaced(self, output: object) -> str | None:
         if output is self.written:

@@ -8,12 +8,7 @@ from typing import Any
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
 from tokendraw.calls.call import Call
-from tokendraw.calls.row_limits import VOCABULARY
-from tokendraw.operations.process_logits.capabilities import (
-    ProcessCapabilities,
-    ProcessNeed,
-    unsupported_kinds,
-)
+from tokendraw.operations.process_logits.capabilities import REQUIREMENTS, ProcessCapabilities, ProcessNeed
 
 
 def _prove(backend: Any, capabilities: ProcessCapabilities, device: Any, need: ProcessNeed) -> None:
@@ -28,10 +23,10 @@ def _calls() -> Mapping[str, type[Call]]:
     return {"process": Process}
 
 
-def _warm_up(vocab_size: int, **arguments: Any) -> Any:
-    from tokendraw.operations.process_logits.warmup import ProcessWarmup
+def _provider() -> type[Any]:
+    from tokendraw.operations.process_logits.provider import LogitsProcessor
 
-    return ProcessWarmup.of(vocab_size, **arguments)
+    return LogitsProcessor
 
 
 OPERATION = Operation(
@@ -41,9 +36,8 @@ OPERATION = Operation(
     need=ProcessNeed,
     methods=("process",),
     checks=(row_checks.dtype, row_checks.vocab_size),
-    gaps=unsupported_kinds,
-    whole_call_gaps=frozenset({VOCABULARY}),
+    requirements=REQUIREMENTS,
     prove=_prove,
     calls=_calls,
-    warm_up=_warm_up,
+    provider=_provider,
 )

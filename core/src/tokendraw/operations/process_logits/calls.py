@@ -14,13 +14,8 @@ from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import type_name
-from tokendraw.operations.process_logits.capabilities import (
-    LogitsProcessorBackend,
-    ProcessCapabilities,
-    ProcessNeed,
-    unsupported,
-)
-from tokendraw.parameters.batch_facts import BatchFacts, slots_of_rows
+from tokendraw.operations.process_logits.capabilities import LogitsProcessorBackend, ProcessNeed
+from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.request_slots.slots import RequestSlots
 
@@ -197,12 +192,12 @@ class Process(Call):
         return type(self)(self.logits, self.slots, tensors["row_index"], tensors.get("bitmask"), drafts)
 
     def copied(self) -> Self:
-        """Copy the logits too: a failing provider may have begun to edit them in place."""
+        """Copy the logits too: a failing backend may have begun to edit them in place."""
         copy = super().copied()
         copy.logits, copy.target = self.logits.clone(), self.logits
         return copy
 
-    def kind(self) -> Hashable:
+    def signature(self) -> Hashable:
         drafts, form = self.drafts, None
         if drafts is not None:
             ids = drafts.draft_token_ids
@@ -210,12 +205,10 @@ class Process(Call):
         masked, facts = self.bitmask is not None, self.slots.facts
         return self.logits.dtype, self.logits.shape[1], self.row_index.dtype, masked, facts, form
 
-    def lacking(self, capabilities: ProcessCapabilities, rows: BatchFacts | None = None) -> str | None:
-        dtype = str(self.logits.dtype).removeprefix("torch.")
-        edits, has_drafts = self.slots.edits, self.drafts is not None
-        if self.bitmask is not None:
-            edits = ("bitmask", *edits)
-        return unsupported(capabilities, dtype, self.logits.shape[1], edits, has_drafts=has_drafts)
+    @property
+    def vocab_size(self) -> int:
+        """Return the number V of token ids."""
+        return self.logits.shape[1]
 
     def run(self, backend: LogitsProcessorBackend) -> Any:
         logits, target = self.logits, self.target
@@ -229,7 +222,7 @@ class Process(Call):
         return target
 
     def output_check(self, need: ProcessNeed) -> OutputCheck:
-        return self._misplaced  # of this call alone: edits are not remembered
+        return self._misplaced  # of this call alone: edits are not cached
 
     def _misplaced(self, output: object) -> str | None:
         if output is (self.logits if self.target is None else self.target):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
 from tokendraw.backends.description.declared import among, at_least, some_of
-from tokendraw.calls.row_limits import VOCABULARY
+from tokendraw.backends.description.requirement import Requirement
+from tokendraw.calls.row_requirements import VOCABULARY
 from tokendraw.parameters.edits import EDITS, Edit
 
 if TYPE_CHECKING:
@@ -88,35 +88,35 @@ class LogitsProcessorBackend(Protocol):
         ...
 
 
-DRAFTS = "rows of a verification"
+def _of_dtype(dtype: str) -> Requirement:
+    return Requirement(
+        kind=f"logits in {dtype}",
+        is_supported=lambda capabilities, need: dtype in capabilities.dtypes,
+        is_asked=lambda call, capabilities: str(call.logits.dtype) == f"torch.{dtype}",
+        is_settled=lambda need: need.dtype not in (None, dtype),
+    )
 
 
-def unsupported_kinds(capabilities: ProcessCapabilities, need: ProcessNeed) -> tuple[str, ...]:
-    """Name the kinds of calls not served by a processor."""
-    dtypes = INPUT_DTYPES if need.dtype is None else (need.dtype,)
-    names = [f"logits in {dtype}" for dtype in dtypes if dtype not in capabilities.dtypes]
-    if capabilities.max_vocab_size is not None and need.vocab_size is None:
-        names.append(VOCABULARY)
-    if not capabilities.drafts:
-        names.append(DRAFTS)
-    return (*names, *(_kind_of_edit(edit) for edit in EDITS if edit not in capabilities.edits))
+def _of_edit(edit: Edit) -> Requirement:
+    is_bitmask = edit == "bitmask"
+
+    def is_asked(call: Any, capabilities: ProcessCapabilities) -> bool:
+        return call.bitmask is not None if is_bitmask else edit in call.slots.edits
+
+    return Requirement(
+        kind="rows with a bitmask" if is_bitmask else f"requests with {edit}",
+        is_supported=lambda capabilities, need: edit in capabilities.edits,
+        is_asked=is_asked,
+    )
 
 
-def unsupported(
-    capabilities: ProcessCapabilities, dtype: str, vocab_size: int, edits: Iterable[Edit], *, has_drafts: bool
-) -> str | None:
-    """Name the part of a call not served by a processor; None if every part is.
-
-    :param edits: names of the edits possible in a row of the call.
-    """
-    if dtype not in capabilities.dtypes:
-        return f"logits in {dtype}"
-    if capabilities.max_vocab_size is not None and vocab_size > capabilities.max_vocab_size:
-        return f"rows of a vocabulary above {capabilities.max_vocab_size}"
-    if has_drafts and not capabilities.drafts:
-        return DRAFTS
-    return next((_kind_of_edit(edit) for edit in edits if edit not in capabilities.edits), None)
-
-
-def _kind_of_edit(edit: Edit) -> str:
-    return "rows with a bitmask" if edit == "bitmask" else f"requests with {edit}"
+REQUIREMENTS: tuple[Requirement, ...] = (
+    *map(_of_dtype, INPUT_DTYPES),
+    replace(VOCABULARY, is_named_first=False),
+    Requirement(
+        kind="rows of a verification",
+        is_supported=lambda capabilities, need: capabilities.drafts,
+        is_asked=lambda call, capabilities: call.drafts is not None,
+    ),
+    *map(_of_edit, EDITS),
+)

@@ -14,8 +14,8 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.warming import Stage
+from tokendraw.calls.selection import Selection
+from tokendraw.calls.warmup import CallGroups
 from tokendraw.calls.warmup_batches import Batches, some_dtypes, whole
 from tokendraw.operations.process_logits.calls import Process
 from tokendraw.parameters.drafts import Drafts
@@ -79,27 +79,27 @@ class ProcessWarmup:
             max_drafts=0 if max_drafts is None else whole("max_drafts", max_drafts, 1),
         )
 
-    def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
+    def stages(self, selection: Selection, device: torch.device) -> Iterator[CallGroups]:
         """Make up the served edits. A processor without these logits, or without drafts, reports so."""
-        batches, requests = self.batches, self._requests(serving)
+        batches, requests = self.batches, self._requests(selection)
         forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
         edits = sum(masked + bool(request) for request, masked in requests)
         total = len(batches.dtypes) * len(batches.batch_sizes) * forms * edits
-        yield Stage(
+        yield CallGroups(
             "edits", ([call] for call in self._calls(requests, device)), total
         )  # they edit the same logits and slots
 
-    def _requests(self, serving: Serving) -> list[tuple[_Fields, bool]]:
+    def _requests(self, selection: Selection) -> list[tuple[_Fields, bool]]:
         """List requests, the largest sets of edits first, each with the permission of bitmasks.
 
         Where the chosen processor serves some edits only, requests that it serves come before those for the companion.
         """
-        offered, families = serving.capabilities, [(_EDITS, self.bitmask)]
-        if offered is not None and not {*EDITS} <= {*offered.edits}:
-            served = tuple([fields for edit in _EDITS if (fields := _served(edit, offered.edits))])
+        capabilities, families = selection.backend.capabilities, [(_EDITS, self.bitmask)]
+        if capabilities is not None and not {*EDITS} <= {*capabilities.edits}:
+            served = tuple([fields for edit in _EDITS if (fields := _served(edit, capabilities.edits))])
             families = [
-                (served, self.bitmask and "bitmask" in offered.edits),
-                *families[: bool(serving.companion)],
+                (served, self.bitmask and "bitmask" in capabilities.edits),
+                *families[: bool(selection.companion)],
             ]
         return [
             ({name: value for edit in compress(edits, chosen) for name, value in edit.items()}, masked)

@@ -8,8 +8,8 @@ from typing import Any
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
-from tokendraw.calls import row_limits
 from tokendraw.calls.call import Call
+from tokendraw.calls.row_requirements import ROW_REQUIREMENTS, SHARDED
 
 
 def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) -> None:
@@ -24,10 +24,10 @@ def _calls() -> Mapping[str, Callable[..., Call]]:
     return {"sample": sample_call}
 
 
-def _warm_up(vocab_size: int, **arguments: Any) -> Any:
-    from tokendraw.operations.sample.warmup import SampleWarmup
+def _provider() -> type[Any]:
+    from tokendraw.operations.sample.provider import SampleProvider
 
-    return SampleWarmup.of(vocab_size, **arguments)
+    return SampleProvider
 
 
 OPERATION = Operation(
@@ -38,12 +38,9 @@ OPERATION = Operation(
     methods=("sample",),
     checks=(*row_checks.CHECKS, row_checks.vocab_parallel),
     default_checks=(row_checks.processed_logprobs,),
-    gaps=row_limits.beyond,
-    whole_call_gaps=frozenset({row_limits.VOCABULARY}),
-    offered=row_limits.offered,
-    proof="the proof draw",
+    requirements=(SHARDED, *ROW_REQUIREMENTS),
     prove=_prove,
     calls=_calls,
-    warm_up=_warm_up,
+    provider=_provider,
     splits_rows=True,
 )

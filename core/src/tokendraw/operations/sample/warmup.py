@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 
 from tokendraw.calls.drawing import Sample
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.warming import Stage
+from tokendraw.calls.selection import Selection
+from tokendraw.calls.warmup import CallGroups
 from tokendraw.calls.warmup_batches import Batches
 
 
@@ -27,6 +27,6 @@ class SampleWarmup:
         """
         return cls(Batches.of(vocab_size, **arguments))
 
-    def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
+    def stages(self, selection: Selection, device: torch.device) -> Iterator[CallGroups]:
         """Make up the batches."""
-        yield self._batches.stage("batches", Sample, serving, device)
+        yield self._batches.stage("batches", Sample, selection, device)

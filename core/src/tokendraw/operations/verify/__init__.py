@@ -8,9 +8,8 @@ from typing import Any
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
-from tokendraw.calls import row_limits
 from tokendraw.calls.call import Call
-from tokendraw.operations.verify.capabilities import VerifyCapabilities, unsupported_kinds
+from tokendraw.operations.verify.capabilities import REQUIREMENTS, VerifyCapabilities
 
 
 def _prove(backend: Any, capabilities: VerifyCapabilities, device: Any, need: Need) -> None:
@@ -26,10 +25,10 @@ def _calls() -> Mapping[str, type[Call]]:
     return {"verify": Verify, "draft": Draft}
 
 
-def _warm_up(vocab_size: int, **arguments: Any) -> Any:
-    from tokendraw.operations.verify.warmup import VerifyWarmup
+def _provider() -> type[Any]:
+    from tokendraw.operations.verify.provider import VerifyProvider
 
-    return VerifyWarmup.of(vocab_size, **arguments)
+    return VerifyProvider
 
 
 OPERATION = Operation(
@@ -40,12 +39,9 @@ OPERATION = Operation(
     methods=("verify", "sample"),
     checks=row_checks.CHECKS,
     default_checks=(row_checks.processed_logprobs,),
-    gaps=unsupported_kinds,
-    whole_call_gaps=frozenset({row_limits.VOCABULARY}),
-    offered=row_limits.offered,
-    proof="the proof draw",
+    requirements=REQUIREMENTS,
     prove=_prove,
     calls=_calls,
-    splits_rows=True,  # those of drafts: a verification tells of no rows
-    warm_up=_warm_up,
+    provider=_provider,
+    splits_rows=True,  # rows of drafts; a verification is not divided
 )

@@ -14,18 +14,12 @@ from tokendraw import speculative
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
-from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.drawing import row_kind
+from tokendraw.calls.call import OutputCheck, RowCall
+from tokendraw.calls.drawing import logits_signature
 from tokendraw.calls.output_checks import wrong_bounds
-from tokendraw.calls.row_limits import unserved
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import one_of, type_name
-from tokendraw.operations.verify.capabilities import (
-    VERIFY_MODES,
-    VerifyCapabilities,
-    VerifyMode,
-    unsupported_drafts,
-)
+from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify_form
 from tokendraw.parameters.batch_facts import BatchFacts
@@ -39,12 +33,12 @@ _CheckedCall: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.Lo
 """State of a checked call, kept in the memo of its drafts; the first is the memo of its metadata."""
 
 
-class Verify(Call):
+class Verify(RowCall):
     """Logits [L, V] of the target, the drafts to verify, and parameters, an entry a request or a row."""
 
     __slots__ = ("drafts", "metadata", "mode", "target_logits")
 
-    told_in: ClassVar[str] = "SamplingMetadata.facts or Drafts"
+    hint_field: ClassVar[str] = "SamplingMetadata.facts or Drafts"
 
     def __init__(
         self,
@@ -55,7 +49,7 @@ class Verify(Call):
         mode: VerifyMode = "rejection",
     ) -> None:
         self.target_logits = target_logits
-        self.drafts = drafts
+        self.drafts: Drafts = drafts
         self.metadata = metadata
         self.mode = mode
 
@@ -96,11 +90,11 @@ class Verify(Call):
         drafts = replace(self.drafts, **fields)
         return type(self)(tensors["target_logits"], drafts, self.metadata, mode=self.mode)
 
-    def kind(self) -> Hashable:
+    def signature(self) -> Hashable:
         drafts = self.drafts
         ids, offsets, logits = drafts.draft_token_ids, drafts.cu_num_logits, drafts.draft_logits
         return (
-            row_kind(self.target_logits, self.metadata.facts),
+            logits_signature(self.target_logits, self.metadata.facts),
             self.mode,
             drafts.kind,
             ids.dim(),
@@ -110,28 +104,27 @@ class Verify(Call):
             drafts.max_drafts.bit_length(),
         )
 
-    def lacking(self, capabilities: VerifyCapabilities, rows: BatchFacts | None = None) -> str | None:
-        if (name := self.undeclared(capabilities)) is not None:
-            return f"metadata of the class {name!r}"
-        facts = rows or self.metadata.facts
-        vocab_size = self.target_logits.shape[1]
-        return unserved(capabilities, facts, vocab_size) or unsupported_drafts(
-            capabilities, self.drafts, self.mode
-        )
-
-    def undeclared(self, capabilities: VerifyCapabilities) -> str | None:
+    def undeclared_class(self, capabilities: VerifyCapabilities) -> str | None:
         name = plugin_class(self.metadata)
         return None if name in capabilities.metadata_classes else name
 
-    def recall(self, key: object) -> OutputCheck | None:
+    @property
+    def facts(self) -> BatchFacts:
+        return self.metadata.facts
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target_logits.shape[1]
+
+    def cached_check(self, key: object) -> OutputCheck | None:
         if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
             return None
-        known: _CheckedCall | None = self.drafts.memo.get(key)
-        if known is None or known[0] is not self.metadata.memo or known[1] != self.mode:
+        checked: _CheckedCall | None = self.drafts.memo.get(key)
+        if checked is None or checked[0] is not self.metadata.memo or checked[1] != self.mode:
             return None
-        return known[3] if input_checks.has_form(self.target_logits, known[2]) else None
+        return checked[3] if input_checks.has_form(self.target_logits, checked[2]) else None
 
-    def remember(self, key: object, check: OutputCheck) -> None:
+    def cache_check(self, key: object, check: OutputCheck) -> None:
         drafts = self.drafts
         if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
             return  # their values are checked in every call

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
-from tokendraw.calls import row_limits
+from tokendraw.backends.description.capabilities import Capabilities, DraftKind
+from tokendraw.backends.description.requirement import Requirement
+from tokendraw.calls.row_requirements import ROW_REQUIREMENTS
 
 if TYPE_CHECKING:
     import torch
@@ -85,32 +86,48 @@ _DRAFTS_OF_KIND: dict[DraftKind, str] = {
 }
 
 
-def unsupported_kinds(capabilities: VerifyCapabilities, need: Need) -> tuple[str, ...]:
-    """Name the kinds of rows and drafts not served by a verifier."""
-    drafts = _unsupported(capabilities, VERIFY_MODES, DRAFT_KINDS, is_ragged=True, any_placeholder=True)
-    return (*row_limits.beyond(capabilities, need), *drafts)
-
-
-def unsupported_drafts(capabilities: VerifyCapabilities, drafts: Drafts, mode: VerifyMode) -> str | None:
-    """Name the drafts of a batch perhaps not served by a verifier; None if all are served."""
-    is_ragged, any_placeholder = not drafts.is_uniform, drafts.any_placeholder
-    names = _unsupported(
-        capabilities, (mode,), (drafts.kind,), is_ragged=is_ragged, any_placeholder=any_placeholder
+def _of_drafts(
+    kind: str,
+    is_supported: Callable[[VerifyCapabilities], bool],
+    is_asked: Callable[[Any], bool],
+) -> Requirement:
+    """Make a requirement of verifications; a call that draws a token or a draft for each row does not have it."""
+    return Requirement(
+        kind=kind,
+        is_supported=lambda capabilities, need: is_supported(capabilities),
+        is_asked=lambda call, capabilities: hasattr(call, "drafts") and is_asked(call),
     )
-    return next(names, None)
 
 
-def _unsupported(
-    capabilities: VerifyCapabilities,
-    modes: Iterable[VerifyMode],
-    kinds: Iterable[DraftKind],
-    *,
-    is_ragged: bool,
-    any_placeholder: bool,
-) -> Iterator[str]:
-    yield from (f"the mode {mode}" for mode in modes if mode not in capabilities.verify_modes)
-    yield from (_DRAFTS_OF_KIND[kind] for kind in kinds if kind not in capabilities.draft_kinds)
-    if is_ragged and not capabilities.ragged_drafts:
-        yield "requests with different numbers of drafts"
-    if any_placeholder and not capabilities.placeholder_drafts:
-        yield "placeholders among drafts"
+def _of_mode(mode: VerifyMode) -> Requirement:
+    return _of_drafts(
+        f"the mode {mode}",
+        lambda capabilities: mode in capabilities.verify_modes,
+        lambda call: call.mode == mode,
+    )
+
+
+def _of_kind(kind: DraftKind) -> Requirement:
+    return _of_drafts(
+        _DRAFTS_OF_KIND[kind],
+        lambda capabilities: kind in capabilities.draft_kinds,
+        lambda call: call.drafts.kind == kind,
+    )
+
+
+DRAFT_REQUIREMENTS: tuple[Requirement, ...] = (
+    *map(_of_mode, VERIFY_MODES),
+    *map(_of_kind, DRAFT_KINDS),
+    _of_drafts(
+        "requests with different numbers of drafts",
+        lambda capabilities: capabilities.ragged_drafts,
+        lambda call: not call.drafts.is_uniform,
+    ),
+    _of_drafts(
+        "placeholders among drafts",
+        lambda capabilities: capabilities.placeholder_drafts,
+        lambda call: call.drafts.any_placeholder,
+    ),
+)
+"""The requirements of drafts, which a verification has beside those of rows."""
+REQUIREMENTS = (*ROW_REQUIREMENTS, *DRAFT_REQUIREMENTS)

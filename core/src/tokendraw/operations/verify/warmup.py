@@ -15,12 +15,19 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.backends.description.requirement import first_reason
 from tokendraw.calls.drawing import Draft
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.warming import Stage
+from tokendraw.calls.routing import is_served
+from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.calls.warmup import CallGroups
 from tokendraw.calls.warmup_batches import Batches, some_of, whole
 from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, VerifyMode, unsupported_drafts
+from tokendraw.operations.verify.capabilities import (
+    DRAFT_KINDS,
+    DRAFT_REQUIREMENTS,
+    VERIFY_MODES,
+    VerifyMode,
+)
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -108,12 +115,12 @@ class VerifyWarmup:
             kinds=some_of("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS),
         )
 
-    def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
+    def stages(self, selection: Selection, device: torch.device) -> Iterator[CallGroups]:
         """Make up the drafts and the verifications."""
-        yield self.batches.stage("drafts", Draft, serving, device)
-        yield Stage("verifications", [self._verifications(serving, device)], None)
+        yield self.batches.stage("drafts", Draft, selection, device)
+        yield CallGroups("verifications", [self._verifications(selection, device)], None)
 
-    def _verifications(self, serving: Serving, device: torch.device) -> Iterator[Verify]:
+    def _verifications(self, selection: Selection, device: torch.device) -> Iterator[Verify]:
         batches = [
             batch for layout in _layouts(self.max_drafts) for batch in _batches(self.batches, layout, device)
         ]
@@ -122,10 +129,14 @@ class VerifyWarmup:
         probs = torch.full((most if "probs" in self.kinds else 0, size), 1 / size, device=device)
         draft_logits = self.batches.logits(most if "logits" in self.kinds else 0, device)
         for target, logits in zip(self.batches.logits(rows, device), draft_logits, strict=True):
-            yield from self._of_target(target, {"probs": probs, "logits": logits}, batches, serving)
+            yield from self._of_target(target, {"probs": probs, "logits": logits}, batches, selection)
 
     def _of_target(
-        self, target: Tensor, known: Mapping[str, Tensor], batches: Sequence[_Verification], serving: Serving
+        self,
+        target: Tensor,
+        known: Mapping[str, Tensor],
+        batches: Sequence[_Verification],
+        selection: Selection,
     ) -> Iterator[Verify]:
         """Verify every batch with logits of the same dtype.
 
@@ -134,9 +145,9 @@ class VerifyWarmup:
         for batch in batches:
             for mode, kind in self._modes_and_kinds(batch.layout):
                 known_drafts = batch.drafts(kind, known.get(kind), target.device)
-                for drafts in _known_and_vague(known_drafts, serving, mode):
-                    call = Verify(target[: batch.num_rows], drafts, batch.metadata, mode=mode)
-                    if (batch.is_plain and drafts is known_drafts) or serving.is_served(call):
+                known_call = Verify(target[: batch.num_rows], known_drafts, batch.metadata, mode=mode)
+                for call in _known_and_vague(known_call, selection.backend):
+                    if (batch.is_plain and call is known_call) or is_served(selection, call):
                         yield call
 
     def _modes_and_kinds(self, layout: _DraftLayout) -> Iterator[tuple[VerifyMode, DraftKind]]:
@@ -182,12 +193,12 @@ def _batches(plan: Batches, layout: _DraftLayout, device: torch.device) -> Itera
             yield _Verification(layout=layout, num_drafts=counts, metadata=example)
 
 
-def _known_and_vague(drafts: Drafts, serving: Serving, mode: VerifyMode) -> Iterator[Drafts]:
-    """Make drafts, and a copy with little known to the host, if another provider has to verify the copy."""
-    yield drafts
-    vague = replace(drafts, num_drafts=None, any_placeholder=True)
-    offered = serving.capabilities
-    if offered is not None and unsupported_drafts(offered, vague, mode) != unsupported_drafts(
-        offered, drafts, mode
-    ):
-        yield vague
+def _known_and_vague(call: Verify, backend: LoadedBackend) -> Iterator[Verify]:
+    """Make a call, and a copy with little known to the host, if another backend has to verify the copy."""
+    yield call
+    vague = replace(call.drafts, num_drafts=None, any_placeholder=True)
+    copy = Verify(call.target_logits, vague, call.metadata, mode=call.mode)
+    unsupported = tuple([each for each in backend.unsupported if each in DRAFT_REQUIREMENTS])
+    reasons = (first_reason(unsupported, each, backend.capabilities) for each in (call, copy))
+    if len({*reasons}) > 1:
+        yield copy

@@ -1,0 +1,240 @@
+"""Dispatches the calls of an operation, the same way for every operation: check, route, run, count, fall back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokendraw._torch.forked import reseed_if_due
+from tokendraw._torch.graphs import is_capturing
+from tokendraw.backends.description.operation import Operation
+from tokendraw.calls import fallback
+from tokendraw.calls.call import Call, OutputCheck, RowCall
+from tokendraw.calls.fallback import CallFailedError
+from tokendraw.calls.mutation_check import MutationCheck, contract_error
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.routing import route, serving_backend
+from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.errors.exceptions import SamplerUnavailableError
+
+
+class Dispatcher:
+    """Dispatches calls to the selected backend of an operation, to its companion, and to their successors."""
+
+    def __init__(
+        self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None
+    ) -> None:
+        """Prepare calls.
+
+        :param selection: None: negotiated at first use.
+        """
+        self.operation = operation
+        self.negotiator = negotiator
+        self._selection = selection
+        self._version = negotiator.version
+
+    @property
+    def selection(self) -> Selection:
+        """Return the selection; select first, and again after the rejection of a backend.
+
+        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+        """
+        selection = self._valid_selection()
+        if selection is None:
+            with self.negotiator.lock:
+                selection = self._valid_selection()
+                if selection is None:
+                    selection = self._selection = self.negotiator.select(self.operation)
+        return selection
+
+    def dispatch(self, call: Call) -> Any:
+        """Check a call, run the rows on supporting backends, and return the output.
+
+        :raises InvalidInputError: before anything is launched.
+        :raises SamplerUnavailableError: the call may have a property that no backend here supports, or a backend that
+            supports it has failed.
+        :raises PluginError: the output of a backend has the wrong form, or ``debug`` found another fault; or a backend
+            raised an exception that would end the program.
+        """
+        reseed_if_due()
+        self.validate(call)
+        selection = self.selection
+        try:
+            return self._serve(selection, call)
+        except CallFailedError as error:
+            failure = error
+        return self._fall_back(selection, failure, call)
+
+    def dispatch_rows(self, call: RowCall) -> Any:
+        """Dispatch a call, without new checks after a checked call with the same metadata and form.
+
+        Raises as :meth:`dispatch` does.
+        """
+        selection = self._valid_selection()
+        check = None if selection is None else call.cached_check(selection.key)
+        if selection is None or check is None:
+            return self.dispatch(call)
+        reseed_if_due()
+        backend = selection.backend
+        try:
+            output = run(backend, call, check)
+        except CallFailedError as error:
+            failure = error
+        else:
+            self.negotiator.count(backend.name, call.num_rows)
+            return output
+        return self._fall_back(selection, failure, call)
+
+    def validate(self, call: Call) -> None:
+        """Check the arguments of a call; with ``debug`` the values, too.
+
+        :raises InvalidInputError: says what is needed and what was found.
+        """
+        negotiator = self.negotiator
+        call.check(negotiator.device, negotiator.need)
+        if negotiator.debug and not is_capturing():
+            call.check_values()
+
+    def run(self, backend: LoadedBackend, call: Call, check: OutputCheck) -> Any:
+        """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too.
+
+        :raises CallFailedError: the backend raised, or its output has the wrong form.
+        :raises PluginError: ``debug`` found a fault.
+        """
+        if not self.negotiator.debug or is_capturing():
+            return run(backend, call, check)
+        return run(backend, call, check, MutationCheck(backend.name, call.tensors()), self.negotiator.need)
+
+    def _valid_selection(self) -> Selection | None:
+        """Return the selection; None before the first, and after the rejection of a backend."""
+        negotiator = self.negotiator
+        if self._version != negotiator.version:
+            with negotiator.lock:
+                if self._selection is not None and not negotiator.is_valid(self._selection):
+                    self._selection = None
+                self._version = negotiator.version
+        return self._selection
+
+    def _serve(self, selection: Selection, call: Call) -> Any:
+        """Run a checked call, each row on a supporting backend.
+
+        :raises CallFailedError: a backend failed.
+        """
+        routed, count = route(selection, call), self.negotiator.count
+        if isinstance(routed, LoadedBackend):
+            output = self._run_first(selection, routed, call)
+            count(routed.name, call.num_rows)
+            return output
+        companion = selection.companion
+        assert companion is not None
+        assert isinstance(call, RowCall)
+        part, companion_part = call.divided(routed)
+        # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
+        companion_output = self._run_first(selection, companion, companion_part, is_copy=True)
+        output = self._run_first(selection, selection.backend, part, is_part=True)
+        output = call.merged(routed, output, companion_output)
+        count(selection.backend.name, routed.num_staying)
+        count(companion.name, routed.num_leaving)
+        return output
+
+    def _run_first(
+        self,
+        selection: Selection,
+        backend: LoadedBackend,
+        call: Call,
+        *,
+        is_copy: bool = False,
+        is_part: bool = False,
+    ) -> Any:
+        """Run a call on a backend, with copies of the tensors in the first call of a signature.
+
+        :param is_copy: the tensors are copies of the caller's.
+        :param is_part: other rows of the caller's call are served by the companion.
+        :raises CallFailedError: the backend failed.
+        """
+        given, signature = call, None
+        if selection.can_fall_back and call.may_fall_back:
+            signature = call.signature()
+            if backend.is_new(signature) and not is_copy:
+                given = fallback.copied(call)
+        check = given.output_check(self.negotiator.need)
+        try:
+            output = self.run(backend, given, check)
+        except CallFailedError as error:
+            error.had_copies = is_copy or given is not call
+            raise
+        if signature is not None and backend.is_new(signature):
+            backend.note_success(signature)
+        is_whole = backend is selection.backend and not is_part
+        if is_whole and isinstance(call, RowCall) and not self.negotiator.debug:
+            call.cache_check(selection.key, check)
+        return output
+
+    def _fall_back(self, selection: Selection, failure: CallFailedError, call: Call) -> Any:
+        """Serve a failed call by a successor in place of the failed backend; or raise.
+
+        One thread at a time: a thread that fails later finds the successor in place.
+        """
+        refusal = fallback.refusal(failure, selection, call)
+        if refusal is not None:
+            raise refusal
+        failures, negotiator = [failure], self.negotiator
+        with negotiator.lock:
+            if negotiator.discovery is None or not negotiator.companions:
+                raise failure.visible_error
+            rejections, selection = negotiator.rejections, self.selection
+            while True:
+                try:
+                    if failures[-1].backend in (selection.backend, selection.companion):
+                        selection, rejections = fallback.successor(
+                            self.operation, negotiator, rejections, failures[-1], call
+                        )
+                    output = self._serve(selection, call)
+                    break
+                except CallFailedError as another:
+                    failures.append(another)
+                    unavailable = None
+                except SamplerUnavailableError as error:
+                    unavailable = error
+                if unavailable is not None and len(failures) == 1:
+                    raise unavailable from failure.error
+                if unavailable is not None or not failures[-1].may_be_followed:
+                    raise fallback.failed_by_all(failures)
+            successor = serving_backend(selection, call).name
+            fallback.warn_of(failures, selection, successor, strict=negotiator.strict, debug=negotiator.debug)
+            self._selection = selection
+            negotiator.adopt(rejections)
+        return output
+
+
+def run(
+    backend: LoadedBackend,
+    call: Call,
+    check: OutputCheck,
+    mutation: MutationCheck | None = None,
+    need: Any = None,
+) -> Any:
+    """Run a call on a backend and check the output.
+
+    :param mutation: with ``debug``: the check of the inputs; then the values of the output are checked too.
+    :param need: need of the caller, for the values.
+    :raises CallFailedError: the backend raised, or its output has the wrong form.
+    :raises PluginError: ``debug`` found a fault.
+    """
+    try:
+        output = call.run(backend.object)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if mutation is not None:
+            mutation.check(error)
+        raise CallFailedError(backend, error, fallback.reason_of(error, backend)) from error
+    wrong = check(output)
+    if mutation is not None:
+        mutation.check()
+        wrong_values = wrong or call.wrong_values(output, need)
+        if wrong_values is not None:
+            raise contract_error(backend.name, f"to return {wrong_values}")
+    if wrong is not None:
+        fault = contract_error(backend.name, f"to return {wrong}")
+        raise CallFailedError(backend, fault, f"its call needs to return {wrong}")
+    return output

@@ -1,0 +1,207 @@
+"""Negotiates the backends of a loaded object: resolves, builds and proves, again after a plugin has failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+
+from tokendraw._torch.forked import reseed_children
+from tokendraw.backends import proof
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.discovery.discover import Discovery
+from tokendraw.backends.resolution.advice import using
+from tokendraw.backends.resolution.candidate import Resolution
+from tokendraw.backends.resolution.decide import decide
+from tokendraw.calls.device_faults import is_device_fault
+from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.errors.exceptions import (
+    PluginError,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    UntestedUpstreamWarning,
+)
+from tokendraw.errors.formatting import MAX_REASON_CHARS, format_message
+from tokendraw.errors.notices import announce
+
+Rejections: TypeAlias = Mapping[tuple[str | None, str], str]
+"""Reasons why building a plugin, its proof or a call of it failed, by operation and plugin. The operation is None for a
+fault of the device, which counts for every operation of the plugin."""
+
+
+class Negotiator:
+    """Selects the backends for all operations of a loaded object, and counts the rows of each backend.
+
+    :ivar device: Device of all tensors that calls take and return.
+    :ivar need: Need of the caller, of the need type of every operation that is selected for.
+    :ivar strict: Whether warnings of decisions are raised.
+    :ivar debug: Whether every call is compared with the contract.
+    :ivar companions: Whether another backend may serve beside the selected one, or in its place after a failure.
+    :ivar lock: Held while backends are selected.
+    :ivar version: Number of changes of the rejections. A selection of an earlier version may have a rejected backend.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        need: Any,
+        discovery: Discovery | None = None,
+        *,
+        strict: bool = False,
+        debug: bool = False,
+        companions: bool = True,
+        before_build: Callable[[str], None] | None = None,
+    ) -> None:
+        """Keep the facts for selections.
+
+        :param discovery: the installed plugins; None: nothing can be selected, and no backend can be replaced.
+        :param before_build: called with the name of each plugin that is about to be built.
+        """
+        reseed_children()
+        self.device = device
+        self.need = need
+        self.strict = strict
+        self.debug = debug
+        self.companions = companions
+        self.lock = threading.RLock()
+        self.version = 0
+        self.discovery = discovery
+        self.rejections: Rejections = {}
+        self._before_build = before_build
+        self._backends: dict[tuple[str, str], LoadedBackend] = {}
+        self._rows: dict[str, int] = {}
+        self._rows_lock = threading.Lock()
+
+    def select(self, operation: Operation) -> Selection:
+        """Select the backends of an operation, and give the warnings about the decision once a process.
+
+        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+        """
+        with self.lock:
+            selection, rejections = self.settle(operation, self.rejections)
+            self.adopt(rejections)
+        warn_of(selection.resolution, strict=self.strict, once_for=operation.name)
+        return selection
+
+    def settle(self, operation: Operation, rejections: Rejections) -> tuple[Selection, Rejections]:
+        """Resolve and build until the chosen plugin and the companion are proven.
+
+        A plugin that fails is rejected and the next best is tried. An explicit choice has no next best.
+
+        :returns: the selection, and the rejections that it rests on.
+        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
+        """
+        if self.discovery is None:
+            raise SamplerUnavailableError(
+                f"Nobody was negotiated for the operation {operation.name!r}. Use tokendraw.load_sampler."
+            )
+        choice, failures = self.discovery.choice, dict[str, PluginError]()
+        while True:
+            try:
+                resolution = self._resolve(operation, rejections, companions=self.companions)
+            except SamplerUnavailableError as error:
+                raise error from failures.get(choice.sampler or "")
+            names = [name for name in (resolution.chosen, resolution.companion) if name]
+            missing = next((name for name in names if (operation.name, name) not in self._backends), None)
+            if missing is None:
+                break
+            try:
+                self._backends[operation.name, missing] = self._build(operation, missing)
+            except PluginError as error:
+                failures[missing] = error
+                reason = format_message(error, MAX_REASON_CHARS)
+                rejections = rejected(rejections, operation, missing, reason, error.__cause__)
+        backend, *companion = (self._backends[operation.name, name] for name in names)
+        barred = None
+        if not self.companions:
+            barred = self._resolve(operation, rejections, companions=True).companion
+        may_fall_back = self.companions and choice.sampler is None
+        return Selection(
+            resolution=resolution,
+            backend=backend,
+            companion=companion[0] if companion else None,
+            barred_companion=barred,
+            can_fall_back=may_fall_back and sum(d.accepted for d in resolution.decisions) > 1,
+        ), rejections
+
+    def adopt(self, rejections: Rejections) -> None:
+        """Reject plugins for the next call of every operation."""
+        with self.lock:
+            if rejections != self.rejections:
+                self.rejections = rejections
+                self.version += 1
+
+    def is_valid(self, selection: Selection) -> bool:
+        """Whether no backend of a selection is rejected."""
+        operation = selection.resolution.operation
+        backends = (selection.backend, selection.companion)
+        return all(b is None or _rejection(self.rejections, operation, b.name) is None for b in backends)
+
+    def count(self, name: str, rows: int) -> None:
+        """Count rows served by a backend. Any thread may call this."""
+        if rows:
+            with self._rows_lock:
+                self._rows[name] = self._rows.get(name, 0) + rows
+
+    def stats(self) -> dict[str, int]:
+        """Return the number of served rows by the name of the backend."""
+        with self._rows_lock:
+            return dict(self._rows)
+
+    def restore_stats(self, rows: Mapping[str, int]) -> None:
+        """Count from an earlier :meth:`stats` on."""
+        with self._rows_lock:
+            self._rows = dict(rows)
+
+    def _resolve(self, operation: Operation, rejections: Rejections, *, companions: bool) -> Resolution:
+        assert self.discovery is not None
+        candidates = [
+            replace(c, rejection=_rejection(rejections, operation.name, c.name))
+            for c in self.discovery.candidates(operation, self.need)
+        ]
+        host, choice = self.discovery.host, self.discovery.choice
+        return decide(candidates, host, self.need, choice, operation=operation, companions=companions)
+
+    def _build(self, operation: Operation, name: str) -> LoadedBackend:
+        """Build and prove the backend of a plugin.
+
+        :raises PluginError: the backend could not be built, or failed its proof.
+        """
+        assert self.discovery is not None
+        hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, operation)
+        if self._before_build is not None:
+            self._before_build(name)
+        built = proof.build(operation, hooks, capabilities, self.device, self.need)
+        unsupported = operation.unsupported(capabilities, self.need)
+        return LoadedBackend(name, built, capabilities, unsupported, proof.package_of(hooks))
+
+
+def rejected(
+    rejections: Rejections, operation: Operation, name: str, reason: str, error: BaseException | None
+) -> Rejections:
+    """Copy rejections with a plugin added.
+
+    :param error: the exception; a fault of the device rejects the plugin in every operation.
+    """
+    return {**rejections, (None if is_device_fault(error) else operation.name, name): reason}
+
+
+def warn_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) -> None:
+    """Warn of a decision's passed-over plugins, once for ``once_for``, and of untested versions.
+
+    :param strict: raise the first of these warnings instead.
+    """
+    if resolution.fallback:
+        outcome = using(resolution.chosen)
+        announce(
+            SamplerFallbackWarning, resolution.fallback, strict=strict, once_for=once_for, outcome=outcome
+        )
+    for text in resolution.untested:
+        announce(UntestedUpstreamWarning, text, strict=strict)
+
+
+def _rejection(rejections: Rejections, operation: str, name: str) -> str | None:
+    return rejections.get((operation, name)) or rejections.get((None, name))

@@ -1,0 +1,112 @@
+"""The requirements of rows of logits: seeds, greedy rows, filters and logprobs.
+
+A need holds for every batch and is compared once, by :mod:`tokendraw.backends.resolution.checks`. A sampler that does
+not support a property of some rows still serves all other rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, Capabilities, Need
+from tokendraw.backends.description.requirement import Requirement
+
+if TYPE_CHECKING:
+    from tokendraw.calls.call import RowCall
+    from tokendraw.parameters.batch_facts import BatchFacts
+
+
+class Rows(NamedTuple):
+    """Rows of a batch, comparable with requirements like a call."""
+
+    facts: BatchFacts
+    vocab_size: int
+    is_sharded: bool = False
+
+    def undeclared_class(self, capabilities: Capabilities) -> None:
+        """Name no class: every backend takes the parameters of :class:`SamplingMetadata`."""
+
+
+_Asked: TypeAlias = "RowCall | Rows"
+
+
+def _exceeds_top_k(rows: _Asked, capabilities: Capabilities) -> bool:
+    limit, largest = capabilities.max_top_k, rows.facts.max_top_k
+    return limit is not None and (largest is None or largest > limit)
+
+
+def _exceeds_vocabulary(rows: _Asked, capabilities: Capabilities) -> bool:
+    limit = capabilities.max_vocab_size
+    return limit is not None and rows.vocab_size > limit
+
+
+def _per_row(name: str) -> Requirement:
+    def is_asked(rows: _Asked, capabilities: Capabilities) -> bool:
+        return rows.facts.max_top_k != 0 if name == "top_k" else getattr(rows.facts, f"any_{name}")
+
+    return Requirement(
+        kind=f"{name} per row",
+        is_supported=lambda capabilities, need: (name, "per_row") in capabilities.filters,
+        is_asked=is_asked,
+    )
+
+
+def _order(name: str) -> Requirement:
+    return Requirement(
+        kind=f"filter order {name}",
+        is_supported=lambda capabilities, need: name in capabilities.filter_orders,
+        is_asked=lambda rows, capabilities: getattr(rows.facts, f"any_{name}"),
+    )
+
+
+def _returns_logprobs(capabilities: Capabilities, need: Need) -> bool:
+    return need.logprobs_mode in capabilities.logprobs_modes
+
+
+VOCABULARY = Requirement(
+    kind="rows of a vocabulary above its limit",
+    reason="rows of a vocabulary above {capabilities.max_vocab_size}",
+    is_supported=lambda capabilities, need: capabilities.max_vocab_size is None,
+    is_asked=_exceeds_vocabulary,
+    is_settled=lambda need: need.vocab_size is not None,
+    concerns_call=True,
+    is_named_first=True,
+)
+LOGPROBS = Requirement(
+    kind="rows that ask for {need.logprobs_mode}",
+    reason="rows with logprobs",
+    is_supported=_returns_logprobs,
+    is_asked=lambda rows, capabilities: rows.facts.max_logprobs is not None,
+)
+SHARDED = Requirement(
+    kind="a vocabulary that is split over ranks",
+    is_supported=lambda capabilities, need: capabilities.vocab_parallel,
+    is_asked=lambda rows, capabilities: rows.is_sharded,
+    is_settled=lambda need: True,  # no companion serves a part of such a call
+    concerns_call=True,
+    is_named_first=True,
+)
+ROW_REQUIREMENTS: tuple[Requirement, ...] = (
+    Requirement(
+        kind="greedy rows",
+        is_supported=lambda capabilities, need: capabilities.greedy,
+        is_asked=lambda rows, capabilities: rows.facts.any_greedy,
+    ),
+    Requirement(
+        kind="seeded rows",
+        is_supported=lambda capabilities, need: capabilities.seeding == "counter",
+        is_asked=lambda rows, capabilities: rows.facts.any_seeded,
+    ),
+    _per_row("top_k"),
+    _per_row("top_p"),
+    _per_row("min_p"),
+    Requirement(
+        kind="a top_k above its limit",
+        reason="top_k above {capabilities.max_top_k}",
+        is_supported=lambda capabilities, need: capabilities.max_top_k is None,
+        is_asked=_exceeds_top_k,
+    ),
+    VOCABULARY,
+    *(_order(name) for name in FILTER_ORDERS),
+    LOGPROBS,
+)

@@ -1,0 +1,83 @@
+"""The backends of an operation: built, proven, and selected by a resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from tokendraw.backends.description.requirement import Requirement, first_reason
+from tokendraw.backends.resolution.candidate import Resolution
+
+if TYPE_CHECKING:
+    from tokendraw.calls.call import Call
+    from tokendraw.calls.row_requirements import Rows
+    from tokendraw.calls.splitting import RowSplit
+    from tokendraw.parameters.batch_facts import RowKinds
+
+_MAX_SIGNATURES = 256
+"""Number of call signatures that a backend is known to serve, at most; a caller may change its vocabulary all the time.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class LoadedBackend:
+    """A built and proven backend."""
+
+    name: str
+    object: Any
+    """The object that the plugin built for the operation."""
+    capabilities: Any = None
+    """None: the backend serves every call."""
+    unsupported: tuple[Requirement, ...] = ()
+    """Requirements of the operation that the backend does not meet."""
+    package: str = ""
+    """Top-level package of the plugin's code."""
+    _signatures: set[Hashable] = field(default_factory=set)
+
+    def reason_against(self, call: Call | Rows) -> str | None:
+        """Name the first unsupported property of a call or of rows; None: all are supported."""
+        capabilities = self.capabilities
+        if capabilities is None:
+            return None
+        undeclared = call.undeclared_class(capabilities)
+        if undeclared is not None:
+            return f"metadata of the class {undeclared!r}"
+        return first_reason(self.unsupported, call, capabilities) if self.unsupported else None
+
+    def undeclared_class(self, call: Call) -> str | None:
+        """Name the undeclared class of an argument; None: the capabilities declare all."""
+        return None if self.capabilities is None else call.undeclared_class(self.capabilities)
+
+    def is_new(self, signature: Hashable) -> bool:
+        """Whether the signature is new to the backend, within the number of counted signatures."""
+        return signature not in self._signatures and len(self._signatures) < _MAX_SIGNATURES
+
+    def note_success(self, signature: Hashable) -> None:
+        """Note the signature of a served call."""
+        self._signatures.add(signature)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Selection:
+    """The backend of an operation, and a companion for unsupported rows and calls.
+
+    Replaced as a whole: no thread sees half of a change.
+    """
+
+    resolution: Resolution
+    backend: LoadedBackend
+    companion: LoadedBackend | None = None
+    """Serves the rows or calls that the backend does not support."""
+    barred_companion: str | None = None
+    """Name of the companion that the caller ruled out."""
+    can_fall_back: bool = False
+    """Whether another backend may serve a call that fails."""
+    key: object = field(default_factory=object, init=False, repr=False)
+    """Identifies the selection where checks of calls are cached, and keeps nothing of it alive."""
+    row_splits: WeakKeyDictionary[RowKinds, RowSplit] = field(default_factory=WeakKeyDictionary, repr=False)
+    captured_splits: list[RowSplit] = field(default_factory=list, repr=False)
+    """Splits whose indices are part of a CUDA graph, which does not keep them alive."""
+    logged_kinds: set[tuple[str, bool]] = field(default_factory=set, repr=False)
+    """Kinds of rows that were logged as served by the companion, each with whether whole calls went with them."""

@@ -1,0 +1,146 @@
+"""Makes the calls of a warmup, so that no request waits for a kernel to be compiled or loaded.
+
+An operation makes up the calls, in groups that are made side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from tokendraw._torch.graphs import is_capturing
+from tokendraw.backends.proof import random_state_kept
+from tokendraw.calls.call import Call
+from tokendraw.calls.dispatcher import Dispatcher
+from tokendraw.calls.progress import ShowCount, progress_line
+from tokendraw.calls.selection import Selection
+from tokendraw.errors.exceptions import InvalidInputError
+
+_CALLS_IN_FLIGHT = 64 if sys.hexversion >= 0x030C0000 else 1
+"""Upper limit of calls in flight: most wait for a kernel that another call compiles, so far more than there are cores.
+
+Threads that parse source at once, as Triton does, make Python 3.11 raise.
+"""
+_log = logging.getLogger("tokendraw")
+
+
+class CallGroups(NamedTuple):
+    """Groups of calls for a warmup, made in sequence; the calls of a group run in parallel."""
+
+    title: str
+    """Text that is shown beside the count of calls."""
+    groups: Iterable[Iterable[Call]]
+    """The tensors that the calls of a group read stay unmodified until the next group is asked for."""
+    total: int | None
+    """Number of the calls; None if it is not known yet."""
+
+
+class Warmup(Protocol):
+    """Makes up calls of every kind. Built from checked arguments."""
+
+    def stages(self, selection: Selection, device: torch.device) -> Iterable[CallGroups]:
+        """Make up the calls for the selected backends."""
+        ...
+
+
+def warm_up(warmups: Sequence[tuple[Dispatcher, Warmup]], *, progress: bool | None) -> float:
+    """Make the calls of each warmup, and restore torch's random state and the counted rows.
+
+    :param warmups: of one loaded object.
+    :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
+    :returns: the seconds until the device was done; 0.0 on a CPU, where there is nothing to compile.
+    :raises InvalidInputError: a CUDA graph is being captured.
+    :raises SamplerUnavailableError: no backend serves an operation, or the plainest call of it.
+    """
+    if is_capturing():
+        raise InvalidInputError(
+            "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become "
+            "part of the graph. Call it before the capture."
+        )
+    start = time.perf_counter()
+    for dispatcher, _ in warmups:
+        dispatcher.selection  # noqa: B018 (negotiates)
+    negotiator = warmups[0][0].negotiator
+    device = torch.empty(0, device=negotiator.device).device  # with its index
+    if compiles_nothing(device):
+        _log.info("warmup calls nothing: on %s there is nothing to compile", device)
+        return 0.0
+    rows = negotiator.stats()
+    with random_state_kept(device), torch.no_grad(), progress_line(progress) as show:
+        for dispatcher, warmup in warmups:
+            _make(dispatcher, warmup, device, show)
+    negotiator.restore_stats(rows)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return time.perf_counter() - start
+
+
+def compiles_nothing(device: torch.device) -> bool:
+    """Whether samplers on a device have nothing to compile or load, as on a CPU."""
+    return device.type == "cpu"
+
+
+def _make(dispatcher: Dispatcher, warmup: Warmup, device: torch.device, show: ShowCount) -> None:
+    selection = None
+    while selection is not dispatcher.selection:  # a successor starts from the beginning
+        selection = dispatcher.selection
+        for stage in warmup.stages(selection, device):
+            count_one = show(stage.title, stage.total)
+            if not all(
+                _make_group(dispatcher, selection, group, device, count_one) for group in stage.groups
+            ):
+                break
+
+
+def _make_group(
+    dispatcher: Dispatcher,
+    selection: Selection,
+    group: Iterable[Call],
+    device: torch.device,
+    count_one: Callable[[], None],
+) -> bool:
+    """Make calls in several threads, for most time goes to compilers; return whether the selection is unchanged.
+
+    The first call is made alone: a backend builds some things once.
+    """
+    with ThreadPoolExecutor(
+        _at_once(device), initializer=_begin_thread, initargs=(_stream_of(device),)
+    ) as pool:
+        pending: deque[Future[Any]] = deque()
+        limit = 1
+        for call in group:
+            pending.append(pool.submit(copy_context().run, dispatcher.dispatch, call))
+            while len(pending) >= limit:
+                pending.popleft().result()
+                count_one()
+            limit = _at_once(device)
+            if dispatcher.selection is not selection:
+                break
+        for future in pending:
+            future.result()
+            count_one()
+    return dispatcher.selection is selection
+
+
+def _at_once(device: torch.device) -> int:
+    """Return the number of parallel calls: on a CPU a single call, with nothing to compile."""
+    return 1 if device.type == "cpu" else _CALLS_IN_FLIGHT
+
+
+def _begin_thread(stream: torch.Stream | None) -> None:
+    """Launch in the stream of the warmup's caller, from a new thread."""
+    torch.set_grad_enabled(False)
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+def _stream_of(device: torch.device) -> torch.Stream | None:
+    return None if device.type == "cpu" else torch.accelerator.current_stream(device)
