@@ -10,7 +10,7 @@ from checkout import ROOT
 
 @pytest.fixture(scope="module")
 def benchmarks():
-    """Import a module of the folder by its name."""
+    """Import a module of the folder by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks" / "triton_gumbel"))
         yield importlib.import_module
@@ -18,7 +18,7 @@ def benchmarks():
 
 @pytest.fixture(scope="module")
 def call(benchmarks):
-    """Call a command with its options; the sampler is its own reference if nothing else is said."""
+    """Call a command with options; by default native is sampler and reference."""
 
     def run(*arguments, sampler="native"):
         main = benchmarks("commands").main

@@ -1,4 +1,4 @@
-"""``benchmarks/cold_start.py``: a row for each thing that compiles, or one for processes that start together."""
+"""``benchmarks/cold_start.py``: a row for each start with compilations, or a single row for several processes."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ OPTIONS = ("--sampler", "native", "--device", "cpu", "--vocab-size", "3000")
 
 
 def printed(*options):
-    """The rows of the table."""
+    """Return the rows of the table."""
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "cold_start.py", *OPTIONS, *options],
         capture_output=True,
@@ -23,7 +23,7 @@ def printed(*options):
 
 
 @pytest.mark.slow
-def test_it_prints_what_each_start_takes_and_compiles():
+def test_every_start_has_a_row_with_time_and_kernels():
     rows = printed()
     starts = ["load_sampler", "first batch of 64", "warmup", "warmup with max_drafts=4"]
     assert [name for name, *_ in rows] == starts
@@ -31,6 +31,6 @@ def test_it_prints_what_each_start_takes_and_compiles():
 
 
 @pytest.mark.slow
-def test_processes_that_start_together_are_one_row():
+def test_processes_started_together_are_a_single_row():
     ((name, _, kernels),) = printed("--processes", "2")
     assert (name, kernels) == ("load_sampler and first batch of 64, the slowest of 2", "0")

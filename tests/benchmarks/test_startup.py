@@ -1,4 +1,4 @@
-"""``benchmarks/startup.py``: a row for each thing that starts."""
+"""``benchmarks/startup.py``: a row for each start."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from checkout import ROOT
 
 
-def test_it_prints_what_each_start_takes():
+def test_every_start_has_a_row():
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "startup.py", "--repeats", "1"],
         capture_output=True,

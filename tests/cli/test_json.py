@@ -52,9 +52,7 @@ def bad_value(parameter):
     """A value refused by the type of an option; None for a type that takes any text."""
     if isinstance(parameter.type, (click.Choice, click.types.IntParamType, click.types.FloatParamType)):
         return "?"
-    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "plot": ".", "output": "."}.get(
-        parameter.name
-    )
+    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "output": "."}.get(parameter.name)
 
 
 def usage_errors():

@@ -52,7 +52,7 @@ def test_every_extra_that_is_named_exists() -> None:
     parts = [ROOT / part / "src" for part in ("core", "testing", "bench")]
     sources = "".join(path.read_text(encoding="utf-8") for part in parts for path in part.rglob("*.py"))
     named = set(re.findall(r"(?:how_to|pip)_install\(['\"]([\w-]+)['\"], ['\"](\w+)['\"]", sources))
-    assert named == {("tokendraw", "files"), ("tokendraw-bench", "plot")}
+    assert named == {("tokendraw", "files")}
     for distribution, extra in named:
         manifest = ROOT / _install._FOLDERS[distribution] / "pyproject.toml"
         project = tomllib.loads(manifest.read_text("utf-8"))["project"]

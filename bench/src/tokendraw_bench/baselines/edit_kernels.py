@@ -1,4 +1,4 @@
-"""The least that edits of logits can cost on a device: kernels of Triton that do less than any of them."""
+"""Kernels of Triton that do less than edits of logits. Needs triton."""
 
 # ruff: noqa: ANN001, ANN202, N803
 # mypy: ignore-errors
@@ -13,10 +13,10 @@ from torch import Tensor
 _IDS, _WARPS = 128, 4
 
 
-def empty(logits: Tensor, ids: Tensor) -> None:
+def launch(logits: Tensor, ids: Tensor) -> None:
     """Launch a program without work for every 128 ids, as :func:`scatter` does.
 
-    :param ids: [rows, D] int32.
+    :param ids: [B, D] int32.
     """
     _empty[_grid(ids)](logits, num_warps=_WARPS)
 
@@ -24,9 +24,9 @@ def empty(logits: Tensor, ids: Tensor) -> None:
 def scatter(logits: Tensor, row_index: Tensor, ids: Tensor) -> None:
     """Add 1 to the logits of some ids: a slot, its ids, and their logits are read one after the other.
 
-    :param logits: [rows, V].
-    :param row_index: [rows] integer: the row of ``ids`` that belongs to each.
-    :param ids: [rows, D] int32.
+    :param logits: [B, V].
+    :param row_index: [B] integer: the row of ``ids`` for each row of the logits.
+    :param ids: [B, D] int32.
     """
     _scatter[_grid(ids)](logits, logits.stride(0), row_index, ids, ids.shape[1], IDS=_IDS, num_warps=_WARPS)
 
@@ -45,7 +45,8 @@ def _empty(logits):
 def _scatter(logits, stride, row_index, ids, count, IDS: tl.constexpr):
     parts = tl.cdiv(count, IDS)
     row = tl.program_id(0) // parts
-    at = tl.program_id(0) % parts * IDS + tl.arange(0, IDS)
-    found = tl.load(ids + tl.load(row_index + row) * count + at, mask=at < count, other=0)
-    place = logits + row.to(tl.int64) * stride + found
-    tl.store(place, tl.load(place, mask=at < count, other=0) + 1, mask=at < count)
+    column = tl.program_id(0) % parts * IDS + tl.arange(0, IDS)
+    is_id = column < count
+    token_id = tl.load(ids + tl.load(row_index + row) * count + column, mask=is_id, other=0)
+    address = logits + row.to(tl.int64) * stride + token_id
+    tl.store(address, tl.load(address, mask=is_id, other=0) + 1, mask=is_id)

@@ -1,4 +1,4 @@
-"""Compares seeded draws over mixed filters with the reference; lists each disagreement with its margin in float64.
+"""Compares seeded draws over mixed filters with the reference; lists the float64 margin of each disagreement.
 
 Batches of a thousand rows and more go through vocabularies from 1,000 to 151,936, the families of logits and the
 dtypes in turn; each row has filters, a seed and a position of its own, and one in twenty is greedy.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from batches import Batch, mixed
+from batches import RequestArrays, mixed
 from families import AGREEMENT
 from margins import Margin, margin
 from setting import Findings, Setting, markdown
@@ -30,8 +30,8 @@ _MOST_LISTED = 60
 
 
 @dataclass
-class _Count:
-    """Draws of one dtype and family."""
+class _DrawCount:
+    """Counts of the draws of a dtype and family."""
 
     draws: int = 0
     differ: int = 0
@@ -54,7 +54,7 @@ def run(setting: Setting, *, draws: int) -> Findings:
     """Draw until ``draws`` seeded rows were compared."""
     rng = np.random.default_rng(4)
     generator = torch.Generator(setting.device).manual_seed(4)
-    counts: dict[tuple[str, str], _Count] = defaultdict(_Count)
+    counts: dict[tuple[str, str], _DrawCount] = defaultdict(_DrawCount)
     listed: list[list[str]] = []
     start, seeded = time.perf_counter(), 0
     wanted = min(draws, 2000) if setting.small else draws
@@ -79,14 +79,14 @@ def run(setting: Setting, *, draws: int) -> Findings:
 
 
 def _plan(shapes: tuple[tuple[int, int, int], ...]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield shapes in turn without end, each time with the next family and dtype that it was not seen with."""
+    """Yield shapes in turn without end, each time with the next pair of family and dtype."""
     kinds = {size: itertools.cycle(itertools.product(AGREEMENT, _DTYPES)) for size, _, _ in shapes}
     for size, rows, times in itertools.cycle(shapes):
         for family, dtype in itertools.islice(kinds[size], times):
             yield size, rows, family, dtype
 
 
-def _drawn(setting: Setting, logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+def _drawn(setting: Setting, logits: Tensor, batch: RequestArrays) -> tuple[np.ndarray, np.ndarray]:
     metadata = batch.metadata(setting.device)
     ours, theirs = (
         s.sample(logits, metadata).token_ids.cpu().numpy() for s in (setting.subject, setting.other)
@@ -94,11 +94,11 @@ def _drawn(setting: Setting, logits: Tensor, batch: Batch) -> tuple[np.ndarray, 
     return ours, theirs
 
 
-def _judged(logits: Tensor, batch: Batch, row: int, drawn: int) -> Margin:
+def _judged(logits: Tensor, batch: RequestArrays, row: int, drawn: int) -> Margin:
     return margin(logits[row].double().cpu().numpy(), batch.params(row), int(batch.position[row]), drawn)
 
 
-def _request(batch: Batch, row: int) -> str:
+def _request(batch: RequestArrays, row: int) -> str:
     p = batch.params(row)
     return f"T {p.temperature:g}, k {p.top_k}, p {p.top_p:g}, min-p {p.min_p:g}, {p.filter_order}"
 
@@ -115,9 +115,9 @@ def _tokens(drawn: tuple[np.ndarray, np.ndarray], row: int, found: Margin) -> li
 
 
 def _findings(
-    setting: Setting, counts: dict[tuple[str, str], _Count], listed: list[list[str]], seconds: float
+    setting: Setting, counts: dict[tuple[str, str], _DrawCount], listed: list[list[str]], seconds: float
 ) -> Findings:
-    total = _Count()
+    total = _DrawCount()
     for count in counts.values():
         total.draws, total.differ = total.draws + count.draws, total.differ + count.differ
         total.greedy, total.greedy_differ = (

@@ -21,7 +21,7 @@ import torch
 from drafting import (
     FILTERS,
     MODES,
-    Cell,
+    DraftCell,
     Speculation,
     alike,
     differ,
@@ -44,8 +44,8 @@ _DRAWN = "as draft() draws them"
 
 
 @dataclass
-class _Count:
-    """Counts for verifications of one kind, or for draws of drafts."""
+class _VerifyCount:
+    """Counts for verifications of a kind, or for draws of drafts."""
 
     requests: int = 0
     emitted: int = 0
@@ -54,33 +54,33 @@ class _Count:
 
     @property
     def share(self) -> float:
-        """Share of the requests that agree."""
+        """Return the share of equal requests."""
         return 1 - self.differ / self.requests
 
     def row(self) -> list[str]:
-        """Return its cells of the table."""
+        """Return the cells of a line of the table."""
         texts = [f"{number:,}" if number else "" for number in (self.emitted, self.accepted)]
         return [f"{self.requests:,}", *texts, str(self.differ), f"{100 * self.share:.4f} %"]
 
 
 @dataclass
 class _Comparison:
-    """The comparison for one dtype of the noise: what was compared, and what differs."""
+    """Counts of compared and of different requests for a dtype of the noise."""
 
     gumbel: GumbelDtype
     subject: Sampler
     other: Sampler
-    drafts: _Count = field(default_factory=_Count)
-    kinds: dict[str, _Count] = field(default_factory=lambda: {kind: _Count() for kind in MODES})
+    drafts: _VerifyCount = field(default_factory=_VerifyCount)
+    kinds: dict[str, _VerifyCount] = field(default_factory=lambda: {kind: _VerifyCount() for kind in MODES})
     listed: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def total(self) -> _Count:
+    def total(self) -> _VerifyCount:
         """Sum the counts of all kinds."""
         counts = self.kinds.values()
-        return _Count(
-            *(sum(getattr(count, name) for count in counts) for name in _Count.__dataclass_fields__)
+        return _VerifyCount(
+            *(sum(getattr(count, name) for count in counts) for name in _VerifyCount.__dataclass_fields__)
         )
 
     @property
@@ -108,12 +108,12 @@ class _Comparison:
                 self.listed.append([*_described(given.cell), self.gumbel, kind, *chains])
 
     def rows(self) -> list[list[str]]:
-        """Return its lines of the table."""
+        """Return the lines of the table."""
         counts = {**self.kinds, "all of these": self.total, _DRAWN: self.drafts}
         return [[self.gumbel, kind, *count.row()] for kind, count in counts.items()]
 
     def said(self) -> str:
-        """Summarise it in a sentence."""
+        """Summarize the comparison in a sentence."""
         total, drafts = self.total, self.drafts
         return (
             f"{self.gumbel}: {total.requests - total.differ:,} of {total.requests:,} requests agree "
@@ -174,7 +174,7 @@ def _verified(sampler: Sampler, given: Speculation, ids: Tensor, kind: str) -> V
 
 
 def _rejected(setting: Setting, comparison: _Comparison) -> list[str]:
-    """Count requests and drafts with p = q, and the requests that had one rejected."""
+    """Count requests and drafts with p = q, and requests with a rejected draft."""
     requests = drafts = rejected = 0
     generator = torch.Generator(setting.device).manual_seed(9)
     for given in itertools.islice(_speculations(setting, generator), _ALIKE):
@@ -187,7 +187,7 @@ def _rejected(setting: Setting, comparison: _Comparison) -> list[str]:
 
 
 def _replays(setting: Setting, compared: list[_Comparison]) -> tuple[str, bool]:
-    """Return the table of what was captured, and whether its replays equal eager calls."""
+    """Return the table of captured calls, and whether replays equal eager calls."""
     if setting.device.type != "cuda":
         return "Replays of CUDA graphs were not tried: there is no CUDA device.", True
     generator = torch.Generator(setting.device).manual_seed(10)
@@ -201,11 +201,11 @@ def _replays(setting: Setting, compared: list[_Comparison]) -> tuple[str, bool]:
 
 
 def _chain(output: VerifyOutput, request: int) -> str:
-    """Return the tokens of one request, its number of accepted drafts, and whether it is valid."""
+    """Write the tokens of a request, the number of accepted drafts, and the validity."""
     tokens, accepted = output.token_ids[request].tolist(), int(output.num_accepted[request])
     said = " ".join(str(token) for token in tokens if token != -1)
     return f"{said} ({accepted})" + ("" if bool(output.valid[request]) else ", not valid")
 
 
-def _described(cell: Cell) -> list[str]:
+def _described(cell: DraftCell) -> list[str]:
     return [str(cell.vocab_size), cell.dtype, cell.family, cell.filters]

@@ -1,4 +1,4 @@
-"""Times what one step costs the host in triton-gumbel itself: its own part, and with its launches."""
+"""Times a step of triton-gumbel on the host, with and without launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokendraw_triton_gumbel.host import launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 _MOST_OWN = 25.0
-"""Microseconds that a draw may cost beside its launches, at metadata that came before."""
+"""Upper limit of the microseconds of a draw without launches, with known metadata."""
 _ROWS, _REQUESTS, _MOST_DRAFTS = 64, 16, 3
 _SEEDED = SamplingParams(temperature=0.8, seed=1)
 _FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
