@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from selections import loaded
-from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw_native import plugin
@@ -38,7 +38,7 @@ class Modest:
     def check(self, logits, metadata):
         """Assert that a batch holds nothing that is not promised."""
         assert str(logits.dtype).removeprefix("torch.") in self.own.dtypes, logits.dtype
-        self.require(Rows(metadata.facts, logits.shape[1]))
+        self.require(RowGroup(metadata.facts, logits.shape[1]))
         for name, how in self.own.filters:
             column = metadata.per_row(name)
             assert how == "per_row" or column is None or len(column.unique()) <= 1, name

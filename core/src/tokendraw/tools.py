@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tokendraw.errors.formatting import nearest as nearest
     from tokendraw.errors.formatting import one_of as one_of
     from tokendraw.errors.install_commands import how_to_install as how_to_install
-    from tokendraw.operations.pack_sm90_w4.capabilities import packings as packings
+    from tokendraw.operations.pack_sm90_w4 import packings as packings
     from tokendraw.operations.pack_sm90_w4.reference import packed_scales as packed_scales
     from tokendraw.operations.pack_sm90_w4.reference import packed_weights as packed_weights
     from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin

@@ -8,7 +8,8 @@ from tokendraw._torch.forked import reseed_if_due
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import fallback
-from tokendraw.calls.call import Call, OutputCheck, RowCall
+from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.drawing import RowCall, Sample
 from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.mutation_check import MutationCheck, contract_error
 from tokendraw.calls.negotiator import Negotiator
@@ -126,7 +127,7 @@ class Dispatcher:
             return output
         companion = selection.companion
         assert companion is not None
-        assert isinstance(call, RowCall)
+        assert isinstance(call, Sample)
         part, companion_part = call.divided(routed)
         # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
         companion_output = self._run_first(selection, companion, companion_part, is_copy=True)

@@ -6,6 +6,8 @@ every call; :func:`wrong_tokens` and :func:`wrong_bounds` wait for the device.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,32 +15,41 @@ from tokendraw.backends.description.capabilities import LogprobsMode
 from tokendraw.output import LogprobsTensors, SamplerOutput
 
 
-def wrong_output(output: object, logits: Tensor, width: int | None, *, ranks: bool = True) -> str | None:
-    """Compare the output of a sample from logits [B, V] with the form of :class:`tokendraw.SamplerOutput`.
+def wrong_form(
+    output: Any,
+    *,
+    kind: type[Any],
+    shape: tuple[int, ...],
+    device: torch.device,
+    width: int | None,
+    ranks: bool,
+) -> str | None:
+    """Compare the output of a draw or a verification with the form of its class.
 
+    :param kind: class of the output.
+    :param shape: of its tokens: [B], or [B, K + 1] with the number of accepted drafts beside them.
     :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
     :param ranks: whether their ranks are needed too.
     """
-    return wrong_form(output, logits.shape[:1], logits.device, width, ranks=ranks)
-
-
-def wrong_form(
-    output: object, shape: tuple[int, ...], device: torch.device, width: int | None, *, ranks: bool
-) -> str | None:
-    """Compare a sample's output with the form of :class:`tokendraw.SamplerOutput`.
-
-    :param shape: [B].
-    :param width: as for :func:`wrong_output`.
-    """
-    if not isinstance(output, SamplerOutput):
-        return f"a SamplerOutput, found {type(output).__name__}"
-    reason = misfit("token_ids", output.token_ids, shape, torch.int64, device) or misfit(
-        "valid", output.valid, shape, torch.bool, device
-    )
+    if not isinstance(output, kind):
+        return f"a {kind.__name__}, found {type(output).__name__}"
+    is_verified = len(shape) > 1
+    rows = shape[:1] if is_verified else shape
+    reason = misfit("token_ids", output.token_ids, shape, torch.int64, device)
+    if reason is None and is_verified:
+        reason = misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
+    reason = reason or misfit("valid", output.valid, rows, torch.bool, device)
     if reason is not None or width is None:
         return reason
-    return wrong_logprobs(output.logprobs, shape, width, device, ranks=ranks) or misfit(
-        "log_kept_mass", output.log_kept_mass, shape, torch.float32, device
+    best, wide = output.logprobs, (*shape, 1 + width)
+    if not isinstance(best, LogprobsTensors):
+        return f"logprobs of the type LogprobsTensors, found {type(best).__name__}"
+    needs_ranks = ranks or best.ranks is not None
+    return (
+        misfit("logprobs.token_ids", best.token_ids, wide, torch.int64, device)
+        or misfit("logprobs.logprobs", best.logprobs, wide, torch.float32, device)
+        or (misfit("logprobs.ranks", best.ranks, shape, torch.int64, device) if needs_ranks else None)
+        or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
     )
 
 
@@ -53,45 +64,27 @@ def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:
 def wrong_bounds(
     logprobs: LogprobsTensors | None, log_kept_mass: Tensor | None, mode: LogprobsMode
 ) -> str | None:
-    """Compare logprobs and kept masses of the right form with 0, exceeded by raw logits alone.
-
-    :param mode: of the logprobs.
-    """
-    shown = [("log_kept_mass", log_kept_mass)]
+    """Compare logprobs and kept masses of the right form with 0, exceeded by raw logits alone."""
+    bounded = [("log_kept_mass", log_kept_mass)]
     if mode != "raw_logits":
-        shown.append(("logprobs.logprobs", None if logprobs is None else logprobs.logprobs))
-    for name, values in shown:
-        for place in [] if values is None else first_of(values > 0):
+        bounded.append(("logprobs.logprobs", None if logprobs is None else logprobs.logprobs))
+    for name, values in bounded:
+        for index in [] if values is None else first_of(values > 0):
             assert values is not None
-            found = f"found {float(values[tuple(place)]):.3g} at {place} of {list(values.shape)}"
+            found = f"found {float(values[tuple(index)]):.3g} at {index} of {list(values.shape)}"
             return f"{name} at most 0 in the mode {mode}, {found}"
     return None
 
 
-def wrong_logprobs(
-    found: object,
-    shape: tuple[int, ...],
-    width: int,
-    device: torch.device,
-    *,
-    ranks: bool,
-) -> str | None:
-    """Compare the logprobs of an output with :class:`tokendraw.LogprobsTensors`.
+def wrong_object(output: object, needed: object, name: str) -> str | None:
+    """Compare the output of a call that fills an object with that object.
 
-    :param shape: of the tokens that they describe.
+    :param name: describes the needed object.
     """
-    if not isinstance(found, LogprobsTensors):
-        return f"logprobs of the type LogprobsTensors, found {type(found).__name__}"
-    wide = (*shape, 1 + width)
-    return (
-        misfit("logprobs.token_ids", found.token_ids, wide, torch.int64, device)
-        or misfit("logprobs.logprobs", found.logprobs, wide, torch.float32, device)
-        or (
-            misfit("logprobs.ranks", found.ranks, shape, torch.int64, device)
-            if ranks or found.ranks is not None
-            else None
-        )
-    )
+    if output is needed:
+        return None
+    other = "another " if isinstance(output, type(needed)) else ""
+    return f"{name}, found {other}{type(output).__name__}"
 
 
 def misfit(

@@ -34,23 +34,16 @@ if TYPE_CHECKING:
     from tokendraw.providers.sampler import Sampler
 
 _Device: TypeAlias = "str | torch.device | None"
+_Need: TypeAlias = HostNeed | None
 
 
 @overload
 def load(
-    operation: Literal["sample"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: HostNeed | None = None,
+    operation: Literal["sample"], plugin: str | None = None, *, device: _Device = None, need: _Need = None
 ) -> SampleProvider: ...
 @overload
 def load(
-    operation: Literal["verify"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: HostNeed | None = None,
+    operation: Literal["verify"], plugin: str | None = None, *, device: _Device = None, need: _Need = None
 ) -> VerifyProvider: ...
 @overload
 def load(
@@ -58,7 +51,7 @@ def load(
     plugin: str | None = None,
     *,
     device: _Device = None,
-    need: HostNeed | None = None,
+    need: _Need = None,
 ) -> PagedKVPlanner: ...
 @overload
 def load(
@@ -66,7 +59,7 @@ def load(
     plugin: str | None = None,
     *,
     device: _Device = None,
-    need: HostNeed | None = None,
+    need: _Need = None,
 ) -> Sm90W4Packer: ...
 @overload
 def load(
@@ -74,19 +67,13 @@ def load(
     plugin: str | None = None,
     *,
     device: _Device = None,
-    need: HostNeed | None = None,
+    need: _Need = None,
 ) -> LogitsProcessor: ...
 @overload
-def load(
-    operation: str, plugin: str | None = None, *, device: _Device = None, need: HostNeed | None = None
-) -> Any: ...
+def load(operation: str, plugin: str | None = None, *, device: _Device = None, need: _Need = None) -> Any: ...
 @untraced
 def load(
-    operation: str,
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: HostNeed | None = None,
+    operation: str, plugin: str | None = None, *, device: _Device = None, need: _Need = None
 ) -> Provider:
     """Find the best plugin of an operation for a device, build and prove the backend.
 
@@ -111,10 +98,7 @@ def load(
     settings = _settings.read_settings()
     choice = settings.choice(plugin, "the argument plugin=")
     negotiator = open_negotiator(settings, choice, device, need)
-    from tokendraw.calls.provider import CallsProvider
-
-    provider_class = CallsProvider if record.provider is None else record.provider()
-    provider: Provider = provider_class(record, negotiator)
+    provider: Provider = record.provider()(record, negotiator)
     provider.prepare()
     return provider
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.output_checks import wrong_object
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import type_name
-from tokendraw.operations.process_logits.capabilities import LogitsProcessorBackend, ProcessNeed
+from tokendraw.operations.process_logits import LogitsProcessorBackend, ProcessNeed
 from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.request_slots.slots import RequestSlots
@@ -222,13 +223,8 @@ class Process(Call):
         return target
 
     def output_check(self, need: ProcessNeed) -> OutputCheck:
-        return self._misplaced  # of this call alone: edits are not cached
-
-    def _misplaced(self, output: object) -> str | None:
-        if output is (self.logits if self.target is None else self.target):
-            return None
-        other = "another " if isinstance(output, Tensor) else ""
-        return f"the logits that it was given, found {other}{type(output).__name__}"
+        needed = self.logits if self.target is None else self.target
+        return lambda output: wrong_object(output, needed, "the logits that it was given")
 
     @property
     def num_rows(self) -> int:
