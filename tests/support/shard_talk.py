@@ -11,7 +11,7 @@ from provided import provider_of
 from shard_cases import cuts, logits_of
 from tokendraw import SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.vocab_parallel import thresholds
-from tokendraw.vocab_parallel.transport import TorchDistributed
+from tokendraw.vocab_parallel.messages import _TorchDistributed
 
 V = 3000
 
@@ -20,7 +20,7 @@ class Counting:
     """The ranks of the default group, with a note of each collective and the bytes that this rank gave it."""
 
     def __init__(self):
-        self.talk = TorchDistributed(None)
+        self.talk = _TorchDistributed(None)
         self.rank, self.size = self.talk.rank, self.talk.size
         self.notes = []
         self.sums = []

@@ -41,9 +41,8 @@ _MIN_SIMILARITY = 0.7
 
 
 def parse(device: str | None) -> tuple[str | None, int | None]:
-    """Split a name such as ``cuda:1`` into kind and index.
+    """Split a name such as ``cuda:1`` into kind and index; the index is None without a choice, both are None for None.
 
-    :return: the index is None where there is none in the name, or no other one; both are None for None.
     :raises InvalidParameterError: tensors cannot be on a device of this name.
     """
     if device is None:

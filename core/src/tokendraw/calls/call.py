@@ -58,10 +58,7 @@ class Call(ABC):
         return
 
     def wrong_values(self, output: Any, need: Any) -> str | None:
-        """Describe wrong values of an output of the right form; waits for the device.
-
-        :param need: of the caller.
-        """
+        """Describe wrong values of an output of the right form, for the need of the caller; waits for the device."""
         return None
 
     def copied(self) -> Self:

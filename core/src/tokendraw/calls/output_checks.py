@@ -1,18 +1,24 @@
-"""The form of outputs: types, shapes, dtypes, devices; and values in range.
+"""The form of outputs: types, shapes, dtypes, devices; values in range; and whether inputs were modified.
 
 Each function says what was needed and what was found, or returns None. :func:`wrong_form` reads no values, and looks at
-every call; :func:`wrong_tokens` and :func:`wrong_bounds` wait for the device.
+every call. With ``TOKENDRAW_DEBUG=1`` alone, and not during the capture of a CUDA graph, the others wait for the
+device, and :class:`MutationCheck` copies the logits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.output import LogprobsTensors, SamplerOutput
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer dtype by bytes an element, to compare bits: NaN differs from itself."""
 
 
 def wrong_form(
@@ -77,10 +83,7 @@ def wrong_bounds(
 
 
 def wrong_object(output: object, needed: object, name: str) -> str | None:
-    """Compare the output of a call that fills an object with that object.
-
-    :param name: describes the needed object.
-    """
+    """Compare the output of a call that fills an object with that object, described by ``name``."""
     if output is needed:
         return None
     other = "another " if isinstance(output, type(needed)) else ""
@@ -104,3 +107,32 @@ def first_of(wrong: Tensor) -> list[list[int]]:
     """Return the indices of the first True element, in a list; an empty list without any."""
     found: list[list[int]] = wrong.nonzero()[:1].tolist()
     return found
+
+
+def contract_error(name: str, need: str) -> PluginError:
+    """Build the error of a sampler ``name`` that broke the contract in a call."""
+    return PluginError(f"{name!r} needs {need}. Mend the plugin, or set TOKENDRAW_DISABLE={name}.")
+
+
+class MutationCheck:
+    """Copies of a call's input tensors, made before a backend runs."""
+
+    def __init__(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Copy the tensors that the named backend has to leave unmodified."""
+        self._name = name
+        self._tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._copies = {name: tensor.clone() for name, tensor in self._tensors.items()}
+
+    def check(self, error: BaseException | None = None) -> None:
+        """Compare the tensors with their copies, bit by bit.
+
+        :param error: exception that the backend raised, if any, as the cause of a PluginError.
+        """
+        for name, tensor in self._tensors.items():
+            bits = _BITS[tensor.element_size()]
+            changed = tensor.view(bits) != self._copies[name].view(bits)
+            unit = "rows" if changed.dim() > 1 else "elements"
+            changed = changed.any(dim=-1) if changed.dim() > 1 else changed
+            if bool(changed.any()):
+                found = f"{int(changed.sum())} of {len(changed)} {unit} changed"
+                raise contract_error(self._name, f"to leave {name} unmodified, found {found}") from error

@@ -42,10 +42,7 @@ def params(capabilities: Capabilities, need: Need) -> SamplingParams:
 
 
 def output_of(call: RowCall, backend: Any, need: Need) -> Any:
-    """Run a call on a backend.
-
-    :raises PluginError: the output has the wrong form.
-    """
+    """Run a call on a backend, and refuse an output of the wrong form."""
     output = call.run(backend)
     wrong = call.output_check(need)(output)
     if wrong is not None:

@@ -23,10 +23,7 @@ class Provider:
     def __init__(
         self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None
     ) -> None:
-        """Hold an operation.
-
-        :param selection: None: negotiated at first use.
-        """
+        """Hold an operation; without a selection it is negotiated at first use."""
         self._negotiator = negotiator
         self._dispatcher = Dispatcher(operation, negotiator, selection)
         self._dispatchers = {operation.name: self._dispatcher}
@@ -65,11 +62,7 @@ class Provider:
 
     @untraced
     def warmup(self, *arguments: Any, **options: Any) -> float:
-        """Return 0.0: the operation has no kernels to compile or load before its first call.
-
-        Operations on logits have warmups: that of :class:`tokendraw.Sampler`, and of the processor in
-        docs/logits-processing.md.
-        """
+        """Return 0.0: the operation has no kernels to compile or load. :class:`tokendraw.Sampler` warms up."""
         return 0.0
 
     def __repr__(self) -> str:

@@ -131,11 +131,7 @@ def _reasons_by_kind(backend: LoadedBackend, call: Sample, kinds: RowKinds) -> l
 
 
 def _whole_call(selection: Selection, call: Call, reasons: Sequence[str], because: str) -> LoadedBackend:
-    """Send a whole call to the companion.
-
-    :param reasons: properties of rows that the selected backend does not support.
-    :param because: says why the rows are not divided.
-    """
+    """Send a whole call to the companion, for unsupported ``reasons``, and ``because`` rows stay together."""
     companion = serving_backend(selection, call)
     _log_companion(selection, reasons, because)
     return companion
@@ -153,11 +149,7 @@ def _log_companion(selection: Selection, reasons: Iterable[str], because: str = 
 
 
 def _check_declared(selection: Selection, call: Call, kinds: RowKinds | str) -> None:
-    """Refuse a part of a call for a backend without a declaration of an argument's class.
-
-    :param kinds: kinds of the rows; words if the call is not divided.
-    :raises SamplerUnavailableError: names the rows and the class.
-    """
+    """Refuse a part of a call for a backend without a declaration of an argument's class; names the rows."""
     backend, companion = selection.backend, selection.companion
     undeclared = backend.undeclared_class(call)
     if companion is None:

@@ -59,10 +59,7 @@ class Batches:
         row_index: bool = False,
         metadata: Iterable[SamplingMetadata] | None = None,
     ) -> Self:
-        """Check the arguments.
-
-        :raises InvalidInputError: one of them cannot be drawn; the message names it.
-        """
+        """Check the arguments."""
         size = checked_integer("vocab_size", vocab_size, 1)
         logits_dtypes = checked_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
         sizes = [checked_integer("batch_sizes", n, 1) for n in _items("batch_sizes", batch_sizes, "numbers")]
@@ -107,10 +104,7 @@ class Batches:
     def kinds(
         self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
     ) -> Iterator[SamplingMetadata]:
-        """Make every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
-
-        :param by_slot: with a ``row_index`` too, and not only without.
-        """
+        """Make every combination of filters, seeds and logprobs; ``by_slot`` with a ``row_index`` too."""
         index, requests_of_kind = torch.arange(rows, device=device), _requests(min(50, self.vocab_size))
         for requests, seeding, count in product(requests_of_kind, seedings, self.logprobs):
             params = [replace(requests[i % len(requests)], logprobs=count) for i in range(rows)]
@@ -150,10 +144,7 @@ def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
 
 
 def checked_integer(name: str, value: Any, least: int) -> int:
-    """Check an argument for an integer of at least ``least``.
-
-    :raises InvalidInputError: it is none.
-    """
+    """Check an argument for an integer of at least ``least``."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -164,18 +155,12 @@ def checked_integer(name: str, value: Any, least: int) -> int:
 
 
 def checked_words(name: str, values: Any, what: str, words: Sequence[_Name]) -> tuple[_Name, ...]:
-    """Check an argument for a sequence of some of the words, and drop repetitions.
-
-    :raises InvalidInputError: it does not.
-    """
+    """Check an argument for a sequence of some of the words, and drop repetitions."""
     return _checked(name, values, what, {word: word for word in words})
 
 
 def checked_dtypes(name: str, values: Any, what: str, dtypes: Sequence[str]) -> tuple[torch.dtype, ...]:
-    """Check an argument for a sequence of some of the torch dtypes, given by name, and drop repetitions.
-
-    :raises InvalidInputError: it does not.
-    """
+    """Check an argument for a sequence of some of the torch dtypes, given by name, and drop repetitions."""
     return _checked(name, values, what, {dtype: getattr(torch, dtype) for dtype in dtypes})
 
 

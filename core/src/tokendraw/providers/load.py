@@ -11,7 +11,6 @@ from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES, HostNeed, LogprobsMode, Need
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.candidate import Choice
@@ -144,7 +143,11 @@ def load_sampler(
 
     sample = _registry.get("sample")
     needed(sample, need)
-    others = [record for record in _records(operations) if record is not sample]
+    if isinstance(operations, str):
+        raise InvalidParameterError(
+            f"'operations' needs a sequence of names, found {format_value(operations)}. Pass ({operations!r},)."
+        )
+    others = [record for record in map(_registry.get, operations) if record is not sample]
     settings = _settings.read_settings()
     negotiator = open_negotiator(settings, settings.choice(sampler), device, need, companions=companion)
     from tokendraw.providers.sampler import Sampler
@@ -163,22 +166,11 @@ def load_sampler(
 
 
 def check_name(argument: str, plugin: object) -> None:
-    """Refuse anything but a plugin's name or None.
-
-    :raises TypeError: names the argument.
-    """
+    """Refuse anything but a plugin's name or None."""
     if plugin is not None and not isinstance(plugin, str):
         raise TypeError(
             f"'{argument}' needs a plugin's name or None, found {type(plugin).__name__}. Pass a str."
         )
-
-
-def _records(names: Iterable[str]) -> list[Operation]:
-    if isinstance(names, str):
-        raise InvalidParameterError(
-            f"'operations' needs a sequence of names, found {format_value(names)}. Pass ({names!r},)."
-        )
-    return [_registry.get(name) for name in names]
 
 
 def open_negotiator(
@@ -190,11 +182,8 @@ def open_negotiator(
     companions: bool = True,
     before_build: Callable[[str], None] | None = None,
 ) -> Negotiator:
-    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings.
-
-    :param before_build: called with the name of each plugin that is about to be built.
-    """
-    target, host = _target(device)
+    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings."""
+    target, host = find_device(device)
     from tokendraw.calls.negotiator import Negotiator
 
     discovery = gather(host, choice)
@@ -211,8 +200,13 @@ def open_negotiator(
     )
 
 
-def _target(device: _Device) -> tuple[torch.device, Host]:
-    """Find a device with index, as on a tensor, and the facts about the device."""
+def find_device(device: _Device) -> tuple[torch.device, Host]:
+    """Find a device with index, as on a tensor, and the facts about the device.
+
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :raises SamplerUnavailableError: torch cannot be imported.
+    :raises InvalidParameterError: torch has no such device.
+    """
     torch = require_torch()
     host = detect.detect_host(None if device is None else str(device))
     name = device or ("cuda" if host.device_type == "rocm" else host.device_type)

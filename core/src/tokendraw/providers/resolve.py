@@ -105,10 +105,7 @@ def gather(host: Host, choice: Choice) -> Discovery:
 
 
 def needed(operation: Operation, need: HostNeed | None) -> HostNeed:
-    """Return a caller's need, or the operation's default need.
-
-    :raises InvalidParameterError: what is given is of another type.
-    """
+    """Return a caller's need, or the default of the operation; refuse a need of another type."""
     if need is None:
         return operation.need()
     if not isinstance(need, operation.need):

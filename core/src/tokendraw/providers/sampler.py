@@ -37,11 +37,7 @@ class Sampler(SampleProvider, VerifyProvider):
     def __init__(
         self, negotiator: Negotiator, sampling: Selection | None = None, verification: Selection | None = None
     ) -> None:
-        """Hold the operations.
-
-        :param sampling: backends of ``sample``; None: negotiated at first use.
-        :param verification: backends of ``verify``, likewise.
-        """
+        """Hold the operations; without selections they are negotiated at first use."""
         super().__init__(operations.get("sample"), negotiator, sampling)
         self._dispatchers["verify"] = Dispatcher(operations.get("verify"), negotiator, verification)
 

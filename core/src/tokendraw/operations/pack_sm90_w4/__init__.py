@@ -57,11 +57,9 @@ class Sm90W4PackerBackend(Protocol):
 
     def pack_weights(self, weights: Tensor, *, format: Format, layout: Layout) -> Tensor:
         """Pack weights [E, N, K / 2] uint8, dense: a new tensor of the same shape."""
-        ...
 
     def pack_scales(self, scales: Tensor, *, layout: Layout) -> Tensor:
         """Pack scales [E, N, K / 32] uint8, dense: [E, K / 128, 4 N] (v1) or [E, N / 64, K / 128, 16, 16] (v2)."""
-        ...
 
 
 def _of_layout(layout: Layout) -> Requirement:

@@ -34,7 +34,6 @@ class PagedKVPlannerBackend(Protocol):
         :param pad: what stands behind the last page.
         :param out: dense buffers; the core always passes them.
         """
-        ...
 
 
 OPERATION = Operation(

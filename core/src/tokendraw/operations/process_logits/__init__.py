@@ -87,7 +87,6 @@ class LogitsProcessorBackend(Protocol):
             outside [0, V), takes its place in that: ``min_tokens`` counts it, it is no token of its own and ends no
             match of a bad word. Rows from ``cu_num_logits[B]`` on have no request, and at most a bitmask.
         """
-        ...
 
 
 def _of_dtype(dtype: str) -> Requirement:

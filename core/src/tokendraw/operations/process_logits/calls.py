@@ -22,10 +22,7 @@ from tokendraw.request_slots.slots import RequestSlots
 
 
 def check_logits(logits: Tensor, device: torch.device) -> None:
-    """Refuse logits unfit for editing in place.
-
-    :raises InvalidInputError: says what they need to be and what they are.
-    """
+    """Refuse logits unfit for editing in place."""
     input_checks.check_logits("logits", logits, device, built="processor")
     if logits.requires_grad:
         raise InvalidInputError(
@@ -46,10 +43,7 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
 
 
 def check_slots(slots: RequestSlots, logits: Tensor) -> None:
-    """Refuse anything but slots for these logits.
-
-    :raises InvalidInputError: says what it needs to be and what it is.
-    """
+    """Refuse anything but slots for these logits."""
     if not isinstance(slots, RequestSlots):
         raise InvalidInputError(
             f"'slots' needs a tokendraw.RequestSlots, found {type_name(slots)}. "
@@ -68,10 +62,7 @@ def check_slots(slots: RequestSlots, logits: Tensor) -> None:
 
 
 def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, drafts: Drafts | None) -> None:
-    """Refuse anything but a slot for each row, or for each request with drafts.
-
-    :raises InvalidInputError: says what it needs to be and what it is.
-    """
+    """Refuse anything but a slot for each row, or for each request with drafts."""
     check_vector("row_index", row_index, "Pass a tensor of slots on the device of the logits.")
     check_integers("row_index", row_index)
     _check_device("row_index", row_index, logits)
@@ -85,10 +76,7 @@ def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, draf
 
 
 def check_range(row_index: Tensor, slots: RequestSlots) -> None:
-    """Refuse slots out of range. Waits for the device of ``row_index``.
-
-    :raises InvalidParameterError: names the row and the slot.
-    """
+    """Refuse slots out of range. Waits for the device of ``row_index``."""
     if row_index.shape[0]:
         least, largest = row_index.aminmax()
         if least < 0 or largest >= slots.num_slots:
@@ -96,10 +84,7 @@ def check_range(row_index: Tensor, slots: RequestSlots) -> None:
 
 
 def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
-    """Refuse anything but a mask [R, ceil(V / 32)] of int32.
-
-    :raises InvalidInputError: says what it needs to be and what it is.
-    """
+    """Refuse anything but a mask [R, ceil(V / 32)] of int32."""
     check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
     rows, vocab_size = logits.shape
     words = -(-vocab_size // 32)
@@ -120,10 +105,7 @@ def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
 
 
 def check_drafts(drafts: Drafts, logits: Tensor) -> None:
-    """Refuse drafts of a verification with other rows.
-
-    :raises InvalidInputError: says what they need to be and what they are.
-    """
+    """Refuse drafts of a verification with other rows."""
     if not isinstance(drafts, Drafts):
         raise InvalidInputError(
             f"'drafts' needs a tokendraw.Drafts or None, found {type_name(drafts)}. "

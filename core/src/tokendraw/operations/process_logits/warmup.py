@@ -59,7 +59,6 @@ class ProcessWarmup:
         """Check the arguments of :meth:`LogitsProcessor.warmup`.
 
         :param logits: ``dtypes``, ``batch_sizes`` and ``row_stride``.
-        :raises InvalidInputError: one of them cannot be edited; the message names it.
         """
         return cls(
             Batches.of(vocab_size, **logits),

@@ -30,7 +30,6 @@ class SamplerBackend(Protocol):
         A sampler that advertises ``vocab_parallel`` also takes ``shard=``: a :class:`tokendraw.VocabShard` on which
         the ranks have agreed, with logits [rows, n] of its columns, n perhaps 0. It is passed only when it is given.
         """
-        ...
 
 
 OPERATION = Operation(

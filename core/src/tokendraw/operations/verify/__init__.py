@@ -67,7 +67,6 @@ class VerifierBackend(Protocol):
             to be modified. The core has checked that drafts and metadata fit them.
         :param metadata: the parameters of the L rows.
         """
-        ...
 
     def sample(
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, draft: bool = False
@@ -77,7 +76,6 @@ class VerifierBackend(Protocol):
         :param draft: draw with noise that no verification at the same seeds and positions uses: the streams
             ``DRAFT_TOKEN`` and ``DRAFT_TILE`` of :mod:`tokendraw.philox` where rows have seeds.
         """
-        ...
 
 
 _KIND_WORDS: dict[DraftKind, str] = {

@@ -144,11 +144,11 @@ def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMet
 
 
 def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
-    """Find the request of each row, and the row's index within its request: computed once for unchanged offsets.
+    """Find the request of each row, and its index within the request: [L] each, computed once for unchanged offsets.
 
-    Inside of a CUDA graph both are computed, so that replays follow what ``cu_num_logits`` is changed to.
+    Inside of a CUDA graph both are computed, so that replays follow changes of ``cu_num_logits``.
 
-    :returns: [L] each; and the places in any request, [K + 1] int64, where all requests have K drafts.
+    :returns: and the steps of any request, [K + 1] int64, where all requests have K drafts.
     """
     offsets = drafts.cu_num_logits
     if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors

@@ -50,10 +50,7 @@ class _Verification:
         return sum(self.num_drafts) + len(self.num_drafts)
 
     def drafts(self, kind: DraftKind, known: Tensor | None, device: torch.device) -> Drafts:
-        """Make drafts with everything known to the host.
-
-        :param known: their probabilities or logits, and maybe more rows.
-        """
+        """Make drafts with everything known to the host, from probabilities or logits of at least as many rows."""
         counts = torch.tensor(self.num_drafts, dtype=torch.int64)
         ids = torch.zeros(sum(self.num_drafts), dtype=torch.int64)
         if self.is_padded:
@@ -80,10 +77,7 @@ class VerifyWarmup:
         verify_modes: Iterable[VerifyMode],
         draft_kinds: Iterable[DraftKind],
     ) -> Self:
-        """Check the arguments of :meth:`tokendraw.Sampler.warmup` about drafts.
-
-        :raises InvalidInputError: one of them cannot be verified; the message names it.
-        """
+        """Check the arguments of :meth:`tokendraw.Sampler.warmup` about drafts."""
         return cls(
             batches,
             checked_integer("max_drafts", max_drafts, 1),
