@@ -70,7 +70,7 @@ class Verifying(RowSubject):
         """Return the mode of a verification, the logits of its rows and their metadata; likewise for drafts."""
         if not hasattr(call, "mode"):
             return "verify draft", call.logits, call.metadata
-        logits = call.target_logits
+        logits = call.logits
         return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
 
 

@@ -54,8 +54,12 @@ def packed_weights(weights: Tensor, format: Format, layout: Layout) -> Tensor:
     else:  # byte i is of row 8 (i // 2), column 2 d + i % 2
         sources = [(8 * (i // 2), first + 2 * d + i % 2) for i in range(4)]
     natural = weights.to(torch.int64)
-    word = sum(natural[:, 16 * b + row + r, column] << 8 * i for i, (row, column) in enumerate(sources))
-    moved = sum((word >> source & (1 << width) - 1) << target for (source, width), target in runs[format])
+    zero = torch.zeros((), dtype=torch.int64)
+    word = sum(
+        (natural[:, 16 * b + row + r, column] << 8 * i for i, (row, column) in enumerate(sources)), zero
+    )
+    bits = ((word >> source & (1 << width) - 1) << target for (source, width), target in runs[format])
+    moved = sum(bits, zero)
     out = torch.empty_like(weights)
     for i in range(4):
         out[:, 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + i] = (moved >> 8 * i & 255).to(torch.uint8)

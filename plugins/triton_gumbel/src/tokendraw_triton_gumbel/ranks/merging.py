@@ -18,10 +18,10 @@ from tokendraw.vocab_parallel import (
     Histograms,
     Layout,
     MetadataParameters,
-    ThresholdPlan,
     Received,
     RowSeeds,
     Survey,
+    ThresholdPlan,
     TorchMerging,
     Weighing,
 )
