@@ -104,19 +104,12 @@ def requirements(
         rejected.
     :raises InvalidParameterError: a count is negative or no integer, or a flag is no bool.
     """
-    for name, count in (
-        ("num_prefills", num_prefills),
-        ("num_decodes", num_decodes),
-        ("num_speculative", num_speculative),
-    ):
+    counts = {"num_prefills": num_prefills, "num_decodes": num_decodes, "num_speculative": num_speculative}
+    for name, count in counts.items():
         integer(name, count, None, 0, _LARGEST)
-    for name, flag in (
-        ("prefill_on_device", prefill_on_device),
-        ("decode_on_device", decode_on_device),
-        ("dcp", dcp),
-        ("causal", causal),
-        ("upper_bound_known", upper_bound_known),
-    ):
+    flags = {"prefill_on_device": prefill_on_device, "decode_on_device": decode_on_device}
+    flags |= {"dcp": dcp, "causal": causal, "upper_bound_known": upper_bound_known}
+    for name, flag in flags.items():
         if type(flag) is not bool:
             raise InvalidParameterError(f"'{name}' needs True or False, found {format_value(flag)}.")
     page_indices = (num_prefills > 0 and not prefill_on_device) or (num_decodes > 0 and not decode_on_device)

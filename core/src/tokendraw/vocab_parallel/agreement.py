@@ -121,17 +121,13 @@ def _digests(metadata: SamplingMetadata) -> dict[str, object]:
 
 def disagreement(received: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
     """Return an error for the first disagreement in the messages of all ranks: the same on every rank."""
+    described: list[Description] = []
     for rank, message in enumerate(received):
         if isinstance(message, Exception):
-            kind = (
-                SamplerUnavailableError if isinstance(message, SamplerUnavailableError) else InvalidInputError
-            )
+            is_unserved = isinstance(message, SamplerUnavailableError)
+            kind = SamplerUnavailableError if is_unserved else InvalidInputError
             return kind(f"'shard' needs a call that every rank can serve, found on rank {rank}: {message}")
-    described = [message for message in received if isinstance(message, Description)]
-    return _difference(described) or _misplaced([each.ids for each in described], vocab_size)
-
-
-def _difference(described: Sequence[Description]) -> InvalidInputError | None:
+        described.append(message)
     first = described[0].alike
     for rank, other in enumerate(described):
         for name, value in other.alike.items():
@@ -140,7 +136,7 @@ def _difference(described: Sequence[Description]) -> InvalidInputError | None:
                     f"{name} needs to be the same on every rank, found {format_value(first.get(name))} on rank 0 and "
                     f"{format_value(value)} on rank {rank}. Call every rank with the same batch."
                 )
-    return None
+    return _misplaced([each.ids for each in described], vocab_size)
 
 
 def _misplaced(shards: Sequence[Span], vocab_size: int) -> InvalidInputError | None:
