@@ -61,9 +61,7 @@ class PagedKVPlan:
         memory = torch.empty(sum(sizes), dtype=torch.int32, device=device)
         pages, page_indptr, last_page_len = memory.split_with_sizes(sizes)
         return cls(
-            page_indptr=page_indptr,
-            last_page_len=last_page_len,
-            page_indices=pages if page_indices else None,
+            page_indptr=page_indptr, last_page_len=last_page_len, page_indices=pages if page_indices else None
         )
 
 
@@ -122,11 +120,7 @@ def requirements(
 
 
 def advance(
-    num_computed: Tensor,
-    query_lens: Tensor,
-    num_logits: Tensor,
-    num_sampled: Tensor,
-    next_query_lens: Tensor,
+    num_computed: Tensor, query_lens: Tensor, num_logits: Tensor, num_sampled: Tensor, next_query_lens: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the attended lengths of the next step, from the number of tokens kept by this step. Waits for nothing.
 

@@ -152,10 +152,7 @@ class Sample(RowCall):
         return kinds
 
     def split(
-        self,
-        kinds: RowKinds,
-        reasons: Sequence[str | None],
-        unsupported: Sequence[tuple[Requirement, ...]],
+        self, kinds: RowKinds, reasons: Sequence[str | None], unsupported: Sequence[tuple[Requirement, ...]]
     ) -> RowSplit:
         """Divide the rows between the selected backend and the companion.
 

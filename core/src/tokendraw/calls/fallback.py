@@ -123,11 +123,7 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
 
 
 def successor(
-    operation: Operation,
-    negotiator: Negotiator,
-    rejections: Rejections,
-    failure: CallFailedError,
-    call: Call,
+    operation: Operation, negotiator: Negotiator, rejections: Rejections, failure: CallFailedError, call: Call
 ) -> tuple[Selection, Rejections]:
     """Select again, without the failed backend."""
     name, reason = failure.backend.name, failure.reason

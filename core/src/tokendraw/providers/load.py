@@ -76,7 +76,7 @@ def load(
 ) -> Provider:
     """Find the best plugin of an operation for a device, build and prove the backend.
 
-    The result has ``name``, ``resolution`` and the methods of the operation. Warnings are those of
+    The result has ``name``, ``resolution`` and the methods of the operation. Warnings and errors are those of
     :func:`load_sampler`.
 
     :param operation: such as ``sample``; ``tokendraw resolve --help`` lists them.
@@ -84,10 +84,6 @@ def load(
         best.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param need: what it has to do, of the operation's need type; None: what that says by default.
-    :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
-        imported.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
-    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
     """

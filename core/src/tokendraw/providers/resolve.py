@@ -82,18 +82,11 @@ def resolve(
 
 
 def decide(
-    candidates: Iterable[Candidate],
-    host: Host,
-    need: HostNeed,
-    choice: Choice,
-    *,
-    operation: str = "sample",
+    candidates: Iterable[Candidate], host: Host, need: HostNeed, choice: Choice, *, operation: str = "sample"
 ) -> Resolution:
     """Decide from facts alone: a pure function.
 
-    :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
-    :raises InvalidParameterError: the operation is unknown, or ``need`` is not of its type.
+    Raises as :func:`resolve` does.
     """
     about = operations.get(operation)
     return _decide(candidates, host, needed(about, need), choice, operation=about)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as padded
 
-from tokendraw._torch.tensor_checks import check_device, check_plain, check_vector, is_plain
+from tokendraw._torch.tensor_checks import check_device, check_plain, check_vector
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import first_of, wrong_object
@@ -124,8 +124,7 @@ def _check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) 
             f"'seq_lens' needs its lengths one behind the other, found stride {seq_lens.stride(0)}. "
             "Pass seq_lens.contiguous()."
         )
-    if not is_plain(block_table):
-        check_plain("block_table", block_table)
+    check_plain("block_table", block_table)
     shape = block_table.shape
     if len(shape) != 2:
         raise InvalidInputError(f"'block_table' needs shape [B, W], found {list(shape)}.")
@@ -188,8 +187,7 @@ def _memory_of(
     memory: _Memory = {}
     for field, size in sizes.items():
         name, buffer = f"out.{field}", getattr(out, field)
-        if not is_plain(buffer):
-            check_plain(name, buffer)
+        check_plain(name, buffer)
         if buffer.shape != (size,) or buffer.dtype is not torch.int32 or buffer.device != device:
             raise InvalidInputError(
                 f"'{name}' needs [{size}] torch.int32 on {device}, found {list(buffer.shape)} {buffer.dtype} on "

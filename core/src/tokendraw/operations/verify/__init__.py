@@ -86,9 +86,7 @@ _KIND_WORDS: dict[DraftKind, str] = {
 
 
 def _of_drafts(
-    kind: str,
-    is_supported: Callable[[VerifyCapabilities], bool],
-    is_asked: Callable[[Any], bool],
+    kind: str, is_supported: Callable[[VerifyCapabilities], bool], is_asked: Callable[[Any], bool]
 ) -> Requirement:
     """Make a requirement of verifications; a call that draws a token or a draft for each row does not have it."""
     return Requirement(
