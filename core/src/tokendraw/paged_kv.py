@@ -13,7 +13,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw._torch.tensor_checks import check_dtype, check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.ranges import integer
@@ -145,10 +145,7 @@ def advance(
     }
     for name, tensor in arguments.items():
         check_vector(name, tensor)
-        if tensor.dtype is not torch.int32:
-            raise InvalidInputError(
-                f"'{name}' needs dtype torch.int32, found {tensor.dtype}. Pass {name}.to(torch.int32)."
-            )
+        check_dtype(name, tensor, torch.int32, f"Pass {name}.to(torch.int32).")
         if tensor.shape != num_computed.shape:
             raise InvalidInputError(
                 f"'{name}' needs the shape of 'num_computed', {list(num_computed.shape)}, found {list(tensor.shape)}."

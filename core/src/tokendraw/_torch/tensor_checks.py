@@ -62,6 +62,21 @@ def check_integers(name: str, tensor: Tensor) -> None:
     )
 
 
+def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, mend: str) -> None:
+    """Refuse a tensor of another dtype."""
+    if tensor.dtype is not dtype:
+        raise InvalidInputError(f"'{name}' needs dtype {dtype}, found {tensor.dtype}. {mend}")
+
+
+def check_dense_rows(name: str, tensor: Tensor, elements: str, mend: str = "") -> None:
+    """Refuse a matrix with gaps between the ``elements`` of a row."""
+    if tensor.shape[1] > 1 and tensor.stride(1) != 1:
+        raise InvalidInputError(
+            f"'{name}' needs the {elements} of a row one behind the other, found stride {tensor.stride(1)}. "
+            f"Pass {name}.contiguous(){mend}."
+        )
+
+
 def same_device(device: torch.device, needed: torch.device) -> bool:
     """Whether two devices are the same; the needed device may lack an index."""
     return device == needed or (device.type == needed.type and needed.index is None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import sm90_w4
-from tokendraw._torch.tensor_checks import check_device, check_plain
+from tokendraw._torch.tensor_checks import check_device, check_dtype, check_plain
 from tokendraw.backends.description.weight_layouts import Layout
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import misfit
@@ -191,10 +191,7 @@ def _check_tensor(argument: str, tensor: object, form: _Form, layout: str, devic
     check_plain(argument, tensor, f"Pass a tensor {form.shape} of dtype torch.uint8.")
     assert isinstance(tensor, Tensor)
     check_device(argument, tensor, device, "packer")
-    if tensor.dtype is not torch.uint8:
-        raise InvalidInputError(
-            f"'{argument}' needs dtype torch.uint8, found {tensor.dtype}. Pass its bytes, as .view(torch.uint8)."
-        )
+    check_dtype(argument, tensor, torch.uint8, "Pass its bytes, as .view(torch.uint8).")
     dimensions = form.shape.count(",") + 1
     if tensor.dim() != dimensions or tensor.shape[dimensions - len(form.last) :] != form.last:
         raise InvalidInputError(

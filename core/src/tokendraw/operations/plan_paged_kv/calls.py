@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as padded
 
-from tokendraw._torch.tensor_checks import check_device, check_plain, check_vector
+from tokendraw._torch.tensor_checks import (
+    check_dense_rows,
+    check_device,
+    check_dtype,
+    check_plain,
+    check_vector,
+)
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import first_of, wrong_object
@@ -134,11 +140,7 @@ def _check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) 
         raise InvalidInputError(
             f"'block_table' needs a row for each length in 'seq_lens', {seq_lens.shape[0]}, found {requests}."
         )
-    if columns > 1 and block_table.stride(1) != 1:
-        raise InvalidInputError(
-            f"'block_table' needs the pages of a row one behind the other, found stride {block_table.stride(1)}. "
-            "Pass block_table.contiguous()."
-        )
+    check_dense_rows("block_table", block_table, "pages")
     if requests * columns > _MAX_INT32:
         raise InvalidInputError(
             f"'block_table' needs at most {_MAX_INT32} pages, as many as int32 counts, found {requests} rows of "
@@ -147,10 +149,7 @@ def _check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) 
 
 
 def _check_int32(name: str, tensor: Tensor, device: torch.device) -> None:
-    if tensor.dtype is not torch.int32:
-        raise InvalidInputError(
-            f"'{name}' needs dtype torch.int32, found {tensor.dtype}. Pass {name}.to(torch.int32)."
-        )
+    check_dtype(name, tensor, torch.int32, f"Pass {name}.to(torch.int32).")
     check_device(name, tensor, device, "planner")
 
 

@@ -9,7 +9,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
+from tokendraw._torch.tensor_checks import (
+    check_dense_rows,
+    check_dtype,
+    check_integers,
+    check_plain,
+    check_vector,
+)
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import wrong_object
@@ -30,11 +36,7 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
             "Pass logits.detach()."
         )
     rows, vocab_size = logits.shape
-    if vocab_size > 1 and logits.stride(1) != 1:
-        raise InvalidInputError(
-            f"'logits' needs the ids of a row one behind the other, found stride {logits.stride(1)}. "
-            "Pass logits.contiguous(), and use what is returned."
-        )
+    check_dense_rows("logits", logits, "ids", ", and use what is returned")
     if rows > 1 and logits.stride(0) < vocab_size:
         raise InvalidInputError(
             f"'logits' needs rows with memory of their own, since it is edited in place, found row stride "
@@ -92,26 +94,9 @@ def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
         raise InvalidInputError(
             f"'bitmask' needs shape {[rows, words]}, one bit for each of {vocab_size} ids, found {list(bitmask.shape)}."
         )
-    if bitmask.dtype is not torch.int32:
-        raise InvalidInputError(
-            f"'bitmask' needs dtype torch.int32, found {bitmask.dtype}. Pass 32 ids a word, as xgrammar does."
-        )
+    check_dtype("bitmask", bitmask, torch.int32, "Pass 32 ids a word, as xgrammar does.")
     _check_device("bitmask", bitmask, logits)
-    if words > 1 and bitmask.stride(1) != 1:
-        raise InvalidInputError(
-            f"'bitmask' needs the words of a row one behind the other, found stride {bitmask.stride(1)}. "
-            "Pass bitmask.contiguous()."
-        )
-
-
-def check_drafts(drafts: Drafts, logits: Tensor) -> None:
-    """Refuse drafts of a verification with other rows."""
-    if not isinstance(drafts, Drafts):
-        raise InvalidInputError(
-            f"'drafts' needs a tokendraw.Drafts or None, found {type_name(drafts)}. "
-            "Pass Drafts.from_lists(draft_token_ids, device=...)."
-        )
-    drafts.check(logits, "logits")
+    check_dense_rows("bitmask", bitmask, "words")
 
 
 def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
@@ -149,7 +134,12 @@ class Process(Call):
         check_logits(self.logits, device)
         check_slots(self.slots, self.logits)
         if self.drafts is not None:
-            check_drafts(self.drafts, self.logits)
+            if not isinstance(self.drafts, Drafts):
+                raise InvalidInputError(
+                    f"'drafts' needs a tokendraw.Drafts or None, found {type_name(self.drafts)}. "
+                    "Pass Drafts.from_lists(draft_token_ids, device=...)."
+                )
+            self.drafts.check(self.logits, "logits")
         check_row_index(self.row_index, self.slots, self.logits, self.drafts)
         if self.bitmask is not None:
             check_bitmask(self.bitmask, self.logits)
