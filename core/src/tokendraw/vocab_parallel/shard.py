@@ -148,7 +148,7 @@ class Agreement(NamedTuple):
     layout: Layout
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Agreed:
     """The outcome of a shard's first call; empty before it."""
 
