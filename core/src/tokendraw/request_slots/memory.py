@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.outside_graphs import memory_outside_graphs
+from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
 from tokendraw._torch.upload import uploaded
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.request_slots.capacity import SlotSizes

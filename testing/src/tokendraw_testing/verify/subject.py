@@ -140,7 +140,7 @@ class VerifySubject(RowSubject):
         """Return the mode of a verification or ``verify draft``, and the logits and metadata of the rows."""
         if not hasattr(call, "mode"):
             return "verify draft", call.logits, call.metadata
-        logits = call.target_logits
+        logits = call.logits
         return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
 
 
