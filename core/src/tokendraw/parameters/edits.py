@@ -68,7 +68,6 @@ def check_edits(params: Any, row: int | str | None = None, vocab_size: int | Non
     :param params: a :class:`tokendraw.SamplingParams`.
     :param row: in its batch, or its place in words, for the message.
     :param vocab_size: None: it is not known, and ids are only held against the least.
-    :raises InvalidParameterError: it names the field and the row.
     """
     p = params
     least, largest = REPETITION_PENALTIES
@@ -107,10 +106,7 @@ def check_edits(params: Any, row: int | str | None = None, vocab_size: int | Non
 
 
 def refuse_edits(params: Any, row: int) -> None:
-    """Check the edits of a request, and refuse any edit in effect: there are no slots to keep its state.
-
-    :raises InvalidParameterError: it names the first such field and the row, and says what to do.
-    """
+    """Check the edits of a request, and refuse any edit in effect: there are no slots to keep its state."""
     edits = check_edits(params, row)
     asked = {
         "repetition_penalty": edits.repetition != 1.0,

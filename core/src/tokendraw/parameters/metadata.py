@@ -15,7 +15,6 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
-from tokendraw.parameters.device_columns import index_column, parameter_columns
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata_checks import (
     MAX_POSITION,
@@ -25,11 +24,12 @@ from tokendraw.parameters.metadata_checks import (
     check_positions,
     check_record,
     check_together,
+    index_column,
     num_slots,
 )
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import check_columns
+from tokendraw.parameters.request_columns import check_columns, parameter_columns
 
 _ANYTHING = BatchFacts()
 _TENSORS = (*SLOT_FIELDS, "positions", "row_index")

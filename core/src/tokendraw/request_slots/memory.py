@@ -82,7 +82,6 @@ class Families:
         :meth:`fill`.
 
         :param families: fields of :class:`tokendraw.plugin.EditFacts`.
-        :raises torch.OutOfMemoryError: there is too little memory; nothing has changed.
         """
         missing = [family for family in families if family in self.missing]
         if not missing:
@@ -140,7 +139,6 @@ class SlotTensors:
         """Allocate memory for the lists of some edits.
 
         :param families: fields of :class:`tokendraw.plugin.EditFacts`.
-        :raises torch.OutOfMemoryError: there is too little memory; nothing has changed.
         """
         self.tables = self.families.extend(self.tables, families)
 
@@ -154,10 +152,7 @@ class SlotTensors:
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
 def allocate(sizes: SlotSizes, device: torch.device) -> SlotTensors:
-    """Allocate slots without requests.
-
-    :raises InvalidParameterError: torch finds no such device here.
-    """
+    """Allocate slots without requests."""
     slots = sizes.num_slots
     width = -(-(slots + 1) // _ALIGNMENT) * _ALIGNMENT
     layout = layout_on(device.type)

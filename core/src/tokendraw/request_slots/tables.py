@@ -11,9 +11,9 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.device_columns import field_dtypes
 from tokendraw.parameters.edits import EDITS, Edit
 from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
+from tokendraw.parameters.request_columns import field_dtypes
 
 _STATE_DTYPES = {
     # A step reads the first three together.
