@@ -137,6 +137,7 @@ def clean_slot(state: SlotTensors, slot: int, request: SlotRequest) -> None:
     state.tokens[:, slot].zero_()
     for name, block in state.blocks.items():
         block[:, slot].copy_(state.at_rest[name])
-    for edit in request.families:
-        for name, padding in state.families.padding.get(edit, {}).items():
-            getattr(tables, name)[slot].fill_(padding)
+    families = request.families
+    for name, table in state.lists.items() if families else ():
+        if table.family in families:
+            getattr(tables, name)[slot].fill_(table.padding)
