@@ -29,12 +29,14 @@ class SlotRequest:
     params: Mapping[str, Any]
     """Values by name, as stored in tensors."""
     edits: CheckedEdits
+    edit_names: tuple[Edit, ...]
+    """Names of the edits in effect."""
     kind: RowKind
 
     @property
-    def families(self) -> list[str]:
+    def families(self) -> set[str]:
         """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
-        return [*dict.fromkeys(FACT_OF_EDIT[name] for name in self.edits.names)]
+        return {FACT_OF_EDIT[name] for name in self.edit_names}
 
 
 def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRequest:
@@ -59,7 +61,7 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
                 f"Ask for fewer, or make RequestSlots with a larger {limit}."
             )
     (kind,) = row_kinds(RequestColumns._make([value] for value in values.values()))
-    return SlotRequest(values, edits, kind)
+    return SlotRequest(values, edits, edits.names, kind)
 
 
 class TokenHistory(NamedTuple):
@@ -144,7 +146,7 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
-        for edit in request.edits.names:
+        for edit in request.edit_names:
             self._edits[edit] += by
         edits = tuple([edit for edit in EDITS if self._edits[edit]])
         if edits != self.edits:
