@@ -1,14 +1,12 @@
 """A plugin's description against the plugin API: every slip is a state with a reason."""
 
-from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 import tokendraw
 from fake_candidates import H100
-from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
+from fake_dists import discovered, fake_dists, plugin, verdict
 from tokendraw import operations
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.discovery import discover
@@ -17,7 +15,7 @@ from tokendraw.resolution import State
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
@@ -51,12 +49,12 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
         ),
     ],
 )
-def test_an_object_that_is_no_plugin_is_broken(dists: FakeDists, source: str, reason: str) -> None:
+def test_an_object_that_is_no_plugin_is_broken(dists, source, reason):
     dists.add_plugin("acme", source)
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists: FakeDists) -> None:
+def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists):
     source = plugin("acme").replace("def tokendraw_probe", "def tokendraw_prove")
     dists.add_plugin("acme", source)
     state, reason = verdict()
@@ -66,7 +64,7 @@ def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists: FakeDists) -> None:
     )
 
 
-def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists: FakeDists) -> None:
+def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists):
     source = plugin("acme").replace("self, operation, host, need", "self, operation, gpu")
     dists.add_plugin("acme", source)
     state, reason = verdict()
@@ -74,7 +72,7 @@ def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists: FakeDists)
     assert "Argument(s) {'gpu'} are declared in the hookimpl but can not be found" in str(reason)
 
 
-def test_a_hook_may_leave_out_arguments(dists: FakeDists) -> None:
+def test_a_hook_may_leave_out_arguments(dists):
     dists.add_plugin("acme", plugin("acme").replace("self, operation, host, need", "self"))
     assert verdict() == (State.AVAILABLE, None)
 
@@ -115,12 +113,12 @@ def test_a_hook_may_leave_out_arguments(dists: FakeDists) -> None:
         ),
     ],
 )
-def test_an_unsound_description_makes_a_plugin_broken(dists: FakeDists, describe: str, reason: str) -> None:
+def test_an_unsound_description_makes_a_plugin_broken(dists, describe, reason):
     dists.add_plugin("acme", plugin("acme", describe=describe))
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_missing_api_version_makes_a_plugin_broken(dists: FakeDists) -> None:
+def test_a_missing_api_version_makes_a_plugin_broken(dists):
     describe = "return tokendraw.plugin.PluginInfo(name='acme', priority=5, operations={})"
     dists.add_plugin("acme", plugin("acme", describe=describe))
     state, reason = verdict()
@@ -136,14 +134,12 @@ def test_a_missing_api_version_makes_a_plugin_broken(dists: FakeDists) -> None:
         ("0", "needs plugin API 0, found 1; upgrade acme-tokendraw"),
     ],
 )
-def test_another_api_version_makes_a_plugin_incompatible(
-    dists: FakeDists, api_version: str, reason: str
-) -> None:
+def test_another_api_version_makes_a_plugin_incompatible(dists, api_version, reason):
     dists.add_plugin("acme", plugin("acme", api_version=api_version))
     assert verdict() == (State.INCOMPATIBLE, reason)
 
 
-def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists: FakeDists) -> None:
+def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists):
     describe = "return tokendraw.plugin.PluginInfo(name='acme', api_version=99, priority=5, operations='all')"
     dists.add_plugin("acme", plugin("acme", describe=describe))
     (candidate,) = (c for c in tokendraw.discover() if c.name == "acme")
@@ -186,16 +182,14 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
         ("max_top_k=-1", "max_top_k", "an integer from 0 to 2**63 - 1 or None, found -1"),
     ],
 )
-def test_capabilities_that_would_never_match_make_a_plugin_broken(
-    dists: FakeDists, capabilities: str, needed: str, found: str
-) -> None:
+def test_capabilities_that_would_never_match_make_a_plugin_broken(dists, capabilities, needed, found):
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
     reason = f"Capabilities.{needed} of the operation 'sample' needs {found}"
     assert verdict() == (State.BROKEN, reason)
 
 
 @pytest.mark.parametrize("name", operations.FOLDERS)
-def test_every_field_of_the_capabilities_of_an_operation_is_validated(name: str) -> None:
+def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
     declared = operations.get(name).capabilities
     rules = rules_of(declared)
     assert list(rules) == [field.name for field in fields(declared)]
@@ -207,16 +201,14 @@ def test_every_field_of_the_capabilities_of_an_operation_is_validated(name: str)
 OTHER = "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={{{}}})"
 
 
-def test_capabilities_of_another_operation_make_a_plugin_broken(dists: FakeDists) -> None:
+def test_capabilities_of_another_operation_make_a_plugin_broken(dists):
     describe = OTHER.format("'verify': tokendraw.plugin.Capabilities()")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     reason = "PluginInfo.operations needs VerifyCapabilities for the operation 'verify', found Capabilities"
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is_read(
-    dists: FakeDists,
-) -> None:
+def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is_read(dists):
     describe = OTHER.format("'paint': tokendraw.plugin.Capabilities(graph_safe=True, dtypes=3)")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     assert verdict() == (State.UNAVAILABLE, "needs the operation sample, found paint")
@@ -237,9 +229,7 @@ def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is
         ("pack_sm90_w4", "device_types", "a tuple of at least one short string or None"),
     ],
 )
-def test_a_tuple_that_promises_something_may_not_be_empty(
-    dists: FakeDists, operation: str, field: str, needed: str
-) -> None:
+def test_a_tuple_that_promises_something_may_not_be_empty(dists, operation, field, needed):
     declared = operations.get(operation).capabilities.__name__
     home = "tokendraw.plugin"
     dists.add_plugin(
@@ -251,7 +241,7 @@ def test_a_tuple_that_promises_something_may_not_be_empty(
     )
 
 
-def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: FakeDists) -> None:
+def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists):
     describe = OTHER.format("'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     reason = (
@@ -281,17 +271,17 @@ def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: Fake
         ),
     ],
 )
-def test_an_unsound_upstream_makes_a_plugin_broken(dists: FakeDists, upstream: str, reason: str) -> None:
+def test_an_unsound_upstream_makes_a_plugin_broken(dists, upstream, reason):
     dists.add_plugin("acme", plugin("acme", upstream=upstream))
     assert verdict() == (State.BROKEN, reason)
 
 
-def rows(*table: str) -> str:
+def rows(*table):
     """Return the source of an upstream of 2.x with this table of releases."""
     return f"tokendraw.plugin.Upstream('a', '>=2,<3', (), ({' '.join(f'{row},' for row in table)}))"
 
 
-def row(arguments: str) -> str:
+def row(arguments):
     return f"tokendraw.plugin.Release({arguments})"
 
 
@@ -363,14 +353,12 @@ OLD = row("'0', 'lacks it', refused=True")
         ),
     ],
 )
-def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(
-    dists: FakeDists, upstream: str, reason: str
-) -> None:
+def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(dists, upstream, reason):
     dists.add_plugin("acme", plugin("acme", upstream=upstream))
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists: FakeDists) -> None:
+def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists):
     dists.add_plugin("acme", plugin("acme", upstream=rows(*[OLD] * 101)))
     state, reason = verdict()
     assert state is State.BROKEN
@@ -378,7 +366,7 @@ def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists: FakeDists) ->
     assert str(reason).endswith(" ...")
 
 
-def test_a_sound_table_is_kept_as_it_is(dists: FakeDists) -> None:
+def test_a_sound_table_is_kept_as_it_is(dists):
     table = [OLD, row("'2', 'works'"), row("'2.5.post1', 'works too', change='nothing'")]
     dists.add_plugin("acme", plugin("acme", upstream=rows(*table)))
     upstream = discovered().info.upstream
@@ -394,7 +382,7 @@ def test_a_sound_table_is_kept_as_it_is(dists: FakeDists) -> None:
 UPSTREAM = "tokendraw.plugin.Upstream('acme-kernels', '>=2,<3', ('2.1.4',))"
 
 
-def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(dists: FakeDists) -> None:
+def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(dists):
     dists.add("unrelated", modules={"acme_kernels": "raise OSError"})
     dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM))
     assert discovered().upstream_version is None
@@ -415,9 +403,7 @@ def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(di
         ("Name: acme-kernels\n", "found the version '', which is no PEP 440 version; reinstall it"),
     ],
 )
-def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable(
-    dists: FakeDists, metadata: str, found: str
-) -> None:
+def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable(dists, metadata, found):
     dists.add("acme-kernels", "3.0", metadata=metadata)
     dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM))
     assert verdict() == (State.UNAVAILABLE, f"needs acme-kernels >=2,<3, {found}")
@@ -426,7 +412,7 @@ def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable
 # The probe
 
 
-def test_what_the_probe_says_is_the_reason(dists: FakeDists) -> None:
+def test_what_the_probe_says_is_the_reason(dists):
     dists.add_plugin("acme", plugin("acme", probe="f'needs a compiler, found none on {host.device_type}'"))
     assert verdict() == (State.UNAVAILABLE, "needs a compiler, found none on cpu")
     assert discovered().probe_reason == "needs a compiler, found none on cpu"
@@ -442,14 +428,12 @@ def test_what_the_probe_says_is_the_reason(dists: FakeDists) -> None:
         ("__import__('sys').exit(0)", "tokendraw_probe raised SystemExit: 0"),
     ],
 )
-def test_a_probe_that_answers_without_words_makes_a_plugin_broken(
-    dists: FakeDists, probe: str, reason: str
-) -> None:
+def test_a_probe_that_answers_without_words_makes_a_plugin_broken(dists, probe, reason):
     dists.add_plugin("acme", plugin("acme", probe=probe))
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists: FakeDists) -> None:
+def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists):
     source = plugin("acme", capabilities="device_types=('cuda',)", probe="1 / 0")
     dists.add_plugin("acme", source)
     assert verdict() == (State.UNAVAILABLE, "needs a cuda device, found cpu")
@@ -459,19 +443,11 @@ def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists: FakeDists) -> None
 
 @pytest.mark.parametrize(
     ("name", "distribution", "whom"),
-    [
-        ("acme", "acme-tokendraw", "its author"),
-        ("aiter", "tokendraw-aiter", "tokendraw's maintainers"),
-    ],
+    [("acme", "acme-tokendraw", "its author"), ("aiter", "tokendraw-aiter", "tokendraw's maintainers")],
 )
 def test_a_slow_probe_is_reported_to_whoever_can_mend_it(
-    dists: FakeDists,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    distribution: str,
-    whom: str,
-) -> None:
+    dists, monkeypatch, caplog, name, distribution, whom
+):
     dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
     monkeypatch.setattr(discover, "_SLOW_PROBE_SECONDS", 0.005)
     assert discovered(name).state is State.AVAILABLE

@@ -1,17 +1,15 @@
 """Plugins break at import, each beside a host in a separate process, and the host survives."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from fake_dists import FakeDists, fake_dists, plugin
+from fake_dists import fake_dists, plugin
 from isolation import RESOLVE, answer, resolved, run
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
@@ -30,25 +28,25 @@ IMPORTS = {
 
 @pytest.mark.parametrize(("source", "reason"), IMPORTS.values(), ids=IMPORTS.keys())
 @pytest.mark.fast_first
-def test_a_host_survives_an_import_that_ends_in(dists: FakeDists, source: str, reason: str) -> None:
+def test_a_host_survives_an_import_that_ends_in(dists, source, reason):
     dists.add_plugin("acme", source)
     assert resolved(dists) == ["native", {"acme": ["broken", f"loading 'fake_acme:plugin' raised {reason}"]}]
 
 
-def test_a_host_survives_an_entry_point_to_a_missing_module(dists: FakeDists) -> None:
+def test_a_host_survives_an_entry_point_to_a_missing_module(dists):
     dists.add("acme-tokendraw", plugins={"acme": "nowhere:plugin"}, modules={"fake_acme": plugin("acme")})
     reason = "loading 'nowhere:plugin' raised ModuleNotFoundError: No module named 'nowhere'"
     assert resolved(dists) == ["native", {"acme": ["broken", reason]}]
 
 
-def test_a_host_survives_stale_metadata_whose_code_is_gone(dists: FakeDists) -> None:
+def test_a_host_survives_stale_metadata_whose_code_is_gone(dists):
     folder = dists.add("acme-tokendraw", plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": ""})
     (folder / "fake_acme.py").unlink()
     reason = "loading 'fake_acme:plugin' raised ModuleNotFoundError: No module named 'fake_acme'"
     assert resolved(dists) == ["native", {"acme": ["broken", reason]}]
 
 
-def test_a_host_survives_a_circular_import(dists: FakeDists) -> None:
+def test_a_host_survives_a_circular_import(dists):
     folder = dists.add(
         "acme-tokendraw",
         plugins={"acme": "fake_acme:plugin"},
@@ -64,20 +62,20 @@ def test_a_host_survives_a_circular_import(dists: FakeDists) -> None:
     assert resolved(dists) == ["native", {"acme": ["broken", reason]}]
 
 
-def test_a_plugin_that_discovers_while_it_is_discovered_is_fine(dists: FakeDists) -> None:
+def test_a_plugin_that_discovers_while_it_is_discovered_is_fine(dists):
     source = "import tokendraw; SEEN = [(c.name, c.state) for c in tokendraw.discover()]\n"
     dists.add_plugin("acme", source + plugin("acme", priority=-1))
     assert resolved(dists) == ["native", {"acme": ["available", "available, priority -1"]}]
 
 
-def test_an_interrupt_from_the_keyboard_ends_the_host_while_a_plugin_is_imported(dists: FakeDists) -> None:
+def test_an_interrupt_from_the_keyboard_ends_the_host_while_a_plugin_is_imported(dists):
     dists.add_plugin("acme", "raise KeyboardInterrupt")
     result = run(dists, "-c", RESOLVE)
     assert (result.returncode, result.stdout) == (-signal.SIGINT, "")
     assert result.stderr.endswith("\nKeyboardInterrupt\n")
 
 
-def test_a_broken_plugin_hides_no_sound_one(dists: FakeDists) -> None:
+def test_a_broken_plugin_hides_no_sound_one(dists):
     dists.add_plugin("aaa", "raise SystemExit(0)")
     dists.add_plugin("acme", plugin("acme"))
     assert resolved(dists) == [
@@ -92,7 +90,7 @@ def test_a_broken_plugin_hides_no_sound_one(dists: FakeDists) -> None:
 # Names
 
 
-def test_a_host_survives_two_distributions_of_one_name_and_is_told_both(dists: FakeDists) -> None:
+def test_a_host_survives_two_distributions_of_one_name_and_is_told_both(dists):
     for owner, version, module in (("acme-one", "1.0", "fake_one"), ("acme-two", "2.0", "fake_two")):
         dists.add(owner, version, plugins={"acme": f"{module}:plugin"}, modules={module: plugin("acme")})
     code = """
@@ -117,7 +115,7 @@ print(json.dumps([told, reasons, sorted({"fake_one", "fake_two"} & set(sys.modul
     assert resolved(dists, TOKENDRAW_DISABLE="acme")[0] == "native"
 
 
-def test_one_distribution_that_is_visible_twice_counts_once(dists: FakeDists) -> None:
+def test_one_distribution_that_is_visible_twice_counts_once(dists):
     for where in ("behind", "in front"):
         source = plugin("acme")
         dists.add(
@@ -130,7 +128,7 @@ def test_one_distribution_that_is_visible_twice_counts_once(dists: FakeDists) ->
         assert [line.split()[0] for line in table.splitlines()] == ["name", "acme", "native"]
 
 
-def test_a_claim_to_a_first_party_name_is_refused_and_its_owner_serves(dists: FakeDists) -> None:
+def test_a_claim_to_a_first_party_name_is_refused_and_its_owner_serves(dists):
     dists.add_plugin("native", "raise SystemExit('imported all the same')", distribution="evil-native")
     code = """
 import json, sys, tokendraw
@@ -167,9 +165,7 @@ VERSIONS = {
 
 @pytest.mark.parametrize(("given", "state", "priority", "reason"), VERSIONS.values(), ids=VERSIONS.keys())
 @pytest.mark.fast_first
-def test_the_list_shows_a_plugin_whose_api_version_is(
-    dists: FakeDists, given: str, state: str, priority: str, reason: str
-) -> None:
+def test_the_list_shows_a_plugin_whose_api_version_is(dists, given, state, priority, reason):
     describe = f"return tokendraw.plugin.PluginInfo(name='acme', {given}priority=5, operations={{}})"
     dists.add_plugin("acme", plugin("acme", describe=describe))
     result = run(dists, "-m", "tokendraw", "list")

@@ -27,14 +27,14 @@ DEFAULT = Choice()
 MPS = Host(device_type="mps")
 
 
-def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
 
 
 # The default choice and its warning
 
 
-def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> None:
+def test_installed_plugins_that_are_passed_over_are_told_in_one_warning():
     resolution = resolve(ALL, V100, NEED, DEFAULT)
     assert resolution.warnings == (
         "'flashinfer' was passed over: needs compute capability 7.5 to 12.1, found 7.0; "
@@ -45,7 +45,7 @@ def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> Non
     assert resolution.fallback == resolution.warnings[0]
 
 
-def test_doing_what_the_warning_says_silences_it() -> None:
+def test_doing_what_the_warning_says_silences_it():
     first = resolve(ALL, V100, NEED, Choice(disabled=("aiter",)))
     assert first.fallback is not None
     names = first.fallback.partition("TOKENDRAW_DISABLE=")[2].split(" ")[0]
@@ -79,9 +79,7 @@ def test_doing_what_the_warning_says_silences_it() -> None:
     ],
     ids=["cpu", "mps", "H100", "MI300X"],
 )
-def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows_why(
-    host: Host, chosen: str, others: dict[str, str]
-) -> None:
+def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows_why(host, chosen, others):
     first = Choice(priority=(*others, chosen))  # they would all go before it
     resolution = resolve(ALL, host, NEED, first)
     assert (resolution.chosen, resolution.warnings, resolution.fallback) == (chosen, (), None)
@@ -91,19 +89,19 @@ def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows
     assert all(f"  - {name}: {reason}" in explained for name, reason in others.items())
 
 
-def test_with_the_right_kind_of_device_a_plugin_that_cannot_serve_was_passed_over() -> None:
+def test_with_the_right_kind_of_device_a_plugin_that_cannot_serve_was_passed_over():
     probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none")
     both = replace(EVERYTHING, device_types=("cpu", "cuda"), compute_capability=((10, 0), None))
     for host, others in ((H100, [probed]), (MI300X, [probed]), (H100, [candidate("acme", 5, both)])):
         assert resolve([NATIVE, *others], host, NEED, DEFAULT).fallback is not None
 
 
-def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn() -> None:
+def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn():
     slow = candidate("slow", -1, replace(EVERYTHING, device_types=("cuda",)))
     assert resolve([NATIVE, slow], LAPTOP, NEED, DEFAULT).warnings == ()
 
 
-def test_an_upstream_that_is_not_installed_is_no_reason_to_warn() -> None:
+def test_an_upstream_that_is_not_installed_is_no_reason_to_warn():
     absent = replace(FLASHINFER, upstream_version=None)
     resolution = resolve([NATIVE, absent], H100, NEED, DEFAULT)
     assert resolution.warnings == ()
@@ -113,7 +111,7 @@ def test_an_upstream_that_is_not_installed_is_no_reason_to_warn() -> None:
     )
 
 
-def test_a_plugin_for_another_operation_is_no_reason_to_warn() -> None:
+def test_a_plugin_for_another_operation_is_no_reason_to_warn():
     info = PluginInfo(name="verifier", api_version=1, priority=90, operations={"verify": EVERYTHING})
     verifier = Candidate(name="verifier", state=State.LOADED, info=info)
     resolution = resolve([NATIVE, verifier], LAPTOP, NEED, DEFAULT)
@@ -121,7 +119,7 @@ def test_a_plugin_for_another_operation_is_no_reason_to_warn() -> None:
     assert resolution.decisions[1].reason == "needs the operation sample, found verify"
 
 
-def test_a_plugin_too_broken_to_tell_its_priority_is_told_of() -> None:
+def test_a_plugin_too_broken_to_tell_its_priority_is_told_of():
     broken = Candidate(name="zeta", state=State.BROKEN, reason="loading 'zeta:plugin' raised OSError")
     assert resolve([NATIVE, broken], LAPTOP, NEED, DEFAULT).fallback == (
         "'zeta' was passed over: loading 'zeta:plugin' raised OSError. "
@@ -131,8 +129,8 @@ def test_a_plugin_too_broken_to_tell_its_priority_is_told_of() -> None:
     assert resolve([NATIVE, broken], LAPTOP, NEED, first).warnings == ()
 
 
-def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher() -> None:
-    def newer(priority: int) -> Candidate:
+def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher():
+    def newer(priority):
         info = PluginInfo(name="acme", api_version=99, priority=priority, operations={})
         return Candidate(name="acme", state=State.INCOMPATIBLE, reason="needs plugin API 99", info=info)
 
@@ -140,11 +138,11 @@ def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher() -> None
     assert resolve([NATIVE, newer(-1)], LAPTOP, NEED, DEFAULT).fallback is None
 
 
-def test_an_explicit_choice_warns_of_nothing_that_was_passed_over() -> None:
+def test_an_explicit_choice_warns_of_nothing_that_was_passed_over():
     assert resolve(ALL, LAPTOP, NEED, asked("native")).warnings == ()
 
 
-def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason() -> None:
+def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason():
     failed = replace(TRITON_GUMBEL, rejection="tokendraw_build raised RuntimeError: no compiler")
     resolution = resolve([NATIVE, failed], H100, NEED, DEFAULT)
     assert resolution.chosen == "native"
@@ -152,14 +150,14 @@ def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason() -> None:
     assert resolution.fallback is not None
 
 
-def test_what_the_probe_found_missing_makes_a_plugin_unavailable() -> None:
+def test_what_the_probe_found_missing_makes_a_plugin_unavailable():
     probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none on PATH")
     resolution = resolve([NATIVE, probed], H100, NEED, DEFAULT)
     assert resolution.decisions[1].state is State.UNAVAILABLE
     assert resolution.decisions[1].reason == "needs a C compiler, found none on PATH"
 
 
-def test_when_nothing_is_installed_the_error_says_what_to_install() -> None:
+def test_when_nothing_is_installed_the_error_says_what_to_install():
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([], LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
@@ -168,7 +166,7 @@ def test_when_nothing_is_installed_the_error_says_what_to_install() -> None:
     )
 
 
-def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decisions() -> None:
+def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decisions():
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([FLASHINFER, AITER], LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
@@ -182,7 +180,7 @@ def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decision
     ]
 
 
-def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it() -> None:
+def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it():
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([NATIVE], LAPTOP, NEED, Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"))
     assert str(refusal.value) == (
@@ -191,7 +189,7 @@ def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it() -> Non
     )
 
 
-def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it() -> None:
+def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it():
     broken = replace(NATIVE, state=State.BROKEN, reason="loading it raised OSError")
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([broken], LAPTOP, NEED, DEFAULT)
@@ -201,7 +199,7 @@ def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it(
     )
 
 
-def test_an_unknown_operation_is_an_error_that_lists_the_known_ones() -> None:
+def test_an_unknown_operation_is_an_error_that_lists_the_known_ones():
     with pytest.raises(InvalidParameterError) as refusal:
         resolve(ALL, LAPTOP, NEED, DEFAULT, operation="samlpe")  # type: ignore[arg-type]
     assert str(refusal.value) == (
@@ -226,8 +224,8 @@ def test_an_unknown_operation_is_an_error_that_lists_the_known_ones() -> None:
     ],
 )
 def test_an_upstream_outside_the_range_is_passed_over_by_default_and_refused_when_explicit(
-    installed: str, expected: str
-) -> None:
+    installed, expected
+):
     candidates = [NATIVE, replace(FLASHINFER, upstream_version=installed)]
     resolution = resolve(candidates, H100, NEED, DEFAULT)
     assert resolution.chosen == "native"
@@ -238,13 +236,13 @@ def test_an_upstream_outside_the_range_is_passed_over_by_default_and_refused_whe
 
 
 @pytest.mark.parametrize("installed", ["0.7.2.post1", "0.6.11.post2", "0.7.2.post1+cu130"])
-def test_a_tested_upstream_is_used_without_a_word(installed: str) -> None:
+def test_a_tested_upstream_is_used_without_a_word(installed):
     resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
     assert resolution.warnings == ()
 
 
 @pytest.mark.parametrize("installed", ["0.7.2", "0.7.3", "0.7.3rc1", "0.7.3+cu130"])
-def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed: str) -> None:
+def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed):
     resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
     assert resolution.chosen == "flashinfer"
     assert resolution.warnings == (
@@ -254,7 +252,7 @@ def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed:
     assert resolution.fallback is None
 
 
-def test_an_upstream_of_which_no_version_was_tested_says_so() -> None:
+def test_an_upstream_of_which_no_version_was_tested_says_so():
     bare = candidate("acme", 5, EVERYTHING, Upstream("acme-kernels", ">=2"), "2.1")
     assert resolve([bare], LAPTOP, NEED, DEFAULT).warnings == (
         "'acme' needs acme-kernels >=2 and names no tested version, found 2.1. "
