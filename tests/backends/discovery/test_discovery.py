@@ -134,12 +134,6 @@ def test_metadata_that_nobody_can_read_leave_the_other_plugins_alone(dists):
     assert verdict() == (State.AVAILABLE, None)
 
 
-def test_an_interrupt_from_the_keyboard_passes_through(dists):
-    dists.add_plugin("acme", "raise KeyboardInterrupt")
-    with pytest.raises(KeyboardInterrupt):
-        tokendraw.discover(host=LAPTOP)
-
-
 def test_a_broken_plugin_takes_no_other_with_it(dists):
     dists.add_plugin("aaa", "import sys; sys.exit(1)")
     dists.add_plugin("acme", plugin("acme"))
@@ -149,10 +143,3 @@ def test_a_broken_plugin_takes_no_other_with_it(dists):
         State.AVAILABLE,
         State.BROKEN,
     ]
-
-
-def test_plugins_that_load_tokendraw_while_it_loads_them_are_fine(dists):
-    """A circular import: the plugin's module asks for the API during the load of the plugin."""
-    source = "from tokendraw import discover, load_sampler, Sampler\n" + plugin("acme")
-    dists.add_plugin("acme", source)
-    assert verdict() == (State.AVAILABLE, None)

@@ -1,30 +1,23 @@
 """The decision as a pure function: other hosts, ranking and companions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from fake_candidates import (
-    A100,
     ALL,
-    B200,
     EVERYTHING,
     FLASHINFER,
-    GFX1250,
     H100,
     LAPTOP,
     MI300X,
     NATIVE,
-    ORIN_NANO,
-    RTX5090,
-    T4,
     TRITON_GUMBEL,
-    V100,
     candidate,
 )
 from tokendraw import Need, SamplerUnavailableError, operations, resolve
 from tokendraw.backends.resolution.decide import decide
-from tokendraw.plugin import Host, VerifyCapabilities
+from tokendraw.plugin import VerifyCapabilities
 from tokendraw.resolution import Choice
 
 NEED = Need()
@@ -33,82 +26,6 @@ DEFAULT = Choice()
 
 def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
-
-
-@dataclass
-class Case:
-    """A row of the table: a host, the chosen plugin, and the reasons against the rest."""
-
-    host: Host
-    chosen: str
-    companion: str | None
-    rejected: dict[str, str]
-
-
-CUDA = "needs a cuda device, found "
-ROCM = "needs a rocm device, found "
-TABLE = {
-    "CPU laptop": Case(
-        LAPTOP,
-        "native",
-        None,
-        {
-            "flashinfer": CUDA + "cpu",
-            "aiter": ROCM + "cpu",
-            "triton-gumbel": "needs a cuda or rocm device, found cpu",
-        },
-    ),
-    "V100": Case(
-        V100,
-        "native",
-        None,
-        {
-            "flashinfer": "needs compute capability 7.5 to 12.1, found 7.0",
-            "aiter": ROCM + "cuda",
-            "triton-gumbel": "needs compute capability 8.0 or later, found 7.0",
-        },
-    ),
-    "T4": Case(
-        T4,
-        "flashinfer",
-        "native",
-        {"aiter": ROCM + "cuda", "triton-gumbel": "needs compute capability 8.0 or later, found 7.5"},
-    ),
-    "A100": Case(A100, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "H100": Case(H100, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "B200": Case(B200, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "RTX 5090": Case(RTX5090, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "10 SMs": Case(
-        ORIN_NANO,
-        "triton-gumbel",
-        None,
-        {"flashinfer": "needs 17 SMs or more, found 10", "aiter": ROCM + "cuda"},
-    ),
-    "MI300X": Case(
-        MI300X,
-        "triton-gumbel",
-        None,
-        {"flashinfer": CUDA + "rocm", "aiter": "the request needs filter order top_k_first, found joint"},
-    ),
-    "gfx1250": Case(
-        GFX1250,
-        "native",
-        None,
-        {
-            "flashinfer": CUDA + "rocm",
-            "aiter": "needs gfx90a, gfx942 or gfx950, found gfx1250",
-            "triton-gumbel": "needs gfx90a, gfx942, gfx950 or gfx1201, found gfx1250",
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
-def test_what_serves_a_host_and_why_the_others_do_not(case):
-    resolution = resolve(ALL, case.host, NEED, DEFAULT)
-    assert resolution.chosen == case.chosen
-    assert resolution.companion == case.companion
-    assert {d.name: d.reason for d in resolution.decisions if not d.accepted} == case.rejected
 
 
 def test_both_filter_orders_on_an_mi300x_make_aiter_the_best_beside_its_companion():

@@ -1,7 +1,6 @@
 """Resolving with what is installed on this machine, from one thread and from many."""
 
 import sys
-import threading
 
 import pytest
 
@@ -44,27 +43,3 @@ def test_an_operation_that_nobody_offers_is_refused_with_every_reason(dists, mon
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     with pytest.raises(SamplerUnavailableError, match="needs the operation verify, found sample"):
         tokendraw.resolve(device="cpu", operation="verify")
-
-
-def test_sixteen_threads_resolve_at_once_to_the_same_answer(dists):
-    dists.add_plugin("acme", plugin("acme"))
-    dists.add_plugin("beta", "raise OSError('late')")
-    answers: list[object] = []
-    barrier = threading.Barrier(16)
-
-    def work():
-        barrier.wait()
-        try:
-            answers.append(tokendraw.resolve(device="cpu"))
-        except BaseException as error:  # a thread's exception would be lost
-            answers.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 16
-    assert answers == [answers[0]] * 16
-    assert isinstance(answers[0], tokendraw.resolution.Resolution)
-    assert answers[0].chosen == "acme"
