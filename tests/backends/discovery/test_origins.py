@@ -8,7 +8,7 @@ import torch
 
 from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
 from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
-from tokendraw.backends.discovery.origins import format_origin, package_of
+from tokendraw.backends.discovery.guard import format_origin, package_of
 
 
 @pytest.fixture

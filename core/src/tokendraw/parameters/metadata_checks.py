@@ -82,6 +82,17 @@ def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
         integers("positions", positions.tolist(), 0, MAX_POSITION)
 
 
+def missing_positions(owner: str = "") -> InvalidParameterError:
+    """Make the error for a seed without positions.
+
+    :param owner: of the seed, such as `` of row 3``.
+    """
+    return InvalidParameterError(
+        f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
+        "Pass positions, one integer a row: the sequence length minus one."
+    )
+
+
 def check_record(name: str, value: object, needed: type | UnionType) -> None:
     """Refuse anything but a record of the host's knowledge."""
     if not isinstance(value, needed):

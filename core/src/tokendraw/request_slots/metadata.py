@@ -14,7 +14,7 @@ from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions
+from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
 from tokendraw.parameters.ranges import each, integers
 from tokendraw.request_slots.requests import Population
 
@@ -162,10 +162,7 @@ class MetadataCache:
         if positions is None:
             for slot, request in population.requests.items():
                 if request.params["seed"] is not None:
-                    raise InvalidParameterError(
-                        f"'seed' of slot {slot} needs 'positions', found none: without them every step would draw with "
-                        "the same noise. Pass positions, one integer a row: the sequence length minus one."
-                    )
+                    raise missing_positions(f" of slot {slot}")
             del tensors["seed"], tensors["seeded"]
         if population.facts.max_logprobs is None:
             del tensors["logprobs"]
