@@ -20,38 +20,39 @@ def dists(tmp_path, monkeypatch):
         yield found
 
 
+HOOKIMPL = "found none; define it with @tokendraw.plugin.hookimpl"
+HOME = "tokendraw.plugin"
+SHORT = "a tuple of at least one short string or None"
+DTYPES = "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"
+FROM_TO = "needs an integer from -1000000 to 1000000"
+
+
+def info(operations="{}", api_version="1", priority="5", name="acme"):
+    """Return the source of a description, each argument an expression but the name."""
+    arguments = f"name={name!r}, api_version={api_version}, priority={priority}, operations={operations}"
+    return f"return {HOME}.PluginInfo({arguments})"
+
+
 # What can be wrong with the plugin object
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (
-            "plugin = None",
-            "'fake_acme:plugin' needs the hook tokendraw_describe, found none; "
-            "define it with @tokendraw.plugin.hookimpl",
-        ),
-        (
-            "plugin = 3",
-            "'fake_acme:plugin' needs the hook tokendraw_describe, found none; "
-            "define it with @tokendraw.plugin.hookimpl",
-        ),
-        (
-            "class Acme: pass\nplugin = Acme",
-            "'fake_acme:plugin' needs to be a plugin object, found the class Acme; add ()",
-        ),
+        ("plugin = None", f"needs the hook tokendraw_describe, {HOOKIMPL}"),
+        ("plugin = 3", f"needs the hook tokendraw_describe, {HOOKIMPL}"),
+        ("class Acme: pass\nplugin = Acme", "needs to be a plugin object, found the class Acme; add ()"),
         (
             plugin("acme").replace(
                 "    @tokendraw.plugin.hookimpl\n    def tokendraw_build", "    def build"
             ),
-            "'fake_acme:plugin' needs the hook tokendraw_build, found none; "
-            "define it with @tokendraw.plugin.hookimpl",
+            f"needs the hook tokendraw_build, {HOOKIMPL}",
         ),
     ],
 )
 def test_an_object_that_is_no_plugin_is_broken(dists, source, reason):
     dists.add_plugin("acme", source)
-    assert verdict() == (State.BROKEN, reason)
+    assert verdict() == (State.BROKEN, f"'fake_acme:plugin' {reason}")
 
 
 def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists):
@@ -87,30 +88,12 @@ def test_a_hook_may_leave_out_arguments(dists):
         ("return 3", "tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found int"),
         ("raise ValueError('no')", "tokendraw_describe raised ValueError: no"),
         ("import sys; sys.exit()", "tokendraw_describe raised SystemExit"),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acne', api_version=1, priority=5, operations={})",
-            "PluginInfo.name needs to be the entry point's name 'acme', found 'acne'",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version='2', priority=5, operations={})",
-            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found '2'",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=True, priority=5, operations={})",
-            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found True",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority='high', operations={})",
-            "PluginInfo.priority needs an integer from -1000000 to 1000000, found 'high'",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={})",
-            "PluginInfo.operations needs 1 to 100 operations, found {}",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={'sample': 3})",
-            "PluginInfo.operations needs Capabilities by name, found int",
-        ),
+        (info(name="acne"), "PluginInfo.name needs to be the entry point's name 'acme', found 'acne'"),
+        (info(api_version="'2'"), f"PluginInfo.api_version {FROM_TO}, found '2'"),
+        (info(api_version="True"), f"PluginInfo.api_version {FROM_TO}, found True"),
+        (info(priority="'high'"), f"PluginInfo.priority {FROM_TO}, found 'high'"),
+        (info(), "PluginInfo.operations needs 1 to 100 operations, found {}"),
+        (info("{'sample': 3}"), "PluginInfo.operations needs Capabilities by name, found int"),
     ],
 )
 def test_an_unsound_description_makes_a_plugin_broken(dists, describe, reason):
@@ -119,8 +102,7 @@ def test_an_unsound_description_makes_a_plugin_broken(dists, describe, reason):
 
 
 def test_a_missing_api_version_makes_a_plugin_broken(dists):
-    describe = "return tokendraw.plugin.PluginInfo(name='acme', priority=5, operations={})"
-    dists.add_plugin("acme", plugin("acme", describe=describe))
+    dists.add_plugin("acme", plugin("acme", describe=info().replace("api_version=1, ", "")))
     state, reason = verdict()
     assert state is State.BROKEN
     assert str(reason).startswith("tokendraw_describe raised TypeError: PluginInfo.__init__() missing 1")
@@ -140,8 +122,7 @@ def test_another_api_version_makes_a_plugin_incompatible(dists, api_version, rea
 
 
 def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists):
-    describe = "return tokendraw.plugin.PluginInfo(name='acme', api_version=99, priority=5, operations='all')"
-    dists.add_plugin("acme", plugin("acme", describe=describe))
+    dists.add_plugin("acme", plugin("acme", describe=info("'all'", api_version="99")))
     (candidate,) = (c for c in tokendraw.discover() if c.name == "acme")
     assert (candidate.priority, dict(candidate.info.operations)) == (5, {})
     reasons = {d.name: d.reason for d in tokendraw.resolve(device="cpu").decisions}
@@ -149,43 +130,29 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "needed", "found"),
+    ("capabilities", "reason"),
     [
-        (
-            "device_types=('cuda')",
-            "device_types",
-            "a tuple of at least one short string or None, found 'cuda'",
-        ),
-        (
-            "rocm_archs=['gfx942']",
-            "rocm_archs",
-            "a tuple of at least one short string or None, found ['gfx942']",
-        ),
+        ("device_types=('cuda')", f"device_types needs {SHORT}, found 'cuda'"),
+        ("rocm_archs=['gfx942']", f"rocm_archs needs {SHORT}, found ['gfx942']"),
         (
             "compute_capability=(8, 0)",
-            "compute_capability",
-            "((major, minor), (major, minor) or None) or None, found (8, 0)",
+            "compute_capability needs ((major, minor), (major, minor) or None) or None, found (8, 0)",
         ),
-        ("min_sm_count='17'", "min_sm_count", "an integer from 0 to 2**63 - 1, found '17'"),
-        (
-            "dtypes=('fp32',)",
-            "dtypes",
-            "a tuple of at least one of 'float32', 'bfloat16' or 'float16', found ('fp32',)",
-        ),
+        ("min_sm_count='17'", "min_sm_count needs an integer from 0 to 2**63 - 1, found '17'"),
+        ("dtypes=('fp32',)", f"dtypes needs {DTYPES}, found ('fp32',)"),
         (
             "filters=('top_k',)",
-            "filters",
-            "a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar'), found ('top_k',)",
+            "filters needs a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar'), found ('top_k',)",
         ),
-        ("seeding='row'", "seeding", "'none', 'launch' or 'counter', found 'row'"),
-        ("greedy=1", "greedy", "True or False, found 1"),
-        ("max_top_k=-1", "max_top_k", "an integer from 0 to 2**63 - 1 or None, found -1"),
+        ("seeding='row'", "seeding needs 'none', 'launch' or 'counter', found 'row'"),
+        ("greedy=1", "greedy needs True or False, found 1"),
+        ("max_top_k=-1", "max_top_k needs an integer from 0 to 2**63 - 1 or None, found -1"),
     ],
 )
-def test_capabilities_that_would_never_match_make_a_plugin_broken(dists, capabilities, needed, found):
+def test_capabilities_that_would_never_match_make_a_plugin_broken(dists, capabilities, reason):
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    reason = f"Capabilities.{needed} of the operation 'sample' needs {found}"
-    assert verdict() == (State.BROKEN, reason)
+    field, words = reason.split(" ", 1)
+    assert verdict() == (State.BROKEN, f"Capabilities.{field} of the operation 'sample' {words}")
 
 
 @pytest.mark.parametrize("name", operations.FOLDERS)
@@ -198,18 +165,15 @@ def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
         assert not rules[field.name].fits(object()), field.name
 
 
-OTHER = "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={{{}}})"
-
-
 def test_capabilities_of_another_operation_make_a_plugin_broken(dists):
-    describe = OTHER.format("'verify': tokendraw.plugin.Capabilities()")
+    describe = info("{'verify': tokendraw.plugin.Capabilities()}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     reason = "PluginInfo.operations needs VerifyCapabilities for the operation 'verify', found Capabilities"
     assert verdict() == (State.BROKEN, reason)
 
 
 def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is_read(dists):
-    describe = OTHER.format("'paint': tokendraw.plugin.Capabilities(graph_safe=True, dtypes=3)")
+    describe = info("{'paint': tokendraw.plugin.Capabilities(graph_safe=True, dtypes=3)}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     assert verdict() == (State.UNAVAILABLE, "needs the operation sample, found paint")
     assert discovered().capabilities("paint") == HostCapabilities(graph_safe=True)
@@ -218,36 +182,29 @@ def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is
 @pytest.mark.parametrize(
     ("operation", "field", "needed"),
     [
-        ("sample", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
+        ("sample", "dtypes", DTYPES),
         ("sample", "filter_orders", "a tuple of at least one of 'top_k_first' or 'joint'"),
         ("sample", "gumbel_dtypes", "a tuple of at least one of 'fp32' or 'fp64'"),
-        ("sample", "device_types", "a tuple of at least one short string or None"),
-        ("sample", "rocm_archs", "a tuple of at least one short string or None"),
-        ("verify", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
-        ("process_logits", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
-        ("plan_paged_kv", "device_types", "a tuple of at least one short string or None"),
-        ("pack_sm90_w4", "device_types", "a tuple of at least one short string or None"),
+        ("sample", "device_types", SHORT),
+        ("sample", "rocm_archs", SHORT),
+        ("verify", "dtypes", DTYPES),
+        ("process_logits", "dtypes", DTYPES),
+        ("plan_paged_kv", "device_types", SHORT),
+        ("pack_sm90_w4", "device_types", SHORT),
     ],
 )
 def test_a_tuple_that_promises_something_may_not_be_empty(dists, operation, field, needed):
     declared = operations.get(operation).capabilities.__name__
-    home = "tokendraw.plugin"
-    dists.add_plugin(
-        "acme", plugin("acme", describe=OTHER.format(f"'{operation}': {home}.{declared}({field}=())"))
-    )
-    assert verdict() == (
-        State.BROKEN,
-        f"{declared}.{field} of the operation '{operation}' needs {needed}, found ()",
-    )
+    describe = info(f"{{'{operation}': {HOME}.{declared}({field}=())}}")
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    reason = f"{declared}.{field} of the operation '{operation}' needs {needed}, found ()"
+    assert verdict() == (State.BROKEN, reason)
 
 
 def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists):
-    describe = OTHER.format("'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')")
+    describe = info("{'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
-    reason = (
-        "HostCapabilities.device_types of the operation 'paint' needs a tuple of at least one short string or None, "
-        "found 'cuda'"
-    )
+    reason = f"HostCapabilities.device_types of the operation 'paint' needs {SHORT}, found 'cuda'"
     assert verdict() == (State.BROKEN, reason)
 
 
