@@ -56,24 +56,18 @@ def test_doing_what_the_warning_says_silences_it():
 @pytest.mark.parametrize(
     ("host", "chosen", "others"),
     [
-        (
-            LAPTOP,  # or device="cpu" on any machine
-            "native",
-            {
-                "flashinfer": "needs a cuda device, found cpu",
-                "aiter": "needs a rocm device, found cpu",
-                "triton-gumbel": "needs a cuda or rocm device, found cpu",
-            },
-        ),
-        (
-            MPS,
-            "native",
-            {
-                "flashinfer": "needs a cuda device, found mps",
-                "aiter": "needs a rocm device, found mps",
-                "triton-gumbel": "needs a cuda or rocm device, found mps",
-            },
-        ),
+        *[
+            (
+                host,  # the CPU: or device="cpu" on any machine
+                "native",
+                {
+                    "flashinfer": f"needs a cuda device, found {host.device_type}",
+                    "aiter": f"needs a rocm device, found {host.device_type}",
+                    "triton-gumbel": f"needs a cuda or rocm device, found {host.device_type}",
+                },
+            )
+            for host in (LAPTOP, MPS)
+        ],
         (H100, "triton-gumbel", {"aiter": "needs a rocm device, found cuda"}),
         (MI300X, "triton-gumbel", {"flashinfer": "needs a cuda device, found rocm"}),
     ],
@@ -157,46 +151,34 @@ def test_what_the_probe_found_missing_makes_a_plugin_unavailable():
     assert resolution.decisions[1].reason == "needs a C compiler, found none on PATH"
 
 
-def test_when_nothing_is_installed_the_error_says_what_to_install():
+INSTALL = "Run `pip install ./plugins/native` in tokendraw's checkout."
+NOTHING = {
+    "nothing is installed": ([], DEFAULT, f"no plugin. {INSTALL}"),
+    "nothing is available": (
+        [FLASHINFER, AITER],
+        DEFAULT,
+        "flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. " + INSTALL,
+    ),
+    "native is switched off": (
+        [NATIVE],
+        Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"),
+        "native: switched off by /etc/tokendraw.toml. Take 'native' out of /etc/tokendraw.toml.",
+    ),
+    "native is broken": (
+        [replace(NATIVE, state=State.BROKEN, reason="loading it raised OSError")],
+        DEFAULT,
+        "native: loading it raised OSError. Mend one of them; `tokendraw doctor` says how.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("candidates", "choice", "found"), NOTHING.values(), ids=NOTHING.keys())
+def test_without_any_available_plugin_the_error_gives_every_reason_and_its_mend(candidates, choice, found):
     with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([], LAPTOP, NEED, DEFAULT)
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. Found no plugin. "
-        "Run `pip install ./plugins/native` in tokendraw's checkout."
-    )
-
-
-def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decisions():
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([FLASHINFER, AITER], LAPTOP, NEED, DEFAULT)
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. "
-        "Found flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. "
-        "Run `pip install ./plugins/native` in tokendraw's checkout."
-    )
-    assert [(d.name, d.accepted) for d in refusal.value.decisions] == [
-        ("flashinfer", False),
-        ("aiter", False),
-    ]
-
-
-def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it():
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([NATIVE], LAPTOP, NEED, Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"))
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. "
-        "Found native: switched off by /etc/tokendraw.toml. Take 'native' out of /etc/tokendraw.toml."
-    )
-
-
-def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it():
-    broken = replace(NATIVE, state=State.BROKEN, reason="loading it raised OSError")
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([broken], LAPTOP, NEED, DEFAULT)
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. "
-        "Found native: loading it raised OSError. Mend one of them; `tokendraw doctor` says how."
-    )
+        resolve(candidates, LAPTOP, NEED, choice)
+    assert str(refusal.value) == f"No plugin can serve the operation 'sample' on cpu. Found {found}"
+    assert [d.name for d in refusal.value.decisions] == [c.name for c in candidates]
+    assert not any(d.accepted for d in refusal.value.decisions)
 
 
 def test_an_unknown_operation_is_an_error_that_lists_the_known_ones():

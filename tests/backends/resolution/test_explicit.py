@@ -48,34 +48,33 @@ def test_a_refusal_says_what_was_asked_by_whom_why_not_what_works_and_how_to_und
     )
 
 
-def test_a_name_that_is_not_installed_is_refused_with_the_nearest_one():
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve(ALL, LAPTOP, NEED, asked("flashinfr"))
-    assert str(refusal.value) == (
-        "'flashinfr', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: "
+REFUSED = {
+    "the nearest name": (
+        ALL,
+        asked("flashinfr"),
         "no plugin of that name is installed, the nearest installed name is 'flashinfer'. "
-        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
-    )
+        "Available here: native. Unset TOKENDRAW_SAMPLER",
+    ),
+    "no similar name": (
+        [NATIVE],
+        asked("q"),
+        "no plugin of that name is installed. Available here: native. Unset TOKENDRAW_SAMPLER",
+    ),
+    "switched off by the user": (
+        [NATIVE],
+        Choice(sampler="native", source="the argument sampler=", disabled=("native",)),
+        "switched off by TOKENDRAW_DISABLE. Nothing else is available here. Leave out sampler=",
+    ),
+}
 
 
-def test_a_name_like_no_other_is_refused_without_a_guess():
+@pytest.mark.parametrize(("candidates", "choice", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_sampler_that_is_not_there_or_switched_off_is_refused(candidates, choice, words):
     with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([NATIVE], LAPTOP, NEED, asked("q"))
+        resolve(candidates, LAPTOP, NEED, choice)
     assert str(refusal.value) == (
-        "'q', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: "
-        "no plugin of that name is installed. "
-        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
-    )
-
-
-def test_choosing_what_one_has_switched_off_is_refused():
-    choice = Choice(sampler="native", source="the argument sampler=", disabled=("native",))
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([NATIVE], LAPTOP, NEED, choice)
-    assert str(refusal.value) == (
-        "'native', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: "
-        "switched off by TOKENDRAW_DISABLE. Nothing else is available here. "
-        "Leave out sampler= to let tokendraw choose."
+        f"{choice.sampler!r}, asked for by {choice.source}, cannot serve the operation 'sample' on cpu: {words} "
+        "to let tokendraw choose."
     )
 
 
