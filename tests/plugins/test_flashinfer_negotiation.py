@@ -9,8 +9,8 @@ import pytest
 
 import flashinfer_stand_in as stand_in
 from fake_candidates import A100, H100, RTX5090
-from flashinfer_machine import add_jit_cache, add_tools, bare_machine, write
-from installing import install, run_with
+from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
+from pages import install, run_with
 from tokendraw import Need
 from tokendraw_flashinfer import capabilities, kernels, plugin
 from tokendraw_flashinfer.signatures import EntryPoints
