@@ -482,11 +482,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
         offered = found.offered("flashinfer", VERIFY)
         backend = proof.build(VERIFY, found.hooks["flashinfer"], offered, CPU, need)
         sampling = proof.build(
-            SAMPLE,
-            found.hooks["flashinfer"],
-            found.offered("flashinfer", SAMPLE),
-            CPU,
-            need,
+            SAMPLE, found.hooks["flashinfer"], found.offered("flashinfer", SAMPLE), CPU, need
         )
     assert isinstance(backend, FlashInferVerifier)
     assert not isinstance(sampling, FlashInferVerifier)

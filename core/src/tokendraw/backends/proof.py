@@ -15,7 +15,7 @@ import torch
 
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery import origins, torch_state
+from tokendraw.backends.discovery import guard, torch_state
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.errors.exceptions import PluginError
 
@@ -52,7 +52,7 @@ def build(
 
 def package_of(hooks: pluggy.HookRelay) -> str:
     """Return the top-level package of the code behind the hooks of one plugin."""
-    return origins.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
+    return guard.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 
 @contextlib.contextmanager

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery.guard import log_traceback
-from tokendraw.backends.discovery.origins import format_origin, package_of
+from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.resolution import advice
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.backends.resolution.refusals import install, undo

@@ -9,7 +9,6 @@ from tokendraw.backends.description.plugin_info import is_name
 from tokendraw.backends.resolution import checks
 from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.backends.resolution.ranking import place, rank
 from tokendraw.errors.formatting import all_of
 
 
@@ -93,5 +92,5 @@ def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
     A plugin too broken to tell its priority does: silence would hide the loss of a fast one.
     """
     if candidate.info is None:
-        return place(candidate, choice) <= place(chosen, choice)
-    return rank(candidate, choice) < rank(chosen, choice)
+        return choice.place(candidate.name) <= choice.place(chosen.name)
+    return choice.rank(candidate) < choice.rank(chosen)

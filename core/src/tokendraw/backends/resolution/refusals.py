@@ -102,13 +102,4 @@ def undo(choice: Choice) -> str:
 
 
 def _rejected(assessed: Iterable[Candidate]) -> tuple[Decision, ...]:
-    return tuple(
-        Decision(
-            name=c.name,
-            accepted=c.state is State.AVAILABLE,
-            state=c.state,
-            reason=c.reason or f"available, priority {c.priority}",
-            priority=c.priority,
-        )
-        for c in assessed
-    )
+    return tuple(Decision.of(c, c.reason or f"available, priority {c.priority}") for c in assessed)
