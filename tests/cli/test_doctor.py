@@ -61,7 +61,7 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(_checkup, "heavy_imports", lambda entry_point: ())
 
     def set_up(host, candidates):
-        def build(names, tell, *, verbose):
+        def build(names, *, verbose):
             choice = tokendraw.resolution.read_settings().choice()
             chosen = {
                 name: decide(candidates, host, operations.get(name).need(), choice, operation=name)
@@ -134,8 +134,8 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
         "upstreams\n"
         "  name               installed  needed        tested                     what would change\n"
-        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 a program "
-        "would get flashinfer\n"
+        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 "
+        "flashinfer would be available\n"
         "\n"
         "samplers\n"
         "  name        state         priority  version  what it does, or why it cannot\n"
@@ -171,15 +171,15 @@ UNTESTED = "0.7.9"
         (H100, "0.7.2.post1", {}, "nothing: this version is tested"),
         (H100, "0.7.2.post1+cu130", {}, "nothing: this version is tested"),
         (H100, UNTESTED, {}, "with 0.7.2.post1 nobody warns that 0.7.9 is untested"),
-        (H100, None, {}, "with 0.7.2.post1 a program would get flashinfer"),
-        (H100, "0.5.0", {}, "with 0.7.2.post1 a program would get flashinfer"),
+        (H100, None, {}, "with 0.7.2.post1 flashinfer would be available"),
+        (H100, "0.5.0", {}, "with 0.7.2.post1 flashinfer would be available"),
         (
             H100,
             "0.9.0",
             {"TOKENDRAW_PRIORITY": "native"},
-            "with 0.7.2.post1 flashinfer would be available, behind native",
+            "with 0.7.2.post1 flashinfer would be available",
         ),
-        (H100, None, {"TOKENDRAW_SAMPLER": "flashinfer"}, "with 0.7.2.post1 a program would get flashinfer"),
+        (H100, None, {"TOKENDRAW_SAMPLER": "flashinfer"}, "with 0.7.2.post1 flashinfer would be available"),
         (LAPTOP, None, {}, "nothing: needs a cuda device, found cpu"),
     ],
     ids=str,
@@ -207,7 +207,7 @@ def test_what_a_probe_found_of_a_version_that_does_not_fit_says_nothing_of_anoth
     probed = replace(FLASHINFER, upstream_version="0.5.0", probe_reason="needs nvcc, found no nvcc")
     on(H100, (NATIVE, probed))
     (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert upstream["would_change"] == "with 0.7.2.post1 a program would get flashinfer"
+    assert upstream["would_change"] == "with 0.7.2.post1 flashinfer would be available"
     on(H100, (NATIVE, replace(probed, upstream_version=UNTESTED)))
     (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
     assert upstream["would_change"] == "nothing: needs nvcc, found no nvcc"
@@ -234,7 +234,7 @@ PACKER = replace(
 )
 SILENT = "with 0.7.2.post1 nobody warns that {} is untested"
 REPACK = f"0.7.2.post1 packs layout v2 where {{}} packs layout v1: {STORED}"
-GET = "with 0.7.2.post1 a program would get flashinfer"
+GET = "with 0.7.2.post1 flashinfer would be available"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_without_a_tested_version_the_newest_that_is_known_is_compared(on):
         (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
         effects[installed] = upstream["would_change"]
     assert effects == {
-        None: "with 0.6.18 a program would get flashinfer",
+        None: "with 0.6.18 flashinfer would be available",
         "0.6.17": f"0.6.18 packs layout v2 where 0.6.17 packs layout v1: {STORED}",
         "0.6.18": "unknown: no version was tested",
         "0.7.2": "unknown: no version was tested",

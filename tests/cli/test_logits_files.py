@@ -171,7 +171,10 @@ class TestPaths:
 
     def test_an_empty_file(self, tmp_path):
         (tmp_path / "x.npy").touch()
-        assert refusal(tmp_path / "x.npy") == "needs logits, found an empty file. Write it again."
+        assert refusal(tmp_path / "x.npy") == (
+            "needs to be a .npy file inside, found nothing. "
+            "Give the file the ending of what it holds, or save the logits again."
+        )
 
     @pytest.mark.parametrize(("name", "content"), [("x.csv", "the ending '.csv'"), ("x", "no ending")])
     def test_another_ending(self, tmp_path, name, content):
@@ -341,7 +344,7 @@ class Trap:
 
 class TestCode:
     NOT_LOADED = (
-        "needs tensors alone, found other Python objects or damaged data, which are not loaded. "
+        "needs tensors alone, found a TorchScript program, other Python objects or damaged data, which are not loaded. "
         "Save the tensor itself with torch.save."
     )
 
@@ -386,10 +389,7 @@ class TestCode:
     @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
     def test_a_torchscript_program_is_not_run(self, tmp_path):
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "x.pt")
-        assert refusal(tmp_path / "x.pt") == (
-            "needs tensors alone, found a TorchScript program, which is not run. "
-            "Save the tensor itself with torch.save."
-        )
+        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
 
     @pytest.mark.parametrize(("content", "kind"), [([1.0, 2.0], "list"), (1.5, "float"), (None, "NoneType")])
     def test_other_content_is_named(self, tmp_path, content, kind):

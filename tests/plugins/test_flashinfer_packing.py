@@ -196,7 +196,7 @@ def test_doctor_says_that_weights_of_another_layout_need_packing_again(dists, la
         for name in candidate.info.operations
         if (record := operations.get(name))
     }
-    (state,) = upstreams([candidate], assessed, H100, Choice())
+    (state,) = upstreams([candidate], assessed)
     said = [phrase for phrase in state.would_change.split("; ") if "packs" in phrase]
     assert said == ([words] if words else [])
 

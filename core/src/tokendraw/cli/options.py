@@ -12,7 +12,6 @@ from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.entry_points import installed_candidates
-from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.cli.terminal import verbose as _verbose
 from tokendraw.parameters.params import SamplingParams
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _DEFAULTS = SamplingParams()
-_SAMPLER = "--sampler"
+SAMPLER = "--sampler"
 
 
 def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -84,7 +83,7 @@ device_option = click.option(
 
 selection_options = all_of_options(
     click.option(
-        _SAMPLER,
+        SAMPLER,
         metavar="NAME",
         shell_complete=installed_names,
         help="Use this sampler or fail. Default: the best that is available.",
@@ -151,17 +150,12 @@ def checked_params(**fields: Any) -> SamplingParams:
     return params
 
 
-def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
-    """Return the choice made by ``--sampler`` and the settings."""
-    return settings.choice(sampler, _SAMPLER)
-
-
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
     from tokendraw.providers.load import open_negotiator
     from tokendraw.providers.sampler import Sampler
 
     settings = _settings.read_settings()
-    loaded = Sampler(open_negotiator(settings, chosen(settings, sampler), device, need))
+    loaded = Sampler(open_negotiator(settings, settings.choice(sampler, SAMPLER), device, need))
     loaded.prepare()
     return loaded

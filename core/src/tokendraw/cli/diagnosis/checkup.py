@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -18,8 +18,7 @@ from tokendraw.backends.discovery.heavy_imports import heavy_imports
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.cli.candidates import by_rank
-from tokendraw.cli.describe import described
+from tokendraw.cli.describe import described, rank
 from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
 from tokendraw.cli.diagnosis.findings import Finding, findings
@@ -27,10 +26,10 @@ from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
 from tokendraw.cli.installed_commands import InstalledCommand, examined_commands
-from tokendraw.cli.terminal.tables import plugins_at_work, progress_bar
+from tokendraw.cli.terminal.tables import plugins_at_work, progress
 from tokendraw.engines import EngineState
 from tokendraw.errors.exceptions import TokendrawError, TokendrawWarning
-from tokendraw.errors.formatting import printable
+from tokendraw.errors.formatting import all_of, printable
 from tokendraw.errors.notices import as_error
 from tokendraw.providers import resolve as _resolve
 
@@ -40,10 +39,14 @@ MAIN_OPERATION = "sample"
 
 @dataclass(frozen=True)
 class Checkup:
-    """Facts about an installation, and the faults of it."""
+    """Facts about an installation, and the faults of it.
+
+    :ivar serving: Name of the plugin that serves each offered operation; None: no plugin can.
+    :ivar builds: Outcome of building for each operation with a chosen plugin; None: nothing was built.
+    """
 
     host: Host
-    variables: dict[str, str]
+    variables: Mapping[str, str]
     config: str | None
     candidates: Sequence[Candidate]
     libraries: Sequence[Library]
@@ -53,25 +56,25 @@ class Checkup:
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
-    """Name of the plugin that serves each offered operation; None: no plugin can."""
     builds: Mapping[str, Build] | None
-    """Outcome of building for each operation with a chosen plugin; None: nothing was built."""
-    heavy_imports: Mapping[str, tuple[str, ...]]
+    heavy_imports: Mapping[str, Sequence[str]]
     findings: Sequence[Finding]
 
 
 @dataclass
 class _Negotiation:
-    """Facts from plugins and settings before any build; after an error the later fields keep their defaults."""
+    """Facts from plugins and settings before any build; after an error the later fields keep their defaults.
+
+    :ivar warnings: Warnings of the decision, without the warning about plugins that were passed over.
+    """
 
     config: str | None = None
     choice: Choice = field(default_factory=Choice)
-    assessed: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict)
+    assessed: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     candidates: list[Candidate] = field(default_factory=list)
     serving: dict[str, str | None] = field(default_factory=dict)
     chosen: str | None = None
-    warnings: tuple[str, ...] = ()
-    """Warnings of the decision, without the warning about plugins that were passed over."""
+    warnings: Sequence[str] = ()
     messages: list[str] = field(default_factory=list)
 
 
@@ -81,46 +84,33 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
     :param builds: build for each operation with a chosen plugin.
     :param verbose: show on stderr the traceback of a plugin that fails to build, and the output of the plugins.
     """
-    negotiation = _negotiate()
+    host = detect.detect_host()
+    negotiation = _negotiate(host)
+    candidates, choice = negotiation.candidates, negotiation.choice
     outcomes = _build(negotiation, builds=builds, verbose=verbose)
-    packages, package_origins, host = (
-        libraries(negotiation.candidates),
-        origins(negotiation.candidates),
-        detect.detect_host(),
-    )
-    heavy, commands = _heavy_imports(negotiation.candidates), examined_commands()
+    required, places, commands = libraries(candidates), origins(candidates), examined_commands()
+    heavy = _heavy_imports(candidates)
+    messages = [*negotiation.messages, *negotiation.warnings]
+    variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
     return Checkup(
         host=host,
-        variables={
-            printable(name): printable(text)
-            for name, text in sorted(os.environ.items())
-            if name.startswith("TOKENDRAW_")
-        },
+        variables={printable(name): printable(text) for name, text in variables.items()},
         config=negotiation.config,
-        candidates=by_rank(_as_built(c, outcomes.get(MAIN_OPERATION)) for c in negotiation.candidates),
-        libraries=packages,
-        upstreams=upstreams(negotiation.candidates, negotiation.assessed, host, negotiation.choice),
+        candidates=sorted((_as_built(c, outcomes.get(MAIN_OPERATION)) for c in candidates), key=rank),
+        libraries=required,
+        upstreams=upstreams(candidates, negotiation.assessed),
         engines=engines(),
         commands=commands,
-        origins=package_origins,
+        origins=places,
         chosen=negotiation.chosen,
         serving=negotiation.serving,
         builds=outcomes if builds else None,
         heavy_imports=heavy,
-        findings=findings(
-            [*negotiation.messages, *negotiation.warnings],
-            packages,
-            negotiation.candidates,
-            package_origins,
-            outcomes,
-            heavy,
-            negotiation.choice,
-            commands,
-        ),
+        findings=findings(messages, required, candidates, places, outcomes, heavy, choice, commands),
     )
 
 
-def _negotiate() -> _Negotiation:
+def _negotiate(host: Host) -> _Negotiation:
     """Discover and resolve as a program does, and note its error or warnings."""
     negotiation = _Negotiation()
     with plugins_at_work(), warnings.catch_warnings():
@@ -130,12 +120,11 @@ def _negotiate() -> _Negotiation:
             negotiation.config = printable(str(settings.config)) if settings.config else None
             negotiation.choice = settings.choice()
             negotiation.assessed = _resolve.discover_all()
-            negotiation.candidates = by_rank(negotiation.assessed[MAIN_OPERATION])
-            negotiation.serving = {
-                name: _chosen(name, candidates, negotiation.choice)
-                for name, candidates in negotiation.assessed.items()
-                if _is_offered(name, negotiation.candidates)
-            }
+            negotiation.candidates = sorted(negotiation.assessed[MAIN_OPERATION], key=rank)
+            infos = [info for candidate in negotiation.candidates if (info := described(candidate))]
+            for name, candidates in negotiation.assessed.items():
+                if any(name in info.operations for info in infos):
+                    negotiation.serving[name] = _chosen(name, candidates, host, negotiation.choice)
             misnamed = settings.all_warnings(candidate.name for candidate in negotiation.candidates)
             negotiation.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
             resolution = tokendraw.resolve()
@@ -149,6 +138,14 @@ def _negotiate() -> _Negotiation:
     return negotiation
 
 
+def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:
+    need = operations.get(operation).need()
+    try:
+        return _resolve.decide(candidates, host, need, choice, operation=operation).chosen
+    except TokendrawError:
+        return None
+
+
 def _build(negotiation: _Negotiation, *, builds: bool, verbose: bool) -> dict[str, Build]:
     """Build for each operation, and correct ``negotiation`` by the outcomes.
 
@@ -157,8 +154,8 @@ def _build(negotiation: _Negotiation, *, builds: bool, verbose: bool) -> dict[st
     names = [name for name, chosen in negotiation.serving.items() if chosen] if builds else []
     if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
         return {}
-    with progress_bar(len(names), "operations") as report_progress:
-        torch_error, outcomes = build(names, report_progress, verbose=verbose)
+    with progress(f"building what serves {all_of(names)}" if names else "importing torch"):
+        torch_error, outcomes = build(names, verbose=verbose)
     if torch_error is not None:
         negotiation.messages.append(torch_error)
         negotiation.chosen, negotiation.serving = None, dict.fromkeys(negotiation.serving)
@@ -178,20 +175,7 @@ def _as_built(candidate: Candidate, outcome: Build | None) -> Candidate:
     return replace(candidate, state=State.UNAVAILABLE, reason=reason, rejection=reason)
 
 
-def _chosen(operation: str, candidates: Iterable[Candidate], choice: Choice) -> str | None:
-    need = operations.get(operation).need()
-    try:
-        return _resolve.decide(candidates, detect.detect_host(), need, choice, operation=operation).chosen
-    except TokendrawError:
-        return None
-
-
-def _is_offered(operation: str, candidates: Iterable[Candidate]) -> bool:
-    infos = map(described, candidates)
-    return any(info is not None and operation in info.operations for info in infos)
-
-
-def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, tuple[str, ...]]:
+def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, Sequence[str]]:
     """Load each described plugin in a new process, in parallel; return heavy imports by plugin, if any."""
     loaded = [c for c in candidates if c.info is not None]
     with ThreadPoolExecutor() as pool:

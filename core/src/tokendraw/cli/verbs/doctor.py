@@ -26,9 +26,7 @@ from tokendraw.cli.terminal.verbose import is_verbose
 
 @click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
 @click.option(
-    "--no-build",
-    is_flag=True,
-    help="Decide from what the plugins say of themselves, and build none.",
+    "--no-build", is_flag=True, help="Decide from what the plugins say of themselves, and build none."
 )
 @verbose_option
 @json_option

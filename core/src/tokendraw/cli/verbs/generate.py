@@ -166,17 +166,14 @@ def _stream(
     wrap = Wrapper(shutil.get_terminal_size().columns) if on_terminal() else str
     is_first = True
 
-    def begin() -> None:
+    def show(piece: str) -> None:
         nonlocal is_first
         if is_first:
             before_first()
             click.echo(wrap(prompt), nl=False)
         is_first = False
-
-    def show(piece: str) -> None:
-        begin()
         click.echo(wrap(piece), nl=False)
 
     write(show)
-    begin()  # where nothing was drawn
+    show("")  # the prompt alone, where nothing was drawn
     click.echo()

@@ -35,9 +35,7 @@ from tokendraw.output import PAD_TOKEN_ID
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
-    from tokendraw.cli.files.logits import LogitsFile
     from tokendraw.output import SamplerOutput
-    from tokendraw.providers.sampler import Sampler
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
@@ -114,33 +112,35 @@ def sample(
             [params] * num_rows, device=drawer.device, positions=positions
         )
         output = drawer.sample(source.logits.to(drawer.device), metadata)
-    rows = drawn_rows(output)
+    rows = _drawn_rows(output)
     if as_json:
-        facts = {
-            "file": str(file),
-            "tensor": source.tensor,
-            "shape": [num_rows, vocab_size],
-            "dtype": source.dtype,
-        }
+        shape = [num_rows, vocab_size]
+        facts = {"file": str(file), "tensor": source.tensor, "shape": shape, "dtype": source.dtype}
         print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": rows})
         return
     if not quiet:
-        _print_notes(source, rows, drawer)
-    print_table(*_table(rows, logprobs_mode))
+        click.echo(drawn_by(drawer), err=True)
+        if source.dtype == "float64":
+            click.echo("the file holds float64, rounded to float32", err=True)
+        if invalid := sum(not row["valid"] for row in rows):
+            of_rows = f"{num_rows} {'row holds' if invalid == 1 else 'rows hold'}"
+            click.echo(f"{invalid} of {of_rows} NaN, or nothing above -inf: shown as not valid", err=True)
+    _print_rows(rows, logprobs_mode)
 
 
-def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
+def _drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     """Turn an output into the rows of the JSON above, but with -inf where a logprob is -inf."""
-    ids, valid = output.token_ids.tolist(), output.valid.tolist()
     rows: list[dict[str, Any]] = [
-        {"row": row, "token_id": token_id, "valid": ok}
-        for row, (token_id, ok) in enumerate(zip(ids, valid, strict=True))
+        {"row": row, "token_id": token_id, "valid": valid}
+        for row, (token_id, valid) in enumerate(
+            zip(output.token_ids.tolist(), output.valid.tolist(), strict=True)
+        )
     ]
     if output.logprobs is None:
         return rows
+    columns = (output.logprobs.ranks, output.log_kept_mass)
+    ranks, masses = ([None] * len(rows) if column is None else column.tolist() for column in columns)
     best_ids, logprobs = output.logprobs.token_ids.tolist(), output.logprobs.logprobs.tolist()
-    ranks = [None] * len(rows) if output.logprobs.ranks is None else output.logprobs.ranks.tolist()
-    masses = output.log_kept_mass.tolist() if output.log_kept_mass is not None else [None] * len(rows)
     for row, tokens, values, rank, mass in zip(rows, best_ids, logprobs, ranks, masses, strict=True):
         best = zip(tokens[1:], values[1:], strict=True)
         row.update(logprob=values[0], rank=rank, log_kept_mass=mass)
@@ -148,25 +148,14 @@ def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: Sequence[Mapping[str, Any]], mode: str) -> tuple[list[str], list[list[str]]]:
+def _print_rows(rows: Sequence[Mapping[str, Any]], mode: str) -> None:
     header = ["row", "token", "valid"]
-    cells = [[str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"] for d in rows]
-    if "logprob" in rows[0]:
-        header += [mode, "rank", "kept mass", "best"]
-        for line, d in zip(cells, rows, strict=True):
+    header += [mode, "rank", "kept mass", "best"] if "logprob" in rows[0] else []
+    cells = []
+    for d in rows:
+        line = [str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"]
+        if "logprob" in d:
             best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
-            kept_mass = math.exp(d["log_kept_mass"])
-            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{kept_mass:.4f}", best]
-    return header, cells
-
-
-def _print_notes(source: LogitsFile, rows: Sequence[Mapping[str, Any]], drawer: Sampler) -> None:
-    click.echo(drawn_by(drawer), err=True)
-    if source.dtype == "float64":
-        click.echo("the file holds float64, rounded to float32", err=True)
-    invalid = sum(not row["valid"] for row in rows)
-    if invalid:
-        subject = "row holds" if invalid == 1 else "rows hold"
-        click.echo(
-            f"{invalid} of {len(rows)} {subject} NaN, or nothing above -inf: shown as not valid", err=True
-        )
+            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{math.exp(d['log_kept_mass']):.4f}", best]
+        cells.append(line)
+    print_table(header, cells)
