@@ -37,45 +37,31 @@ MAIN_OPERATION = "sample"
 """The operation that the verdict, and the exit code, are about."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkup:
-    """Facts about an installation, and the faults of it.
+    """Facts about an installation, and the faults of it; after an error some facts keep their defaults.
 
+    :ivar variables: Variables of tokendraw by name.
+    :ivar config: Path of the configuration file in force.
     :ivar serving: Name of the plugin that serves each offered operation; None: no plugin can.
     :ivar builds: Outcome of building for each operation with a chosen plugin; None: nothing was built.
     """
 
     host: Host
     variables: Mapping[str, str]
-    config: str | None
-    candidates: Sequence[Candidate]
-    libraries: Sequence[Library]
-    upstreams: Sequence[UpstreamState]
-    engines: Sequence[EngineState]
-    commands: Sequence[InstalledCommand]
-    origins: Sequence[Origin]
-    chosen: str | None
-    serving: Mapping[str, str | None]
-    builds: Mapping[str, Build] | None
-    heavy_imports: Mapping[str, Sequence[str]]
-    findings: Sequence[Finding]
-
-
-@dataclass
-class _Negotiation:
-    """Facts from plugins and settings before any build; after an error the later fields keep their defaults.
-
-    :ivar warnings: Warnings of the decision, without the warning about plugins that were passed over.
-    """
-
     config: str | None = None
     choice: Choice = field(default_factory=Choice)
-    assessed: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
-    candidates: list[Candidate] = field(default_factory=list)
-    serving: dict[str, str | None] = field(default_factory=dict)
+    candidates: Sequence[Candidate] = ()
     chosen: str | None = None
-    warnings: Sequence[str] = ()
-    messages: list[str] = field(default_factory=list)
+    serving: dict[str, str | None] = field(default_factory=dict)
+    builds: Mapping[str, Build] | None = None
+    libraries: Sequence[Library] = ()
+    upstreams: Sequence[UpstreamState] = ()
+    engines: Sequence[EngineState] = ()
+    commands: Sequence[InstalledCommand] = ()
+    origins: Sequence[Origin] = ()
+    heavy_imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
 
 
 def examine(*, builds: bool, verbose: bool) -> Checkup:
@@ -84,91 +70,95 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
     :param builds: build for each operation with a chosen plugin.
     :param verbose: show on stderr the traceback of a plugin that fails to build, and the output of the plugins.
     """
-    host = detect.detect_host()
-    negotiation = _negotiate(host)
-    candidates, choice = negotiation.candidates, negotiation.choice
-    outcomes = _build(negotiation, builds=builds, verbose=verbose)
-    required, places, commands = libraries(candidates), origins(candidates), examined_commands()
-    heavy = _heavy_imports(candidates)
-    messages = [*negotiation.messages, *negotiation.warnings]
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
-    return Checkup(
-        host=host,
-        variables={printable(name): printable(text) for name, text in variables.items()},
-        config=negotiation.config,
-        candidates=sorted((_as_built(c, outcomes.get(MAIN_OPERATION)) for c in candidates), key=rank),
-        libraries=required,
-        upstreams=upstreams(candidates, negotiation.assessed),
-        engines=engines(),
-        commands=commands,
-        origins=places,
-        chosen=negotiation.chosen,
-        serving=negotiation.serving,
-        builds=outcomes if builds else None,
-        heavy_imports=heavy,
-        findings=findings(messages, required, candidates, places, outcomes, heavy, choice, commands),
+    checkup = Checkup(
+        detect.detect_host(), {printable(name): printable(text) for name, text in variables.items()}
     )
+    messages, warned = _negotiate(checkup)
+    is_resolved = checkup.chosen is not None
+    errors, outcomes = _build(checkup, builds=builds, verbose=verbose)
+    main, candidates = outcomes.get(MAIN_OPERATION), checkup.candidates
+    warned = main.warnings if main is not None and is_resolved else warned
+    checkup.libraries, checkup.upstreams = libraries(candidates), upstreams(candidates)
+    checkup.engines, checkup.commands = engines(), examined_commands()
+    checkup.origins, checkup.heavy_imports = origins(candidates), _heavy_imports(candidates)
+    checkup.builds = outcomes if builds else None
+    checkup.findings = findings(
+        [*messages, *errors, *warned],
+        checkup.libraries,
+        candidates,
+        checkup.origins,
+        outcomes,
+        checkup.heavy_imports,
+        checkup.choice,
+        checkup.commands,
+    )
+    checkup.candidates = sorted((_as_built(candidate, main) for candidate in candidates), key=rank)
+    return checkup
 
 
-def _negotiate(host: Host) -> _Negotiation:
-    """Discover and resolve as a program does, and note its error or warnings."""
-    negotiation = _Negotiation()
+def _negotiate(checkup: Checkup) -> tuple[list[str], Sequence[str]]:
+    """Discover and resolve as a program does.
+
+    :returns: messages that go with any choice, and warnings of the decision, less that of plugins passed over.
+    """
+    messages: list[str] = []
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
         try:
             settings = _settings.read_settings()
-            negotiation.config = printable(str(settings.config)) if settings.config else None
-            negotiation.choice = settings.choice()
-            negotiation.assessed = _resolve.discover_all()
-            negotiation.candidates = sorted(negotiation.assessed[MAIN_OPERATION], key=rank)
-            infos = [info for candidate in negotiation.candidates if (info := described(candidate))]
-            for name, candidates in negotiation.assessed.items():
+            checkup.config = printable(str(settings.config)) if settings.config else None
+            checkup.choice = settings.choice()
+            by_operation = _resolve.discover_all()
+            checkup.candidates = sorted(by_operation[MAIN_OPERATION], key=rank)
+            infos = [info for candidate in checkup.candidates if (info := described(candidate))]
+            for name, candidates in by_operation.items():
                 if any(name in info.operations for info in infos):
-                    negotiation.serving[name] = _chosen(name, candidates, host, negotiation.choice)
-            misnamed = settings.all_warnings(candidate.name for candidate in negotiation.candidates)
-            negotiation.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
+                    checkup.serving[name] = _chosen(name, candidates, checkup)
+            misnamed = settings.all_warnings(candidate.name for candidate in checkup.candidates)
+            messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
             resolution = tokendraw.resolve()
             if settings.strict and (misnamed or resolution.warnings):
                 outcome = using(resolution.chosen)
-                negotiation.messages += [as_error(text, outcome) for text in resolution.warnings]
+                messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
-                negotiation.chosen, negotiation.warnings = resolution.chosen, resolution.untested
+                checkup.chosen = resolution.chosen
+                return messages, resolution.untested
         except (TokendrawError, TokendrawWarning) as error:
-            negotiation.messages += [str(error)] if str(error) not in negotiation.messages else []
-    return negotiation
+            messages += [str(error)] if str(error) not in messages else []
+    return messages, ()
 
 
-def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:
+def _chosen(operation: str, candidates: Sequence[Candidate], checkup: Checkup) -> str | None:
     need = operations.get(operation).need()
     try:
-        return _resolve.decide(candidates, host, need, choice, operation=operation).chosen
+        return _resolve.decide(candidates, checkup.host, need, checkup.choice, operation=operation).chosen
     except TokendrawError:
         return None
 
 
-def _build(negotiation: _Negotiation, *, builds: bool, verbose: bool) -> dict[str, Build]:
-    """Build for each operation, and correct ``negotiation`` by the outcomes.
+def _build(checkup: Checkup, *, builds: bool, verbose: bool) -> tuple[list[str], dict[str, Build]]:
+    """Build for each operation, and correct who serves by the outcomes; return errors, and outcomes by operation.
 
     Where nothing is built, import torch alone, unless this process has torch.
     """
-    names = [name for name, chosen in negotiation.serving.items() if chosen] if builds else []
+    names = [name for name, chosen in checkup.serving.items() if chosen] if builds else []
     if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
-        return {}
+        return [], {}
     with progress(f"building what serves {all_of(names)}" if names else "importing torch"):
         torch_error, outcomes = build(names, verbose=verbose)
+    errors = [] if torch_error is None else [torch_error]
     if torch_error is not None:
-        negotiation.messages.append(torch_error)
-        negotiation.chosen, negotiation.serving = None, dict.fromkeys(negotiation.serving)
+        checkup.chosen, checkup.serving = None, dict.fromkeys(checkup.serving)
     main = outcomes.get(MAIN_OPERATION)
-    if main is not None and negotiation.chosen is not None:
-        negotiation.chosen, negotiation.warnings = main.chosen, main.warnings
-        negotiation.messages += [main.error] if main.error and main.culprit is None else []
-    negotiation.serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
-    return outcomes
+    if main is not None and checkup.chosen is not None:
+        checkup.chosen = main.chosen
+        errors += [main.error] if main.error and main.culprit is None else []
+    checkup.serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
+    return errors, outcomes
 
 
 def _as_built(candidate: Candidate, outcome: Build | None) -> Candidate:
-    """Mark an available candidate as unavailable if building failed."""
     reason = outcome.rejections.get(candidate.name) if outcome else None
     if reason is None or candidate.state is not State.AVAILABLE:
         return candidate

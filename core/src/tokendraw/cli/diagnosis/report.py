@@ -78,8 +78,8 @@ def print_checkup(checkup: Checkup) -> None:
     if set(checkup.serving) - {MAIN_OPERATION}:
         header = ("name", "who would serve") if checkup.builds is None else ("name", "who serves", "building")
         serving = checkup.serving.items()
-        rows = [(name, plugin or "no sampler", *_built(name, checkup.builds)) for name, plugin in serving]
-        _section("operations", header, rows)
+        served = [(name, plugin or "no sampler", *_built(name, checkup.builds)) for name, plugin in serving]
+        _section("operations", header, served)
     print_heading("origins")
     width = max(len(origin.name) for origin in checkup.origins)
     for origin in checkup.origins:
@@ -123,7 +123,7 @@ def _built(name: str, builds: Mapping[str, Build] | None) -> tuple[str, ...]:
 
 def _library_rows(requirements: Sequence[Library]) -> list[tuple[str, ...]]:
     """List each library once, with all requirements: ``>=2.6 by a and b; >=2.7 by c``."""
-    owners_of: dict[tuple[str, str], dict[str, list[str]]] = {}
+    owners_of: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for library in requirements:
         owners = owners_of.setdefault((library.name, library.installed or "no"), {})
         if library.needed_by:

@@ -1,20 +1,16 @@
-"""Compares versions of upstream libraries: installed, required, and the effect of another version.
-
-The other version is the newest that was tested, or without one the newest that the plugin knows of.
-"""
+"""Compares the installed versions of upstream libraries with the newest that a plugin was tested with, or knows of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from packaging.version import Version
 
 from tokendraw.backends.description.plugin_info import Upstream
-from tokendraw.backends.resolution import upstream as _upstream
-from tokendraw.backends.resolution.candidate import Candidate, State
+from tokendraw.backends.resolution.candidate import Candidate
+from tokendraw.backends.resolution.upstream import is_tested, is_version, release_of, words_of
 from tokendraw.cli.describe import described
-from tokendraw.errors.formatting import all_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +19,7 @@ class UpstreamState:
 
     :ivar installed: Installed version; None if it is not installed.
     :ivar needed: PEP 440 specifier.
-    :ivar would_change: Phrases about the effect of the newest tested, or known, version on this machine.
+    :ivar would_change: Phrases about what the newest tested, or known, version does in another way.
     """
 
     name: str
@@ -34,70 +30,28 @@ class UpstreamState:
     would_change: str
 
 
-def upstreams(
-    plugins: Iterable[Candidate], assessed: Mapping[str, Sequence[Candidate]]
-) -> list[UpstreamState]:
-    """Look at the upstream of each of the plugins.
-
-    :param assessed: all candidates by operation, as :func:`tokendraw.providers.resolve.discover_all` finds them.
-    """
+def upstreams(plugins: Iterable[Candidate]) -> list[UpstreamState]:
+    """Look at the upstream of each of the plugins."""
     states = []
     for plugin in plugins:
-        info = described(plugin)
+        info, installed = described(plugin), plugin.upstream_version
         if info is not None and info.upstream is not None:
-            offers = {
-                operation: candidate
-                for operation, candidates in assessed.items()
-                for candidate in candidates
-                if operation in info.operations
-                and (candidate.name, candidate.distribution) == (plugin.name, plugin.distribution)
-            }
-            library, installed = info.upstream, plugin.upstream_version
-            effect = "; ".join(_changes(plugin, library, offers))
-            state = UpstreamState(
-                library.distribution, plugin.name, installed, library.versions, library.tested, effect
-            )
-            states.append(state)
+            library = info.upstream
+            names = (library.distribution, plugin.name, installed, library.versions, library.tested)
+            states.append(UpstreamState(*names, _would_change(library, installed)))
     return states
 
 
-def _changes(plugin: Candidate, upstream: Upstream, offers: Mapping[str, Candidate]) -> list[str]:
-    """Write in a few phrases the effect of the other version.
-
-    :param offers: the plugin in each operation that it offers.
-    """
-    unknown = ["unknown: no version was tested"]
+def _would_change(upstream: Upstream, installed: str | None) -> str:
+    """Write the differences between the installed and the other version, by the table of releases."""
     known_versions = [row.since for row in upstream.releases if not row.refused and row.since != "0"]
     to = max(upstream.tested or known_versions, key=Version, default=None)
-    if to is None:
-        return unknown
-    installed, by_number = plugin.upstream_version, replace(upstream, found={})
-    reasons = {name: candidate.reason or "" for name, candidate in offers.items()}
-    for name, candidate in offers.items():
-        if candidate.reason == _upstream.reason_against(upstream, installed, name):  # no other reason
-            reasons[name] = _upstream.reason_against(by_number, to, name) or ""
-    usable = [name for name, reason in reasons.items() if not reason]
-    if not usable:
-        return [f"nothing: {next(iter(reasons.values()), plugin.state)}"]
-    phrases = []
-    gained = [name for name in usable if offers[name].state is not State.AVAILABLE]
-    if gained:
-        where = f" for {all_of(gained)}" if gained != list(offers) else ""
-        phrases.append(f"with {to} {plugin.name} would be available{where}")
-    if installed is None or not _upstream.is_version(installed):
-        return phrases or unknown
-    tested = _upstream.is_tested(upstream, installed)
-    if not gained and upstream.tested and not tested:
-        phrases.append(f"with {to} nobody warns that {installed} is untested")
-    phrases += _differences(upstream, installed, to, offers.keys() - set(usable))
-    return phrases or (["nothing: this version is tested"] if tested else unknown)
-
-
-def _differences(upstream: Upstream, installed: str, to: str, unusable: set[str]) -> Iterator[str]:
-    """Write the differences between the present and the other version, by the table of releases."""
+    if to is None or installed is None or not is_version(installed):
+        return "unknown"
+    changes = []
     for operation in dict.fromkeys(row.operation for row in upstream.releases):
-        words = _upstream.words_of(upstream, installed, operation)
-        row = _upstream.release_of(upstream, to, operation)
-        if operation not in unusable and row is not None and words and words != row.says:
-            change = f": {row.change}" if row.change else ""
-            yield f"{to} {row.says} where {installed} {words}{change}"
+        words, row = words_of(upstream, installed, operation), release_of(upstream, to, operation)
+        if row is not None and words and words != row.says:
+            changes.append(f"{to} {row.says} where {installed} {words}{row.change and f': {row.change}'}")
+    is_same = "nothing: this version is tested" if is_tested(upstream, installed) else "nothing that is known"
+    return "; ".join(changes) or is_same

@@ -12,16 +12,16 @@ from tokendraw import operations
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.candidate import State
 from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.describe import candidate_json, described, print_candidates, rank
-from tokendraw.cli.options import json_option, operation_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 
 
 @click.command("list", cls=GuardedCommand, short_help="Every sampler, and why some cannot serve.")
-@operation_option
-@verbose_option
-@json_option
+@options.operation_option
+@options.verbose_option
+@options.json_option
 @click.pass_context
 def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     """Show every installed sampler and its operations, with reasons for those that cannot serve the one asked for.

@@ -22,26 +22,17 @@ from tokendraw.backends.description.declared import read_field
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Decision, Resolution
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
-from tokendraw.cli.options import (
-    SAMPLER,
-    all_of_options,
-    gumbel_dtype_option,
-    json_option,
-    logprobs_mode_option,
-    operation_option,
-    selection_options,
-    verbose_option,
-)
 from tokendraw.cli.terminal.tables import plugins_at_work, print_heading, print_json, print_table
 from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError
 from tokendraw.errors.formatting import all_of
 
 _Rows: TypeAlias = Sequence[tuple[str, ...]]
 
-_need_options = all_of_options(
-    logprobs_mode_option,
+_need_options = options.all_of_options(
+    options.logprobs_mode_option,
     click.option(
         "--filter-order",
         "filter_orders",
@@ -51,7 +42,7 @@ _need_options = all_of_options(
         show_default=True,
         help="An order in use; may be given for each.",
     ),
-    gumbel_dtype_option,
+    options.gumbel_dtype_option,
     click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known."),
     click.option("--vocab-size", type=click.IntRange(min=1), help="If known."),
     click.option(
@@ -78,11 +69,11 @@ _need_options = all_of_options(
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
 )
-@operation_option
-@selection_options
+@options.operation_option
+@options.selection_options
 @_need_options
-@verbose_option
-@json_option
+@options.verbose_option
+@options.json_option
 def resolve(
     explain: bool,
     operation: str,
@@ -105,7 +96,7 @@ def resolve(
         with plugins_at_work():
             resolution = tokendraw.resolve(
                 need=_need(operation, need, assignments),
-                choice=settings.choice(sampler, SAMPLER),
+                choice=settings.choice(sampler, options.SAMPLER),
                 operation=operation,
                 device=device,
             )
@@ -131,7 +122,7 @@ def resolve(
         click.echo(resolution.chosen)
 
 
-def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
+def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
     """Make the need of an operation.
 
     :param assignments: fields with their values, ``FIELD=VALUE``.
@@ -140,7 +131,7 @@ def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...])
     ctx, declared = click.get_current_context(), operations.get(operation).need
     field_names = {field.name for field in fields(declared)}
     assigned_names = {
-        name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        name for name in values if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
     for parameter in ctx.command.params:
         if parameter.name in assigned_names - field_names:
@@ -155,10 +146,10 @@ def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...])
             raise click.UsageError(f"'--need' needs each field once, found {name!r} twice. Leave one out.")
         assigned_names.add(name)
         try:
-            options[name] = read_field(declared, name, value)
+            values[name] = read_field(declared, name, value)
         except InvalidParameterError as error:
             raise click.UsageError(str(error)) from error
-    return declared(**{name: value for name, value in options.items() if name in field_names})
+    return declared(**{name: value for name, value in values.items() if name in field_names})
 
 
 def _who_serves(resolution: Resolution) -> _Rows:

@@ -17,19 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendraw.backends.description.capabilities import Need
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
-from tokendraw.cli.options import (
-    checked_params,
-    gumbel_dtype_option,
-    json_option,
-    load,
-    logprobs_mode_option,
-    params_options,
-    quiet_option,
-    selection_options,
-    verbose_option,
-)
 from tokendraw.cli.terminal.tables import print_json, print_table, progress
 from tokendraw.output import PAD_TOKEN_ID
 
@@ -40,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
 @click.argument("file", type=click.Path(path_type=Path))
-@params_options
+@options.params_options
 @click.option(
     "--position",
     type=click.IntRange(0, 2**63 - 1),
@@ -59,15 +49,15 @@ if TYPE_CHECKING:
     metavar="N",
     help="Log-probabilities of the drawn token and of the N best; -1: of all.",
 )
-@logprobs_mode_option
-@gumbel_dtype_option
+@options.logprobs_mode_option
+@options.gumbel_dtype_option
 @click.option(
     "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
 )
-@selection_options
-@quiet_option
-@verbose_option
-@json_option
+@options.selection_options
+@options.quiet_option
+@options.verbose_option
+@options.json_option
 def sample(
     file: Path,
     position: int,
@@ -92,7 +82,7 @@ def sample(
     text.
     """
     with progress("reading the logits, loading a sampler, drawing"):
-        params = checked_params(**fields)
+        params = options.checked_params(**fields)
 
         from tokendraw.cli.files.logits import dtype_name, read_logits
         from tokendraw.parameters.metadata import SamplingMetadata
@@ -106,7 +96,7 @@ def sample(
             dtype=dtype_name(source.logits.dtype),
             vocab_size=vocab_size,
         )
-        drawer = load(sampler, device, need)
+        drawer = options.load(sampler, device, need)
         positions = [position + row if sequence else position for row in range(num_rows)]
         metadata = SamplingMetadata.from_params(
             [params] * num_rows, device=drawer.device, positions=positions

@@ -17,9 +17,9 @@ from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described, rank
-from tokendraw.cli.options import installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import all_of, dotted, nearest
@@ -30,9 +30,9 @@ _Plugin: TypeAlias = Mapping[str, Candidate]
 
 
 @click.command(cls=GuardedCommand, short_help="Everything about one sampler.")
-@click.argument("name", shell_complete=installed_names)
-@verbose_option
-@json_option
+@click.argument("name", shell_complete=options.installed_names)
+@options.verbose_option
+@options.json_option
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler NAME: origin, state and capabilities."""
     with plugins_at_work():
