@@ -19,10 +19,10 @@ SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist wor
 
 # Whatever was installed into the environment since: what runs is this checkout, and no copy of it.
 define NO_COPIES
-@copies=$$($(BIN)/python tests/support/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
+@copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-engines check bench clean
+.PHONY: demo test test-all test-mutants test-engines check bench clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -39,6 +39,11 @@ test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without 
 # Slow tests have processes of their own, since processes grow.
 test-all: test  ## The whole suite, without a GPU: twenty minutes
 	$(call SUITE,$(PROCESSES)) -m "slow and not gpu" $(PYTEST)
+
+# Weekly, and after each change of the kit: it takes three to six minutes on two cores.
+test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it, into docs/planted-bugs.md
+	$(NO_COPIES)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
 
 test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)

@@ -4,7 +4,7 @@
 
 ``FOLDER`` holds ``vllm``, the Python sources of an official wheel (``pip download --no-deps vllm==0.33.0``, unpacked).
 vLLM itself need not be installed: the sampler, its states, processors and kernels are vLLM's, the rest is stubbed, as
-``tests/support/vllm_v2_sources.py`` says. A step is ``Sampler.__call__`` with all that it does around the draw. vLLM's
+``tests/fakes/vllm_v2_sources.py`` says. A step is ``Sampler.__call__`` with all that it does around the draw. vLLM's
 own draws come with FlashInfer, where it is installed, and with vLLM's Triton kernels.
 
 ``--steps`` steps are launched back to back and waited for once, so a figure is the larger of the host's and the GPU's
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "fakes"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integrations" / "vllm" / "src"))
 
 import vllm_v2_sources

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from command_line import call
+from command_line import FixedTimer, call
 from fake_dists import EVERYTHING, fake_dists, plugin
-from fixed_timer import FixedTimer
 from tokendraw import Drafts, Need, SamplingMetadata, load_sampler, philox
 from tokendraw_bench import Cell, make_inputs, metadata_of, operations, run
 from tokendraw_bench.contenders import select_contenders

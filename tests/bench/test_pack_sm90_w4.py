@@ -7,8 +7,7 @@ import torch
 
 import tokendraw
 import tokendraw_native
-from command_line import call
-from fixed_timer import FixedTimer, documented_keys
+from command_line import FixedTimer, call, documented_keys
 from tokendraw.plugin import Sm90W4Capabilities
 from tokendraw_bench import make_inputs, operations, run
 from tokendraw_bench.contenders import find_unsupported_part, select_contenders

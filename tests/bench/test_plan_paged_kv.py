@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import tokendraw
-from command_line import call
-from fixed_timer import FixedTimer, documented_keys
+from command_line import FixedTimer, call, documented_keys
 from tokendraw_bench import make_inputs, operations, run
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.plan_paged_kv import PlanCell

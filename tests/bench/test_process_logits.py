@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from command_line import call
-from fixed_timer import FixedTimer
+from command_line import FixedTimer, call
 from tokendraw_bench import make_inputs, operations, run
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import ProcessCell

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import fake_dists
-from third_operation import add_scaler, third_operation
+from fake_dists import add_scaler, fake_dists, third_operation
 from tokendraw_bench import Timing, operations
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.report.lines import BenchReport
@@ -14,7 +13,7 @@ from tokendraw_bench.report.table import as_text
 from tokendraw_bench.run import run
 
 CPU = torch.device("cpu")
-FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "bench"
+FOLDER = Path(__file__).parents[1] / "fakes" / "scale_rooms" / "bench"
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import torch
 
 import tokendraw
 import tokendraw_native
-from command_line import call
+from command_line import FixedTimer, call, documented_keys
 from fake_dists import EVERYTHING, fake_dists, plugin
-from fixed_timer import FixedTimer, documented_keys
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw_bench import make_inputs, metadata_of, operations, run
 from tokendraw_bench.cells import FILTERS

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from checkout import ROOT
-from limited_native import install_limited
+from fake_dists import install_limited
 
 SCRIPT = ROOT / "benchmarks" / "routing.py"
 SMALL = ["--device", "cpu", "--small", "--repeats", "3", "--chosen", "limited", "--companion", "native"]

@@ -11,7 +11,7 @@ import torch
 
 import tokendraw
 import tokendraw_native.verify
-from limited_native import install_limited
+from fake_dists import install_limited
 from tokendraw import SamplerOutput, SamplingParams
 from tokendraw_testing import reference
 

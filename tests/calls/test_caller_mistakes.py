@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mistakes import recording, refused
+from calling import recording, refused
 from tokendraw import (
     BatchFacts,
     Drafts,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from calling import CPU
 from fake_candidates import LAPTOP
-from routing import CPU
 from tokendraw import InvalidInputError, PluginError, SamplerUnavailableError
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.provider import CallsProvider

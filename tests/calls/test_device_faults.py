@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import FakeDists, fake_dists
+from fake_dists import FakeDists, fake_dists, serving_both
 from tokendraw import Drafts, Sampler, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.calls.device_faults import is_device_fault
-from two_operations import serving_both
 
 LOGITS = torch.zeros(3, 50)
 METADATA = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])

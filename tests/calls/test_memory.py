@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import forked
+import isolation
 
 SLACK = 128 << 20  # bytes: threads, allocator, and the few numbers a row and a tile
 
@@ -36,7 +36,7 @@ print(peak() - before)
 )
 @pytest.mark.parametrize(("rows", "size"), [(64, 128_256), (512, 1024), (3000, 40)])
 def test_a_call_needs_at_most_two_float32_copies_of_its_logits(rows, size, settings):
-    result = forked.run(MEASURE.replace("ARGUMENTS", repr((rows, size, settings))))
+    result = isolation.run_forked(MEASURE.replace("ARGUMENTS", repr((rows, size, settings))))
     assert result.returncode == 0, result.stderr
     extra = int(result.stdout)
     assert extra <= 2 * 4 * rows * size + SLACK

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import tokendraw
+from calling import CPU, Recorded, drafting, pair
 from fake_candidates import EVERYTHING, LAPTOP, PER_ROW, candidate
 from fake_dists import EVERYTHING as EVERY_FIELD
 from fake_dists import fake_dists, faulty
-from routing import CPU, Recorded, drafting, pair
 from selections import loaded, selection_of
 from tokendraw import Drafts, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw.calls.negotiator import Negotiator

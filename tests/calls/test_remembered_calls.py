@@ -6,8 +6,7 @@ import weakref
 import pytest
 import torch
 
-from mistakes import recording
-from routing import CPU
+from calling import CPU, recording
 from selections import loaded, selection_of
 from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw.calls import input_checks

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calling import assert_same_rows
+from calling import CPU, Recorded, assert_same_rows, pair
 from fake_candidates import EVERYTHING, PER_ROW
-from routing import CPU, Recorded, pair
 from tokendraw import (
     BatchFacts,
     InvalidInputError,

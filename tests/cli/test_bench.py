@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import tokendraw
-from command_line import call
+from command_line import FixedTimer, call, documented_keys
 from fake_dists import EVERYTHING, fake_dists, plugin
-from fixed_timer import FixedTimer, documented_keys
 from tokendraw_bench import run as _run
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad

@@ -9,8 +9,7 @@ import pytest
 
 import tokendraw
 from command_line import call
-from deadly_plugin import deadly
-from fake_dists import fake_dists
+from fake_dists import deadly, fake_dists
 from tokendraw_testing.kit import fuzz
 from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport, distinct
 from tokendraw_testing.kit.looked import Place

@@ -11,8 +11,7 @@ import pytest
 
 import tokendraw_testing
 from command_line import call
-from deadly_plugin import deadly
-from fake_dists import fake_dists
+from fake_dists import deadly, fake_dists
 from tokendraw_testing import Report
 
 TWO = ("--only", "process bias", "--only", "process frequency")

@@ -17,7 +17,7 @@ from fake_candidates import LAPTOP, NATIVE
 from fake_dists import fake_dists
 from tokendraw.cli.installed_commands import BUILT_IN, OWNERS, installed_commands
 
-CORE_ALONE = Path(__file__).parents[1] / "support" / "core_alone"
+CORE_ALONE = Path(__file__).parents[1] / "fakes" / "core_alone"
 OWN = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
 GREETING = """
 import sys

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
-from precision_of_noise import SAMPLE
+from goodness_of_fit import SAMPLE
 from tokendraw import SamplingParams
 from tokendraw.cli.verbs.generate import COMPARED
 from tokendraw_testing import reference

@@ -14,7 +14,7 @@ import pytest
 import tokendraw_testing
 from command_line import call
 from fake_dists import fake_dists
-from installing import OFFLINE
+from pages import OFFLINE
 
 FILES = [
     ".gitignore",

@@ -12,8 +12,7 @@ import torch
 
 from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, fake_dists, plugin
-from noise_in_float32 import drop_float64
-from precision_of_noise import SAMPLE
+from goodness_of_fit import SAMPLE, drop_float64
 from tokendraw import SamplingParams, philox
 from tokendraw.cli.demo import built_in_model
 from tokendraw_testing import reference

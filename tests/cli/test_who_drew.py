@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from command_line import call
-from limited_native import install_limited
+from fake_dists import install_limited
 from tokendraw.cli.demo import built_in_model as _built_in_model
 from tokendraw.cli.demo.ngram import NGramModel
 

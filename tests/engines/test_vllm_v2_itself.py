@@ -193,10 +193,10 @@ def compilations(monkeypatch, tmp_path):
         return lambda: sum(event.module.startswith("tokendraw") for event in names)
     monkeypatch.delenv("TRITON_INTERPRET")  # before these modules make kernels
     import triton_stand_ins
-    import vllm_kernels
+    import vllm_stand_in
 
     kernels = triton_stand_ins.use_stand_ins(monkeypatch, tmp_path)
-    vllm_kernels.draw_through_kernels(monkeypatch)
+    vllm_stand_in.draw_through_kernels(monkeypatch)
     monkeypatch.setattr(warmup, "compiles_nothing", lambda device: False)
     return lambda: sum(triton_stand_ins.compilations(kernels).values())
 
@@ -204,14 +204,14 @@ def compilations(monkeypatch, tmp_path):
 @pytest.mark.parametrize("vocab_size", [301, 320], ids=["odd", "no padding"])
 def test_after_the_warmup_no_batch_compiles_a_kernel(monkeypatch, tmp_path, vocab_size):
     counted = compilations(monkeypatch, tmp_path)
-    import vllm_kernels
+    import vllm_stand_in
 
-    made = vllm_v2_sources.Engine(vocab_size, 130, DEVICE, dtype=vllm_kernels.MODEL_DTYPE)
+    made = vllm_v2_sources.Engine(vocab_size, 130, DEVICE, dtype=vllm_stand_in.MODEL_DTYPE)
     assert made.sampler._tokendraw.can_draw()
     compiled = counted()
-    for requests in vllm_kernels.batches(130, {"presence_penalty": 0.5}):
+    for requests in vllm_stand_in.batches(130, {"presence_penalty": 0.5}):
         for slot, parameters in enumerate(requests):
             made.add(slot, **parameters)
         slots = list(range(len(requests)))
-        made.step(vllm_kernels.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
+        made.step(vllm_stand_in.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
         assert counted() == compiled, requests[0]

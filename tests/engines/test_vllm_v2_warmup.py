@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
 import tokendraw_vllm
-import vllm_kernels
+import vllm_stand_in
 from triton_stand_ins import compilations, kernels
 from vllm_stand_in import V2Engine, request
 
@@ -22,7 +22,7 @@ V, SLOTS = 300, 130  # more than 128 rows take kernels of their own
 def vllm_config(**changes):
     """vLLM's configuration, as far as the adapter reads it."""
     model = {
-        "dtype": vllm_kernels.MODEL_DTYPE,
+        "dtype": vllm_stand_in.MODEL_DTYPE,
         "runner_type": "generate",
         "logprobs_mode": "raw_logprobs",
         "return_sampling_mask": False,
@@ -37,24 +37,24 @@ def vllm_config(**changes):
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 @pytest.mark.parametrize("vocab_size", [V, 320, 301], ids=["padded rows", "no padding", "odd"])
 def test_after_the_warmup_no_batch_compiles_a_kernel(vllm, monkeypatch, kernels, vocab_size):
-    vllm_kernels.draw_through_kernels(monkeypatch)
+    vllm_stand_in.draw_through_kernels(monkeypatch)
     tokendraw_vllm.register()
     engine = V2Engine(vocab_size, slots=SLOTS, config=vllm_config())
     assert engine.sampler._tokendraw.can_draw()
     compiled = compilations(kernels)
     assert compiled["draw_rows"] >= 8  # of two dtypes and two sizes, with filters and without
-    for requests in vllm_kernels.batches(SLOTS, {"biased": 3}):
+    for requests in vllm_stand_in.batches(SLOTS, {"biased": 3}):
         for slot, parameters in enumerate(requests):
             engine.add(slot, request(**parameters))
         slots = list(range(len(requests)))
-        engine.draw(vllm_kernels.model_logits(len(slots), vocab_size), slots, slots)
+        engine.draw(vllm_stand_in.model_logits(len(slots), vocab_size), slots, slots)
         assert compilations(kernels) == compiled, requests[0]
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, kernels):
     """Two dtypes, two sizes, with and without filters; the statistics of float32 tiles share a kernel."""
-    vllm_kernels.draw_through_kernels(monkeypatch)
+    vllm_stand_in.draw_through_kernels(monkeypatch)
     tokendraw_vllm.register()
     engine = V2Engine(320, slots=SLOTS, config=vllm_config())
     assert engine.sampler._tokendraw.can_draw()

@@ -10,7 +10,7 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 
 import tokendraw
 from fake_dists import fake_dists, faulty
-from precision_of_noise import SAMPLE
+from goodness_of_fit import SAMPLE
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows

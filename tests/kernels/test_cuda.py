@@ -52,7 +52,7 @@ def compiled(monkeypatch):
 
 def test_eight_threads_compile_each_kernel_once(tmp_path):
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parents[1] / "support" / "triton_cold.py")],
+        [sys.executable, str(Path(__file__).with_name("cold_start.py"))],
         capture_output=True,
         text=True,
         check=True,

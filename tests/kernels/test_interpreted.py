@@ -25,7 +25,7 @@ PARTS = 2
 
 
 def interpreted(*what):
-    return triton_on_a_cpu.interpreted("triton_kernels.py", *what)
+    return triton_on_a_cpu.interpreted("draws.py", *what)
 
 
 def outcome(prop):
@@ -75,7 +75,7 @@ def test_a_nan_that_is_alone_in_its_tile_is_told():
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["candidates", "bounds"])
 def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(what):
-    found = triton_on_a_cpu.interpreted("triton_candidates_kernels.py", what)
+    found = triton_on_a_cpu.interpreted("candidates.py", what)
     assert found["wrong"] == []
     assert found["judged"] > 70
 

@@ -20,7 +20,7 @@ V = 4096
 
 def interpreted(what):
     """Run a script with interpreted kernels; return (number of judged rows, wrong rows)."""
-    found = triton_on_a_cpu.interpreted("triton_logprobs_kernels.py", what)
+    found = triton_on_a_cpu.interpreted("logprobs.py", what)
     return found["judged"], found["wrong"]
 
 

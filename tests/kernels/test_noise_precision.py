@@ -7,8 +7,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
 import triton_on_a_cpu
-from precision_of_noise import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
-from routing import CPU, drafting
+from calling import CPU, drafting
+from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
 from selections import substitute
 from tokendraw import Need
 from tokendraw_triton_gumbel import plugin
@@ -23,7 +23,7 @@ DRAWING = ("draw_rows", "draw_large_sets", "accept_drafts")
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "least"), [("draws", 48), ("verifications", 52)])
 def test_tokens_that_tell_are_those_of_the_noise_that_was_asked_for(what, least):
-    assert triton_on_a_cpu.interpreted("triton_noise_kernels.py", what) == {"judged": least, "wrong": []}
+    assert triton_on_a_cpu.interpreted("noise.py", what) == {"judged": least, "wrong": []}
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")

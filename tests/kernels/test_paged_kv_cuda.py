@@ -1,15 +1,14 @@
-"""Page plans of triton-gumbel on a CUDA device: every hazard, compared with native's, in streams, and compilations."""
+"""Page plans of triton-gumbel on a CUDA device: in a loop, compared with native's, in streams, and compilations."""
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import paged_kv_cuda
 import paged_kv_loop
 import tokendraw
-from paged_kv_hazards import HAZARDS
 from tokendraw import PagedKVPlan
+from tokendraw_testing import Subject, run
 
 pytestmark = pytest.mark.gpu
 
@@ -60,17 +59,19 @@ def same(found, expected):
     return all(torch.equal(*pair) for pair in pairs)
 
 
-@pytest.mark.parametrize("hazard", HAZARDS)
-def test_hazard(hazard):
-    HAZARDS[hazard](load(), torch.device("cuda"))
+@pytest.mark.parametrize(
+    "loop", [paged_kv_loop.loop_behind_a_busy_device, paged_kv_loop.loop_in_a_graph], ids=lambda f: f.__name__
+)
+def test_the_loop_waits_for_nothing_and_is_right(loop):
+    loop(load())
 
 
-@pytest.mark.parametrize("hazard", paged_kv_cuda.HAZARDS)
-def test_hazard_on_a_cuda_device(hazard):
-    paged_kv_cuda.HAZARDS[hazard](load())
+def test_every_line_of_the_kit_is_green():
+    subject = Subject.installed("triton-gumbel", device="cuda", operation="plan_paged_kv")
+    assert run(subject, operation="plan_paged_kv").failed == ()
 
 
-def test_hazard_8_the_loop():
+def test_the_loop():
     verifier = tokendraw.load_sampler("native", device="cuda")
     paged_kv_loop.run(verifier, load(), torch.device("cuda"))
 

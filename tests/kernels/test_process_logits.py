@@ -61,19 +61,19 @@ def drafted(dtype=torch.int64):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
-    found = triton_on_a_cpu.interpreted("triton_process_kernels.py", "edits", seed)
+    found = triton_on_a_cpu.interpreted("edits.py", "edits", seed)
     assert found == dict.fromkeys(found, 0)
     assert len(found) == 18
 
 
 @pytest.mark.slow
 def test_a_preemption_at_every_step_changes_no_bit_of_the_edits_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "twins") == [0, 0]
+    assert triton_on_a_cpu.interpreted("edits.py", "twins") == [0, 0]
 
 
 @pytest.mark.slow
 def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "families") == {
+    assert triton_on_a_cpu.interpreted("edits.py", "families") == {
         "logit_bias": [0, 1],
         "allowed_token_ids": [0, 68],
         "bad_words": [0, 1],
@@ -84,7 +84,7 @@ def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
 
 @pytest.mark.slow
 def test_masks_in_the_interpreter_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment():
-    found = triton_on_a_cpu.interpreted("triton_process_kernels.py", "masks", 64)
+    found = triton_on_a_cpu.interpreted("edits.py", "masks", 64)
     assert found == dict.fromkeys(found, 0)
     assert len(found) == 90
 

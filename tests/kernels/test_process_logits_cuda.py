@@ -7,7 +7,6 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import edit_model
-import mask_alignments
 import tokendraw
 from tokendraw_testing.kit.device import captured, require_no_wait
 from tokendraw_testing.kit.trial import Trial
@@ -54,7 +53,7 @@ def test_edits_have_the_bits_of_float32_arithmetic_and_of_native(dtype, drafted)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_masks_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment(dtype):
     process = load().process
-    found = {str(case): case.wrong(process, "cuda") for case in mask_alignments.cases(dtype, 2048)}
+    found = {str(case): case.wrong(process, "cuda") for case in edit_model.cases(dtype, 2048)}
     assert found == dict.fromkeys(found, 0)
 
 

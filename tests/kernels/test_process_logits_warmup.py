@@ -8,9 +8,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_on_a_cpu
+from calling import CPU, provider_of
 from compiled_kernels import compiled_call, has_machine_code
-from provided import provider_of
-from routing import CPU
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
@@ -100,4 +99,4 @@ def test_what_it_compiles_compiles(kernels):
 
 @pytest.mark.slow
 def test_what_it_makes_up_runs_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "warmup") == 3 * 63 / 7
+    assert triton_on_a_cpu.interpreted("edits.py", "warmup") == 3 * 63 / 7

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +25,14 @@ def start(tmp_path):
     started = []
 
     def one(seconds):
-        path = os.pathsep.join(str(ROOT / each) for each in ("plugins/triton_gumbel/src", "tests/support"))
+        path = os.pathsep.join(str(ROOT / each) for each in ("plugins/triton_gumbel/src", "tests/fakes"))
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/support/compiling_process.py"), str(tmp_path), str(seconds)],
+            [
+                sys.executable,
+                str(Path(__file__).with_name("compiling_process.py")),
+                str(tmp_path),
+                str(seconds),
+            ],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path},

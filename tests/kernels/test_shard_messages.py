@@ -38,7 +38,7 @@ LARGE = ThresholdConfig(
 
 def merged(family, size, *others):
     """Merge draws of four vocabularies on all ranks; return the number of judged rows, and the wrong ones."""
-    return triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, size, *others)
+    return triton_on_a_cpu.interpreted("messages.py", "tokens", family, size, *others)
 
 
 @pytest.mark.slow
@@ -60,13 +60,13 @@ def test_kernels_merge_draws_with_noise_in_float64():
 
 @pytest.mark.slow
 def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
-    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "designed")
+    found = triton_on_a_cpu.interpreted("messages.py", "designed")
     assert found == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
 
 
 @pytest.mark.slow
 def test_kernels_read_metadata_as_engines_make_it():
-    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "made")
+    found = triton_on_a_cpu.interpreted("messages.py", "made")
     assert found == {name: [] for name in shard_metadata.MADE}
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton_on_a_cpu
 import triton_stand_ins
 from compiled_kernels import compiled, compiled_call, has_machine_code
-from echoing_rank import agreed_shard
+from shard_cases import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel.host import compilation
 from triton_on_a_cpu import TARGETS
@@ -42,7 +42,7 @@ KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "ad
     [(3, "float16", ("large k",))],
 )
 def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, dtype, families):
-    found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "tokens", size, dtype, *families)
+    found = triton_on_a_cpu.interpreted("shards.py", "tokens", size, dtype, *families)
     assert found["wrong"] == []
     assert found["drawn"] == 48 * len(families)
 
@@ -50,14 +50,14 @@ def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, d
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
-    found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "surveys", dtype)
+    found = triton_on_a_cpu.interpreted("shards.py", "surveys", dtype)
     assert found["wrong"] == []
     assert found["judged"] == 410
 
 
 @pytest.mark.slow
 def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
-    found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "blind", 3, "float32", "mixed")
+    found = triton_on_a_cpu.interpreted("shards.py", "blind", 3, "float32", "mixed")
     assert found["wrong"] == []
     assert found["drawn"] == 48
 

@@ -10,8 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import shard_surveys
 import tokendraw
-from echoing_rank import EchoingRank
-from shard_cases import DTYPES, FAMILIES, MODES, cuts, logits_of, params_of
+from shard_cases import DTYPES, FAMILIES, MODES, EchoingRank, cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw_testing.kit.device import captured, require_no_wait
 from tokendraw_testing.kit.trial import Trial

@@ -27,7 +27,7 @@ KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets", "check_probs", "ac
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["batches", "layouts", "edges", "again", "drafts"])
 def test_verifications_equal_natives(what):
-    found = triton_on_a_cpu.interpreted("triton_verify_kernels.py", what)
+    found = triton_on_a_cpu.interpreted("verifications.py", what)
     assert found["wrong"] == {}
     assert len(found.get("judged", "none")) > 3
 

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from routing import CPU, drafting
+from calling import CPU, drafting
 from selections import substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw.operations.sample.proof import prove

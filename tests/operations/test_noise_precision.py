@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, fake_dists, faulty, plugin
-from limited_native import install_limited
-from precision_of_noise import (
+from fake_dists import EVERYTHING, fake_dists, faulty, install_limited, plugin
+from goodness_of_fit import (
     ACCEPTED,
     BONUS,
     DRAFT,

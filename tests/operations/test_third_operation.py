@@ -12,9 +12,18 @@ import torch
 import tokendraw
 from command_line import call
 from fake_candidates import H100
-from fake_dists import FakeDists, discovered, fake_dists, place
-from registered import NATIVE_SERVES, ONE_OF_THE_OPERATIONS, SERVED_BY_NATIVE
-from third_operation import add_scaler, scaler, third_operation
+from fake_dists import (
+    NATIVE_SERVES,
+    ONE_OF_THE_OPERATIONS,
+    SERVED_BY_NATIVE,
+    FakeDists,
+    add_scaler,
+    discovered,
+    fake_dists,
+    place,
+    scaler,
+    third_operation,
+)
 from tokendraw import (
     InvalidInputError,
     InvalidParameterError,

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mistakes import refused
+from calling import refused
 from tokendraw import InvalidParameterError, RowKinds, SamplingMetadata, SamplingParams
 
 V = 50

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import flashinfer_packing_stand_in as stand_in
+import flashinfer_stand_in as stand_in
 from fake_dists import fake_dists
 from tokendraw.sm90_w4 import FlashInferLayout, layout_of_flashinfer, probe_flashinfer
 

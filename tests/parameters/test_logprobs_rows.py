@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import call
-from mistakes import refused
+from calling import call, refused
 from tokendraw import (
     Drafts,
     InvalidInputError,

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import assert_same_rows
-from mistakes import recording, refused
+from calling import assert_same_rows, recording, refused
 from tokendraw import (
     BatchFacts,
     Drafts,

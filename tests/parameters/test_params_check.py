@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tokendraw
-from bad_values import BAD_VALUES
-from mistakes import recording
+from calling import recording
+from fake_candidates import BAD_VALUES
 from tokendraw import BatchFacts, Drafts, InvalidParameterError, Need, SamplingMetadata, SamplingParams
 
 V = 40

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from operations import Operations
+from cuda_batches import Operations
 from tokendraw import philox
 from tokendraw._torch.numpy_views import numpy_is_usable
 from tokendraw_testing import reference

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from special_rows import INF, NAN, POISON, V, gaussians
+from goodness_of_fit import INF, NAN, POISON, V, gaussians
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import (
     OFF_TOP_P,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bad_values import BAD_VALUES
-from mistakes import refused
+from calling import refused
+from fake_candidates import BAD_VALUES
 from tokendraw import BatchFacts, InvalidParameterError, RowKinds, SamplingMetadata, SamplingParams
 from tokendraw._torch import upload
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bad_values import BAD_VALUES
 from calling import call, shown_values, tokens
+from fake_candidates import BAD_VALUES
 from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw_testing.logits_families import gaussian
 

@@ -9,7 +9,7 @@ import aiter_stand_in as stand_in
 import tokendraw
 from fake_candidates import GFX1250, H100, MI300X
 from fake_dists import fake_dists
-from special_rows import INF, POISON, V, gaussians
+from goodness_of_fit import INF, POISON, V, gaussians
 from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolve
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather

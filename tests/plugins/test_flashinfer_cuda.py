@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
-from special_rows import INF, NAN
-from speculation_trials import Case, faults, run
+from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import Filters
 from tokendraw_testing import reference, sync_is_an_error
 from tokendraw_testing.reference_walk import distribution
-from verifying import gaussian, row_metadata, softmax, verify
+from verifying import Case, faults, gaussian, row_metadata, run, softmax, verify
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ import flashinfer_stand_in as stand_in
 import tokendraw_flashinfer
 from fake_candidates import H100
 from fake_dists import fake_dists
-from special_rows import INF, NAN, POISON, V, gaussians
+from goodness_of_fit import INF, NAN, POISON, V, gaussians
 from tokendraw import (
     BatchFacts,
     Need,

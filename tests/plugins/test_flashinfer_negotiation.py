@@ -10,8 +10,8 @@ import pytest
 
 import flashinfer_stand_in as stand_in
 from fake_candidates import A100, H100, ORIN_NANO, RTX5090, T4, V100
-from flashinfer_machine import add_jit_cache, add_tools, bare_machine, write
-from installing import install, run_with
+from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
+from pages import install, run_with
 from tokendraw import Need, resolve
 from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_flashinfer import capabilities, kernels, plugin

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import flashinfer_packing_stand_in as stand_in
+import flashinfer_stand_in as stand_in
 import tokendraw
 import tokendraw_flashinfer
 from fake_candidates import A100, B200, H100
-from flashinfer_machine import add_jit_cache, add_tools, bare_machine, write
+from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
 from tokendraw import InvalidParameterError, PluginError, operations
 from tokendraw.cli.diagnosis.upstreams import upstreams
 from tokendraw.providers.resolve import decide, gather
@@ -295,10 +295,10 @@ def test_packing_equals_native(dists, layout):
     packer, native = FlashInferPacker(), tokendraw.load("pack_sm90_w4", "native", device="cpu")
     weights, scales = (torch.randint(256, (2, 128, size), dtype=torch.uint8) for size in (128, 8))
     for name in FORMATS[layout]:
-        stand_in.CALLS.clear()
+        stand_in.PACKING_CALLS.clear()
         packed = packer.pack_weights(weights, format=name, layout=layout)
         assert torch.equal(packed, native.pack_weights(weights, format=name, layout=layout))
-        (call,) = stand_in.CALLS
+        (call,) = stand_in.PACKING_CALLS
         assert call["weight"] is weights
     packed = packer.pack_scales(scales, layout=layout)
     assert torch.equal(packed, native.pack_scales(scales, layout=layout))
@@ -382,9 +382,9 @@ def test_calls_in_the_other_layout_and_the_way_back_go_to_native(packers, layout
     assert (packer.name, packer.resolution.companion) == ("flashinfer", "native")
     weights = torch.randint(256, (2, 64, 64), dtype=torch.uint8)
     for name, calls in ((layout, 1), (other, 0)):
-        stand_in.CALLS.clear()
+        stand_in.PACKING_CALLS.clear()
         packed = packer.pack_weights(weights, format="fp4", layout=name)
-        assert len(stand_in.CALLS) == calls
+        assert len(stand_in.PACKING_CALLS) == calls
         assert torch.equal(packer.unpack_weights(packed, format="fp4", layout=name), weights)
 
 
@@ -392,9 +392,9 @@ def test_calls_in_the_other_layout_and_the_way_back_go_to_native(packers, layout
 def test_the_layout_upstream_is_the_layout_of_the_installed_version(packers, layout):
     packer = packers(layout)
     weights = torch.randint(256, (2, 64, 64), dtype=torch.uint8)
-    stand_in.CALLS.clear()
+    stand_in.PACKING_CALLS.clear()
     packed = packer.pack_weights(weights, format="fp4", layout="upstream")
-    assert [call["layout"] for call in stand_in.CALLS] == [layout]
+    assert [call["layout"] for call in stand_in.PACKING_CALLS] == [layout]
     assert torch.equal(packer.unpack_weights(packed, format="fp4", layout=layout), weights)
 
 

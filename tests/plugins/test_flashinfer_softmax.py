@@ -12,7 +12,7 @@ from tokendraw_flashinfer import sampler, softmax
 
 @pytest.mark.slow
 def test_the_kernel_agrees_with_torch_for_any_rows():
-    found = triton_on_a_cpu.interpreted("triton_softmax.py")
+    found = triton_on_a_cpu.interpreted("softmax.py")
     assert found["wrong"] == []
     assert found["compared"] > 100
 

@@ -10,10 +10,8 @@ import flashinfer_stand_in as stand_in
 import tokendraw_flashinfer
 from fake_candidates import H100
 from fake_dists import fake_dists
-from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
+from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
 from selections import loaded
-from special_rows import INF, NAN
-from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.calls.row_requirements import Rows
@@ -24,7 +22,7 @@ from tokendraw.resolution import Choice
 from tokendraw_flashinfer.verifier import FlashInferVerifier
 from tokendraw_testing import reference
 from tokendraw_testing.reference_walk import distribution
-from verifying import chains, gaussian, row_metadata, softmax, verify
+from verifying import Case, chains, faults, gaussian, row_metadata, run, softmax, verify
 
 CPU = torch.device("cpu")
 SAMPLE = operations.get("sample")

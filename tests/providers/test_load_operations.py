@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
-from registered import ONE_OF_THE_OPERATIONS
+from fake_dists import EVERYTHING, ONE_OF_THE_OPERATIONS, FakeDists, fake_dists, faulty, plugin, serving_both
 from tokendraw import (
     Drafts,
     InvalidParameterError,
@@ -20,7 +19,6 @@ from tokendraw import (
     load,
     load_sampler,
 )
-from two_operations import serving_both
 
 LOGITS = torch.zeros(3, 50)
 SEEDED = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])

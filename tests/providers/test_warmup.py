@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import tokendraw
+from calling import one_token
+from fake_candidates import FILTERS, SEEDS
 from fake_dists import fake_dists, faulty, place
 from isolation import drawn
-from routing import one_token
 from selections import loaded, selection_of
 from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
 from tokendraw.calls import warmup
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.plugin import Capabilities
 from tokendraw.providers.sampler import Sampler
-from warmup_kinds import FILTERS, SEEDS
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 

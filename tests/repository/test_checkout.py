@@ -76,7 +76,7 @@ def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_pat
     path = tmp_path if mended else ""
     stand_in = (
         "#!/bin/sh\n"
-        f'if [ "$1" = tests/support/checkout.py ]; then PYTHONPATH="{path}" exec "{sys.executable}" "$@"; fi\n'
+        f'if [ "$1" = tests/fakes/checkout.py ]; then PYTHONPATH="{path}" exec "{sys.executable}" "$@"; fi\n'
         f'echo "$(basename "$0") $*" >> "{log}"\n'
     )
     for name in ("python", "tokendraw"):

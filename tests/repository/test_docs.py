@@ -13,8 +13,7 @@ import torch
 
 import pages
 import tokendraw
-from installing import OFFLINE
-from pages import ROOT
+from pages import OFFLINE, ROOT
 from tokendraw.backends.discovery.upstream_validation import check_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call
-from installing import install, run_with
+from pages import install, run_with
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "top_n_sigma"
 

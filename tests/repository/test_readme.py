@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import pages
-from installing import OFFLINE
-from pages import ROOT
+from pages import OFFLINE, ROOT
 
 README = pages.text_of("README.md")
 PYTHON = "\n".join(pages.blocks(README, "python"))

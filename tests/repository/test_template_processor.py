@@ -9,7 +9,7 @@ import torch
 import edit_model
 import tokendraw
 from command_line import call
-from installing import importable, install, run_with
+from pages import importable, install, run_with
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw._torch.threads import one_thread
 

@@ -7,9 +7,8 @@ import torch
 import tokendraw
 from calling import assert_same_rows, call, shown_values
 from command_line import call as command
-from installing import importable, install
-from precision_of_noise import DTYPES, drawn_with
-from special_rows import KINDS, MODES, POISON, gaussians
+from goodness_of_fit import DTYPES, KINDS, MODES, POISON, drawn_with, gaussians
+from pages import importable, install
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw._torch.threads import one_thread
 from tokendraw_testing import reference

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-import page_on_ranks
+import gloo_world
 import pages
 import tokendraw
 from gloo_world import world
@@ -18,7 +18,7 @@ PAGE = pages.text_of("docs/vocab-parallel.md")
 @pytest.mark.slow
 def test_its_python_draws_on_two_ranks_what_one_device_draws():
     names = ["local", "n", "params"]
-    found = world(2).run(page_on_ranks.run, pages.blocks(PAGE, "python"), [*names, "out"])
+    found = world(2).run(gloo_world.run_page, pages.blocks(PAGE, "python"), [*names, "out"])
     values, printed = zip(*found, strict=True)
     logits = torch.cat([value["local"][:, : value["n"]] for value in values], 1)
     assert logits.shape == (2, 50257)

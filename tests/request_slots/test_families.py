@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-import no_wait
+import cuda_batches
 from request_slots_model import Held, assert_holds
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw.plugin import EditFacts
@@ -149,7 +149,7 @@ def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_n
 
 def test_memory_for_a_family_is_no_reason_to_wait():
     slots = small_slots()
-    with no_wait.NoWait():
+    with cuda_batches.NoWait():
         slots.add(1, EVERYTHING, [1, 2])
         slots.remove(1)
 

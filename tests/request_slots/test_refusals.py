@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mistakes import refused
+from calling import refused
 from request_slots_model import Held, assert_holds
 from tokendraw import InvalidInputError, InvalidParameterError, RequestSlots, SamplingParams, VerifyOutput
 

@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from no_wait import NoWait
-from operation_count import Operations
+from cuda_batches import NoWait, Operations
 from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw._torch import upload

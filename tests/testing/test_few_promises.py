@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modest import modest
+from numpy_sampler import modest
 from tokendraw_testing import Effort, Subject, run
 from tokendraw_testing.kit.report import Status
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from planted_bugs import NATIVE, Honest, Planted, subject
+from mutants.samplers import NATIVE, SamplerMutant, sampler_mutant
 from tokendraw import SamplingMetadata
-from tokendraw_testing import run
-from tokendraw_testing.kit.report import Status
+from tokendraw_testing import Status
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,7 +17,7 @@ class OwnMetadata(SamplingMetadata):
     offset: torch.Tensor | None = None
 
 
-class OffIsNotOff(Honest):
+class OffIsNotOff(SamplerMutant):
     """A parameter that is off changes what is drawn."""
 
     def change(self, logits, metadata):
@@ -27,7 +26,7 @@ class OffIsNotOff(Honest):
         return changed, SamplingMetadata(**core)
 
 
-class Core(Honest):
+class Core(SamplerMutant):
     """The native sampler, given the core's part of the metadata."""
 
     def change(self, logits, metadata):
@@ -38,8 +37,8 @@ class Core(Honest):
 def line(sampler, *names):
     """The line of a report about the classes that are declared by these names."""
     capabilities = replace(NATIVE, metadata_classes=names)
-    found = run(subject(Planted(sampler, "metadata classes", capabilities)), only=["metadata classes"]).lines
-    return found[0] if found else None
+    (result,) = sampler_mutant(sampler, capabilities=capabilities).look("metadata classes")
+    return result
 
 
 OWN = f"{__name__}.OwnMetadata"
@@ -51,8 +50,8 @@ def test_a_class_whose_parameters_are_off_changes_nothing():
 
 
 def test_the_line_is_left_out_where_no_class_is_declared():
-    (report,) = [run(subject(Planted(Honest, "output", NATIVE)), only=["output"])]
-    assert [found.name for found in report.lines] == ["output"]
+    lines = sampler_mutant(SamplerMutant).look("output", "metadata classes")
+    assert [line.name for line in lines] == ["output"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from noise_in_float32 import drop_float64
+from goodness_of_fit import drop_float64
 from tokendraw import InvalidParameterError, SamplingParams, philox
 from tokendraw_native import plugin
 from tokendraw_native.sampler import NativeSampler

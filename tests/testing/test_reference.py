@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.support.plain_reference import drawn, prepared
 
+from plain_reference import drawn, prepared
 from tokendraw import SamplingParams
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.logits_families import FAMILIES, gaussian

@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 import tokendraw_testing
-from fake_dists import fake_dists
-from registered import ONE_OF_THE_OPERATIONS
-from third_operation import add_scaler, third_operation
+from fake_dists import ONE_OF_THE_OPERATIONS, add_scaler, fake_dists, third_operation
 from tokendraw import InvalidParameterError, SamplerUnavailableError, operations
 from tokendraw_testing import Status, Subject, run
 
-FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "testing"
+FOLDER = Path(__file__).parents[1] / "fakes" / "scale_rooms" / "testing"
 NAMES = ["scale products", "scale inputs unmodified", "scale sync-free"]
 
 

@@ -9,68 +9,19 @@ from typing import ClassVar
 import pytest
 import torch
 
-import planted_races
-from planted_bugs import NATIVE, Honest
-from tokendraw.plugin import HostCapabilities, Sm90W4Capabilities
-from tokendraw_native import plugin
+from mutants.races import CAPABILITIES, RACES
+from mutants.samplers import SamplerMutant, sampler_mutant
 from tokendraw_testing import Effort, Status, Subject, properties, run
 from tokendraw_testing.conformance import SamplerConformance
 from tokendraw_testing.kit import threads, workers
 from tokendraw_testing.kit.fuzz import fuzz
 
-OPERATIONS = plugin.tokendraw_describe().operations
-FEW_DTYPES = replace(NATIVE, dtypes=("float32",), logprobs_modes=("raw_logprobs",))
 LINES = ("threads", "verify threads", "process threads", "plan threads", "pack threads")
+ONE_SCRATCH = RACES[0]
 
 
-def subject(build, device="cpu", effort=None, **capabilities):
-    return Subject(
-        "acme",
-        capabilities=capabilities,
-        device=device,
-        build=build,
-        quick=True,
-        effort=effort,
-    )
-
-
-def sampler(made):
-    return subject(lambda operation, need: made(need, "cpu"), sample=FEW_DTYPES)
-
-
-def verifier(build):
-    return subject(
-        lambda operation, need: build("cpu", need),
-        verify=replace(OPERATIONS["verify"], dtypes=("float32",)),
-    )
-
-
-def processor(build):
-    return subject(lambda operation, need: build(), process_logits=OPERATIONS["process_logits"])
-
-
-def planner(build):
-    return subject(lambda operation, need: build(), plan_paged_kv=HostCapabilities())
-
-
-def packer(build):
-    offered = Sm90W4Capabilities(formats=("fp4",), layouts=("v2",))
-    return subject(lambda operation, need: build(), pack_sm90_w4=offered)
-
-
-RACES = {
-    "one scratch buffer for all threads of a sampler": (sampler(planted_races.OneScratch), "threads"),
-    "one scratch buffer for logprobs": (sampler(planted_races.OneScratchForLogprobs), "threads"),
-    "one buffer for all samplers": (sampler(planted_races.OneBuffer), "threads"),
-    "one scratch buffer of a verifier": (verifier(planted_races.OneScratchInVerify), "verify threads"),
-    "one buffer for all verifiers": (verifier(planted_races.OneBufferInVerify), "verify threads"),
-    "one scratch buffer of a processor": (processor(planted_races.OneScratchForEdits), "process threads"),
-    "one buffer for all processors": (processor(planted_races.OneBufferForEdits), "process threads"),
-    "one scratch buffer of a planner": (planner(planted_races.OneScratchForPlans), "plan threads"),
-    "one buffer for all planners": (planner(planted_races.OneBufferForPlans), "plan threads"),
-    "one scratch buffer of a packer": (packer(planted_races.OneScratchForWeights), "pack threads"),
-    "one buffer for all packers": (packer(planted_races.OneBufferForWeights), "pack threads"),
-}
+def sampler(made, **options):
+    return sampler_mutant(made, capabilities=CAPABILITIES["sample"]).subject(**options)
 
 
 def one_line(under_test, name):
@@ -78,18 +29,17 @@ def one_line(under_test, name):
     return found
 
 
-@pytest.mark.parametrize("race", RACES)
+@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
 @pytest.mark.fast_first
 def test_a_race_turns_the_line_red(race):
-    found = one_line(*RACES[race])
-    assert found.status is Status.FAILED, found
-    assert "a call raised" not in found.detail
+    lines = race.look()
+    assert race.is_seen(lines), lines
     how = (
         "2 objects in 2 Python threads at once"
-        if "one buffer" in race
+        if "one buffer" in race.name
         else f"{threads.thread_counts()[0]} threads"
     )
-    assert how in found.detail
+    assert how in lines[0].detail
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -105,8 +55,9 @@ def test_native_is_green(name):
 def test_a_race_is_what_no_other_line_sees():
     """So the kit needs the line: every other one computes with one thread."""
     names = [prop.name for prop in properties("sample") if prop.name not in LINES]
-    few = sampler(planted_races.OneScratch)
-    few.effort = replace(Effort.tiny(), fewer=32, draws=16, tiled_draws=12, most_draws=12)
+    few = ONE_SCRATCH.subject(
+        effort=replace(Effort.tiny(), fewer=32, draws=16, tiled_draws=12, most_draws=12)
+    )
     assert run(
         few, only=[name for name in names if name in ("greedy rows", "seeded draws", "range and support")]
     ).passed
@@ -115,7 +66,7 @@ def test_a_race_is_what_no_other_line_sees():
 # The numbers of threads
 
 
-class Watching(Honest):
+class Watching(SamplerMutant):
     """Notes the number of threads of each call."""
 
     seen: ClassVar[list[int]] = []
@@ -150,7 +101,7 @@ def test_two_cores_or_one_are_looked_at_with_two_threads(monkeypatch):
 
 
 def test_the_number_of_threads_comes_back_after_a_line_that_fails(two_threads):
-    assert one_line(sampler(planted_races.OneScratch), "threads").status is Status.FAILED
+    assert one_line(ONE_SCRATCH.subject(), "threads").status is Status.FAILED
     assert torch.get_num_threads() == 2
 
 
@@ -191,14 +142,12 @@ def test_the_processes_of_jobs_stay_at_one_thread_each():
 
 
 def test_on_another_device_the_line_is_not_run():
-    meta = subject(lambda operation, need: Honest(need, "meta"), device="meta", sample=FEW_DTYPES)
-    found = one_line(meta, "threads")
+    found = one_line(sampler(SamplerMutant, device="meta"), "threads")
     assert (found.status, found.detail) == (Status.NOT_RUN, "needs a CPU, found meta")
 
 
 def test_interpreted_kernels_are_not_run():
-    tiny = subject(lambda operation, need: Honest(need, "cpu"), effort=Effort.tiny(), sample=FEW_DTYPES)
-    found = one_line(tiny, "threads")
+    found = one_line(sampler(SamplerMutant, effort=Effort.tiny()), "threads")
     assert (found.status, found.detail) == (
         Status.NOT_RUN,
         "needs compiled kernels, found an effort for interpreted ones",
@@ -209,7 +158,7 @@ def test_interpreted_kernels_are_not_run():
 def test_what_a_call_raises_in_a_thread_is_the_failure():
     main = threading.main_thread()
 
-    class Raises(Honest):
+    class Raises(SamplerMutant):
         def change(self, logits, metadata):
             if threading.current_thread() is not main:
                 raise RuntimeError("no context in this thread")
@@ -226,7 +175,7 @@ def test_what_a_call_raises_in_a_thread_is_the_failure():
 def test_what_one_of_two_objects_raises_is_the_failure():
     main, callers = threading.main_thread(), []
 
-    class RaisesInOneThread(Honest):
+    class RaisesInOneThread(SamplerMutant):
         def change(self, logits, metadata):
             thread = threading.current_thread()
             if thread is not main:

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-import planted_bugs
-from modest import modest
-from planted_bugs import NATIVE, Honest, Planted
+from mutants.samplers import NATIVE, SamplerMutant, sampler_mutant
+from numpy_sampler import modest
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities, Sm90W4Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run
@@ -27,9 +26,8 @@ def line(subject, name):
 
 
 def planted(sampler, name, capabilities):
-    subject = planted_bugs.subject(Planted(sampler, name, capabilities))
-    subject.effort = FEW
-    return line(subject, name)
+    (result,) = sampler_mutant(sampler, capabilities=capabilities).look(name, effort=FEW)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ def test_a_packer_of_no_weights_is_not_praised_for_their_memory():
 # Batch invariance without seeds
 
 
-class SecondInLargeBatches(Honest):
+class SecondInLargeBatches(SamplerMutant):
     """In more than 60 rows the largest token is passed over."""
 
     def change(self, logits, metadata):
@@ -122,10 +120,10 @@ class SecondInLargeBatches(Honest):
         return logits, metadata
 
 
-class RoundsInLargeBatches(Honest):
+class RoundsInLargeBatches(SamplerMutant):
     """In more than 60 rows the logprobs are rounded to bfloat16."""
 
-    def shown(self, output):
+    def output(self, output):
         if output.logprobs is None or len(output.token_ids) <= 60:
             return output
         values = output.logprobs.logprobs.bfloat16().float()
@@ -136,7 +134,7 @@ class RoundsInLargeBatches(Honest):
 @pytest.mark.fast_first
 def test_batch_invariance_without_seeds_is_seen_in_rows_that_no_noise_decides(greedy):
     offered = replace(UNSEEDED, greedy=greedy)
-    assert planted(Honest, "batch invariance", offered).detail == (
+    assert planted(SamplerMutant, "batch invariance", offered).detail == (
         f"24 {'greedy' if greedy else 'cold'} rows without seeds, 5 logprobs modes, alone and in batches of 2, 7, 64, "
         "65 and 1000"
     )
@@ -148,7 +146,7 @@ def test_batch_invariance_without_seeds_is_seen_in_rows_that_no_noise_decides(gr
 
 def test_batch_invariance_needs_neither_greedy_rows_nor_logprobs():
     offered = Capabilities(batch_invariant=True)
-    assert planted(Honest, "batch invariance", offered).status is Status.PASSED
+    assert planted(SamplerMutant, "batch invariance", offered).status is Status.PASSED
     assert planted(SecondInLargeBatches, "batch invariance", offered).status is Status.FAILED
 
 
@@ -182,7 +180,7 @@ def test_batch_invariance_of_verifications_without_seeds_is_seen(greedy):
 # fp64 noise without seeds
 
 
-class OffInFloat64(Honest):
+class OffInFloat64(SamplerMutant):
     """Built for float64 noise, the sampler draws at half the temperature."""
 
     def change(self, logits, metadata):
@@ -190,7 +188,7 @@ class OffInFloat64(Honest):
 
 
 def test_fp64_noise_without_seeds_is_judged_by_its_distribution():
-    found = planted(Honest, "fp64 noise", UNSEEDED)
+    found = planted(SamplerMutant, "fp64 noise", UNSEEDED)
     assert (found.status, found.detail) == (
         Status.PASSED,
         "distribution of 6 rows; without seeds nothing tells float64 noise from float32",
@@ -213,10 +211,10 @@ def test_fp64_noise_of_verifications_without_seeds_is_judged_by_its_distribution
 # Lines that looked at a part of what they name
 
 
-class OneBestTooFar(Honest):
+class OneBestTooFar(SamplerMutant):
     """The best token is left out of the N best."""
 
-    def shown(self, output):
+    def output(self, output):
         best = output.logprobs
         if best is None or best.token_ids.shape[1] < 3:
             return output
@@ -228,11 +226,11 @@ class OneBestTooFar(Honest):
 @pytest.mark.parametrize("mode", ["processed_logprobs", "temperature_logprobs"])
 def test_the_order_of_the_best_is_seen_without_raw_logprobs(mode):
     offered = replace(NATIVE, logprobs_modes=(mode,))
-    assert planted(Honest, "N best", offered).status is Status.PASSED
+    assert planted(SamplerMutant, "N best", offered).status is Status.PASSED
     assert planted(OneBestTooFar, "N best", offered).status is Status.FAILED
 
 
-class StrictMinP(Honest):
+class StrictMinP(SamplerMutant):
     """min-p keeps one of the tokens that tie with the last."""
 
     def sample(self, logits, metadata):
@@ -247,6 +245,6 @@ class StrictMinP(Honest):
 
 def test_ties_are_looked_at_where_min_p_is_the_only_filter():
     offered = Capabilities(filters=(("min_p", "per_row"),))
-    honest = planted(Honest, "ties", offered)
+    honest = planted(SamplerMutant, "ties", offered)
     assert (honest.status, honest.checks) == (Status.PASSED, 1)
     assert planted(StrictMinP, "ties", offered).status is Status.FAILED

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-import planted_verify_bugs as planted
 import tokendraw_native.verify as pieces
+from mutants.verifiers import OPERATIONS, VerifierMutant
 from tokendraw import BatchFacts, SamplingParams, speculative
-from tokendraw_native import plugin
 from tokendraw_testing import Effort, Subject, reference, reference_walk, run
 from tokendraw_testing.kit.report import Status
 from tokendraw_testing.kit.trial import Trial, Violation
@@ -20,10 +19,9 @@ from tokendraw_testing.verify.crossing.rows import FAMILIES, pair, places
 from tokendraw_testing.verify.unseeded import coincidences
 
 FEW = replace(Effort.tiny(), most_draws=200)
-OPERATIONS = plugin.tokendraw_describe().operations
 
 
-class Corner(planted.Honest):
+class Corner(VerifierMutant):
     """Goes wrong in one dtype of the target's logits, or with a vocabulary above a size."""
 
     dtype, above, least_drafts = None, 0, 0
@@ -41,12 +39,13 @@ class Corner(planted.Honest):
 class RoundedQ(Corner):
     dtype = torch.bfloat16
 
-    def pieces(self):
+    @property
+    def exchanged(self):
         def rounded(*given):
-            found, rows = own(*given)
+            found, rows = native(*given)
             return Rounded(found), rows
 
-        own = pieces._draft_distribution
+        native = pieces._draft_distribution
         return {"_draft_distribution": rounded}
 
 
@@ -74,7 +73,8 @@ class LongBonus(Corner):
 class NarrowResidual(Corner):
     above = 1 << 16
 
-    def pieces(self):
+    @property
+    def exchanged(self):
         def residual(p, q):
             more = (p - q).clamp(min=0)
             more[:, 1 << 16 :] = 0
@@ -94,11 +94,11 @@ class RowsOfARequestShareASeed(Corner):
         return target_logits, drafts, seeded(metadata, seed)
 
 
-class DraftsShareNoise(planted.Honest):
+class DraftsShareNoise(VerifierMutant):
     """Drafts of one call 16 rows apart share noise, in float16 and without seeds alone."""
 
-    def __init__(self, device, need=None):
-        super().__init__(device, need)
+    def __init__(self, need=None, device="cpu"):
+        super().__init__(need, device)
         self.sample = self._sample
 
     def _sample(self, logits, metadata, *, draft=False):
@@ -129,7 +129,7 @@ def subject(bug, effort=None, seed=0):
         bug.__name__,
         capabilities={name: OPERATIONS[name] for name in ("sample", "verify")},
         device="cpu",
-        build=lambda operation, need: bug("cpu", need),
+        build=lambda operation, need: bug(need),
         quick=True,
         effort=effort,
         seed=seed,
@@ -158,12 +158,12 @@ def test_a_mistake_of_wide_vocabularies_turns_their_line_red():
 @pytest.mark.parametrize("name", LINES.values())
 @pytest.mark.fast_first
 def test_the_lines_are_green_without_a_mistake(name):
-    assert line(planted.Honest, name, Effort.tiny()).status is Status.PASSED
+    assert line(VerifierMutant, name, Effort.tiny()).status is Status.PASSED
 
 
 @pytest.mark.slow
 def test_the_line_of_wide_vocabularies_is_green_without_a_mistake():
-    assert line(planted.Honest, "verify crossing, wide").status is Status.PASSED
+    assert line(VerifierMutant, "verify crossing, wide").status is Status.PASSED
 
 
 def fuzzed(bug, number):
@@ -172,7 +172,7 @@ def fuzzed(bug, number):
 
 
 def test_a_random_case_is_made_of_its_generator_alone():
-    first, again, other = (fuzzed(planted.Honest, number) for number in (1, 1, 2))
+    first, again, other = (fuzzed(VerifierMutant, number) for number in (1, 1, 2))
     assert first == again != other
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import forked
+import isolation
 
 FORKS = """
 import json, os, sys, threading
@@ -45,7 +45,7 @@ def in_child(work):
 
 def result(code: str) -> Any:
     """Run the statements ``code`` in a new process, and return their variable ``result``."""
-    ran = forked.run(f"{FORKS}\n{code}\nprint(json.dumps(result))")
+    ran = isolation.run_forked(f"{FORKS}\n{code}\nprint(json.dumps(result))")
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import shard_talk
+import shard_cases
 import tokendraw
+from calling import provider_of
 from fake_candidates import EVERYTHING
 from gloo_world import world
-from provided import provider_of
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.errors.install_commands import NATIVE
 from tokendraw.vocab_parallel.agreement import Description, disagreement
@@ -36,13 +36,13 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_on_one_rank_is_the_same_error_on_every_rank_then_and_later(wrong):
-    found = world(3).run(shard_talk.refused, 3, wrong, 1, seconds=SECONDS)
+    found = world(3).run(shard_cases.refused, 3, wrong, 1, seconds=SECONDS)
     assert found == [[("InvalidInputError", WRONG[wrong])] * 2] * 3
 
 
 @pytest.mark.parametrize(("wrong", "name"), [("other seeds", "seed"), ("other temperatures", "temperature")])
 def test_metadata_of_other_values_is_found(wrong, name):
-    found = world(3).run(shard_talk.refused, 3, wrong, 2, seconds=SECONDS)
+    found = world(3).run(shard_cases.refused, 3, wrong, 2, seconds=SECONDS)
     kind, text = found[0][0]
     assert kind == "InvalidInputError"
     assert text.startswith(f"'{name}' of the metadata {SAME}, found 'values of digest ")
@@ -51,7 +51,7 @@ def test_metadata_of_other_values_is_found(wrong, name):
 
 
 def test_a_sampler_that_cannot_on_one_rank_makes_it_unavailable_on_every_rank():
-    found = world(3).run(shard_talk.refused, 3, "a sampler without shards", 0, seconds=SECONDS)
+    found = world(3).run(shard_cases.refused, 3, "a sampler without shards", 0, seconds=SECONDS)
     text = (
         "'shard' needs a call that every rank can serve, found on rank 0: 'acme' cannot serve a vocabulary that is "
         "split over ranks, and no companion serves a part of a call that several ranks make together. Load a sampler "
@@ -62,9 +62,9 @@ def test_a_sampler_that_cannot_on_one_rank_makes_it_unavailable_on_every_rank():
 
 @pytest.mark.slow
 def test_later_calls_may_have_other_rows_and_dtypes_but_not_other_columns():
-    for rank, (shapes, error) in enumerate(world(3).run(shard_talk.after_an_agreement, 3)):
+    for rank, (shapes, error) in enumerate(world(3).run(shard_cases.after_an_agreement, 3)):
         assert shapes == [(4, 3), None, (7, 3), (1, 3)]
-        borders = shard_talk.cuts(3, shard_talk.V, 1)
+        borders = shard_cases.cuts(3, shard_cases.VOCAB_SIZE, 1)
         held = borders[rank + 1] - borders[rank]
         assert error == (
             f"'logits' needs {held} columns, as this shard had when its ranks agreed, found {held + 1}. "

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+import shard_cases
 import shard_metadata
-import shard_talk
 from gloo_world import world
 from goodness_of_fit import FALSE_ALARM, chi_square
 
@@ -38,7 +38,7 @@ def test_rows_without_seeds_follow_the_softmax_of_all_columns(params):
 
 
 def test_some_ranks_may_be_a_group_of_their_own():
-    outside, *inside = world(3).run(shard_talk.in_a_group_of_two, 3)
+    outside, *inside = world(3).run(shard_cases.in_a_group_of_two, 3)
     assert inside == [True, True]
     assert outside == (
         "'group' of a VocabShard needs a torch.distributed process group of which this process is a rank, found int. "

@@ -6,8 +6,8 @@ import weakref
 import pytest
 import torch
 
+from calling import provider_of
 from fake_candidates import EVERYTHING
-from provided import provider_of
 from tokendraw import InvalidInputError, SamplerOutput, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.calls import input_checks
 from tokendraw_testing.shards.thread_ranks import on_ranks

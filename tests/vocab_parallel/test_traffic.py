@@ -2,7 +2,7 @@
 
 import pytest
 
-import shard_talk
+import shard_cases
 from gloo_world import world
 from tokendraw import Need, SamplingParams
 
@@ -16,7 +16,7 @@ DRAW = ("gather", 40)
 def said(params, dtype="float32", scale=1.0, rows=4, need=None):
     """Return the collectives of a call, the same on every rank."""
     need = need or Need()
-    found = world(2).run(shard_talk.said, 2, params, dtype, scale, rows, need)
+    found = world(2).run(shard_cases.said, 2, params, dtype, scale, rows, need)
     assert found[0] == found[1]
     return found[0]
 
@@ -72,13 +72,13 @@ def test_a_wide_nucleus_of_what_another_filter_keeps_takes_a_round_more():
 def test_where_the_host_may_not_look_every_nucleus_takes_the_rounds_of_a_wide_one(dtype, rounds):
     for scale in (1.0, 8.0):
         asked = SamplingParams(seed=7, top_p=0.9), dtype, scale, 4, Need()
-        found = world(2).run(shard_talk.said_as_on_a_gpu, 2, *asked)
+        found = world(2).run(shard_cases.said_as_on_a_gpu, 2, *asked)
         assert found[0] == [("gather", LARGEST_ON_GPUS + 8), *[("sum", HISTOGRAM)] * rounds, DRAW]
 
 
 def test_where_the_host_may_not_look_nothing_is_weighed_for_a_nucleus_that_is_found():
     narrow, wide = (
-        world(2).run(shard_talk.weighed_as_on_a_gpu, 2, SamplingParams(seed=7, top_p=0.9), scale, 4)[0]
+        world(2).run(shard_cases.weighed_as_on_a_gpu, 2, SamplingParams(seed=7, top_p=0.9), scale, 4)[0]
         for scale in (8.0, 1.0)
     )
     assert narrow == [0, 0, 0, 0]
@@ -90,7 +90,7 @@ def test_a_large_k_is_searched_for_by_digits_of_the_values():
 
 
 def test_a_k_of_the_whole_vocabulary_is_off_and_searched_for_by_nobody():
-    assert said(SamplingParams(seed=7, top_k=shard_talk.V)) == [("gather", 8), DRAW]
+    assert said(SamplingParams(seed=7, top_k=shard_cases.VOCAB_SIZE)) == [("gather", 8), DRAW]
 
 
 def test_logprobs_send_masses_values_and_the_best_and_then_ranks():

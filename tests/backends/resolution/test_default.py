@@ -17,7 +17,7 @@ from fake_candidates import (
     V100,
     candidate,
 )
-from registered import ONE_OF_THE_OPERATIONS
+from fake_dists import ONE_OF_THE_OPERATIONS
 from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, resolve
 from tokendraw.plugin import Host, PluginInfo, Upstream
 from tokendraw.resolution import Candidate, Choice, State

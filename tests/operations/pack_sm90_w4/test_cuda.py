@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tokendraw
-from packing import LAYOUTS, WAYS, random_bytes
+from cuda_batches import LAYOUTS, WAYS, random_bytes
 from tokendraw_testing import Subject, run
 from tokendraw_testing.kit.device import sync_is_an_error
 from tokendraw_testing.kit.report import Status

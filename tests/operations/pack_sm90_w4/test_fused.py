@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-from packing import WAYS, random_bytes
+from cuda_batches import WAYS, random_bytes
 from tokendraw_native.sm90_w4 import eager, fused
 from tokendraw_native.sm90_w4.packer import NativePacker
 from tokendraw_native.sm90_w4.words import WORDS

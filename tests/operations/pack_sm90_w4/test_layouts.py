@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokendraw
-from packing import LAYOUTS, WAYS, extra_memory, random_bytes
+from cuda_batches import LAYOUTS, WAYS, extra_memory, random_bytes
 from tokendraw.operations.pack_sm90_w4 import reference
 
 TILE = {"v1": (16, 32), "v2": (64, 64)}

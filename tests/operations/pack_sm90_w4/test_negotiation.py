@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokendraw
+from cuda_batches import random_bytes
 from fake_dists import fake_dists
-from packing import random_bytes
 from tokendraw import PluginError, SamplerUnavailableError, operations
 from tokendraw.plugin import Host, Sm90W4Capabilities
 from tokendraw.resolution import State

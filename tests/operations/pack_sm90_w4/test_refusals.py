@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from packing import random_bytes
+from cuda_batches import random_bytes
 from tokendraw import InvalidInputError, InvalidParameterError, sm90_w4
 
 WEIGHTS = random_bytes((2, 64, 64))

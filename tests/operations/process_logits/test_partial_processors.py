@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tokendraw
+from calling import provider_of
 from fake_dists import fake_dists
-from provided import provider_of
 from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
 from tokendraw.operations.process_logits.proof import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed

@@ -2,7 +2,7 @@
 
 import torch
 
-import preemption
+import edit_model
 import tokendraw
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw_native.logits_processing import NativeProcessor
@@ -15,9 +15,9 @@ def bits(logits):
 def test_a_preemption_at_every_step_changes_no_bit_of_the_edits(device):
     """With all edits, placeholders in prompt, output and drafts, and rows of samples and verifications."""
     processor = tokendraw.load("process_logits", device=device)
-    before, after = preemption.rows_of_twins(processor, device)
+    before, after = edit_model.rows_of_twins(processor, device)
     assert torch.equal(bits(after[:, 1]), bits(after[:, 0]))
-    assert torch.equal(bits(after[:, 0]), bits(preemption.expected(before)))
+    assert torch.equal(bits(after[:, 0]), bits(edit_model.expected(before)))
 
 
 def test_an_output_passed_as_prompt_is_edited_otherwise():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tokendraw
-from provided import provider_of
+from calling import provider_of
 from tokendraw import Drafts, InvalidInputError, RequestSlots, SamplerUnavailableError, SamplingParams
 from tokendraw.plugin import ProcessCapabilities
 

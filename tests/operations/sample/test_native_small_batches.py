@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
-from operations import Operations
+from cuda_batches import Operations
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, load_sampler, philox
 from tokendraw._torch.threads import one_thread
 from tokendraw_native.topk import argmax, topk

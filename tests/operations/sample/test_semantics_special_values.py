@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from calling import assert_same_rows, call, shown_values, tokens
-from special_rows import KINDS, MODES, POISON, V, gaussians, with_values
+from goodness_of_fit import KINDS, MODES, POISON, V, gaussians, with_values
 from tokendraw import SamplingParams
 from tokendraw_testing import reference
 

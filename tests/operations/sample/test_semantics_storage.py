@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calling import assert_same_rows, call, tokens
-from special_rows import KINDS, MODES, POISON, V, gaussians
+from goodness_of_fit import KINDS, MODES, POISON, V, gaussians
 from tokendraw import BatchFacts, SamplingMetadata
 
 NAN, INF = float("nan"), float("inf")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import tokendraw
+from calling import drafting
 from fake_candidates import EVERYTHING
-from routing import drafting
 from selections import substitute
 from tokendraw import (
     Drafts,

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from goodness_of_fit import FALSE_ALARM, chi_square
-from speculation_cases import CASES
-from speculation_trials import Case, faults, run
 from tokendraw_testing import reference
 from tokendraw_testing.reference_walk import distribution
-from verifying import native
+from verifying import CASES, Case, faults, native, run
 
 TRIALS = 200_000
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from calling import assert_same_rows
+from calling import CPU, Recorded, assert_same_rows, drafting
 from fake_candidates import EVERYTHING, PER_ROW
-from routing import CPU, Recorded, drafting
 from selections import select, substitute
 from tokendraw import Need, SamplerOutput, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities

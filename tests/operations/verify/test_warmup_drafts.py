@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import tokendraw
-from fake_candidates import EVERYTHING
+from calling import drafting, one_token
+from fake_candidates import EVERYTHING, FILTERS, SEEDS
 from fake_dists import EVERYTHING as OF_A_PLUGIN
 from fake_dists import fake_dists, plugin
-from routing import drafting, one_token
 from tokendraw import (
     BatchFacts,
     InvalidInputError,
@@ -23,7 +23,6 @@ from tokendraw import (
 )
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.plugin import VerifyCapabilities
-from warmup_kinds import FILTERS, SEEDS
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 

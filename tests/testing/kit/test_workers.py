@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from deadly_plugin import deadly
-from fake_dists import fake_dists
+from fake_dists import deadly, fake_dists
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import Line, Report, Status, Subject, run

@@ -2,31 +2,33 @@
 
 import pytest
 
-import planted_edit_bugs as planted
+from mutants import by_name
+from mutants.processors import PROCESSORS, ProcessorMutant
 from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
 from tokendraw_testing import Subject
 from tokendraw_testing.kit.fuzz import Case, fuzz, fuzz_case, look
 
 EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
+MUTANTS = by_name(PROCESSORS)
 FOUND_IN = {
-    planted.PenaltiesTwice: 3,
-    planted.DividesAll: 3,
-    planted.OutputForPrompt: 3,
-    planted.PresenceByTheTime: 3,
-    planted.BiasOfWhatOccurred: 6,
-    planted.AllowsNextToAllowed: 3,
-    planted.BadWordsInPrompts: 6,
-    planted.OneTokenLate: 40,
-    planted.LastWord: 3,
-    planted.BiasBehindPenalties: 6,
-    planted.RoundsBetween: 6,
-    planted.FewerIds: 6,
-    planted.DenseRows: 6,
-    planted.SortedSlots: 3,
-    planted.StaleSlots: 12,
-    planted.DraftsEarly: 6,
-    planted.DraftsOnceEach: 6,
-    planted.PlaceholdersAreIds: 12,
+    "penalties applied twice": 3,
+    "logits below 0 divided": 3,
+    "tokens of the output counted as prompt": 3,
+    "presence subtracted by the count": 3,
+    "no bias of ids that did not occur": 6,
+    "a word of allowed ids taken whole": 3,
+    "bad words that begin in the prompt": 6,
+    "stop ids held back for a token too long": 40,
+    "last word of a bitmask ignored": 3,
+    "bias added behind penalties": 6,
+    "bias rounded before penalties": 6,
+    "last id unedited": 6,
+    "rows read as if they lay dense": 6,
+    "rows in the order of slots": 3,
+    "slots as they were first seen": 12,
+    "a draft counted in its own row": 6,
+    "an id drafted twice counted once": 6,
+    "a placeholder counted as id 0": 12,
 }
 """Number of cases among which one has to show the bug: about four times as many as it took."""
 
@@ -41,10 +43,10 @@ def subject(processor, capabilities=EVERYTHING):
     )
 
 
-@pytest.mark.parametrize("bug", FOUND_IN, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", FOUND_IN)
 @pytest.mark.fast_first
 def test_a_planted_bug_is_found(bug):
-    of_bug, cases = subject(bug), range(FOUND_IN[bug])
+    of_bug, cases = subject(MUTANTS[bug].build), range(FOUND_IN[bug])
     found = next((f for i in cases if (f := look(of_bug, Case("process_logits", i)).finding)), None)
     assert found is not None
     assert "a call raised" not in found.detail
@@ -52,14 +54,14 @@ def test_a_planted_bug_is_found(bug):
 
 @pytest.mark.slow
 def test_native_s_processor_is_not_found_wrong():
-    report = fuzz(subject(planted.Honest), 5)
+    report = fuzz(subject(ProcessorMutant), 5)
     assert report.cases["process_logits"] > 10
     assert report.findings == ()
 
 
 def test_what_is_not_advertised_is_not_asked_for():
     limited = ProcessCapabilities(dtypes=("float16",), max_vocab_size=40)
-    report = fuzz(subject(planted.Honest, limited), 0.5)
+    report = fuzz(subject(ProcessorMutant, limited), 0.5)
     assert report.findings == ()
     assert {(place.dtype, place.up_to, place.kind) for place, _ in report.looked} == {
         ("float16", 1024, "plain")
@@ -67,7 +69,7 @@ def test_what_is_not_advertised_is_not_asked_for():
 
 
 def test_a_finding_has_the_case_in_words():
-    class EditsNothing(planted.Honest):
+    class EditsNothing(ProcessorMutant):
         """Edits nothing."""
 
         def process(self, logits, *given, **options):

@@ -1,0 +1,198 @@
+"""Calls of samplers and of providers around a test's backend, and values read off the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tokendraw
+from fake_candidates import EVERYTHING
+from selections import loaded, selection_of
+from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.plugin import Capabilities, VerifyCapabilities
+from tokendraw.providers.sampler import Sampler
+from tokendraw_native.sampler import NativeSampler
+
+
+def call(
+    sampler: tokendraw.Sampler,
+    logits: Any,
+    params: SamplingParams | Sequence[SamplingParams],
+    positions: Any = None,
+    row_index: Any = None,
+) -> SamplerOutput:
+    """Sample ``logits`` (an array or a tensor) on the sampler's device; a single SamplingParams serves every row."""
+    logits = torch.as_tensor(logits)
+    if isinstance(params, SamplingParams):
+        params = [params] * len(logits)
+    if positions is None and any(p.seed is not None for p in params):
+        positions = torch.arange(len(logits))
+    metadata = SamplingMetadata.from_params(
+        params, device=sampler.device, positions=positions, row_index=row_index
+    )
+    return sampler.sample(logits.to(sampler.device), metadata)
+
+
+def tokens(output: SamplerOutput) -> list[int]:
+    """The drawn ids."""
+    return output.token_ids.tolist()
+
+
+def uniform_tokens(sampler: tokendraw.Sampler, seeds: Any, positions: Any, size: int = 1000) -> list[int]:
+    """Tokens of flat rows: a fingerprint of the noise."""
+    params = [SamplingParams(seed=seed) for seed in seeds]
+    return tokens(call(sampler, torch.zeros(len(seeds), size), params, positions))
+
+
+def shown_values(output: SamplerOutput) -> np.ndarray:
+    """Return the value of every token under the logprobs mode, from a call with ``logprobs=-1``: [B, V]."""
+    assert output.logprobs is not None
+    ids, shown = output.logprobs.token_ids[:, 1:].cpu().numpy(), output.logprobs.logprobs[:, 1:].cpu().numpy()
+    values = np.full(ids.shape, np.nan, np.float32)
+    np.put_along_axis(values, ids, shown, axis=1)
+    assert not np.isnan(values).any(), "logprobs=-1 has to show every token once, and no NaN"
+    return values
+
+
+def kept_sets(sampler: tokendraw.Sampler, logits: Any, params: Any) -> np.ndarray:
+    """[B, V] bool, read off the ``processed_logprobs`` of all V tokens."""
+    return np.isfinite(shown_values(call(sampler, logits, params)))
+
+
+def assert_same_rows(left: SamplerOutput, right: SamplerOutput, rows: Any = slice(None)) -> None:
+    """Every output tensor holds the same bits in ``rows``."""
+    pairs = {
+        "token_ids": (left.token_ids, right.token_ids),
+        "valid": (left.valid, right.valid),
+        "log_kept_mass": (left.log_kept_mass, right.log_kept_mass),
+    }
+    if left.logprobs is not None and right.logprobs is not None:
+        for name in ("token_ids", "logprobs", "ranks"):
+            pairs[f"logprobs.{name}"] = (getattr(left.logprobs, name), getattr(right.logprobs, name))
+    for name, (one, other) in pairs.items():
+        assert (one is None) == (other is None), name
+        if one is not None and other is not None:
+            assert torch.equal(one[rows], other[rows]), name
+
+
+# A pair of samplers, and a sampler that keeps its arguments.
+
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Recorded:
+    """A sampler that keeps the arguments, and draws a constant token or the tokens of ``backend``."""
+
+    token: int
+    backend: Any = None
+    logits: list[torch.Tensor] = field(default_factory=list)
+    metadata: list[SamplingMetadata] = field(default_factory=list)
+
+    def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        self.logits.append(logits.clone())
+        self.metadata.append(metadata)
+        if self.backend is not None:
+            return self.backend.sample(logits, metadata)
+        return one_token(self.token, logits, metadata)
+
+
+def one_token(token: int, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+    """Return a constant token for all rows, with logprobs of 0 on request."""
+    tokens, best = torch.full((len(logits),), token), metadata.facts.max_logprobs
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    if best is None:
+        return SamplerOutput(tokens, valid)
+    values = torch.zeros(len(logits), 1 + (logits.shape[1] if best < 0 else best))
+    logprobs = LogprobsTensors(values.long(), values, torch.ones_like(tokens))
+    return SamplerOutput(tokens, valid, logprobs, values[:, 0])
+
+
+def pair(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities = EVERYTHING,
+    mode: str = "raw_logprobs",
+    ranks: bool = True,
+) -> Sampler:
+    """Pair a sampler ``acme`` of limited ``capabilities`` with ``native``; the default backend of each is native."""
+    need = Need(logprobs_mode=mode, logprob_ranks=ranks)  # type: ignore[arg-type]
+    selection = selection_of(
+        loaded("acme", chosen or NativeSampler(CPU, need), capabilities, need=need),
+        loaded("native", companion or NativeSampler(CPU, need), companion_capabilities, need=need),
+        need=need,
+    )
+    return Sampler(Negotiator(CPU, need), selection)
+
+
+def _verifier_capabilities(capabilities: Capabilities) -> VerifyCapabilities:
+    """Convert the capabilities of a sampler into those of a verifier without modes and kinds of drafts."""
+    if isinstance(capabilities, VerifyCapabilities):
+        return capabilities
+    return VerifyCapabilities.of(capabilities)
+
+
+def drafting(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities | None = EVERYTHING,
+    debug: bool = False,
+) -> Sampler:
+    """Pair the verifiers of a sampler likewise; a companion without capabilities is left out."""
+    native = NativeSampler(CPU, Need())
+    other = None
+    if companion_capabilities is not None:
+        capabilities_of_other = _verifier_capabilities(companion_capabilities)
+        other = loaded("native", companion or native, capabilities_of_other, operation="verify")
+    verification = selection_of(
+        loaded("acme", chosen or native, _verifier_capabilities(capabilities), operation="verify"),
+        other,
+        operation="verify",
+    )
+    sampling = selection_of(loaded("acme", native, EVERYTHING))
+    return Sampler(Negotiator(CPU, Need(), debug=debug), sampling, verification)
+
+
+# Providers of any operation.
+
+
+def provider_of(
+    operation: str, backend: Any, capabilities: Any, companion: Any = None, companion_capabilities: Any = None
+) -> Any:
+    """Build the provider of ``load(operation, "acme")`` around ``backend``, with an optional companion "beta"."""
+    record = operations.get(operation)
+    selection = selection_of(
+        loaded("acme", backend, capabilities, operation=operation),
+        None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),
+        operation=operation,
+    )
+    return record.provider()(record, Negotiator(CPU, record.need()), selection)
+
+
+# Mistakes of callers.
+
+
+def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recorded]:
+    """Return a sampler ``acme`` and the recording backend."""
+    backend, need = Recorded(3), need or Need()
+    selection = selection_of(loaded("acme", backend), need=need)
+    return Sampler(Negotiator(CPU, need, **settings), selection), backend
+
+
+def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:
+    """Require that ``call`` raises ``error`` with exactly ``message``."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared below)
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message

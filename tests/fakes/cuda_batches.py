@@ -1,0 +1,170 @@
+"""Batches of every kind on a CUDA device, and counters of the work of a call."""
+
+import functools
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tokendraw
+from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw_testing.logits_families import FAMILIES
+
+B, V = 64, 32_000
+
+
+def cycle(*params):
+    return [params[i % len(params)] for i in range(B)]
+
+
+FILTERED = [
+    SamplingParams(temperature=0.8, top_k=50, top_p=0.9),
+    SamplingParams(top_p=0.95, min_p=0.01),
+    SamplingParams(top_k=20, top_p=0.9, filter_order="joint"),
+    SamplingParams(temperature=1.5, min_p=0.05),
+    SamplingParams(),
+    SamplingParams(temperature=0.0),
+]
+BATCHES = {
+    "plain": cycle(SamplingParams()),
+    "seeded": cycle(SamplingParams(seed=3), SamplingParams(seed=2**64 - 1)),
+    "top_k": cycle(SamplingParams(top_k=50)),
+    "large top_k": cycle(SamplingParams(top_k=V // 2)),
+    "top_p": cycle(SamplingParams(top_p=0.9)),
+    "top_k and top_p": cycle(SamplingParams(top_k=50, top_p=0.9, seed=4)),
+    "min_p": cycle(SamplingParams(min_p=0.02)),
+    "joint": cycle(SamplingParams(top_k=50, top_p=0.9, filter_order="joint")),
+    "mixed filters": cycle(*FILTERED),
+    "greedy": cycle(SamplingParams(temperature=0.0)),
+    "five logprobs": cycle(
+        SamplingParams(logprobs=5, top_k=50), SamplingParams(logprobs=2), SamplingParams()
+    ),
+    "all logprobs": cycle(
+        SamplingParams(logprobs=-1, top_p=0.9), SamplingParams(temperature=0.0, logprobs=1)
+    ),
+}
+UNKNOWN = "ready tensors without facts"
+KINDS = [*BATCHES, UNKNOWN, "rows of shared slots"]
+
+
+@functools.cache
+def load(mode="raw_logprobs", gumbel_dtype="fp32"):
+    need = tokendraw.Need(gumbel_dtype=gumbel_dtype)
+    return tokendraw.load_sampler("native", device="cuda", logprobs_mode=mode, need=need)
+
+
+def logits_of(seed, rows=B, size=V, dtype=torch.float32):
+    rng = np.random.default_rng(seed)
+    families = list(FAMILIES.values())
+    values = np.stack([families[i % len(families)](rng, size) for i in range(rows)])
+    return torch.from_numpy(values).to("cuda", dtype)
+
+
+def metadata_of(kind, position=0):
+    if kind == "rows of shared slots":
+        index = torch.arange(B, device="cuda") // 8
+        positions = torch.arange(position, position + B, device="cuda")
+        params = [*FILTERED, SamplingParams(seed=8), SamplingParams(seed=9, top_p=0.8)]
+        return SamplingMetadata.from_params(params, device="cuda", positions=positions, row_index=index)
+    positions = torch.arange(position, position + B, device="cuda")
+    if kind != UNKNOWN:
+        return SamplingMetadata.from_params(BATCHES[kind], device="cuda", positions=positions)
+    rows = cycle(*FILTERED)
+    return SamplingMetadata(
+        temperature=torch.tensor([p.temperature for p in rows], device="cuda"),
+        top_k=torch.tensor([p.top_k for p in rows], device="cuda", dtype=torch.int32),
+        top_p=torch.tensor([p.top_p for p in rows], device="cuda"),
+        min_p=torch.tensor([p.min_p for p in rows], device="cuda"),
+        seed=torch.arange(B, device="cuda"),
+        seeded=torch.arange(B, device="cuda") % 2 == 0,
+        positions=positions,
+        joint=torch.tensor([p.filter_order == "joint" for p in rows], device="cuda"),
+        logprobs=torch.full((B,), 3, device="cuda"),
+        facts=BatchFacts(max_logprobs=5),
+    )
+
+
+# The number of torch operations of a call.
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations inside a ``with`` statement."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+# Weights, and the memory of a call.
+
+
+LAYOUTS = ["v1", "v2"]
+WAYS = [("fp4", "v1"), ("fp4", "v2"), ("int4", "v1"), ("int4", "v2"), ("fp4_fp8", "v2")]
+
+
+def random_bytes(shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+
+
+def extra_memory(call):
+    """Return the peak of CPU bytes that a call allocates beyond the returned tensor."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        result = call()
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(accumulate((event.nbytes() for event in events), initial=0)) - result.nbytes
+
+
+# Operations of torch that wait for a CUDA device, seen on a CPU.
+
+
+WAITING = frozenset(
+    (
+        "_local_scalar_dense",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "masked_select",
+        "nonzero",
+        "unique_consecutive",
+        "unique_dim",
+        "_unique",
+        "_unique2",
+    )
+)
+INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+
+
+class NoWait(TorchDispatchMode):
+    """Raises where torch would wait for a device inside a ``with`` statement."""
+
+    def __init__(self):
+        super().__init__()
+        self._literals = []
+        """Tensors made of numbers in the code. A copy of one to a device blocks: ``x[0] = 0`` makes one."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if self._waits(function.overloadpacket.__name__, args, kwargs or {}):
+            raise AssertionError(f"{function} waits for the device")
+        output = function(*args, **(kwargs or {}))
+        if function.overloadpacket.__name__ == "lift_fresh":
+            self._literals.append(output)
+        return output
+
+    def _waits(self, name, args, kwargs):
+        if name in INDEXING:
+            return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        if name == "repeat_interleave":
+            return kwargs.get("output_size") is None
+        if name == "lift_fresh":
+            return args[0].dim() > 0  # a list: ``torch.tensor``, or an index
+        if name == "copy_":
+            return any(args[1] is literal for literal in self._literals)
+        return name in WAITING

@@ -1,0 +1,540 @@
+"""Fake distributions on sys.path, made of real dist-info folders and modules."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tokendraw
+from fake_candidates import LAPTOP
+from tokendraw import operations
+from tokendraw.errors import notices
+from tokendraw_testing import fake_dist
+
+EVERYTHING = (
+    "device_types=None, dtypes=('float32',), logprobs_modes=('raw_logprobs', 'processed_logprobs'), "
+    "filters=(('top_k', 'per_row'), ('top_p', 'per_row'), ('min_p', 'per_row')), "
+    "filter_orders=('top_k_first', 'joint'), seeding='counter', greedy=True, valid_flag=True"
+)
+"""Arguments of Capabilities for a plugin that needs no companion."""
+
+
+class FakeDists:
+    """Writes each distribution into a sub-folder, and puts the sub-folder on sys.path."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._patch = patch
+        self.folders: list[Path] = []
+        """Those that went on sys.path, for PYTHONPATH."""
+        self._modules: set[str] = set()
+
+    def add(
+        self, name: str, version: str = "1.0", *, modules: Mapping[str, str] | None = None, **options: Any
+    ) -> Path:
+        """Install ``name`` and return the folder on sys.path; arguments as of ``fake_dist``."""
+        folder = fake_dist(self.folder, name, version, modules=modules, **options)
+        self._modules |= set(modules or {})
+        self.folders.insert(0, folder)
+        self._patch.syspath_prepend(folder)
+        importlib.invalidate_caches()
+        return folder
+
+    def add_plugin(self, name: str, source: str, *, distribution: str = "", version: str = "1.0") -> str:
+        """Install a plugin from the ``source`` of a module with an object ``plugin``; return the module's name."""
+        module = f"fake_{name.replace('-', '_')}"
+        owner = distribution or f"{name}-tokendraw"
+        self.add(owner, version, plugins={name: f"{module}:plugin"}, modules={module: source})
+        return module
+
+    def forget(self) -> None:
+        """Take the modules out of sys.modules, since another test may use the same names."""
+        for module in self._modules:
+            sys.modules.pop(module, None)
+
+
+@contextlib.contextmanager
+def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    """Yield a folder for fake distributions, without the user's configuration file and without earlier warnings."""
+    patch.setattr(notices, "_announced", set())
+    patch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
+    dists = FakeDists(folder, patch)
+    try:
+        yield dists
+    finally:
+        dists.forget()
+
+
+def discovered(name: str = "acme") -> tokendraw.resolution.Candidate:
+    """Return the candidate of this name on a machine without a GPU."""
+    (found,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == name]
+    return found
+
+
+def verdict(name: str = "acme") -> tuple[tokendraw.resolution.State, str | None]:
+    """Return the state and reason of a candidate."""
+    found = discovered(name)
+    return found.state, found.reason
+
+
+def plugin(
+    name: str,
+    *,
+    priority: int = 50,
+    api_version: str = "1",
+    capabilities: str = "dtypes=('float32',)",
+    upstream: str = "None",
+    describe: str = "",
+    probe: str = "None",
+    build: str = "return ArgmaxSampler()",
+) -> str:
+    """Source of a plugin that draws the argmax. The parts are expressions or statements, pasted in."""
+    described = (
+        describe
+        or f"""return tokendraw.plugin.PluginInfo(
+            name={name!r},
+            api_version={api_version},
+            priority={priority},
+            upstream={upstream},
+            operations={{"sample": tokendraw.plugin.Capabilities({capabilities})}},
+        )"""
+    )
+    return f"""\
+import tokendraw
+
+BUILT = []
+
+
+class ArgmaxSampler:
+    def sample(self, logits, metadata):
+        import torch
+
+        tokens, best, mass = logits.argmax(dim=-1), None, None
+        if metadata.facts.max_logprobs is not None:
+            mass = torch.zeros(len(logits), device=logits.device)
+            values = mass[:, None].repeat(1, 1 + metadata.facts.max_logprobs % (1 + logits.shape[1]))  # -1: all
+            best = tokendraw.LogprobsTensors(values.long(), values, torch.ones_like(tokens))
+        return tokendraw.SamplerOutput(tokens, torch.ones_like(tokens, dtype=torch.bool), best, mass)
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        {described}
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_probe(self, operation, host, need):
+        return {probe}
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        BUILT.append(device)
+        {build}
+
+
+plugin = Plugin()
+"""
+
+
+def faulty(name: str, fault: str, *, after: int = 0, **options: Any) -> str:
+    """Source of a plugin that draws its proof and ``after`` batches, then runs ``fault`` before each draw."""
+    source = plugin(name, **{"capabilities": EVERYTHING, "build": "return Faulty()"} | options)
+    return f"""\
+{source}
+CALLED = []
+
+
+class Faulty(ArgmaxSampler):
+    calls = 0
+
+    def sample(self, logits, metadata):
+        import torch
+
+        self.calls += 1
+        if self.calls > {after} + 1:
+            CALLED.append(self)
+            {fault}
+        return super().sample(logits, metadata)
+"""
+
+
+def place(source: str, statement: str, name: str = "acme") -> str:
+    """Return the place of a ``statement`` of a plugin's source as reasons show it: ``(fake_acme.py:42)``."""
+    (line,) = [i for i, text in enumerate(source.splitlines(), 1) if statement in text]
+    return f"(fake_{name}.py:{line})"
+
+
+# A plugin of both draws, with faults.
+
+
+def serving_both(*, build: str = "pass", sample: str = "pass", verify: str = "pass") -> str:
+    """Source of a plugin ``acme``.
+
+    :param build: statements that run before an operation is built; ``operation`` is its name.
+    :param sample: statements that run before each draw after the proof; ``self.calls`` counts them.
+    :param verify: the same for verifications.
+    """
+    return f"""\
+import tokendraw
+
+BUILT, PROBED, DESCRIBED = [], [], []
+
+
+def build(device, need):
+    import torch
+    from tokendraw_native.sampler import NativeSampler
+
+    class Native(NativeSampler):
+        calls = -1
+
+        def sample(self, *arguments, **options):
+            self.calls += 1
+            if self.calls > 0:
+                {sample}
+            return super().sample(*arguments, **options)
+
+        def verify(self, *arguments, **options):
+            self.calls += 1
+            if self.calls > 0:
+                {verify}
+            return super().verify(*arguments, **options)
+
+    return Native(device, need)
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        import tokendraw_native
+
+        DESCRIBED.append(1)
+        native = tokendraw_native.plugin.tokendraw_describe().operations
+        return tokendraw.plugin.PluginInfo(
+            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in ("sample", "verify")}}
+        )
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_probe(self, operation, host, need):
+        PROBED.append(operation)
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        BUILT.append(operation)
+        {build}
+        return build(device, need)
+
+
+plugin = Plugin()
+"""
+
+
+# Native with fewer capabilities.
+
+
+_SOURCE = """
+    from dataclasses import replace
+
+    from tokendraw.plugin import hookimpl
+    from tokendraw_native import plugin as native
+
+    class Limited:
+        @hookimpl
+        def tokendraw_describe(self):
+            info = native.tokendraw_describe()
+            less = {{"sample": {sample}, "verify": {verify}}}
+            operations = {{name: replace(own, **less.get(name, {{}})) for name, own in info.operations.items()}}
+            return replace(info, name="limited", priority=-1, operations=operations)
+
+        @hookimpl
+        def tokendraw_build(self, operation, device, need):
+            return native.tokendraw_build(operation, device, need)
+
+    plugin = Limited()
+"""
+
+
+def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:  # noqa: B006
+    """Write the distribution ``limited``, and return the folder for ``sys.path``.
+
+    :param sample: what it advertises otherwise than native, by field of the capabilities.
+    """
+    source = _SOURCE.format(sample=repr(sample), verify=repr(verify))
+    module = f"limited_tokendraw_{hashlib.sha256(source.encode()).hexdigest()[:8]}"  # one name, one content
+    return fake_dist(
+        folder,
+        "limited-tokendraw",
+        plugins={"limited": f"{module}:plugin"},
+        modules={module: source},
+    )
+
+
+# Names of operations in messages.
+
+
+ONE_OF_THE_OPERATIONS = "sample, verify, plan_paged_kv, pack_sm90_w4 or process_logits"
+NATIVE_SERVES = "pack_sm90_w4, plan_paged_kv, process_logits, sample and verify"
+SERVED_BY_NATIVE = dict.fromkeys(
+    ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "process_logits"), "native"
+)
+"""Who serves each operation where nothing else is installed."""
+
+
+# A plugin that ends its process.
+
+
+DEADLY = """\
+import os
+import signal
+
+import tokendraw
+
+
+def built(operation, device, need):
+    from tokendraw_native.logits_processing import NativeProcessor
+    from tokendraw_native.sampler import NativeSampler
+
+    class Sampler(NativeSampler):
+        def sample(self, logits, metadata, **options):
+            if {in_sample}:
+                {death}
+            return super().sample(logits, metadata, **options)
+
+    class Processor(NativeProcessor):
+        def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+            if {in_process}:
+                {death}
+            return super().process(logits, slots, row_index, bitmask, drafts)
+
+    if operation == "sample":
+        return Sampler(device, need)
+    return Processor()
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        import tokendraw_native
+
+        native = tokendraw_native.plugin.tokendraw_describe().operations
+        return tokendraw.plugin.PluginInfo(
+            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in {operations}}}
+        )
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        return built(operation, device, need)
+
+
+plugin = Plugin()
+"""
+
+
+def deadly(
+    *,
+    death: str = "os._exit(3)",
+    in_sample: str = "False",
+    in_process: str = "False",
+    operations: tuple[str, ...] = ("sample", "process_logits"),
+) -> str:
+    """Source of a plugin ``acme``.
+
+    :param death: the statement that ends the process.
+    :param in_sample: expression of ``logits`` and ``metadata``: the calls that do.
+    :param in_process: the same for edits of ``logits``.
+    :param operations: those that it offers.
+    """
+    return DEADLY.format(death=death, in_sample=in_sample, in_process=in_process, operations=operations)
+
+
+# A third operation.
+
+
+RECORD = '''
+"""The operation ``scale``: rows of numbers, each times a factor."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tokendraw.plugin import Host, HostCapabilities, HostNeed, Operation, Requirement
+
+Rounding = Literal["nearest", "down"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleCapabilities(HostCapabilities):
+    roundings: tuple[Rounding, ...] = ("nearest",)
+    negative: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleNeed(HostNeed):
+    rounding: Rounding = "nearest"
+
+
+def rounding(capabilities: ScaleCapabilities, host: Host, need: ScaleNeed) -> str | None:
+    if need.rounding in capabilities.roundings:
+        return None
+    return f"the request needs rounding {need.rounding}, found {', '.join(capabilities.roundings)}"
+
+
+NEGATIVE_FACTORS = Requirement(
+    kind="negative factors",
+    is_supported=lambda capabilities, need: capabilities.negative,
+    is_asked=lambda call, capabilities: call.factor < 0,
+)
+
+
+def prove(backend, capabilities, device, need):
+    from scale_operation.proof import prove
+
+    prove(backend, device)
+
+
+def calls():
+    from scale_operation.calls import Scale
+
+    return {"scale": Scale}
+
+
+OPERATION = Operation(
+    name="scale",
+    summary="rows of numbers, each times a factor",
+    capabilities=ScaleCapabilities,
+    need=ScaleNeed,
+    methods=("scale",),
+    checks=(rounding,),
+    requirements=(NEGATIVE_FACTORS,),
+    prove=prove,
+    calls=calls,
+)
+'''
+CALLS = '''
+"""The call that a provider of ``scale`` makes of the arguments of its method."""
+
+from functools import partial
+
+import torch
+
+from tokendraw import InvalidInputError
+from tokendraw.plugin import Call
+
+
+class Scale(Call):
+    def __init__(self, rows, factor):
+        self.rows_given, self.factor = rows, factor
+
+    def check(self, device, need):
+        if self.rows_given.device != device:
+            raise InvalidInputError(f"'rows' needs the device {device}, found {self.rows_given.device}.")
+
+    def tensors(self):
+        return {"rows": self.rows_given}
+
+    def with_tensors(self, tensors):
+        return type(self)(tensors["rows"], self.factor)
+
+    def run(self, backend):
+        return backend.scale(self.rows_given, self.factor)
+
+    def output_check(self, need):
+        return partial(wrong_shape, shape=self.rows_given.shape)
+
+    @property
+    def num_rows(self):
+        return len(self.rows_given)
+
+
+def wrong_shape(output, shape):
+    if isinstance(output, torch.Tensor) and output.shape == shape:
+        return None
+    return f"rows {list(shape)}, found {type(output).__name__}"
+'''
+PROOF = '''
+"""A call whose result is known."""
+
+import torch
+
+from tokendraw import PluginError
+
+
+def prove(backend, device):
+    found = backend.scale(torch.arange(3.0, device=device), 2.0).tolist()
+    if found != [0.0, 2.0, 4.0]:
+        raise PluginError(f"the proof call needs [0.0, 2.0, 4.0], found {found}")
+'''
+
+
+@contextmanager
+def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Write the folder of ``scale`` and register the operation."""
+    package = folder / "operations" / "scale_operation"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(RECORD)
+    (package / "proof.py").write_text(PROOF)
+    (package / "calls.py").write_text(CALLS)
+    patch.syspath_prepend(folder / "operations")
+    importlib.invalidate_caches()
+    patch.setitem(operations.FOLDERS, "scale", "scale_operation")
+    try:
+        yield
+    finally:
+        for module in [name for name in sys.modules if name.partition(".")[0] == "scale_operation"]:
+            sys.modules.pop(module)
+
+
+def scaler(
+    name: str,
+    *,
+    priority: int = 50,
+    capabilities: str = "",
+    probe: str = "None",
+    result: str = "rows * factor",
+) -> str:
+    """Source of a plugin for ``scale`` alone; ``result`` is the returned expression."""
+    return f"""\
+import tokendraw
+
+BUILT, PROBED = [], []
+
+
+class Scaler:
+    def scale(self, rows, factor):
+        return {result}
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        from scale_operation import ScaleCapabilities
+
+        return tokendraw.plugin.PluginInfo(
+            name={name!r}, api_version=1, priority={priority}, summary="scales rows",
+            operations={{"scale": ScaleCapabilities({capabilities})}},
+        )
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_probe(self, operation, host, need):
+        PROBED.append(operation)
+        return {probe}
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        BUILT.append((operation, device, need))
+        return Scaler()
+
+
+plugin = Plugin()
+"""
+
+
+def add_scaler(dists: FakeDists, name: str = "acme", **options: Any) -> str:
+    """Install a plugin for ``scale``; return the module's name."""
+    return dists.add_plugin(name, scaler(name, **options))

@@ -1,0 +1,186 @@
+"""Statistical checks of drawn tokens. Every one gives a p-value, to be compared with ``FALSE_ALARM``.
+
+The draws of the suite are seeded, so a check that passes once passes always. ``FALSE_ALARM`` is the probability that a
+correct sampler with other random numbers (another generator of torch, another seed in the test) is called wrong.
+"""
+
+import numpy as np
+import torch
+from scipy import stats
+
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw_native import sampler, verify
+from tokendraw_native.noise import Noise
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import gaussian
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch
+
+FALSE_ALARM = 1e-7
+
+
+def chi_square(tokens: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return the p-value of ``tokens`` as draws from ``probabilities``, with cells below five expected draws pooled.
+
+    A drawn token of probability 0 gives 0.
+    """
+    counts = np.bincount(tokens, minlength=len(probabilities))
+    if (counts[probabilities == 0] > 0).any():
+        return 0.0
+    expected = len(tokens) * probabilities / probabilities.sum()
+    small = expected < 5
+    counts = np.append(counts[~small], counts[small].sum())
+    expected = np.append(expected[~small], expected[small].sum())
+    return float(stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue)
+
+
+def independence(left: np.ndarray, right: np.ndarray) -> float:
+    """p-value of ``left[i]`` and ``right[i]`` as independent draws, from their contingency table."""
+    table = np.zeros((left.max() + 1, right.max() + 1))
+    np.add.at(table, (left, right), 1)
+    table = table[table.sum(1) > 0][:, table.sum(0) > 0]
+    return float(stats.chi2_contingency(table).pvalue)
+
+
+def binomial_interval(draws: int, probability: float, false_alarm: float = 1e-9) -> tuple[int, int]:
+    """Return the interval of counts that a binomial leaves with a chance of at most ``false_alarm``."""
+    low, high = stats.binom.ppf([false_alarm / 2, 1 - false_alarm / 2], draws, probability)
+    return int(low), int(high)
+
+
+# Special rows, and requests of every kind.
+
+
+NAN, INF = float("nan"), float("inf")
+V = 1500
+MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
+KINDS = {
+    "greedy": SamplingParams(temperature=0.0, logprobs=3),
+    "plain": SamplingParams(seed=3, logprobs=3),
+    "top_k": SamplingParams(seed=3, top_k=20, logprobs=3),
+    "top_p": SamplingParams(seed=3, top_p=0.9, logprobs=3),
+    "min_p": SamplingParams(seed=3, min_p=0.05, logprobs=3),
+    "all": SamplingParams(seed=3, temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, logprobs=3),
+    "joint": SamplingParams(seed=3, top_k=50, top_p=0.9, filter_order="joint", logprobs=3),
+    "unseeded": SamplingParams(top_k=50, top_p=0.9, logprobs=3),
+}
+
+
+def gaussians(rows, seed=0, size=V):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)]))
+
+
+def with_values(values, size=V):
+    """A gaussian row with ``values`` (id to logit) put in."""
+    row = gaussians(1, seed=7, size=size)[0]
+    for token, value in values.items():
+        row[token] = value
+    return row
+
+
+POISON = {
+    "one NaN": with_values({3: NAN}),
+    "NaN at the ends": with_values({0: NAN, V - 1: NAN}),
+    "all NaN": torch.full((V,), NAN),
+    "all -inf": torch.full((V,), -INF),
+    "NaN and -inf": torch.full((V,), -INF).index_fill_(0, torch.arange(0, V, 2), NAN),
+    "one +inf": with_values({1100: INF}),
+    "all +inf": torch.full((V,), INF),
+    "+inf, -inf and NaN": with_values({2: INF, 900: INF, 5: NAN, 6: -INF}),
+    "extremes": with_values({2: 3.3e38, 900: -3.3e38}),
+    "all the least float32": torch.full((V,), torch.finfo(torch.float32).min),
+    "all the largest float32": torch.full((V,), torch.finfo(torch.float32).max),
+    "subnormal": torch.full((V,), 1e-45),
+}
+
+
+# The precision of noise, by rows whose tokens show it.
+
+
+__all__ = [
+    "ACCEPTED",
+    "BONUS",
+    "DRAFT",
+    "DTYPES",
+    "RECOVERED",
+    "SAMPLE",
+    "drawn_with",
+    "verified_with",
+]
+
+DTYPES = ("fp32", "fp64")
+ACCEPTED, RECOVERED, BONUS = slice(0, 1), slice(1, 7), slice(7, 13)
+"""The requests of a telling batch, by what decides their tokens."""
+
+
+def drawn_with(sampler, streams=SAMPLE, *, device="cpu", few=False, **params):
+    """Return the precision of the noise of a draw; the tokens themselves for neither precision.
+
+    :param streams: those of drafts draw by ``draft``.
+    :param few: whether only rows are drawn from that have two likely tokens.
+    :param params: of every row, beside its seed.
+    """
+    rows = [row for row in telling_rows(*streams) if row.kept == 2 or not few]
+    requests = [SamplingParams(seed=row.seed, **params) for row in rows]
+    metadata = SamplingMetadata.from_params(requests, device=device, positions=[POSITION] * len(rows))
+    logits = torch.stack([torch.from_numpy(row.logits) for row in rows]).to(device)
+    output = (sampler.draft if streams == DRAFT else sampler.sample)(logits, metadata)
+    expected = {
+        dtype: [
+            reference.draw(reference.prepare(row.logits, request), row.seed, POSITION, dtype, streams)[0]
+            for row, request in zip(rows, requests, strict=True)
+        ]
+        for dtype in DTYPES
+    }
+    return _precision(output.token_ids.tolist(), expected)
+
+
+def verified_with(sampler, part, kind="chosen", mode="rejection", *, device="cpu", filtered=False):
+    """Return the precision of the noise of a part of the telling verifications; the tokens for neither precision.
+
+    :param kind: what is given of the drafts.
+    """
+    batch = telling_batch(SamplingParams(), filtered=filtered)
+    given = {"probs": batch.probs, "logits": batch.draft}.get(kind)
+    q = {} if given is None else {f"draft_{kind}": torch.cat(list(map(torch.from_numpy, given))).to(device)}
+    drafts = Drafts.from_lists(batch.ids, device=device, **q)
+    first = torch.tensor(batch.first, device=device)
+    metadata = SamplingMetadata.from_params(
+        batch.params,
+        device=device,
+        positions=speculative.row_positions(drafts.cu_num_logits, first, drafts.num_rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, drafts.num_rows),
+    )
+    target = torch.cat(list(map(torch.from_numpy, batch.target))).to(device)
+    output = sampler.verify(target, drafts, metadata, mode=mode)
+    counts = (output.num_accepted + 1).tolist()
+    found = [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)][part]
+    requests = range(len(batch))[part]
+    return _precision(
+        found, {dtype: [batch.walk(i, mode, kind, dtype).tokens for i in requests] for dtype in DTYPES}
+    )
+
+
+def _precision(found, expected):
+    assert all(narrow != wide for narrow, wide in zip(*expected.values(), strict=True))
+    return next((dtype for dtype, tokens in expected.items() if tokens == found), found)
+
+
+# Native with float32 noise in some streams.
+
+
+def drop_float64(monkeypatch, *streams):
+    """Make native draw the noise of some streams in float32."""
+
+    class Mixed(Noise):
+        def gumbel(self, index, stream, dtype):
+            asked, dropped = (Noise.gumbel(self, index, stream, each) for each in (dtype, "fp32"))
+            is_dropped = torch.isin(torch.as_tensor(stream), torch.tensor(streams))
+            return torch.where(is_dropped, dropped.to(asked.dtype), asked)
+
+        def uniform(self, stream, dtype):
+            return Noise.uniform(self, stream, "fp32" if stream in streams else dtype)
+
+    for module in (sampler, verify):
+        monkeypatch.setattr(module, "Noise", Mixed)

@@ -1,0 +1,210 @@
+"""Processors of logits with a bug in every call: native with a change of tables, arguments or logits."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+
+from mutants import table
+from tokendraw.plugin import INPUT_DTYPES, EditFacts, ProcessCapabilities
+from tokendraw_native import logits_processing
+from tokendraw_native.logits_processing import NativeProcessor
+from tokendraw_testing import Effort
+
+EVERYTHING = ProcessCapabilities(
+    device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
+)
+NO_FACTS = EditFacts(
+    any_penalty=False, any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False
+)
+
+
+class ProcessorMutant(NativeProcessor):
+    """The native processor, with hooks for tables, arguments and logits."""
+
+    def __init__(self, need=None, device="cpu"):
+        self.first_tables = {}
+
+    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+        with self.patch():
+            changed = SimpleNamespace(tables=self.tables(slots.tables), facts=slots.facts)
+            super().process(logits, changed, *self.arguments(row_index, bitmask, drafts))
+        return self.after(logits, slots, row_index)
+
+    def patch(self):
+        return nullcontext()
+
+    def tables(self, tables):
+        return tables
+
+    def arguments(self, row_index, bitmask, drafts):
+        return row_index, bitmask, drafts
+
+    def after(self, logits, slots, row_index):
+        return logits
+
+
+OTHERS = ("any_allowed", "any_bad_words", "any_min_tokens")
+
+
+def in_steps(*steps):
+    """Edit in several passes, each for some facts."""
+
+    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+        for names in steps:
+            facts = replace(NO_FACTS, **{name: getattr(slots.facts, name) for name in names})
+            tables = slots.tables
+            if "any_bias" not in names:
+                tables = replace(tables, counts=tables.counts & ~2)
+            step = SimpleNamespace(tables=tables, facts=facts)
+            NativeProcessor.process(self, logits, step, row_index, bitmask, drafts)
+        return logits
+
+    return process
+
+
+def tables(**changes):
+    """Replace fields of the tables: ``change(tables)`` for each."""
+    return {
+        "tables": lambda self, tables: replace(
+            tables, **{name: change(tables) for name, change in changes.items()}
+        )
+    }
+
+
+def rows(change):
+    """Change native's reading of the drafts before a row."""
+
+    def patched(self):
+        native = logits_processing._rows
+
+        def rows(tables, row_index, drafts, count):
+            result = native(tables, row_index, drafts, count)
+            return result if drafts is None else result._replace(**change(result))
+
+        return patch.object(logits_processing, "_rows", rows)
+
+    return {"patch": patched}
+
+
+_where = torch.where
+
+
+def divide_all(condition, x, y):
+    """Divide logits below 0 too, as ``torch.where`` in native."""
+    is_quotient = (
+        isinstance(y, torch.Tensor) and y.dtype is torch.float32 and x.shape == y.shape == condition.shape
+    )
+    return _where(condition | True, x, y) if is_quotient else _where(condition, x, y)
+
+
+def last_word_ignored(self, row_index, bitmask, drafts):
+    if bitmask is not None:
+        bitmask = bitmask.clone()
+        bitmask[:, -1] = -1
+    return row_index, bitmask, drafts
+
+
+def last_id_unedited(self, logits, *rest):
+    last = logits[:, -1].clone()
+    ProcessorMutant.process(self, logits, *rest)
+    logits[:, -1] = last
+    return logits
+
+
+def dense_rows(self, logits, *rest):
+    ProcessorMutant.process(self, logits.as_strided(logits.shape, (logits.shape[1], 1)), *rest)
+    return logits
+
+
+def nan_off(self, logits, slots, row_index):
+    return logits.masked_fill_(logits.isnan() & (slots.tables.counts[row_index] > 0), float("-inf"))
+
+
+def first_tables(self, tables):
+    """Return a copy of the tables from the first call."""
+    if id(tables) not in self.first_tables:
+        copies = {name: tensor.clone() for name, tensor in vars(tables).items()}
+        self.first_tables[id(tables)] = tables, replace(tables, **copies)
+    return self.first_tables[id(tables)][1]
+
+
+def clear_flags(self, logits, slots, row_index):
+    slots.tables.counts.bitwise_and_(~15)
+    return logits
+
+
+def wait(self, row_index, bitmask, drafts):
+    row_index.max().item()
+    return row_index, bitmask, drafts
+
+
+def draft_early(result):
+    shifted = result.drafted.roll(-1, 0)
+    is_before = result.step.roll(-1, 0) > 0
+    return {"step": result.step + 1, "drafted": torch.where(is_before, shifted, result.drafted)}
+
+
+def once_each(result):
+    drafted = result.drafted.clone()
+    for i in range(1, drafted.shape[1]):
+        again = (drafted[:, :i] == drafted[:, i : i + 1]).any(1)
+        drafted[again, i] = -1
+    return {"drafted": drafted}
+
+
+def placeholders_as_ids(result):
+    before = torch.arange(result.drafted.shape[1]) < result.step
+    return {"drafted": torch.where(before, result.drafted.clamp(min=0), result.drafted)}
+
+
+# fmt: off
+PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
+    ("penalties applied twice", ("process repetition", "process frequency", "process presence", "process order"),
+     {"process": in_steps(("any_bias", "any_penalty", *OTHERS), ("any_penalty",))}),
+    ("logits below 0 divided", "process repetition",
+     {"patch": lambda self: patch.object(torch, "where", divide_all)}),
+    ("tokens of the prompt counted as output", ("process frequency", "process presence"),
+     tables(counts=lambda t: t.counts + ((t.counts & 1) << 4))),
+    ("tokens of the output counted as prompt", ("process frequency", "process presence", "process order"),
+     tables(counts=lambda t: torch.where(t.counts >= 16, (t.counts & 14) | 1, t.counts))),
+    ("presence subtracted by the count", "process presence",
+     tables(frequency=lambda t: t.frequency + t.presence, presence=lambda t: torch.zeros_like(t.presence))),
+    ("no bias of ids that did not occur", "process bias", tables(
+        bias=lambda t: t.bias * ((t.counts.gather(1, t.bias_ids.long().clamp(min=0)) & ~14) > 0))),
+    ("a word of allowed ids taken whole", "process allowed ids",
+     tables(allowed=lambda t: torch.where(t.allowed != 0, -1, 0).to(torch.int32))),
+    ("bad words that begin in the prompt", "process bad words", tables(
+        num_prompt=lambda t: torch.zeros_like(t.num_prompt), min_tokens=lambda t: t.min_tokens * 0)),
+    ("stop ids held back for a token too long", "process min tokens",
+     tables(min_tokens=lambda t: t.min_tokens + (t.min_tokens > 0))),
+    ("last word of a bitmask ignored", "process bitmask", {"arguments": last_word_ignored}),
+    ("bias added behind penalties", "process order",
+     {"process": in_steps(("any_penalty", *OTHERS), ("any_bias",))}),
+    ("bias rounded before penalties", "process order",
+     {"process": in_steps(("any_bias", *OTHERS), ("any_penalty",))}),
+    ("last id unedited", ("process shapes", "process bitmask"), {"process": last_id_unedited}),
+    ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
+    ("every logit through float32, with 0 added", "process rows left alone",
+     {"after": lambda self, logits, slots, row_index: logits.copy_(logits.float() + 0.0)}),
+    ("NaN off in ids that occurred", "process special values", {"after": nan_off}),
+    ("rows in the order of slots", "process any slots",
+     {"arguments": lambda self, row_index, bitmask, drafts: (row_index.sort().values, bitmask, drafts)}),
+    ("slots as they were first seen", "process any slots", {"tables": first_tables}),
+    ("a slot that does not exist read as the next", "process nobody's rows",
+     {"arguments": lambda self, row_index, bitmask, drafts: (row_index.clamp(1, 1), bitmask, drafts)}),
+    ("flags of counts cleared in the slots", "process inputs unmodified", {"after": clear_flags}),
+    ("a draft counted in its own row", ("process drafts", "process drafts step by step"), rows(draft_early)),
+    ("an id drafted twice counted once", ("process drafts", "process drafts step by step"), rows(once_each)),
+    ("a placeholder counted as id 0", "process drafts", rows(placeholders_as_ids)),
+    ("rows behind the last request given to it", "process drafts on the device",
+     rows(lambda result: {"exists": torch.ones_like(result.exists)})),
+), options={"effort": Effort.tiny()})
+CUDA_PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
+    ("the number of tokens read back", "process sync-free", {"arguments": wait}),
+    ("slots as they were first seen, in replays", "process graph replay", {"tables": first_tables}),
+), options={"effort": Effort.tiny()}, device="cuda:0")
+# fmt: on
+MUTANTS = {"Processors of logits": PROCESSORS, "Processors of logits on a CUDA device": CUDA_PROCESSORS}

@@ -1,0 +1,121 @@
+"""Races: threads that copy rows through a shared scratch row, and objects that share a buffer."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+
+from mutants import table
+from mutants.packers import PackerMutant
+from mutants.planners import PlannerMutant
+from mutants.processors import ProcessorMutant
+from mutants.samplers import SamplerMutant
+from mutants.verifiers import VerifierMutant
+from tokendraw.plugin import HostCapabilities, Sm90W4Capabilities
+from tokendraw_native import plugin
+
+NATIVE = plugin.tokendraw_describe().operations
+CAPABILITIES = {
+    "sample": replace(NATIVE["sample"], dtypes=("float32",), logprobs_modes=("raw_logprobs",)),
+    "verify": replace(NATIVE["verify"], dtypes=("float32",)),
+    "process_logits": NATIVE["process_logits"],
+    "plan_paged_kv": HostCapabilities(),
+    "pack_sm90_w4": Sm90W4Capabilities(formats=("fp4",), layouts=("v2",)),
+}
+
+
+def through_one_scratch(rows):
+    """Copy rows in torch's number of threads, through a shared row of scratch."""
+    if not len(rows):
+        return rows
+    scratch, copied = torch.empty_like(rows[:1]), torch.empty_like(rows)
+
+    def copy(part):
+        together.wait()
+        for i in part:
+            scratch[0].copy_(rows[i])
+            time.sleep(0)  # another thread has its turn
+            copied[i].copy_(scratch[0])
+
+    count = torch.get_num_threads()
+    together = threading.Barrier(count)
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(copy, [range(i, len(rows), count) for i in range(count)]))
+    return copied
+
+
+def through_one_buffer():
+    """Return a function that copies rows through a shared buffer of the shape."""
+    buffers = {}
+
+    def copied(rows):
+        buffer = buffers.setdefault((rows.shape, rows.dtype), torch.empty_like(rows))
+        buffer.copy_(rows)
+        time.sleep(0)  # another thread has its turn
+        return buffer.clone()
+
+    return copied
+
+
+def logprobs_copied(self, output):
+    if output.logprobs is None:
+        return output
+    values = through_one_scratch(output.logprobs.logprobs)
+    return replace(output, logprobs=replace(output.logprobs, logprobs=values))
+
+
+def first_argument(method, base, copied):
+    """Copy the first argument of a method."""
+
+    def changed(self, rows, *rest, **options):
+        flat = rows.flatten(0, 1) if rows.dim() > 2 else rows
+        return getattr(base, method)(self, copied(flat).view_as(rows), *rest, **options)
+
+    return {method: changed}
+
+
+def logits_in_place(copied):
+    def process(self, logits, *rest):
+        logits.copy_(copied(logits))
+        return ProcessorMutant.process(self, logits, *rest)
+
+    return {"process": process}
+
+
+def races(operation, base, line, *rows):
+    return table(
+        operation,
+        CAPABILITIES[operation],
+        base,
+        tuple((name, line, methods) for name, methods in rows),
+        options={"quick": True},
+    )
+
+
+# fmt: off
+RACES = (
+    *races("sample", SamplerMutant, "threads",
+           ("one scratch buffer for all threads of a sampler",
+            first_argument("sample", SamplerMutant, through_one_scratch)),
+           ("one scratch buffer for logprobs", {"output": logprobs_copied}),
+           ("one buffer for all samplers", first_argument("sample", SamplerMutant, through_one_buffer()))),
+    *races("verify", VerifierMutant, "verify threads",
+           ("one scratch buffer of a verifier", first_argument("verify", VerifierMutant, through_one_scratch)),
+           ("one buffer for all verifiers", first_argument("verify", VerifierMutant, through_one_buffer()))),
+    *races("process_logits", ProcessorMutant, "process threads",
+           ("one scratch buffer of a processor", logits_in_place(through_one_scratch)),
+           ("one buffer for all processors", logits_in_place(through_one_buffer()))),
+    *races("plan_paged_kv", PlannerMutant, "plan threads",
+           ("one scratch buffer of a planner", {"arguments": lambda self, block_table, *rest: (
+               through_one_scratch(block_table), *rest)}),
+           ("one buffer for all planners", {"arguments": lambda self, block_table, *rest: (
+               _TABLES(block_table), *rest)})),
+    *races("pack_sm90_w4", PackerMutant, "pack threads",
+           ("one scratch buffer of a packer", first_argument("pack_weights", PackerMutant, through_one_scratch)),
+           ("one buffer for all packers", first_argument("pack_weights", PackerMutant, through_one_buffer()))),
+)
+# fmt: on
+_TABLES = through_one_buffer()
+MUTANTS = {"Races of threads": RACES}

@@ -1,0 +1,240 @@
+"""vLLM on disk, as far as the adapter looks at it: its two samplers with the signatures of 0.33.0, drawing token 0.
+
+Greedy rows get their argmax. What the samplers do before they draw is done here too, plainly: temperature and min-p,
+and of the edits a bias of one token, so that a test sees what the adapter leaves to vLLM. vLLM itself is run by
+``make test-engines``.
+"""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+import tokendraw
+from calling import CPU, drafting
+from selections import substitute
+from tokendraw_triton_gumbel import plugin
+from tokendraw_vllm import _log, _replacement
+from triton_stand_ins import sampler_for
+
+V1 = """
+    import torch
+
+    class TopKTopPSampler(torch.nn.Module):
+        def __init__(self, logprobs_mode="raw_logprobs", use_fp64_gumbel=False):
+            super().__init__()
+            self.logprobs_mode, self.use_fp64_gumbel = logprobs_mode, use_fp64_gumbel
+
+        def forward_native(self, logits, generators, k, p):
+            for generator in generators.values():
+                torch.randint(0, 9, (), generator=generator)
+            return torch.zeros(len(logits), dtype=torch.int64), None
+
+        forward = forward_native
+"""
+STATES = """
+    import numpy as np
+    import torch
+
+    class Column:
+        def __init__(self, size, dtype):
+            self.cpu = torch.zeros(size, dtype=dtype)
+            self.np, self.gpu = self.cpu.numpy(), torch.zeros(size, dtype=dtype)
+
+    class SamplingStates:
+        def __init__(self, max_num_reqs, vocab_size):
+            self.max_num_reqs, self.vocab_size = max_num_reqs, vocab_size
+            self.temperature = Column(max_num_reqs, torch.float32)
+            self.top_k = Column(max_num_reqs, torch.int32)
+            self.top_p = Column(max_num_reqs, torch.float32)
+            self.min_p = Column(max_num_reqs, torch.float32)
+            self.seeds = Column(max_num_reqs, torch.int64)
+            self.seeds_set = np.zeros(max_num_reqs, dtype=bool)
+
+        def add_request(self, req_idx, sampling_params):
+            s = sampling_params
+            self.temperature.np[req_idx], self.top_p.np[req_idx] = s.temperature, s.top_p
+            self.top_k.np[req_idx], self.min_p.np[req_idx] = s.top_k or self.vocab_size, s.min_p
+            self.seeds_set[req_idx] = s.seed is not None
+            self.seeds.np[req_idx] = 12345 + req_idx if s.seed is None else s.seed
+            plain = s.temperature in (0.0, 1.0) and s.top_k == 0 and s.top_p == 1.0 and s.min_p == 0.0
+            return not plain
+
+        def apply_staged_writes(self):
+            for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+                column = getattr(self, name)
+                column.gpu = column.cpu.clone()
+
+        def any_explicit_seed(self, requests):
+            return bool(self.seeds_set[requests].any())
+"""
+REQUESTS = """
+    class RequestState:
+        def __init__(
+            self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
+        ):
+            pass
+"""
+V2 = """
+    import numpy as np
+    import torch
+    from vllm.v1.worker.gpu.sample.states import SamplingStates
+
+    class Sampler:
+        def __init__(
+            self, vllm_config, max_num_reqs, vocab_size, device, req_states, logprobs_mode="raw_logprobs",
+            num_speculative_tokens=1, use_fp64_gumbel=False, return_sampling_mask=False,
+        ):
+            self.logprobs_mode, self.use_fp64_gumbel = logprobs_mode, use_fp64_gumbel
+            self.return_sampling_mask = return_sampling_mask
+            self.sampling_states = SamplingStates(max_num_reqs, vocab_size)
+            self.needs_logits_processing = np.zeros(max_num_reqs, dtype=bool)
+            self.bias = torch.zeros(max_num_reqs, vocab_size)
+
+        def add_request(self, req_idx, sampling_params):
+            needs = self.sampling_states.add_request(req_idx, sampling_params)
+            self.bias[req_idx] = 0.0
+            if sampling_params.biased is not None:
+                self.bias[req_idx, sampling_params.biased] = 1000.0
+                needs = True
+            self.needs_logits_processing[req_idx] = needs
+
+        def sample(
+            self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+            seq_lens_upper_bound_np, return_logprobs=False,
+        ):
+            if self.needs_logits_processing[idx_mapping_np].any():
+                rows, states = expanded_idx_mapping.long(), self.sampling_states
+                logits = logits.float() + self.bias[rows]
+                temperature = states.temperature.gpu[rows]
+                logits /= torch.where(temperature == 0.0, 1.0, temperature)[:, None]
+                floor = logits.max(1, keepdim=True).values + states.min_p.gpu[rows].log()[:, None]
+                logits = logits.masked_fill(logits < floor, -float("inf"))
+            return self._sample_random(
+                logits, expanded_idx_mapping, idx_mapping_np, pos, None, None, False, False
+            )
+
+        def _sample_random(
+            self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, top_p, has_topp_only_rows,
+            use_fused_sampler,
+        ):
+            greedy = self.sampling_states.temperature.gpu[expanded_idx_mapping.long()] == 0.0
+            return torch.where(greedy, processed_logits.argmax(1), 0), processed_logits
+
+    class Watermarking(Sampler):
+        def _sample_random(self, *arguments):
+            if self.watermarks:
+                return torch.full((len(arguments[0]),), 1), arguments[0]
+            return super()._sample_random(*arguments)
+"""
+MODULES = {
+    "vllm.envs": "VLLM_BATCH_INVARIANT = False",
+    "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
+    "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
+    "vllm.v1.sample.ops.topk_topp_sampler": V1,
+    "vllm.v1.worker.gpu.states": REQUESTS,
+    "vllm.v1.worker.gpu.sample.states": STATES,
+    "vllm.v1.worker.gpu.sample.sampler": V2,
+}
+"""Modules as ``fake_dist`` takes them."""
+
+
+def forget() -> None:
+    """Take vLLM out of this process, and what was said of it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+    _log._say.cache_clear()
+
+
+def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None):
+    """Parameters of a request, as far as the stand-in knows them."""
+    return SimpleNamespace(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, biased=biased
+    )
+
+
+def v1_sampler(**options):
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    return TopKTopPSampler(**options)
+
+
+class V2Engine:
+    """A V2 sampler with its requests: ``draw`` is a step."""
+
+    def __init__(
+        self, vocab_size: int, *, kind: str = "Sampler", slots: int = 8, config=None, **options
+    ) -> None:
+        from vllm.v1.worker.gpu.sample import sampler
+        from vllm.v1.worker.gpu.states import RequestState
+
+        device = torch.device("cpu")
+        states = RequestState(slots, 128, slots, 0, vocab_size, device)
+        self.sampler = getattr(sampler, kind)(config, slots, vocab_size, device, states, **options)
+
+    def add(self, slot: int, parameters: SimpleNamespace) -> None:
+        self.sampler.add_request(slot, parameters)
+        self.sampler.sampling_states.apply_staged_writes()
+
+    def draw(self, logits: torch.Tensor, slots: list[int], positions: list[int]) -> list[int]:
+        mapping = torch.tensor(slots)
+        before = logits.clone()
+        ids, _ = self.sampler.sample(
+            logits, mapping, mapping, np.array(slots), torch.tensor(positions), None, None, None
+        )
+        assert torch.equal(logits, before), "the logits were modified"
+        assert ids.dtype == torch.int64
+        return ids.tolist()
+
+
+# Kernels of triton-gumbel under the V2 sampler, which compile and launch nothing.
+
+
+MODEL_DTYPE = torch.bfloat16
+KERNEL_REQUESTS = (
+    {},
+    {"temperature": 0.7},
+    {"top_k": 20},
+    {"top_p": 0.9},
+    {"min_p": 0.05},
+    {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05, "seed": 3},
+    {"temperature": 0.0},
+)
+"""Parameters of requests: each parameter alone, all, and none."""
+
+
+def draw_through_kernels(patch):
+    """Have the adapter load triton-gumbel for an H200, with the kernels of :mod:`triton_stand_ins`."""
+    backend = sampler_for("sm_90")
+    backend._current_index = lambda: -1
+
+    def load_sampler(*, device, need):
+        operations = plugin.tokendraw_describe().operations
+        sampler = drafting(operations["verify"], backend, companion_capabilities=None)
+        substitute(sampler._dispatcher, backend, "triton-gumbel")
+        return sampler
+
+    patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")
+    patch.setattr(tokendraw, "load_sampler", load_sampler)
+    patch.setattr(_replacement, "_version_and_seeding", lambda name: ("0.1.0", "counter"))
+    return CPU
+
+
+def model_logits(rows, vocab_size, padding=64):
+    """Logits as vLLM's models return them: rows of a multiple of 64 elements, cut to the vocabulary."""
+    width = -(-vocab_size // padding) * padding
+    return torch.zeros(rows, width, dtype=MODEL_DTYPE)[:, :vocab_size]
+
+
+def batches(max_rows, editing):
+    """Requests of a batch: those of each kind, and of every kind beside one another.
+
+    :param editing: parameters of a request that edits its logits.
+    """
+    for rows in (1, 3, max_rows):
+        kinds = [(request,) for request in KERNEL_REQUESTS] + [KERNEL_REQUESTS]
+        for kind in kinds:
+            requests = [kind[i % len(kind)] for i in range(rows)]
+            yield requests
+            yield [{**requests[0], **editing}, *requests[1:]]

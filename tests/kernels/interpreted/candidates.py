@@ -1,0 +1,159 @@
+"""The bounds and the candidates of triton-gumbel beside numpy, in Triton's interpreter.
+
+``python candidates.py candidates`` prints, as JSON, which rows were collected otherwise; ``... bounds``
+which bounds do not hold, or prove too little.
+"""
+
+import json
+import sys
+
+import fast_interpreter  # first: it has Triton interpret
+
+fast_interpreter.hurry()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules, bound_by_tiles  # noqa: E402
+from tokendraw_triton_gumbel.kernels.row_draw.candidates import (  # noqa: E402
+    list_candidates,
+    list_granules,
+    load_candidates,
+)
+from tokendraw_triton_gumbel.kernels.shared.row_values import Row  # noqa: E402
+
+GRANULES = tl.constexpr(512)
+NUMBER = tl.constexpr(1024)
+
+
+@triton.jit
+def collect(x, size, maxima, tiles, bound, granules, listed, values, ids, counts, vector: tl.constexpr):
+    hot = list_granules(maxima, tiles, bound, granules, GRANULES)
+    found = list_candidates(Row(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
+    value, token = load_candidates(x, listed, tl.minimum(found, NUMBER), vector, NUMBER)
+    tl.store(values + tl.arange(0, NUMBER), value)
+    tl.store(ids + tl.arange(0, NUMBER), token)
+    tl.store(counts, hot)
+    tl.store(counts + 1, found)
+
+
+@triton.jit
+def bound_both(maxima, tiles, low, top, least, number, k, most, bounds, span: tl.constexpr):
+    tile = tl.arange(0, span)
+    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+    tl.store(bounds, bound_by_tiles(maximum, top, least, number, k, span))
+    tl.store(bounds + 1, bound_by_granules(maxima, tiles, low, top, k, most))
+
+
+def granules_of(size, vector):
+    """[V] the granule of each id: the 16 of a tile hold runs of two vectors, in turn."""
+    ids = np.arange(size)
+    return ids // 1024 * 16 + ids % 1024 % (32 * vector) // (2 * vector)
+
+
+def rows(rng, size):
+    """Logits by name, and a bound for them: hits that stand alone, in runs and in full eights, none, and all."""
+    gaussian = rng.standard_normal(size).astype(np.float32)
+    ids = np.arange(size)
+    yield "some", gaussian, np.sort(gaussian)[-min(size, 60)]
+    yield "a run of 100", np.where((ids >= 7) & (ids < 107), np.float32(5), gaussian), np.float32(5)
+    yield "every third of 300", np.where((ids < 300) & (ids % 3 == 0), np.float32(9), gaussian), np.float32(9)
+    yield "the last one", np.where(ids == size - 1, np.float32(9), gaussian), np.float32(9)
+    yield "none", gaussian, np.float32(99)
+    yield (
+        "NaN and -inf",
+        np.where(ids % 3 == 0, np.nan, np.where(ids % 3 == 1, -np.inf, gaussian)),
+        np.float32(3),
+    )
+    if size < NUMBER.value:
+        yield "all", gaussian, np.float32(-99)
+
+
+def candidates():
+    """Whether all ids from a bound upwards are collected, tile by tile, and nothing else."""
+    rng, wrong, judged = np.random.default_rng(3), [], 0
+    for size in (1, 20, 1000, 1024, 5000, 270_000):
+        tiles = -(-size // 1024)
+        for vector in (4, 8):
+            granule = granules_of(size, vector)
+            for name, row, bound in rows(rng, size):
+                x = np.asarray(row, np.float32)
+                maxima = np.full(tiles * 16, -np.inf, np.float32)
+                np.maximum.at(maxima, granule, np.nan_to_num(x, nan=-np.inf, posinf=np.inf, neginf=-np.inf))
+                given = [torch.from_numpy(array) for array in (x, maxima)]
+                values = torch.zeros(NUMBER.value)
+                granules, listed, ids, counts = (
+                    torch.full((n,), -7, dtype=torch.int32)
+                    for n in (GRANULES.value, NUMBER.value, NUMBER.value, 2)
+                )
+                collect[(1,)](
+                    given[0],
+                    size,
+                    given[1],
+                    tiles,
+                    float(bound),
+                    granules,
+                    listed,
+                    values,
+                    ids,
+                    counts,
+                    vector,
+                )
+                expected = np.flatnonzero(x >= bound)
+                hot, found = counts.tolist()
+                mine = ids[:found].numpy()
+                judged += 1
+                fine = (
+                    (hot, found) == (int((maxima >= bound).sum()), len(expected))
+                    and sorted(mine) == expected.tolist()
+                    and (np.diff(mine // 1024) >= 0).all()
+                    and (values[:found].numpy() == x[mine]).all()
+                    and bool((values[found:] == -np.inf).all())
+                )
+                if not fine:
+                    wrong.append([size, vector, name, hot, found, mine.tolist()[:8], expected.tolist()[:8]])
+    return {"judged": judged, "wrong": wrong}
+
+
+def bounds():
+    """Whether ``k`` maxima reach a bound, not many more do, and there is none where there cannot be."""
+    rng, wrong, judged = np.random.default_rng(4), [], 0
+    for count, tiles in ((1, 256), (50, 256), (149, 256), (256, 256), (2000, 2048)):
+        families = {
+            "gaussian": rng.standard_normal(count) * 3,
+            "close": 100 + rng.random(count) * 1e-3,
+            "tied": rng.integers(0, 5, count) * 1.0,
+            "one far below": np.where(np.arange(count) == count // 2, -3e38, rng.standard_normal(count)),
+            "half of them -inf": np.where(np.arange(count) % 2 == 1, -np.inf, rng.standard_normal(count)),
+        }
+        for name, family in families.items():
+            maxima = family.astype(np.float32)
+            finite = np.sort(maxima[maxima > -np.inf])[::-1]
+            for k in (1, 2, 50, 128):
+                most, found = 2 * k + 8, torch.zeros(2)
+                facts = (float(finite[0]), float(finite[-1]), len(finite))
+                bound_both[(1,)](torch.from_numpy(maxima), count, -np.inf, *facts, k, most, found, tiles)
+                by_tiles, by_granules = found.tolist()
+                judged += 1
+                reach = [
+                    int((finite >= bound).sum()) if bound > -np.inf else None
+                    for bound in (by_tiles, by_granules)
+                ]
+                if len(finite) < k:
+                    fine = reach == [None, None]
+                else:
+                    enough = int((finite >= finite[k - 1]).sum())  # ties with the k-th count
+                    fine = reach[0] is not None and reach[0] >= k and (reach[1] is None or k <= reach[1])
+                    if name in ("gaussian", "half of them -inf"):
+                        fine = fine and reach[0] <= 1.25 * enough + 3 and reach[1] is not None
+                    if reach[1] is not None and by_granules < finite[0]:
+                        fine = fine and reach[1] <= most
+                if not fine:
+                    wrong.append([count, name, k, by_tiles, by_granules, reach])
+    return {"judged": judged, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"candidates": candidates, "bounds": bounds}[sys.argv[1]]()))

@@ -1,0 +1,312 @@
+"""Runs the kernels of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
+
+``python draws.py kit 0 4 sample`` prints the first of four parts of the conformance kit as JSON;
+``python draws.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
+print how many were judged and which are wrong.
+"""
+
+import json
+import sys
+from dataclasses import replace
+
+import fast_interpreter  # first: it has Triton interpret
+
+fast_interpreter.hurry()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+import tokendraw  # noqa: E402
+from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
+from tokendraw_bench import Cell, make_inputs, metadata_of  # noqa: E402
+from tokendraw_testing import (  # noqa: E402
+    Effort,
+    Subject,
+    properties,
+    reference,
+    run,
+)
+from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
+from tokendraw_triton_gumbel import plugin  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass, first_pivots  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set.search import bracket_threshold  # noqa: E402
+from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw  # noqa: E402
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+
+REQUESTS = [
+    SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
+    for t in (1.0, 0.6)
+    for k in (0, 1, 40, 200, 4500)
+    for p in (1.0, 0.9, 0.3)
+    for m in (0.0, 0.05)
+    for order in ("top_k_first", "joint")
+]
+
+
+def kit(part, parts, *operations):
+    """Status and detail of each line of some operations, of every ``parts``-th property from number ``part``."""
+    described = plugin.tokendraw_describe().operations
+    subject = Subject(
+        "triton-gumbel",
+        capabilities={
+            operation: replace(described[operation], device_types=("cpu",), compute_capability=None)
+            for operation in operations
+        },
+        device="cpu",
+        build=lambda operation, need: plugin.tokendraw_build(operation, torch.device("cpu"), need),
+        effort=Effort.tiny(),
+    )
+    names = [prop.name for prop in properties()[int(part) :: int(parts)]]
+    return {line.name: (str(line.status), line.detail) for line in run(subject, only=names).lines}
+
+
+def draws():
+    """Every way through the filters: few candidates, many, more than fit, ties, and rows without a bound."""
+    rng = np.random.default_rng(0)
+    judged, wrong = 0, []
+    for size, rows, dtype in (
+        (1, 4, "fp32"),
+        (31, 10, "fp64"),
+        (1025, 10, "fp64"),
+        (3000, 8, "fp32"),
+        (9000, 4, "fp32"),
+    ):
+        sampler = TritonGumbelSampler(torch.device("cpu"), Need(gumbel_dtype=dtype))
+        for name, family in FAMILIES.items():
+            logits = np.stack([family(rng, size) for _ in range(rows)])
+            picked = rng.integers(0, len(REQUESTS), rows)
+            params = [replace(REQUESTS[i], seed=int(i)) for i in picked]
+            metadata = SamplingMetadata.from_params(params, positions=range(rows))
+            tokens = sampler.sample(torch.from_numpy(logits), metadata).token_ids.tolist()
+            for i, (row, request, token) in enumerate(zip(logits, params, tokens, strict=True)):
+                prepared = reference.prepare(row, request)
+                expected, lead = reference.draw(prepared, request.seed, i, dtype)
+                if prepared.certain and lead > reference.NEAR_TIE:
+                    judged += 1
+                    if token != expected:
+                        wrong.append([size, name, str(request), token, expected])
+    return {"judged": judged, "wrong": wrong}
+
+
+def search():
+    """Half of the rows where no pass may follow the first, so that one program searches for what it left open."""
+    finish_pass.ROUNDS = tl.constexpr(1)
+    return wide(torch.float32, halves=(0,))
+
+
+def few():
+    """Likewise where the logits that are left in a bracket are few for the program that looks for them at once."""
+    bracket_threshold.MIN_PASSES = tl.constexpr(0)
+    return wide(torch.float32, halves=(0,))
+
+
+def edge():
+    """Rows whose token is the last that is kept, which no bracket decides: nobody may search such a row alone."""
+    rng = np.random.default_rng(4)
+    size, drawn = 40_000, 3000
+    native = tokendraw.load_sampler("native", device="cpu")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    judged, wrong, searches = 0, [], []
+    find_threshold = finish_pass.find_threshold
+    finish_pass.find_threshold = lambda *args: searches.append(args) or find_threshold(*args)
+    for dtype, is_tied in ((torch.float32, False), (torch.float32, True), (torch.bfloat16, True)):
+        for spread in (1.5, 3.0, 4.0):
+            row = torch.from_numpy(rng.normal(0, spread, size).astype(np.float32))
+            row = row.bfloat16().to(dtype) if is_tied else row
+            params = [SamplingParams(temperature=0.8, top_p=0.9, seed=seed) for seed in range(drawn)]
+            metadata = SamplingMetadata.from_params(params, positions=range(drawn))
+            tokens = native.sample(row.expand(drawn, -1), metadata).token_ids
+            seeds = row[tokens].argsort()[:2].tolist()
+            metadata = SamplingMetadata.from_params([params[i] for i in seeds], positions=seeds)
+            found = sampler.sample(row.expand(2, -1), metadata).token_ids
+            judged += 2
+            if found.tolist() != tokens[seeds].tolist():
+                wrong.append([str(dtype), spread, found.tolist(), tokens[seeds].tolist()])
+    return {"judged": judged, "wrong": wrong, "searches": len(searches)}
+
+
+def hundred():
+    """Rows of which top-p alone keeps a hundred tokens: few enough for candidates."""
+    native = tokendraw.load_sampler("native", device="cpu")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    judged, wrong, passes = 0, [], []
+    announce = filtered_draw.announce_first_pass
+    filtered_draw.announce_first_pass = lambda *args: passes.append(args) or announce(*args)
+    for dtype in ("float32", "bfloat16"):
+        cell = Cell(4, 151_936, dtype, "top-p", "peaked-100")
+        (logits,) = make_inputs(cell, torch.device("cpu"), 1)
+        metadata = metadata_of(cell, torch.device("cpu"))
+        found, expected = (each.sample(logits, metadata).token_ids.tolist() for each in (sampler, native))
+        judged += len(found)
+        if found != expected:
+            wrong.append([dtype, found, expected])
+    return {"judged": judged, "wrong": wrong, "passes": len(passes)}
+
+
+def guesses():
+    """Whether the pivots of first passes enclose the thresholds of nuclei, each seen best in a way of its own."""
+    rng = np.random.default_rng(5)
+    shape, missed, write_pivots = (4, 151_936), [], first_pivots.write_pivots
+    kinds = {
+        "most tokens hidden by others": (0.97, rng.exponential(size=shape)),
+        "a thousand tokens": (0.9, rng.normal(0, 3, shape)),
+        "five thousand tokens": (0.9, rng.normal(0, 2.5, shape)),
+        "most of the vocabulary": (0.9, rng.normal(0, 0.01, shape)),
+    }
+    for name, (p, rows) in kinds.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            pivots = []
+            first_pivots.write_pivots = lambda reals, found, *rest, to=pivots: (
+                to.append(found) or write_pivots(reals, found, *rest)
+            )
+            logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
+            params = [SamplingParams(temperature=0.8, top_p=p, seed=seed) for seed in range(len(rows))]
+            metadata = SamplingMetadata.from_params(params, positions=range(len(rows)))
+            TritonGumbelSampler(torch.device("cpu"), Need()).sample(logits, metadata)
+            for row, found in zip(logits.double(), pivots, strict=True):
+                ranked = row.sort(descending=True).values
+                mass = ((ranked - ranked[0]) / 0.8).exp().cumsum(0)
+                threshold = ranked[torch.searchsorted(mass, p * mass[-1])].item()
+                highest, lowest = (float(pivot.handle.data.item()) for pivot in (found.p0, found.p3))
+                if not lowest <= threshold < highest:
+                    missed.append([name, str(dtype), threshold, highest, lowest])
+    first_pivots.write_pivots = write_pivots
+    return {"missed": missed, "rows": 2 * len(kinds) * shape[0]}
+
+
+def wide32():
+    """The other half in float32."""
+    return wide(torch.float32, halves=(1,))
+
+
+def wide(dtype=torch.bfloat16, halves=(0, 1)):
+    """Rows that keep more tokens than fit a program's registers: every kind of threshold, with ties.
+
+    :param halves: which requests: of each family the even ones, the odd ones, or all, the next family the others.
+    """
+    rng = np.random.default_rng(1)
+    size, judged, wrong = 4099, 0, []
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
+    ranks = np.arange(size)
+    families = {
+        "ascending": ranks / size * 4,
+        "descending": ranks[::-1] / size * 4,
+        "mostly dropped": np.where(rng.random(size) < 0.6, -np.inf, rng.normal(0, 0.5, size)),
+        "flat": rng.uniform(0, 0.1, size),
+        "gaussian": rng.normal(0, 0.5, size),
+        "tied": rng.integers(0, 6, size) * 0.25,
+        "two values": (rng.random(size) < 0.4) * 1.0,
+        "all equal": np.full(size, 3.5),
+        "heavy below the floor": np.select((ranks == 5, ranks < 500, ranks < 1024), (1.25, 0.75, 0.5), 1.0),
+    }
+    requests = [
+        SamplingParams(temperature=0.7, top_k=k, top_p=p, min_p=m, filter_order=order)
+        for k, p, m, order in (
+            (0, 0.9, 0.0, "top_k_first"),
+            (0, 0.5, 0.1, "joint"),
+            (0, 0.9, 0.1, "joint"),
+            (0, 0.99, 0.5, "joint"),
+            (0, 0.99, 0.49, "joint"),  # of the last family, the floor is just above a value: 0.7507
+            (0, 0.9, 0.2, "top_k_first"),
+            (0, 1.0, 0.05, "top_k_first"),
+            (1500, 1.0, 0.0, "top_k_first"),
+            (3000, 0.9, 0.0, "top_k_first"),
+            (3000, 0.9, 0.0, "joint"),
+            (1500, 1.0, 0.3, "top_k_first"),
+            (50, 0.9, 0.0, "top_k_first"),
+            (1100, 0.5, 0.0, "joint"),
+            (1100, 0.95, 0.01, "top_k_first"),
+        )
+    ]
+    for number, (name, family) in enumerate(families.items()):
+        params = [
+            replace(request, seed=100 + i) for i, request in enumerate(requests) if (i + number) % 2 in halves
+        ]
+        logits = torch.from_numpy(np.tile(family, (len(params), 1))).to(dtype)
+        metadata = SamplingMetadata.from_params(params, positions=range(len(params)))
+        tokens = sampler.sample(logits, metadata).token_ids.tolist()
+        described = [replace(request, logprobs=0) for request in params]
+        exactly = sampler.sample(
+            logits, SamplingMetadata.from_params(described, positions=range(len(params)))
+        )
+        masses = exactly.log_kept_mass.tolist()
+        rows = zip(logits.float().numpy(), params, tokens, exactly.token_ids.tolist(), masses, strict=True)
+        for position, (row, request, token, same, mass) in enumerate(rows):
+            prepared = reference.prepare(row, request)
+            expected, lead = reference.draw(prepared, request.seed, position, "fp32")
+            if prepared.certain and lead > reference.NEAR_TIE:
+                judged += 1
+                if (token, same) != (expected, expected):
+                    wrong.append([str(dtype), name, str(request), token, same, expected])
+                weights = np.exp(prepared.y)
+                if abs(mass - np.log(weights[prepared.kept].sum() / weights.sum())) > 1e-5:
+                    wrong.append([str(dtype), name, str(request), "kept mass", mass])
+    # Where the floor of min-p is what top-p falls back to, and bfloat16 has no value there.
+    edge = replace(requests[4], filter_order="joint")
+    assert (edge.top_p, edge.min_p) == (0.99, 0.49)
+    logits = torch.from_numpy(np.tile(families["heavy below the floor"], (8, 1))).to(torch.bfloat16)
+    params = [replace(edge, seed=i) for i in range(8)]
+    tokens = sampler.sample(logits, SamplingMetadata.from_params(params, positions=[1] * 8)).token_ids
+    for seed, token in enumerate(tokens.tolist()):
+        expected, _ = reference.draw(reference.prepare(logits[0].float().numpy(), edge), seed, 1, "fp32")
+        if token != expected:
+            wrong.append(["the floor of min-p in bfloat16", seed, token, expected])
+    return {"judged": judged, "wrong": wrong}
+
+
+def words():
+    """Rows of bfloat16 that are read two at a time, and the same rows one by one: what lies behind them is NaN."""
+    rng = np.random.default_rng(6)
+    size, found, paired = 9193, [], []  # an odd number, and more than a program reads at once
+    row = torch.from_numpy(rng.normal(-10, 1.5, size)).to(torch.bfloat16)
+    row[-1] = -3.0  # a heavy one in the half of a word; 0 in the other half would be still heavier
+    requests = [
+        SamplingParams(temperature=0.7, top_k=k, top_p=p, min_p=m, seed=seed)
+        for k, p, m in ((0, 0.9, 0.0), (3000, 0.9, 0.0), (0, 0.95, 0.001))
+        for seed in range(2)
+    ]
+    metadata = SamplingMetadata.from_params(
+        [replace(request, logprobs=0) for request in requests], positions=range(len(requests))
+    )
+    for stride in (size + 1, size + 2):
+        sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
+        logits = torch.full((len(requests), stride), float("nan"), dtype=torch.bfloat16)[:, :size]
+        logits.copy_(row)
+        out = sampler.sample(logits, metadata)
+        found.append([out.token_ids.tolist(), out.valid.tolist(), out.log_kept_mass.tolist()])
+        paired += [call.variant.is_paired for call in sampler._cache.by_variant.values()]
+    expected, lead = reference.draw(reference.prepare(row.float().numpy(), requests[0]), 0, 0, "fp32")
+    return {"paired": paired, "found": found, "expected": expected, "certain": lead > reference.NEAR_TIE}
+
+
+def lonely():
+    """Rows with NaN in a tile that holds nothing else above -inf: at the last id, and among logits of -inf."""
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    judged, wrong, requests = 0, [], REQUESTS[::11]
+    for size, place in ((1025, 1024), (3000, 1500)):
+        for value in (0.0, float("nan")):
+            logits = torch.zeros(len(requests), size)
+            logits[:, place // 1024 * 1024 : (place // 1024 + 1) * 1024] = float("-inf")
+            logits[:, place] = value
+            valid = sampler.sample(logits, SamplingMetadata.from_params(requests)).valid.tolist()
+            judged += len(valid)
+            wrong += [[size, value != value, i] for i, found in enumerate(valid) if found != (value == value)]
+    return {"judged": judged, "wrong": wrong}
+
+
+PROGRAMS = {
+    "kit": kit,
+    "draws": draws,
+    "lonely": lonely,
+    "wide32": wide32,
+    "search": search,
+    "few": few,
+    "words": words,
+    "edge": edge,
+    "guesses": guesses,
+    "hundred": hundred,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -1,0 +1,412 @@
+"""Runs the logprobs of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
+
+What the draw leaves behind is made by plain torch, the expected answer by the native sampler. ``python
+logprobs.py NAME`` prints as JSON how many rows were judged and what was wrong with which.
+"""
+
+import itertools
+import json
+import sys
+from dataclasses import replace
+
+import fast_interpreter  # first: it has Triton interpret
+
+fast_interpreter.hurry()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
+from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
+from tokendraw.row_parameters import RowParameters  # noqa: E402
+from tokendraw_native.draw import draw  # noqa: E402
+from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
+from tokendraw_native.noise import Noise  # noqa: E402
+from tokendraw_native.row_stats import row_stats  # noqa: E402
+from tokendraw_native.sampler import NativeSampler  # noqa: E402
+from tokendraw_testing import reference  # noqa: E402
+from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
+from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext  # noqa: E402
+from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
+from tokendraw_triton_gumbel.host.params_layout import contiguous_params  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass  # noqa: E402
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+
+INF = float("inf")
+REQUESTS = [
+    SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m)
+    for t, k, p, m in (
+        (1.0, 0, 1.0, 0.0),
+        (0.7, 0, 1.0, 0.0),
+        (0.8, 50, 0.9, 0.0),
+        (1.3, 3, 1.0, 0.0),
+        (0.9, 0, 0.5, 0.0),
+        (1.0, 0, 1.0, 0.1),
+        (0.6, 100, 1.0, 0.0),
+        (0.0, 0, 1.0, 0.0),
+        (2.0, 0, 0.999, 0.0),
+    )
+]
+
+
+def left_by_the_draw(logits, temperature):
+    """(maxima, sums, granules) of a batch; ``temperature`` [rows] in float64."""
+    rows, vocab_size = logits.shape
+    tiles = -(-vocab_size // 1024)
+    has_nan = logits.isnan()
+    x = torch.full((rows, tiles * 1024), -INF, dtype=logits.dtype)
+    x[:, :vocab_size] = torch.where(has_nan, -INF, logits)
+    vector = 4 if logits.dtype == torch.float32 else 8
+    granules = x.view(rows, tiles, 32 // vector, 16, 2 * vector).amax((2, 4)).contiguous()
+    x = x.view(rows, tiles, 1024).double()
+    maxima = x.amax(-1)
+    top = maxima.unsqueeze(-1)
+    weights = torch.where(x == top, 0.0, (x - top) / temperature.view(-1, 1, 1)).exp()
+    sums = torch.where(maxima > -INF, weights.sum(-1), 0.0).float()
+    marked = torch.zeros(rows, tiles * 1024, dtype=torch.bool)
+    marked[:, :vocab_size] = has_nan
+    return maxima.float(), torch.where(marked.view(rows, tiles, 1024).any(-1), -sums, sums), granules
+
+
+def described(logits, m, mode):
+    """What the kernel says, and what the native sampler does, of the same drawn tokens."""
+    rows = logits.shape[0]
+    request = RowParameters.of(m, rows, logits.device)
+    found = row_stats(logits, request, masses=True)
+    token = draw(logits, found, request, Noise.of(m, rows, logits.device), "fp32")
+    kept_mass = log_kept_mass(found, request)
+    width = m.facts.logprobs_width(logits.shape[1])
+    expected = logprobs(logits, token, found, request, mode, width, m.per_row("logprobs"))
+    ones = torch.ones(rows, dtype=torch.float64)
+    maxima, sums, granules = left_by_the_draw(logits, request.temperature.squeeze(-1))
+    raw_sums = None
+    if mode == "raw_logprobs" and m.temperature is not None:
+        raw_sums = left_by_the_draw(logits, ones)[1]
+    floors = found.threshold.squeeze(-1)
+    if not request.may_drop_tokens:
+        assert (floors == -INF).all()
+    params, layout = contiguous_params(m)
+    sampler = TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
+    call, geometry = sampler._cache.add(sampler._target, (rows, 0, 0, 0), None, logits, m.facts, layout)
+    call.draws_logprobs = False  # no draw has been here
+    context = LaunchContext(call, geometry, logits, params, TensorConverter())
+    for buffer, left in (
+        (call.draw.maxima, maxima),
+        (call.draw.sums, sums),
+        (call.draw.raw_sums, raw_sums),
+        (call.draw.granules, granules),
+    ):
+        if buffer is not None:
+            context.arguments.scratch[buffer][: left.numel()] = left.flatten()
+    ranks, best = call.logprobs_out(rows)
+    return context.logprobs(m, (token, floors, kept_mass), ranks.zero_(), best), expected
+
+
+def faults(answer: LogprobsTensors, expected: LogprobsTensors):
+    """(row, what differs) of each row that is not as expected."""
+    wrong = []
+    for name in ("token_ids", "logprobs", "ranks"):
+        one, other = getattr(answer, name), getattr(expected, name)
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return [[-1, f"{name} {list(one.shape)} {one.dtype}, not {list(other.shape)} {other.dtype}"]]
+    for i in range(len(expected.ranks)):
+        if answer.ranks[i] != expected.ranks[i]:
+            wrong.append([i, f"rank {answer.ranks[i]}, not {expected.ranks[i]}"])
+        ids, right = answer.token_ids[i], expected.token_ids[i]
+        if not torch.equal(ids, right):
+            at = int((ids != right).nonzero()[0])
+            wrong.append([i, f"place {at}: token {ids[at]}, not {right[at]}"])
+        values, true = answer.logprobs[i], expected.logprobs[i]
+        if not torch.allclose(values, true, rtol=1e-6, atol=1e-5):
+            wrong.append([i, f"values {values[:6].tolist()}, not {true[:6].tolist()}"])
+    return wrong
+
+
+class Tally:
+    """What was looked at, and what was wrong."""
+
+    def __init__(self):
+        self.judged, self.wrong = 0, []
+
+    def look(self, label, logits, m, mode):
+        answer, expected = described(logits, m, mode)
+        self.judged += len(logits)
+        self.wrong += [f"{label} {mode} row {i}: {what}" for i, what in faults(answer, expected)]
+
+
+def batch(rng, size, dtype, requests, n):
+    """A row of each family, in rows further apart than they are long; each with some request and N at most n."""
+    rows = torch.from_numpy(np.stack([family(rng, size) for family in FAMILIES.values()])).to(dtype)
+    stride = size + int(rng.integers(0, 20))
+    storage = torch.full((len(rows), stride), torch.nan, dtype=dtype)
+    logits = storage[:, :size]
+    logits.copy_(rows)
+    picked = [requests[i] for i in rng.integers(0, len(requests), len(rows))]
+    wanted = [n if rng.random() < 0.6 else int(rng.choice([0, 1, 3, n])) for _ in picked]
+    params = [replace(p, logprobs=w, seed=i) for i, (p, w) in enumerate(zip(picked, wanted, strict=True))]
+    return logits, SamplingMetadata.from_params(params, positions=range(len(rows)))
+
+
+def families():
+    """Every mode, family, size and type, with N below, at and beyond what the kernel serves."""
+    rng, tally = np.random.default_rng(1), Tally()
+    for size in (1, 31, 1025, 3000, 9000):
+        for number, mode in enumerate(LOGPROBS_MODES):
+            both = (torch.float32, torch.bfloat16)
+            for dtype in both if size > 2000 else both[number % 2 :][:1]:
+                n = int(rng.choice([0, 1, 5, 20, 64] if size > 31 else [0, 1, 64]))
+                logits, m = batch(rng, size, dtype, REQUESTS, n)
+                tally.look(f"V = {size} {dtype} N = {n}", logits, m, mode)
+        for n in (65, -1):
+            logits, m = batch(rng, size, dtype, REQUESTS, n)
+            tally.look(f"V = {size} {dtype} N = {n}", logits, m, str(rng.choice(LOGPROBS_MODES)))
+    return tally
+
+
+def large():
+    """So many tiles that their maxima bound the best, and more granules than are listed at once."""
+    rng, tally = np.random.default_rng(2), Tally()
+    for size, dtype, n, mode in (
+        (33000, torch.float32, 5, "processed_logits"),
+        (141000, torch.bfloat16, 20, "raw_logprobs"),
+        (132096, torch.float16, 64, "processed_logprobs"),
+    ):
+        logits, m = batch(rng, size, dtype, REQUESTS, n)
+        tally.look(f"V = {size} {dtype} N = {n}", logits, m, mode)
+    return tally
+
+
+def special_rows(size, dtype):
+    """Rows with NaN, infinities, nothing at all, signed zeros, ties across the tiles, and few values."""
+    rng = np.random.default_rng(size)
+    rows = torch.from_numpy(rng.standard_normal((14, size)).astype(np.float32))
+    rows[0] = -INF
+    rows[1] = torch.nan
+    rows[2, ::3] = torch.nan
+    rows[3, size // 2] = INF
+    rows[4, 1::2] = INF
+    rows[5, 3:] = -INF
+    rows[6, : size - 2] = -INF
+    rows[7] = torch.where(rows[7] > 1.9, 0.0 * rows[8].sign(), -1.0)
+    rows[8] = (rows[8] * 2).round()
+    rows[9] = rows[9].abs().floor()
+    rows[10] *= 1e38
+    rows[11] *= 1e-40 if dtype == torch.float32 else 1e-30  # the interpreter gets denormal bfloat16 wrong
+    rows[12] = torch.where(rows[12] > 1, 5.0, torch.nan)
+    rows[13] = torch.where(torch.arange(size) >= size - 200, 1.0 + torch.arange(size) / size, 0.0)
+    return rows.to(dtype)
+
+
+def special():
+    """Each special row in each mode, under a request of its own."""
+    rng, tally = np.random.default_rng(3), Tally()
+    for size, n, dtype in ((2100, 5, torch.float32), (2100, 64, torch.bfloat16), (300, 20, torch.float32)):
+        rows = special_rows(size, dtype)
+        for mode in LOGPROBS_MODES[:: 1 if size > 2000 else 2]:
+            picked = [REQUESTS[i] for i in rng.integers(0, len(REQUESTS), len(rows))]
+            params = [replace(request, logprobs=n, seed=3) for request in picked]
+            m = SamplingMetadata.from_params(params, positions=range(len(rows)))
+            tally.look(f"V = {size} N = {n}", rows, m, mode)
+        params = [replace(request, logprobs=-1) for request in params]
+        m = SamplingMetadata.from_params(params, positions=range(len(rows)))
+        tally.look(f"V = {size} N = -1", rows, m, "processed_logprobs")
+    return tally
+
+
+def tensors():
+    """Parameters by slot, in other types, absent, or beyond what the facts say."""
+    rng, tally = np.random.default_rng(4), Tally()
+    logits = torch.from_numpy(np.stack([FAMILIES["tied"](rng, 1500) for _ in range(6)]))
+    facts = BatchFacts(max_logprobs=7)
+    index = torch.tensor([2, 0, 0, 1, 2, 1])
+    for mode in LOGPROBS_MODES:
+        tally.look("no tensor", logits, SamplingMetadata(facts=facts), mode)
+        by_slot = SamplingMetadata(
+            temperature=torch.tensor([0.5, 0.0, torch.nan], dtype=torch.float32),
+            top_k=torch.tensor([4, 0, 9], dtype=torch.int32),
+            row_index=index if mode != "raw_logits" else index.to(torch.int32),
+            logprobs=torch.tensor([-1, 2, 99], dtype=torch.int32),
+            facts=facts,
+        )
+        tally.look("by slot", logits, by_slot, mode)
+        tally.look("by slot, many", logits, replace(by_slot, facts=replace(facts, max_logprobs=-1)), mode)
+    hot = SamplingMetadata(
+        temperature=torch.tensor([INF, 1e-320, 1e-30, 1e30, -1.0, 1e-3]).double(), facts=facts
+    )
+    tally.look("temperatures", logits, hot, "temperature_logprobs")
+    tally.look("nothing", logits[:0], SamplingMetadata(facts=facts), "raw_logits")
+    return tally
+
+
+def order():
+    """Rows whose values are -inf for other reasons than their logits, in the order of value and id."""
+    rng, tally = np.random.default_rng(5), Tally()
+    for size, n in ((40, 20), (2100, 70)):
+        beside = rng.standard_normal((3, size)).astype(np.float32)
+        beside[0, 5] = INF
+        beside[1] *= 1e38
+        beside[2, ::3] = np.nan
+        logits = torch.from_numpy(beside)
+        for mode in ("raw_logprobs", "temperature_logprobs"):
+            params = [SamplingParams(temperature=1e-3, seed=i, logprobs=n) for i in range(3)]
+            m = SamplingMetadata.from_params(params, positions=range(3))
+            answers = described(logits, m, mode)
+            for who, found in zip(("triton-gumbel", "native"), answers, strict=True):
+                for i in range(3):
+                    tally.judged += 1
+                    ids, values = found.token_ids[i, 1:].numpy(), found.logprobs[i, 1:].numpy()
+                    hidden = ids[(values == -INF) & (ids >= 0)]
+                    if not (np.diff(hidden) > 0).all():
+                        tally.wrong.append(f"{who} V = {size} {mode} row {i}: {hidden[:8].tolist()}")
+            tally.wrong += [f"V = {size} {mode} row {i}: {what}" for i, what in faults(*answers)]
+    return tally
+
+
+def tiny():
+    """Logits as close as the temperature is low: the draw of sample against the oracle, all three against native."""
+    rng, tally = np.random.default_rng(6), Tally()
+    device, need = torch.device("cpu"), Need(logprobs_mode="temperature_logprobs")
+    sampler, native = TritonGumbelSampler(device, need), NativeSampler(device, need)
+    degrees = [1e-40, 1e-39, 3e-38, 2e-37, 1e-44, 1e-320]
+    for size, extra in ((50, {}), (60, {"top_k": 7}), (70, {"top_p": 0.8})):
+        rows = np.stack([rng.standard_normal(size) * 3 * max(t, 1e-44) for t in degrees]).astype(np.float32)
+        logits = torch.from_numpy(rows)
+        params = [SamplingParams(temperature=t, seed=i, logprobs=0, **extra) for i, t in enumerate(degrees)]
+        m = SamplingMetadata.from_params(params, positions=range(len(params)))
+        ours, theirs = sampler.sample(logits, m), native.sample(logits, m)
+        for i, (row, request) in enumerate(zip(rows, params, strict=True)):
+            prepared = reference.prepare(row, request)
+            expected, lead = reference.draw(prepared, request.seed, i)
+            if prepared.certain and lead > reference.NEAR_TIE:
+                tally.judged += 1
+                if [int(ours.token_ids[i]), int(theirs.token_ids[i])] != [expected, expected]:
+                    tally.wrong.append(
+                        f"V = {size} {request}: {ours.token_ids[i]}, {theirs.token_ids[i]}, not {expected}"
+                    )
+        tally.wrong += [
+            f"V = {size} {extra} row {i}: {what}" for i, what in faults(ours.logprobs, theirs.logprobs)
+        ]
+        drafted, same = (
+            sampler.sample(logits, m, draft=True).token_ids,
+            native.sample(logits, m, draft=True).token_ids,
+        )
+        tally.judged += len(rows)
+        if not torch.equal(drafted, same):
+            tally.wrong.append(f"V = {size} {extra}: drafts {drafted.tolist()}, not {same.tolist()}")
+        if size == 50:
+            offsets = torch.tensor([0, 2, 4, 6])
+            drafts = Drafts(
+                draft_token_ids=drafted[::2], cu_num_logits=offsets, max_drafts=1, draft_logits=logits[::2]
+            )
+            found, right = (s.verify(logits, drafts, m) for s in (sampler, native))
+            tally.judged += 3
+            if not torch.equal(found.token_ids, right.token_ids):
+                tally.wrong.append(
+                    f"{extra}: verified {found.token_ids.tolist()}, not {right.token_ids.tolist()}"
+                )
+    return tally
+
+
+def calls():
+    """Logits that require grad, and ranks that nobody wants: tokens and values are as with them."""
+    tally = Tally()
+    logits = torch.randn(3, 70, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    for kind, filters in itertools.product((TritonGumbelSampler, NativeSampler), ({}, {"top_p": 0.9})):
+        for n in (0, 5, 70):
+            params = [SamplingParams(seed=i, logprobs=n, **filters) for i in range(3)]
+            m = SamplingMetadata.from_params(params, positions=range(3))
+            ranked, without = (
+                kind(torch.device("cpu"), Need(logprob_ranks=ranks)).sample(logits, m)
+                for ranks in (True, False)
+            )
+            tally.judged += 1
+            shown = [ranked.logprobs.logprobs, without.logprobs.logprobs, ranked.log_kept_mass]
+            if any(tensor.requires_grad for tensor in shown):
+                tally.wrong.append(f"{kind.__name__} {filters} N = {n}: requires grad")
+            if ranked.logprobs.ranks is None or without.logprobs.ranks is not None:
+                tally.wrong.append(f"{kind.__name__} {filters} N = {n}: ranks")
+            if not torch.equal(shown[0], shown[1]) or not torch.equal(ranked.token_ids, without.token_ids):
+                tally.wrong.append(f"{kind.__name__} {filters} N = {n}: other values without ranks")
+    return tally
+
+
+def collected():
+    """Rows of thousands of tokens: the bracket of their threshold is collected, and nobody searches a row."""
+    tally, fits, searched = Tally(), [], []
+    keep, find = finish_pass.find_collected_threshold, finish_pass.find_threshold
+
+    def kept(*args):
+        fit = keep(*args)
+        fits.append(int(fit.handle.data.item()))
+        return fit
+
+    finish_pass.find_collected_threshold = kept
+    finish_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
+    need = Need(logprobs_mode="processed_logprobs")
+    samplers = [kind(torch.device("cpu"), need) for kind in (TritonGumbelSampler, NativeSampler)]
+    generator = torch.Generator().manual_seed(1)
+    params = [SamplingParams(temperature=0.8, top_p=0.9, seed=i, logprobs=3) for i in range(3)]
+    m = SamplingMetadata.from_params(params, positions=range(3))
+    for dtype, (vocab_size, spread) in itertools.product(
+        (torch.float32, torch.bfloat16), ((20_000, 1.0), (40_000, 2.5), (9000, 0.02))
+    ):
+        logits = (torch.randn(3, vocab_size, generator=generator) * spread).to(dtype)
+        found, expected = (sampler.sample(logits, m) for sampler in samplers)
+        tally.judged += 3
+        values = [output.logprobs.logprobs for output in (found, expected)]
+        if not torch.equal(found.token_ids, expected.token_ids) or not torch.allclose(*values, atol=1e-5):
+            tally.wrong.append(f"{dtype} {vocab_size} {spread}")
+    if sum(fits) < tally.judged // 2 or searched:
+        tally.wrong.append(f"{sum(fits)} collected, {len(searched)} searched")
+    return tally
+
+
+NARROW = [
+    {},
+    {"top_k": 1},
+    {"top_k": 2, "temperature": 0.7},
+    {"top_p": 0.5},
+    {"top_p": 0.5, "filter_order": "joint"},
+    {"top_p": 0.999, "temperature": 3.0},
+    {"min_p": 1.0},
+    {"min_p": 1e-6, "top_p": 0.9999999},
+]
+"""Requests that keep one token, few tokens, or all."""
+
+
+def bounds():
+    """Log-probabilities and kept masses of rows that rounding brings above 0: none is, and native's are close."""
+    tally, rng = Tally(), np.random.default_rng(7)
+    for size, mode, n in itertools.product(
+        (2, 50, 1300), ("raw_logprobs", "temperature_logprobs", "processed_logprobs"), (1, 70)
+    ):
+        samplers = [
+            kind(torch.device("cpu"), Need(logprobs_mode=mode))
+            for kind in (TritonGumbelSampler, NativeSampler)
+        ]
+        params = [SamplingParams(seed=i, logprobs=n, **request) for i, request in enumerate(NARROW)]
+        m = SamplingMetadata.from_params(params, positions=range(len(params)))
+        uniform, led = (np.zeros((len(params), size), np.float32) for _ in range(2))
+        led += rng.choice([0.0, 1e-3, 0.3], (len(params), 1)) * rng.standard_normal(led.shape)
+        led[:, 0] += rng.uniform(0, 20, len(params))
+        for rows in (uniform, led):
+            found, expected = (sampler.sample(torch.from_numpy(rows), m) for sampler in samplers)
+            tally.judged += len(rows)
+            label = f"V = {size} {mode} N = {n}"
+            for name in ("logprobs", "log_kept_mass"):
+                one, other = (
+                    getattr(output.logprobs if name == "logprobs" else output, name)
+                    for output in (found, expected)
+                )
+                if (one > 0).any() or (other > 0).any():
+                    tally.wrong.append(f"{label} {name}: {float(one.max())}, {float(other.max())}")
+                if not torch.allclose(one, other, atol=1e-5):
+                    tally.wrong.append(f"{label} {name}: {one.tolist()}, not {other.tolist()}")
+    return tally
+
+
+if __name__ == "__main__":
+    programs = {"families": families, "large": large, "special": special, "tensors": tensors}
+    programs |= {"order": order, "tiny": tiny, "calls": calls, "collected": collected, "bounds": bounds}
+    found = programs[sys.argv[1]]()
+    print(json.dumps({"judged": found.judged, "wrong": found.wrong}))

@@ -1,0 +1,315 @@
+"""Verifications by triton-gumbel on CPU tensors, beside native's, in Triton's interpreter.
+
+``python verifications.py batches`` prints, as JSON, which of the named batches were verified otherwise.
+"""
+
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import fast_interpreter  # first: it has Triton interpret
+
+fast_interpreter.hurry()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative  # noqa: E402
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+from verifying import Batch, gaussian, native, row_metadata, softmax, verify  # noqa: E402
+
+NAN, INF = float("nan"), float("inf")
+PLAIN = SamplingParams()
+
+
+def build(gumbel_dtype="fp32", logprobs_mode="raw_logprobs", processors=1):
+    """Both samplers; ``processors`` says how many programs share a request."""
+    need = Need(gumbel_dtype=gumbel_dtype, logprobs_mode=logprobs_mode)
+    sampler = TritonGumbelSampler(torch.device("cpu"), need)
+    sampler._target = sampler._target._replace(processors=processors)
+    return sampler, native("cpu", gumbel_dtype, logprobs_mode)
+
+
+def tensors(output):
+    best = output.logprobs
+    rest = [] if best is None else [best.token_ids, best.ranks]
+    return [output.token_ids, output.num_accepted, output.valid, *rest]
+
+
+def differences(samplers, call):
+    """What of the two outputs of a call is not the same."""
+    found, expected = (call(sampler) for sampler in samplers)
+    wrong = [
+        [mine.tolist(), reference.tolist()]
+        for mine, reference in zip(tensors(found), tensors(expected), strict=True)
+        if mine.dtype != reference.dtype or not torch.equal(mine, reference)
+    ]
+    if found.logprobs is not None and not torch.allclose(
+        found.logprobs.logprobs, expected.logprobs.logprobs, atol=1e-5
+    ):
+        wrong.append(["logprobs", (found.logprobs.logprobs - expected.logprobs.logprobs).tolist()])
+    masses = [output.log_kept_mass for output in (found, expected) if output.log_kept_mass is not None]
+    if masses and not torch.allclose(*masses, atol=1e-5):
+        wrong.append(["log_kept_mass", *(mass.tolist() for mass in masses)])
+    return wrong
+
+
+def faults(cases):
+    """The names of the cases, and those with a difference."""
+    wrong = {
+        name: found for name, (samplers, call) in cases.items() if (found := differences(samplers, call))
+    }
+    return {"judged": list(cases), "wrong": wrong}
+
+
+def batch_of(requests, size, seed, *, params=None, scale=1.0, unlikely=False):
+    """A batch; if ``unlikely``, every request has a draft, and most often the first of them is rejected."""
+    batch = Batch(requests, size, seed=seed)
+    for i, ids in enumerate(batch.lists if unlikely else []):
+        if not ids:
+            ids.append(0)
+            batch.counts[i] = 1
+            batch.target[i] = np.repeat(batch.target[i], 2, 0)
+            batch.draft[i] = batch.target[i][:1] + np.float32(0.5) * gaussian(1, size, seed)
+        ids[0] = (7919 * (i + 1)) % size
+    if params is not None:
+        batch.params = [replace(params, seed=own.seed) for own in batch.params]
+    for rows in (batch.target, batch.draft):
+        rows[:] = [x * np.float32(scale) for x in rows]
+    return batch
+
+
+def batches():
+    """Requests of every kind in one batch, by what is known of the drafts, and alone; many kept tokens, and few."""
+    cases = {}
+
+    def case(name, batch, kind, samplers=None, mode="rejection"):
+        cases[name] = (samplers or build(), lambda sampler: batch.verify(sampler, kind, mode=mode))
+
+    every = ("logits", "probs", None)
+    for size, kinds in ((1, every), (9, every), (100, every), (1024, every[1:2]), (1025, every[:1])):
+        batch = batch_of(5 if size > 1 else 3, size, seed=size)
+        for kind in kinds:
+            case(f"every kind of request, V = {size}, {kind}", batch, kind)
+    tall = batch_of(3, 8193, seed=8193, unlikely=True)
+    case("many tiles", tall, "logits")
+    for kind in ("logits", "probs", None):
+        case(f"fp64 noise, {kind}", batch_of(3, 1100, seed=3, unlikely=True), kind, build("fp64"))
+        plain = batch_of(3, 2500, seed=5, params=PLAIN, unlikely=True)
+        case(f"no filters, {kind}", plain, kind, build(processors=2))
+    case("coupled", batch_of(5, 1100, seed=6), "logits", mode="coupled")
+    case("coupled, fp64 noise", batch_of(5, 300, seed=7), None, build("fp64"), mode="coupled")
+    case("greedy", batch_of(5, 300, seed=8, params=SamplingParams(temperature=0.0)), "logits")
+    some = SamplingParams(top_k=300)
+    few = batch_of(2, 1000, seed=9, params=some, scale=0.2, unlikely=True)
+    for kind in ("logits", None):
+        case(f"hundreds of tokens kept, {kind}", few, kind)
+    many = SamplingParams(temperature=0.7, top_p=0.9)
+    wide = batch_of(1, 4099, seed=10, params=many, scale=0.02, unlikely=True)
+    case("thousands of tokens kept", wide, "logits", build(processors=3))
+    case("one request", batch_of(1, 5000, seed=12, params=PLAIN), "logits", build(processors=2))
+    return faults(cases)
+
+
+def layouts():
+    """The same requests, laid out in other ways."""
+    samplers, cases = build(), {}
+    batch = batch_of(3, 1030, seed=21)
+    counts = batch.counts
+    target = torch.from_numpy(np.concatenate(batch.target))
+    logits = torch.from_numpy(np.concatenate(batch.draft))
+    metadata = row_metadata(Drafts.from_lists(batch.lists), batch.params, batch.first)
+    padded = torch.full((3, 5), -1)
+    for ids, row in zip(batch.lists, padded, strict=True):
+        row[: len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    ragged = torch.tensor([token for ids in batch.lists for token in ids])
+    inside = torch.where((ragged >= 0) & (ragged < 1030), ragged, -1)
+    offsets = speculative.cu_num_logits(torch.tensor(counts))
+
+    def case(name, drafts, target=target, metadata=metadata):
+        cases[name] = (samplers, lambda sampler: sampler.verify(target, drafts, metadata))
+
+    case("padded ids", Drafts.from_counts(padded, counts, draft_logits=logits))
+    case("ids with every other element", Drafts.from_counts(torch.stack((ragged, ragged), 1)[:, 0], counts))
+    narrow = {"draft_token_ids": inside.to(torch.int32), "cu_num_logits": offsets.to(torch.int32)}
+    case("small integers, no numbers on the host", Drafts(**narrow, draft_logits=logits, max_drafts=7))
+    half = {"draft_logits": logits.to(torch.bfloat16)}
+    case("drafts of another dtype", Drafts.from_counts(ragged, counts, **half))
+    case("bfloat16", Drafts.from_counts(ragged, counts, **half), target.to(torch.bfloat16))
+    every_other = {"draft_logits": logits.repeat_interleave(2, 1)[:, ::2]}
+    strided = target.repeat_interleave(2, 0)[::2]
+    case("strides", Drafts.from_counts(ragged, counts, **every_other), strided)
+    for dtype in (torch.float64, torch.bfloat16):
+        probs = torch.softmax(logits.double(), -1).to(dtype)
+        case(f"probabilities of {dtype}", Drafts.from_counts(ragged, counts, draft_probs=probs))
+    shared = {"draft_probs": torch.full((1, 1030), 1 / 1030).expand(len(logits), 1030)}
+    case("one row of probabilities", Drafts.from_counts(ragged, counts, **shared))
+    # A graph that is captured for more rows than there are: those behind the last request are nobody's.
+    more = {"row_index": torch.cat((metadata.row_index, torch.tensor([2, 2]))), "row_kinds": None}
+    more["positions"] = torch.cat((metadata.positions, torch.tensor([0, 0])))
+    behind = Drafts(
+        draft_token_ids=torch.cat((ragged, torch.tensor([3, 3]))),
+        cu_num_logits=offsets,
+        draft_logits=torch.cat((logits, torch.full((2, 1030), NAN))),
+        max_drafts=4,
+    )
+    beyond = torch.cat((target, torch.full((2, 1030), NAN)))
+    case("rows of nobody", behind, beyond, replace(metadata, **more))
+    described = [replace(params, logprobs=i % 3) for i, params in enumerate(batch.params)]
+    for mode in ("raw_logprobs", "processed_logprobs"):
+        own = row_metadata(Drafts.from_lists(batch.lists), described, batch.first)
+        drafts = Drafts.from_counts(ragged, counts, draft_logits=logits)
+        call = lambda sampler, drafts=drafts, own=own: sampler.verify(target, drafts, own)  # noqa: E731
+        cases[f"with {mode}"] = (build(logprobs_mode=mode), call)
+        coupled = lambda sampler, drafts=drafts, own=own: sampler.verify(  # noqa: E731
+            target, drafts, own, mode="coupled"
+        )
+        cases[f"with {mode}, coupled"] = (build(logprobs_mode=mode), coupled)
+
+    def unseeded(sampler):
+        torch.manual_seed(4)
+        return sampler.verify(target, Drafts.from_counts(ragged, counts), SamplingMetadata())
+
+    cases["without seeds"] = (samplers, unseeded)
+    return faults(cases)
+
+
+def edges():
+    """Drafts that are none, rows that hold nothing or too much, and residuals of which nothing is left."""
+    samplers, cases = build(), {}
+
+    def case(name, target, lists, params=PLAIN, mode="rejection", samplers=samplers, **q):
+        if isinstance(params, SamplingParams):
+            params = [replace(params, seed=i) for i in range(len(lists))]
+        cases[name] = (samplers, lambda sampler: verify(sampler, target, lists, params, mode=mode, **q))
+
+    kinds = [PLAIN, SamplingParams(top_k=5), SamplingParams(top_p=0.6), SamplingParams(temperature=0.0)]
+    kinds = [replace(kind, seed=i) for i, kind in enumerate(kinds)]
+    for mode in ("rejection", "coupled"):
+        case(f"no drafts, {mode}", gaussian(4), [[]] * 4, kinds, mode)
+        for size in (7, 3000):
+            nothing = np.empty((0, size), np.float32)
+            case(f"no requests, {mode}, V = {size}", nothing, [], [], mode)
+            case(f"no requests but logits, {mode}, V = {size}", nothing, [], [], mode, draft_logits=nothing)
+    described = build(logprobs_mode="processed_logprobs")
+    asked = [replace(kind, logprobs=1) for kind in kinds]
+    case("no drafts, described", gaussian(4), [[]] * 4, asked, samplers=described)
+    counts = [3, 0, 1, 20]
+    sure = gaussian(28)
+    likely = np.random.default_rng(1).integers(0, 300, 28)
+    sure[np.arange(28), likely] = 40.0
+    lists = [likely[first : first + n].tolist() for first, n in zip((0, 4, 5, 7), counts, strict=True)]
+    rows = np.concatenate([sure[first : first + n] for first, n in zip((0, 4, 5, 7), counts, strict=True)])
+    case("very different lengths", sure, lists, kinds, draft_logits=rows)
+    stopped = [*lists[:3], [*lists[3][:11], -1, *lists[3][12:]]]
+    case("very different lengths, a placeholder", sure, stopped, kinds, draft_probs=softmax(rows))
+    for outside in (-1, 300, -(2**63)):
+        q = {"draft_logits": np.full((8, 300), NAN, np.float32)} if outside == -1 else {}
+        case(f"id {outside}", gaussian(12), [[outside, 5]] * 4, kinds, **q)
+    # A row of logits of each kind in the place of the target's and the draft's.
+    special = gaussian(6)
+    special[0], special[1], special[2, ::3], special[3, [4, 9, 22]] = NAN, -INF, NAN, INF
+    special[4, 1:], special[5] = -INF, 3e38
+    filters = SamplingParams(top_k=50, top_p=0.95)
+    for params in (PLAIN, filters):
+        which = "plain" if params is PLAIN else "filtered"
+        for token in (0, 9):
+            case(f"special targets, {which}, draft {token}", np.repeat(special, 2, 0), [[token]] * 6, params)
+        q = {"draft_logits": special}
+        case(f"special drafts, {which}", gaussian(12), [[9]] * 6, params, **q)
+        both = np.repeat(special, 2, 0)
+        case(f"the same special rows, {which}", both, [[0]] * 6, params, draft_logits=special)
+    for value in (NAN, 0.0, -0.5, INF, 8.0):
+        probs = np.full((3, 300), value, np.float32)
+        case(f"probabilities of {value}", gaussian(6), [[1], [2], [-1]], draft_probs=probs)
+    probs = softmax(gaussian(3)).astype(np.float32)
+    probs[0, 299], probs[1, 0], probs[2, 7] = NAN, -1e-3, INF
+    case("one bad probability", gaussian(6), [[1], [2], [7]], draft_probs=probs)
+    # q is all on the draft, as p: nothing is rejected, and nothing would be left.
+    one_hot = np.full((16, 40), -INF, np.float32)
+    one_hot[np.arange(16), np.arange(16)] = 0.0
+    for name, q in (("chosen", {}), ("probs", {"draft_probs": softmax(one_hot[::2].copy())})):
+        case(f"sure of the draft, {name}", one_hot, [[2 * i] for i in range(8)], **q)
+    found = faults(cases)
+    equal = gaussian(24, 50)
+    ids = [[int(row.argmax())] for row in equal[::2]]
+    for params in (PLAIN, SamplingParams(temperature=0.7, top_k=5), SamplingParams(top_p=0.9, min_p=0.01)):
+        output = verify(samplers[0], equal, ids, replace(params, seed=1), draft_logits=equal[::2].copy())
+        if output.num_accepted.tolist() != [1] * 12:
+            found["wrong"][f"equal distributions, {params}"] = output.num_accepted.tolist()
+    return found
+
+
+@contextmanager
+def dirty():
+    """What is allocated holds anything."""
+    own = torch.empty
+
+    def filled(*size, **how):
+        tensor = own(*size, **how)
+        return tensor.fill_(0xA7 if tensor.dtype == torch.uint8 else 1) if tensor.numel() else tensor
+
+    torch.empty = filled
+    try:
+        yield
+    finally:
+        torch.empty = own
+
+
+def again():
+    """The same requests from buffers that hold anything, one by one, by more programs, and in another order."""
+    wrong = {}
+    for name, batch in {
+        "filtered": batch_of(2, 1500, seed=31, unlikely=True),
+        "plain": batch_of(2, 1500, seed=32, params=PLAIN, unlikely=True),
+    }.items():
+        for kind in ("logits", "probs"):
+            expected = batch.verify(build()[1], kind)
+            everything = range(len(batch.lists))
+            with dirty():
+                sampler = build(processors=2)[0]
+                at_once = batch.verify(sampler, kind)
+                backwards = batch.verify(sampler, kind, requests=everything[::-1])
+                alone = batch.verify(sampler, kind, requests=[1])
+            fine = [torch.equal(*pair) for pair in zip(tensors(at_once), tensors(expected), strict=True)]
+            counts = expected.num_accepted
+            for request, count in enumerate(counts.tolist()):
+                tokens = expected.token_ids[request, : count + 1]
+                fine.append(torch.equal(backwards.token_ids[-1 - request, : count + 1], tokens))
+            fine.append(
+                torch.equal(alone.token_ids[0, : counts[1] + 1], expected.token_ids[1, : counts[1] + 1])
+            )
+            if not all(fine):
+                wrong[f"{name}, {kind}"] = fine
+    return {"wrong": wrong}
+
+
+def drafts():
+    """Tokens of ``draft``, beside native's."""
+    wrong = {}
+    for gumbel_dtype in ("fp32", "fp64"):
+        for name, params in {
+            "plain": PLAIN,
+            **({"wide": SamplingParams(top_p=0.9)} if gumbel_dtype == "fp32" else {}),
+            "filtered": SamplingParams(top_k=40, top_p=0.9),
+            "greedy": SamplingParams(temperature=0.0),
+        }.items():
+            logits = torch.from_numpy(gaussian(3, 2500) * np.float32(0.2))
+            metadata = SamplingMetadata.from_params(
+                [replace(params, seed=i) for i in range(3)], positions=range(3)
+            )
+            mine, reference = build(gumbel_dtype)
+            found, expected = (sampler.sample(logits, metadata, draft=True) for sampler in (mine, reference))
+            plain = mine.sample(logits, metadata).token_ids.tolist()
+            if found.token_ids.tolist() != expected.token_ids.tolist() or not found.valid.all():
+                wrong[f"{name}, {gumbel_dtype}"] = [found.token_ids.tolist(), expected.token_ids.tolist()]
+            if params.temperature and found.token_ids.tolist() == plain:
+                wrong[f"{name}, {gumbel_dtype}: shared noise"] = plain
+    return {"wrong": wrong}
+
+
+PROGRAMS = {f.__name__: f for f in (batches, layouts, edges, again, drafts)}
+
+if __name__ == "__main__":
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -1,0 +1,53 @@
+"""Planners with one bug each, in an engine's loop and behind the core: what the kit looks for on a device alone."""
+
+import pytest
+import torch
+
+import paged_kv_loop
+import tokendraw
+from mutants import by_name
+from mutants.planners import CUDA_PLANNERS, LOOP_PLANNERS, PLANNERS
+from paged_kv_model import planner_of, require_no_wait
+from tokendraw import PluginError
+
+MUTANTS = by_name((*PLANNERS, *CUDA_PLANNERS, *LOOP_PLANNERS))
+WAITING = (
+    "the number of pages read back",
+    "pages picked by a mask",
+    "an element set from a number of the host",
+)
+
+
+@pytest.mark.parametrize("bug", WAITING)
+def test_a_wait_is_seen_on_a_cpu(bug):
+    with pytest.raises(AssertionError, match="waits for the device"):
+        require_no_wait(planner_of(MUTANTS[bug].build(), "cpu"), "cpu")
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "a page too many at a page's edge",
+        "offsets of a call go on from the call before",
+        "the lengths of the first call kept",
+    ],
+)
+def test_the_loop_sees_a_planted_bug(bug):
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    with pytest.raises(AssertionError, match=r"^step \d+: page_indptr|^step \d+: last_page_len"):
+        paged_kv_loop.run(sampler, planner_of(MUTANTS[bug].build(), "cpu"), "cpu")
+
+
+@pytest.mark.parametrize(
+    "bug", ["offsets in int64", "another plan returned", "one plan for every call of a shape"]
+)
+def test_a_provider_that_writes_elsewhere_is_at_fault(bug):
+    """Its plan would be one that the caller's graph does not know."""
+    planner = planner_of(MUTANTS[bug].build(), "cpu")
+    table, lengths = torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
+    with pytest.raises(PluginError) as refused:
+        [planner.plan(lengths, table, 16) for _ in range(2)]
+    assert str(refused.value) == (
+        "'planted' needs to return the plan that it was given as 'out', found another PagedKVPlan. "
+        "Mend the plugin, or set TOKENDRAW_DISABLE=planted."
+    )

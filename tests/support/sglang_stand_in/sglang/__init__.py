@@ -1,1 +1,0 @@
-"""Stands in for SGLang 0.5.23: what the adapter calls of it, with its signatures."""

@@ -1,0 +1,129 @@
+"""The kit on processors with one bug each: the line that one would expect turns red, and none does on native."""
+
+from dataclasses import replace
+
+import pytest
+
+from mutants import by_name
+from mutants.processors import EVERYTHING, PROCESSORS, ProcessorMutant
+from tokendraw.plugin import EDITS, ProcessCapabilities
+from tokendraw_testing import Effort, Status, Subject, properties, run
+from tokendraw_testing.kit.fuzz import Case, look
+
+THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
+LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda and prop.name != THREADS]
+MUTANTS = by_name(PROCESSORS)
+
+
+def subject(bug=ProcessorMutant, capabilities=EVERYTHING, device="cpu"):
+    return Subject(
+        bug.__name__,
+        capabilities={"process_logits": capabilities},
+        device=device,
+        build=lambda operation, need: bug(),
+        effort=Effort.tiny(),
+    )
+
+
+@pytest.mark.slow
+def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
+    found = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
+    assert found == dict.fromkeys(LINES, Status.PASSED)
+    assert {line for mutant in PROCESSORS for line in mutant.lines} == set(LINES)
+
+
+@pytest.mark.parametrize(
+    ("line", "seed"),
+    [("process rows left alone", 40032), ("process rows left alone", 40048), ("process order", 40062)],
+)
+def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed):
+    honest = Subject(
+        "honest",
+        capabilities={"process_logits": EVERYTHING},
+        device="cpu",
+        build=lambda operation, need: ProcessorMutant(),
+        quick=True,
+        seed=seed,
+    )
+    (found,) = run(honest, only=line).lines
+    assert found.status is Status.PASSED, found
+
+
+@pytest.mark.gpu
+def test_every_line_is_green_on_a_cuda_device():
+    report = run(subject(device="cuda:0"))
+    assert {line.status for line in report.lines if line.name != THREADS} == {Status.PASSED}, report
+
+
+def test_a_red_line_names_the_first_logit_that_is_wrong():
+    (found,) = MUTANTS["stop ids held back for a token too long"].look()
+    assert found.detail.startswith("torch.float32: row 1, id 2: needs ")
+    assert found.detail.endswith(
+        " (no edit), found -inf, where a request asks for min_tokens=7, stop_token_ids=[2, 5, 250], its prompt is "
+        "[7, 3, 3, 299, 0], its output [5, 3, 5, 5, 298, 31, 32], its bitmask none"
+    )
+
+
+LINE_OF_EDIT = dict(
+    zip(
+        EDITS,
+        ("bitmask", "allowed ids", "bad words", "min tokens", "bias", "repetition", "frequency", "presence"),
+        strict=True,
+    )
+)
+
+
+def partial(bug, edits):
+    """The processor with a bug, which raises where it is asked for other edits than some."""
+
+    class Partial(bug):
+        def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+            asked = {*slots.edits} | ({"bitmask"} if bitmask is not None else set())
+            if not asked <= {*edits}:
+                raise RuntimeError(f"asked for {asked}")
+            return super().process(logits, slots, row_index, bitmask, drafts)
+
+    return subject(Partial, replace(EVERYTHING, edits=edits))
+
+
+@pytest.mark.parametrize(
+    "edits", [("bitmask",), ("min_tokens", "repetition_penalty"), EDITS[1:], EDITS[:-1]], ids=len
+)
+def test_a_processor_of_some_edits_is_tested_by_these_and_refused_the_others(edits):
+    found = {line.name: line for line in run(partial(ProcessorMutant, edits)).lines if line.name in LINES}
+    others = {f"process {line}": edit for edit, line in LINE_OF_EDIT.items() if edit not in edits}
+    assert {name for name, line in found.items() if line.status is Status.REFUSED} == others.keys()
+    assert {name for name, line in found.items() if line.status is Status.PASSED} == {*LINES} - others.keys()
+    for name, edit in others.items():
+        lacking = "rows with a bitmask" if edit == "bitmask" else f"requests with {edit}"
+        assert found[name].detail.startswith(f"'Partial' cannot serve {lacking}, which this batch may hold")
+
+
+@pytest.mark.parametrize(
+    ("bug", "edit"),
+    [
+        ("logits below 0 divided", "repetition_penalty"),
+        ("stop ids held back for a token too long", "min_tokens"),
+        ("last word of a bitmask ignored", "bitmask"),
+    ],
+)
+def test_a_bug_of_a_processor_of_one_edit_turns_its_line_red(bug, edit):
+    (found,) = run(partial(MUTANTS[bug].build, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
+    assert found.status is Status.FAILED, found
+    assert "a call raised" not in found.detail
+
+
+def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
+    some = partial(ProcessorMutant, ("bad_words", "logit_bias"))
+    assert [look(some, Case("process_logits", i)).finding for i in range(12)] == [None] * 12
+
+
+def test_drafts_that_are_not_advertised_are_refused():
+    found = run(subject(ProcessorMutant, ProcessCapabilities()))
+    refused = {line.name: line.detail for line in found.lines if line.status is Status.REFUSED}
+    assert set(refused) == {name for name in LINES if "drafts" in name} | {
+        "process sync-free",
+        "process graph replay",
+    }
+    said = refused["process drafts"].partition(",")[0]
+    assert said == "'ProcessorMutant' cannot serve rows of a verification"
