@@ -12,7 +12,7 @@ import pytest
 import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
-from fake_dists import fake_dists, plugin
+from fake_dists import plugin
 from tokendraw import Need, operations
 from tokendraw.backends.machine import detect as _host
 from tokendraw.backends.resolution.decide import assess
@@ -432,7 +432,7 @@ class TestMending:
         ids=["a requirement", "a requirement of an extra", "no requirement", "a part of the plugin"],
     )
     def test_a_module_that_is_missing_is_installed_not_the_plugin_upgraded(
-        self, tmp_path, monkeypatch, requires, module, advice, command
+        self, dists, requires, module, advice, command
     ):
         reason = f"raised ModuleNotFoundError: No module named {module!r}"
         choice = Choice(disabled=("beta",))
@@ -440,14 +440,11 @@ class TestMending:
         broken = replace(acme, reason=f"loading 'fake_acme:plugin' {reason}")
         usable = replace(acme, state=State.AVAILABLE, reason=None, info=replace(NATIVE.info, name="acme"))
         failed = Build(chosen="native", rejections={"acme": f"tokendraw_build {reason}"})
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add(
-                "acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\nRequires-Dist: {requires}\n"
-            )
-            of_loading = findings([], [], [broken], choice=choice)
-            of_building = findings(
-                [], [], [usable], builds={"sample": failed, "verify": failed}, choice=choice
-            )
+        dists.add(
+            "acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\nRequires-Dist: {requires}\n"
+        )
+        of_loading = findings([], [], [broken], choice=choice)
+        of_building = findings([], [], [usable], builds={"sample": failed, "verify": failed}, choice=choice)
         switch_off = "or switch it off: export TOKENDRAW_DISABLE=beta,acme"
         assert of_loading == [
             Finding(
@@ -462,20 +459,17 @@ class TestMending:
         ]
 
     @pytest.mark.parametrize("state", [State.BROKEN, State.INCOMPATIBLE])
-    def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(
-        self, tmp_path, monkeypatch, state
-    ):
+    def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(self, dists, state):
         info = replace(FUTURE.info, api_version=0) if state is State.INCOMPATIBLE else None
         boom = replace(BOOM, state=state, reason="it is old", info=info)
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            (folder,) = dists.add("boom-tokendraw").glob("*.dist-info")
-            (folder / "direct_url.json").write_text('{"url": "file:///home/ada/boom", "dir_info": {}}')
-            assert findings([], [], [boom]) == [
-                Finding(
-                    f"'boom' is {state}: it is old. It was installed from '/home/ada/boom': mend it there.",
-                    "export TOKENDRAW_DISABLE=boom",
-                )
-            ]
+        (folder,) = dists.add("boom-tokendraw").glob("*.dist-info")
+        (folder / "direct_url.json").write_text('{"url": "file:///home/ada/boom", "dir_info": {}}')
+        assert findings([], [], [boom]) == [
+            Finding(
+                f"'boom' is {state}: it is old. It was installed from '/home/ada/boom': mend it there.",
+                "export TOKENDRAW_DISABLE=boom",
+            )
+        ]
 
     def test_a_library_out_of_range_is_installed_anew(self):
         old = Library("torch", "2.4", ">=2.6", "tokendraw-native")
@@ -551,11 +545,10 @@ class TestLibraries:
             "Requires-Dist: torch; extra == '\x1b[31m'\nProvides-Extra: \x1b[31m",
         ],
     )
-    def test_requirements_that_nobody_understands_are_none(self, tmp_path, monkeypatch, line):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
-            acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
-            requirements = libraries([acme])
+    def test_requirements_that_nobody_understands_are_none(self, dists, line):
+        dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
+        acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
+        requirements = libraries([acme])
         assert all(library.needed_by.isprintable() for library in requirements)
         assert not [library for library in requirements if library.needed_by == "acme-tokendraw"]
 
