@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import importlib_metadata
@@ -13,7 +12,7 @@ import torch
 
 import tokendraw
 from command_line import FixedTimer, call, documented_keys
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw_bench import run as _run
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
@@ -25,12 +24,6 @@ def fixed(monkeypatch):
     monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
     monkeypatch.setattr(_run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def bench(*arguments):
@@ -374,26 +367,9 @@ def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed():
-    import pty
-
-    ours, theirs = pty.openpty()
-    seen = []
-
-    def watch():
-        while part := os.read(ours, 4096):
-            seen.append(part.decode())
-            if "the end" in seen[-1]:
-                return
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    result = in_a_process(*SHORT, "--filters", "none", stdout=subprocess.PIPE, stderr=theirs)
-    os.write(theirs, b"the end")
-    watching.join()
-    os.close(ours)
-    os.close(theirs)
-    assert "0/1" in "".join(seen)
-    assert "2 x 1000 float32" in "".join(seen)
+def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed(terminal):
+    options = (*SHORT, "--filters", "none")
+    shown, result = terminal(lambda stderr: in_a_process(*options, stdout=subprocess.PIPE, stderr=stderr))
+    assert "0/1" in shown
+    assert "2 x 1000 float32" in shown
     assert result.stdout.startswith("cpu, 1 thread, OMP_WAIT_POLICY unset: ")

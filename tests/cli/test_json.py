@@ -11,7 +11,7 @@ import pytest
 import tokendraw
 from command_line import NATIVE_ON_CPU, OFF, be_on, call
 from fake_candidates import FLASHINFER, LAPTOP
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import operations
 from tokendraw.backends.discovery import entry_points
 from tokendraw.backends.discovery import settings as _settings
@@ -200,17 +200,15 @@ class TestAResultThatIsAnError:
         output, _ = self.error_of("doctor")
         assert (output["error"], output["chosen"]) == ("A program gets no sampler here.", None)
 
-    def test_check(self, tmp_path, monkeypatch):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
-            options = ("--device", "cpu", "--quick", "--only", "min_p", "--jobs", "1")
-            output, _ = self.error_of("check", "greedy", *options)
+    def test_check(self, dists):
+        dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
+        options = ("--device", "cpu", "--quick", "--only", "min_p", "--jobs", "1")
+        output, _ = self.error_of("check", "greedy", *options)
         assert output["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
 
-    def test_bench(self, tmp_path, monkeypatch):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
-            output, _ = self.error_of("bench", *ARGUMENTS["bench"], "--sampler", "acme")
+    def test_bench(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
+        output, _ = self.error_of("bench", *ARGUMENTS["bench"], "--sampler", "acme")
         assert output["error"] == "Nothing could be timed. Read the reasons of the entries."
 
     @staticmethod
