@@ -173,7 +173,8 @@ def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_every_configuration_draws_the_same(dtype):
+def test_every_configuration_draws_the_same_tokens(dtype):
+    """Log-probabilities may differ in their last bits, since tiles of other sizes add in another order."""
     sampler = load()
     configurations = [how for name, how in tuning.TABLE.items() if name.startswith("cuda")]
     assert len(configurations) > 1
@@ -185,7 +186,9 @@ def test_every_configuration_draws_the_same(dtype):
             with tuning.override(configuration):
                 output = sampler.sample(logits, metadata)
             assert torch.equal(output.token_ids, expected.token_ids)
-            assert torch.equal(output.logprobs.logprobs, expected.logprobs.logprobs)
+            torch.testing.assert_close(
+                output.logprobs.logprobs, expected.logprobs.logprobs, rtol=0, atol=1e-5
+            )
 
 
 def test_rows_behind_two_to_the_32_elements_draw_as_contiguous_copies():
