@@ -1,4 +1,4 @@
-"""Builds and proves providers: one is accepted only after it served a call whose outcome is known.
+"""Builds and proves providers: a provider is accepted only after a call with a known outcome.
 
 A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
 crash at the first request.
@@ -27,7 +27,7 @@ def build(
     device: torch.device,
     need: HostNeed,
 ) -> Any:
-    """Build what a plugin has for an operation, for one device, and prove it.
+    """Build a plugin's backend of an operation for one device, and prove it.
 
     Torch's random state, default device and default dtype are left alone. One thread at a time does this.
 

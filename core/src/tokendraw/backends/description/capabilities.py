@@ -51,7 +51,7 @@ def are_words(value: Any) -> bool:
 
 
 def _worded(words: str, hint: Any) -> Rule:
-    """Make the rule of a type in words of its own."""
+    """Make the rule of a type with other words."""
     return Rule((words,), rule_of(hint).fits)
 
 

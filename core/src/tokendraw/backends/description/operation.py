@@ -76,7 +76,7 @@ class Operation:
 
     @property
     def served(self) -> str:
-        """Names the unit that a companion may take: ``rows`` of a call, or whole ``calls``."""
+        """Names the unit for a companion: ``rows`` of a call, or whole ``calls``."""
         return "rows" if self.splits_rows else "calls"
 
     def unsupported(self, capabilities: Any, need: Any) -> tuple[Requirement, ...]:

@@ -92,7 +92,7 @@ def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities
 
 
 def check_upstream(upstream: Upstream) -> Upstream:
-    """Check and copy a plugin's description of its upstream: range, tested versions, and table of releases.
+    """Check and copy a plugin's description of the upstream: range, tested versions, and table of releases.
 
     :raises PluginError: the message is a reason in words.
     """
@@ -180,7 +180,7 @@ def _release(text: str) -> Version:
 
 
 def _parses(kind: Callable[[str], object], text: object) -> bool:
-    """Whether a short printable text is one of a kind, such as a version."""
+    """Whether a short printable text parses as a kind of text, such as a version."""
     if not is_printable(text, MAX_WORD_CHARS):
         return False
     try:

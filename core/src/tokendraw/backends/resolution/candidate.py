@@ -58,11 +58,11 @@ class Candidate:
 
     @property
     def priority(self) -> int:
-        """Its rank before the user's order; 0 if it never described itself."""
+        """Rank of the plugin before the user's order; 0 without a description."""
         return self.info.priority if self.info else 0
 
     def capabilities(self, operation: str) -> Any:
-        """Look up its capabilities in one operation; None if it does not offer that."""
+        """Look up the plugin's capabilities in an operation; None if the plugin does not offer the operation."""
         return self.info.operations.get(operation) if self.info else None
 
 
@@ -89,7 +89,7 @@ class Choice:
     first_party_only: bool = False
 
     def place(self, name: str) -> int:
-        """Return the index of a plugin in the user's order; plugins that are not named there come last."""
+        """Return the index of a plugin in the user's order; plugins without a place in the order come last."""
         return self.priority.index(name) if name in self.priority else len(self.priority)
 
     def rank(self, candidate: Candidate) -> tuple[int, int, str, str, str]:

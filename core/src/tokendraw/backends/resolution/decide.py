@@ -1,4 +1,4 @@
-"""Decides which plugin serves: a pure function of candidates, host, need and choice that gives its reasons.
+"""Choose the plugin for an operation: a pure function of candidates, host, need and choice that gives its reasons.
 
 Nothing here looks at this machine, so the answer for an H100 or an MI300X can be tested on a laptop.
 """
@@ -116,7 +116,7 @@ def _chosen(
 def _companion(
     chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
 ) -> tuple[Candidate | None, tuple[str, ...]]:
-    """Find the best other candidate that serves all that the chosen one cannot, and the kinds of that."""
+    """Find the best candidate for the rows or calls unsupported by the chosen candidate, and list their kinds."""
     capabilities = chosen.capabilities(operation.name)
     kinds = operation.unsupported_kinds(capabilities, need)
     for other in available if kinds else ():
@@ -127,7 +127,7 @@ def _companion(
 
 
 def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
-    """Name the classes of metadata of the chosen candidate that its companion is not given."""
+    """Name the metadata classes of the chosen candidate that its companion does not accept."""
     own, others = (
         getattr(c.capabilities(operation.name), "metadata_classes", ()) for c in (chosen, companion)
     )
@@ -142,7 +142,7 @@ def _decisions(
     operation: Operation,
     choice: Choice,
 ) -> tuple[Decision, ...]:
-    """List one for each candidate: the chosen one, those in reserve, the rejected, each group by rank."""
+    """List a decision for each candidate: the chosen one, the reserve, the rejected, each group by rank."""
 
     def standing(candidate: Candidate) -> str:
         if candidate.name in choice.priority:
