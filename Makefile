@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
-TOOLS := $(SUITE_TOOLS) hatchling import-linter matplotlib mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
+TOOLS := $(SUITE_TOOLS) hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
 KIT := --editable ./testing
 MORE_PACKAGES := $(KIT) --editable ./bench --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml

@@ -1,4 +1,4 @@
-"""Times the native sampler on a CPU beside programs that compute, with one thread and with several in the same run.
+"""Times the native sampler on a busy CPU, with a single thread and with several in the same run.
 
     python benchmarks/busy_cpu.py                       # beside 0, 2 and 6 loops, with 2 threads
     python benchmarks/busy_cpu.py --loads 6 --batches 64 --vocab-sizes 128256 --rounds 30
@@ -51,7 +51,7 @@ SECONDS_OF_A_LOAD = 0.5
 
 @dataclass(frozen=True)
 class Timed:
-    """Milliseconds of the calls of one cell, by number of threads: one, and several."""
+    """Milliseconds of the calls of a cell with a single thread and with several."""
 
     cell: str
     one: list[float]
@@ -59,7 +59,7 @@ class Timed:
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of the medians, several to one."""
+        """Return the median with several threads as a multiple of that with a single thread."""
         return median(self.several) / median(self.one)
 
     def columns(self) -> str:
@@ -73,7 +73,7 @@ class Timed:
 
 @contextlib.contextmanager
 def loops(count: int) -> Iterator[None]:
-    """Keep ``count`` child processes computing until the block ends, or this process."""
+    """Keep ``count`` child processes busy until the end of the block or of this process."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         while len(processes) < count:
@@ -97,7 +97,7 @@ def call_of(parameters: dict[str, float], logprobs: int | None, logits: Tensor) 
 
 
 def timed(cell: str, call: Callable[[], object], threads: int, rounds: int, seconds: float) -> Timed:
-    """Time a call with one thread and with several, in turns whose order alternates.
+    """Time a call with a single thread and with several, in turns of alternating order.
 
     :param seconds: after which fewer than ``rounds`` rounds do, :data:`LEAST_ROUNDS` at least.
     """
@@ -123,7 +123,7 @@ def milliseconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def lines_of(options: argparse.Namespace, load: int) -> Iterator[str]:
-    """Time all cells beside a load, and write the lines of its table."""
+    """Time all cells beside a load, and write the lines of the table."""
     titles = ["filters", "logprobs", "batch", "cell", "1 thread ms", "threads ms", "ratio"]
     titles += ["1 thread worst", "threads worst", "ratio", "rounds"]
     yield f"| {' | '.join(titles)} |"

@@ -1,4 +1,4 @@
-"""Times what a sampler compiles before its first tokens, from an empty Triton cache; prints a table.
+"""Times the compilations of a sampler before the first tokens, from an empty Triton cache; prints a table.
 
     python benchmarks/cold_start.py
 
@@ -40,7 +40,7 @@ REQUESTS = (
 @click.option("--max-drafts", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--processes", type=click.IntRange(min=1), help="Start so many at once instead.")
 def main(sampler: str, device: str, vocab_size: int, max_drafts: int, processes: int | None) -> None:
-    """Time the start of a process whose kernels nobody has compiled yet."""
+    """Time the start of a process with an empty cache of kernels."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         if processes:
@@ -57,7 +57,7 @@ def main(sampler: str, device: str, vocab_size: int, max_drafts: int, processes:
 def timed(
     name: str, device: torch.device, vocab_size: int, max_drafts: int, cache: Path
 ) -> list[tuple[str, float, int]]:
-    """Return what was done, the seconds that it took, and how many kernels it compiled."""
+    """Return the name of a start, its seconds, and its number of compiled kernels."""
     found: list[tuple[str, float, int]] = []
 
     def take(what: str, act: Callable[[], object]) -> None:
@@ -83,7 +83,7 @@ def timed(
 
 
 def at_once(name: str, device: str, vocab_size: int, processes: int, cache: Path) -> tuple[str, float, int]:
-    """Return what several processes did that started together, the slowest one's seconds, and the kernels of all."""
+    """Start several processes together; return a name, the seconds of the slowest, and the kernels of all."""
     context = multiprocessing.get_context("spawn")
     ready, seconds = context.Barrier(processes, timeout=120), context.SimpleQueue()
     started = [

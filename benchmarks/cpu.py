@@ -1,4 +1,4 @@
-"""Times the native sampler on a CPU against the pipelines that engines use, in one process, and prints a table.
+"""Times the native sampler on a CPU against the pipelines of engines, in a single process, and prints a table.
 
     python benchmarks/cpu.py                            # [64, 128256] float32, 2 threads
     python benchmarks/cpu.py --output benchmarks/results/cpu.md
@@ -41,7 +41,7 @@ FILTERS = {
 
 
 def logits_of(family: str, batch: int, vocab_size: int) -> Tensor:
-    """Make rows [batch, vocab_size] float32 of one family, ids shuffled."""
+    """Make rows [batch, vocab_size] float32 of a family, ids shuffled."""
     generator, logits = torch.Generator().manual_seed(1), torch.empty(batch, vocab_size)
     if family == "gaussian":
         return logits.normal_(generator=generator)
@@ -76,7 +76,7 @@ def unfiltered_pipeline(logits: Tensor) -> Tensor:
 
 
 def pipeline_for(filters: dict[str, float]) -> Callable[[Tensor], Tensor]:
-    """Return the pipeline that an engine without tokendraw runs for these filters."""
+    """Return the pipeline of an engine without tokendraw for some filters."""
     if "temperature" in filters:
         return lambda logits: logits.argmax(-1)
     if not filters:
@@ -85,7 +85,7 @@ def pipeline_for(filters: dict[str, float]) -> Callable[[Tensor], Tensor]:
 
 
 def native_for(filters: dict[str, float], batch: int) -> Callable[[Tensor], tokendraw.SamplerOutput]:
-    """Return a call of the native sampler with these filters on every row, unseeded."""
+    """Return a call of the native sampler with some filters on every row, unseeded."""
     sampler = tokendraw.load_sampler("native", device="cpu")
     params = tokendraw.SamplingParams(**{"temperature": TEMPERATURE, **filters})  # type: ignore[arg-type]
     metadata = tokendraw.SamplingMetadata.from_params([params] * batch)
@@ -95,7 +95,7 @@ def native_for(filters: dict[str, float], batch: int) -> Callable[[Tensor], toke
 def milliseconds(
     slow: Callable[[], object], fast: Callable[[], object], rounds: int = 7
 ) -> tuple[float, float]:
-    """Return median wall times of two calls, in turns, so that a busy moment of the machine affects both."""
+    """Return median wall times of two calls, in turns, so that a busy moment affects each call."""
     times: dict[Callable[[], object], list[float]] = {slow: [], fast: []}
     for warm in (False, *[True] * rounds):
         for call, repeats in ((slow, 1), (fast, 3)):
@@ -108,13 +108,13 @@ def milliseconds(
 
 
 def megabytes_of(arguments: list[str]) -> float:
-    """Measure the growth of peak memory in one call, in a fresh process of this script."""
+    """Measure the growth of peak memory in a call, in a fresh process of this script."""
     command = [sys.executable, __file__, "--memory-of", *arguments]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def print_memory(family: str, filters: str, batch: int, vocab_size: int) -> None:
-    """Print how far one call raises the peak resident size, in MB, once a small call has loaded what stays loaded."""
+    """Print the rise of the peak resident size by a call, in MB, after a small call has loaded all libraries."""
     call, logits = native_for(FILTERS[filters], batch), logits_of(family, batch, vocab_size)
     native_for(FILTERS[filters], 1)(logits[:1])
     before = peak_kilobytes()

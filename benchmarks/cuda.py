@@ -1,4 +1,4 @@
-"""Counts the seeded draws in which the native sampler on a CUDA device differs from itself on the CPU.
+"""Counts the seeded draws of the native sampler that differ between a CUDA device and the CPU.
 
     python benchmarks/cuda.py --output benchmarks/results/h200.md
 
@@ -29,7 +29,7 @@ VOCAB_SIZE = 8192
 
 
 def num_different(draws: int) -> int:
-    """Draw on both devices, with the filters of ``REQUESTS`` in turn, row after row."""
+    """Draw on CPU and GPU, with the filters of ``REQUESTS`` in turn, row after row."""
     generator, differ = torch.Generator().manual_seed(3), 0
     samplers = {device: tokendraw.load_sampler("native", device=device) for device in ("cpu", "cuda")}
     for start in range(0, draws, ROWS):

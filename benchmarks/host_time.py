@@ -1,4 +1,4 @@
-"""Times what the core takes on the host, beside a sampler that returns tensors which are ready, and prints a table.
+"""Times the core on the host, with a sampler that returns existing tensors, and prints a table.
 
     python benchmarks/host_time.py
     python benchmarks/host_time.py --output benchmarks/results/cpu_host_time.md
@@ -87,7 +87,7 @@ PLUGIN = """
 
 @contextlib.contextmanager
 def sampler_of(device: torch.device) -> Iterator[tuple[tokendraw.Sampler, object]]:
-    """A sampler whose backend answers at once, and the module that holds the answer."""
+    """Load a sampler whose backend answers at once; return it and the module with the answer."""
     with tempfile.TemporaryDirectory() as folder:
         source = {"ready_tokendraw": textwrap.dedent(PLUGIN)}
         plugins = {"ready": "ready_tokendraw:plugin"}
@@ -99,7 +99,7 @@ def sampler_of(device: torch.device) -> Iterator[tuple[tokendraw.Sampler, object
 
 
 def microseconds(calls: list[Callable[[], object]], device: torch.device) -> float:
-    """Time until one of the calls returns: the least mean of a round of all of them."""
+    """Measure the time until a call returns: the least mean of a round of all calls."""
     least = float("inf")
     for _ in range(ROUNDS):
         if device.type == "cuda":
@@ -116,7 +116,7 @@ def repeated(call: Callable[[], object]) -> list[Callable[[], object]]:
 
 
 def requests(number: int, logprobs: int | None = None) -> list[SamplingParams]:
-    """Requests that differ as those of a server do: every other one has a seed."""
+    """Make requests as different as a server's, half of them with a seed."""
     return [
         SamplingParams(
             temperature=0.5 + i % 8 / 10,
@@ -161,7 +161,7 @@ def sampling(device: torch.device, sampler: tokendraw.Sampler, module: object) -
 
 
 def microseconds_once(calls: list[Callable[[], object]], device: torch.device) -> float:
-    """Median of the times that single calls take, each of them made once."""
+    """Measure the median time of single calls, each made once."""
     taken = []
     for call in calls:
         if device.type == "cuda":
@@ -213,7 +213,7 @@ def verification(
 
 
 def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
-    """Time the metadata that an engine builds from step to step."""
+    """Time the metadata of an engine from step to step."""
     for number in (1, 256):
         params, positions = requests(number), list(range(number))
         calls = [lambda p=params, at=positions: SamplingMetadata.from_params(p, device=device, positions=at)]
@@ -226,7 +226,7 @@ def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
 
 
 def slots(device: torch.device) -> Iterator[tuple[str, float]]:
-    """Time what an engine that keeps its requests in slots does in a step, and when a request comes and goes."""
+    """Time a step of an engine with requests in slots, and the arrival and end of a request."""
     number, prompt = 256, list(range(512))
     kept = tokendraw.RequestSlots(number, 8192, VOCAB_SIZE, device=device)
     for slot, params in enumerate(requests(number)):
@@ -257,7 +257,7 @@ def table(device: torch.device) -> list[str]:
 
 
 def main() -> None:
-    """Print the table, and write it where asked to."""
+    """Print the table, and write it to ``--output``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Times how long it takes to import tokendraw, and ``tokendraw list`` to answer; prints a table.
+"""Times an import of tokendraw and the answer of ``tokendraw list``; prints a table.
 
     python benchmarks/startup.py
 
@@ -25,7 +25,7 @@ CASES = {
 
 
 def milliseconds(arguments: tuple[str, ...], repeats: int) -> float:
-    """Run a command ``repeats`` times: the least processor time that one took."""
+    """Measure the least processor time of ``repeats`` runs of a command."""
 
     def once() -> float:
         before = os.times()

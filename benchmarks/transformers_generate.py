@@ -1,4 +1,4 @@
-"""Times ``model.generate`` of transformers with its own sampling and through tokendraw, in one run, and prints a table.
+"""Times ``model.generate`` of transformers with built-in sampling and through tokendraw, and prints a table.
 
     python benchmarks/transformers_generate.py --threads 1      # CPU: two layers, three vocabularies, batches 1, 4, 16
     python benchmarks/transformers_generate.py --device cuda --model 0.5b --batches 64 256 --caches dynamic static
@@ -115,7 +115,7 @@ NO_SAMPLING = """
 
 
 def without_sampling(device: str) -> tokendraw.Sampler:
-    """Load a sampler that takes no time, so that what is left of a step is the decoding loop."""
+    """Load a sampler without work, so that a step is the decoding loop alone."""
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, str(_installed(Path(folder))))
         try:

@@ -1,4 +1,4 @@
-"""Times how long vLLM takes to start with tokendraw-vllm and without, with an empty Triton cache and a filled one.
+"""Times the start of vLLM with tokendraw-vllm and without, with an empty and a filled Triton cache.
 
     python benchmarks/vllm_start.py MODEL --output benchmarks/results/h100_vllm_start.md
 
@@ -97,13 +97,13 @@ def lines(model: Path, cores: int, rounds: int, *, fill: bool) -> Iterator[str]:
 
 
 def spread(seconds: list[float]) -> str:
-    """Write the median of some times, and the largest beside it."""
+    """Write the median and the largest of some times."""
     largest = f" ({max(seconds):.1f})" if len(seconds) > 1 else ""
     return f"{statistics.median(seconds):.1f}{largest}"
 
 
 def started(model: Path, adapter: str, cache: Path) -> dict[str, Any]:
-    """Start vLLM in a process of its own; return what :func:`start` found there, and which kernels were reported."""
+    """Start vLLM in a new process; return the result of :func:`start`, and the reported kernels."""
     settings = {
         "TOKENDRAW_VLLM": ADAPTERS[adapter],
         "TRITON_CACHE_DIR": str(cache),

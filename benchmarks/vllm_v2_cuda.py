@@ -1,4 +1,4 @@
-"""Times vLLM's V2 sampler on a GPU, its own draws against tokendraw-vllm's, in one process, and prints a table.
+"""Times the draws of vLLM's V2 sampler on a GPU against tokendraw-vllm's, in a single process, and prints a table.
 
     python benchmarks/vllm_v2_cuda.py --sources FOLDER --output benchmarks/results/vllm_v2_h200.md
 
@@ -110,7 +110,7 @@ def table(options: argparse.Namespace, device: torch.device) -> list[str]:
 def contender(
     options: argparse.Namespace, device: torch.device, batch: int, case: list[dict[str, Any]], who: str
 ) -> Callable[[torch.Tensor], Any]:
-    """A step of one contender, whose greedy tokens and whose first draw have been looked at."""
+    """Make a step of a contender, after a check of its greedy tokens and its first draw."""
     engine = vllm_v2_sources.Engine(options.vocab_size, batch, device)
     slots = engine.sampler._tokendraw
     if who == "tokendraw":

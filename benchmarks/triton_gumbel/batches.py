@@ -18,7 +18,7 @@ _MIN_PS = (0.0, 0.01, 0.1)
 
 
 @dataclass(frozen=True)
-class Batch:
+class RequestArrays:
     """Parameters of each row, [rows] each; every row has a seed."""
 
     temperature: NDArray[np.float64]
@@ -37,12 +37,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.seed)
 
-    def take(self, rows: Any) -> Batch:
+    def take(self, rows: Any) -> RequestArrays:
         """Return some of the rows, in the order of ``rows``."""
-        return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return RequestArrays(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def params(self, row: int) -> SamplingParams:
-        """Return the request of one row."""
+        """Return the request of a row."""
         return SamplingParams(
             temperature=float(self.temperature[row]),
             top_k=int(self.top_k[row]),
@@ -52,20 +52,17 @@ class Batch:
             filter_order="joint" if self.joint[row] else "top_k_first",
         )
 
-    def metadata(
-        self, device: torch.device, *, facts: BatchFacts | None = None, logprobs: int | None = None
-    ) -> SamplingMetadata:
-        """Build metadata like ``SamplingMetadata.from_params``, or with other ``facts``."""
+    def metadata(self, device: torch.device) -> SamplingMetadata:
+        """Build metadata like ``SamplingMetadata.from_params``."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         on_device = {
             name: torch.from_numpy(np.ascontiguousarray(values)).to(device)
             for name, values in tensors.items()
         }
         positions = on_device.pop("position")
-        return SamplingMetadata(positions=positions, facts=facts or self.facts(logprobs), **on_device)
+        return SamplingMetadata(positions=positions, facts=self._facts(), **on_device)
 
-    def facts(self, logprobs: int | None = None) -> BatchFacts:
-        """Return exact facts about the batch."""
+    def _facts(self) -> BatchFacts:
         second = (self.top_p < 1) & ((self.top_k > 0) | (self.min_p > 0))
         return BatchFacts(
             any_greedy=bool(self.greedy.any()),
@@ -77,15 +74,14 @@ class Batch:
             any_min_p=bool((self.min_p > 0).any()),
             any_joint=bool(self.joint.any()),
             any_top_k_first=bool((second & ~self.joint).any()),
-            max_logprobs=logprobs,
         )
 
 
-def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> Batch:
+def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> RequestArrays:
     """Make rows with mixed filters, a share of them greedy, and seeds and positions over their whole range."""
     temperature = rng.choice(_TEMPERATURES, rows)
     temperature[rng.random(rows) < greedy] = 0.0
-    return Batch(
+    return RequestArrays(
         temperature,
         rng.choice(_TOP_KS, rows),
         rng.choice(_TOP_PS, rows),

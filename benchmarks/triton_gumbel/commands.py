@@ -1,4 +1,4 @@
-"""The command line: one command for each table."""
+"""The command line, with a command for each table."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import agree
+import chains
 import click
+import step
 import torch
 from click.core import ParameterSource
-from costs import extras, host, logprobs, nuclei, profiling, step, worst
-from proofs import agree, chains, invariance, large, memcheck
 from setting import Findings, Setting
 
 from tokendraw import SamplerUnavailableError
-from tokendraw.plugin import GUMBEL_DTYPES, LOGPROBS_MODES
+from tokendraw.plugin import GUMBEL_DTYPES
 
 _OPTIONS = (
     click.option(
@@ -24,10 +25,14 @@ _OPTIONS = (
         default="triton-gumbel",
         show_default=True,
         metavar="NAME",
-        help="What the command is about.",
+        help="The sampler.",
     ),
     click.option(
-        "--reference", default="native", show_default=True, metavar="NAME", help="What it is compared with."
+        "--reference",
+        default="native",
+        show_default=True,
+        metavar="NAME",
+        help="The sampler to compare with.",
     ),
     click.option("--device", default="cuda", show_default=True, metavar="DEVICE"),
     click.option(
@@ -39,7 +44,7 @@ _OPTIONS = (
 
 @click.group()
 def main() -> None:
-    """Prove on one GPU what triton-gumbel promises; each command prints a table in Markdown."""
+    """Compare triton-gumbel with the reference on a GPU; each command prints a table in Markdown."""
 
 
 def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], Any]) -> None:
@@ -60,7 +65,7 @@ def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], An
         with torch.no_grad():
             try:
                 findings = run(setting, **options)
-            except SamplerUnavailableError as error:  # the sampler cannot do what the command asks of it
+            except SamplerUnavailableError as error:
                 findings = Findings(text=str(error), holds=False)
         text = f"`{_given(ctx)}`\n\n{setting.head}\n\n{findings.text}\n"
         click.echo(text)
@@ -78,7 +83,7 @@ def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], An
 
 
 def _given(ctx: click.Context) -> str:
-    """Write the line that repeats the run."""
+    """Write the command line of this run."""
     words = ["python", "benchmarks/triton_gumbel", str(ctx.info_name)]
     for option in ctx.command.params:
         name = str(option.name)
@@ -89,11 +94,7 @@ def _given(ctx: click.Context) -> str:
     return shlex.join(words)
 
 
-_repeats = click.option(
-    "--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Samples of a median."
-)
 _command("agree", agree.run, click.option("--draws", type=int, default=1_000_000, show_default=True))
-_command("invariance", invariance.run)
 _command(
     "chains",
     chains.run,
@@ -102,18 +103,8 @@ _command(
         "--noise",
         type=click.Choice(GUMBEL_DTYPES),
         multiple=True,
-        help="Its dtype; may be given again. Default: both. Most of the time goes to compiling kernels for each.",
-    ),
-)
-_command("large", large.run)
-_command("worst", worst.run, _repeats)
-_command("nuclei", nuclei.run)
-_command("extras", extras.run, _repeats)
-_command(
-    "host",
-    host.run,
-    click.option(
-        "--kind", type=click.Choice(list(host.KINDS)), multiple=True, help="May be given again. Default: all."
+        help="Dtype of the noise; may be given again. Default: both. Most of the time goes to compiling kernels for "
+        "each.",
     ),
 )
 _command(
@@ -121,27 +112,3 @@ _command(
     step.run,
     click.option("--own", is_flag=True, help="Compile and launch no kernel: takes seconds, on a CPU too."),
 )
-_command(
-    "logprobs",
-    logprobs.run,
-    _repeats,
-    click.option(
-        "--mode",
-        type=click.Choice(LOGPROBS_MODES),
-        multiple=True,
-        help="May be given again. Default: all five.",
-    ),
-)
-_command("profile-run", profiling.run)
-_command(
-    "profile",
-    profiling.table,
-    click.option(
-        "--counters",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        required=True,
-        metavar="FILE",
-        help="What the profiler printed.",
-    ),
-)
-_command("memcheck-run", memcheck.run)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from batches import Batch, mixed
+from batches import RequestArrays, mixed
 from families import AGREEMENT
 from torch import Tensor
 
@@ -44,7 +44,7 @@ _PLACEHOLDERS = 0.03
 
 
 @dataclass(frozen=True)
-class Cell:
+class DraftCell:
     """A kind of batch."""
 
     vocab_size: int
@@ -54,18 +54,18 @@ class Cell:
     dtype: str
 
 
-def plan(*, small: bool) -> Iterator[Cell]:
+def plan(*, small: bool) -> Iterator[DraftCell]:
     """Yield cells without end. The lengths have no common factor, so that every combination comes in time."""
     parts = (_SMALL if small else _SHAPES, FILTERS, _FAMILIES, _DTYPES)
     for (vocab_size, requests), *kind in zip(*map(itertools.cycle, parts), strict=True):
-        yield Cell(vocab_size, requests, *kind)
+        yield DraftCell(vocab_size, requests, *kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """B requests, the target's logits and those that their drafts are drawn from."""
+    """Logits of target and drafts for B requests."""
 
-    cell: Cell
+    cell: DraftCell
     counts: tuple[int, ...]
     """Number of drafts of each request."""
     cu_num_logits: Tensor
@@ -94,7 +94,7 @@ class Speculation:
         )
 
     def _of_drafts(self) -> SamplingMetadata:
-        """Build the metadata of the drafts' rows: seeds and positions of the rows that judge them."""
+        """Build the metadata of the drafts' rows: seeds and positions of the target rows that judge drafts."""
         rows, first = len(self.target), self.metadata.positions
         assert first is not None
         judging = speculative.target_rows(self.cu_num_logits, len(self.draft))
@@ -113,9 +113,9 @@ def draft_counts(rng: np.random.Generator, requests: int) -> list[int]:
 
 
 def speculation(
-    cell: Cell, counts: Sequence[int], rng: np.random.Generator, generator: torch.Generator
+    cell: DraftCell, counts: Sequence[int], rng: np.random.Generator, generator: torch.Generator
 ) -> Speculation:
-    """Make up a batch, whose drafts' logits are the target's with some noise."""
+    """Make a batch with drafts' logits equal to the target's plus noise."""
     rows, device = sum(counts) + len(counts), generator.device
     offsets = speculative.cu_num_logits(torch.tensor(counts)).to(device)
     target = AGREEMENT[cell.family](rows, cell.vocab_size, generator).to(getattr(torch, cell.dtype))
@@ -132,7 +132,7 @@ def speculation(
 
 
 def alike(given: Speculation) -> Speculation:
-    """Return a batch with p = q to the bit: its drafts come from the very logits of the target."""
+    """Return a batch with p = q to the bit: drafts from the logits of the target."""
     return replace(given, draft=given.target[speculative.target_rows(given.cu_num_logits, len(given.draft))])
 
 
@@ -148,7 +148,7 @@ def differ(one: VerifyOutput, other: VerifyOutput) -> Tensor:
     return tokens | (one.num_accepted != other.num_accepted) | (one.valid != other.valid)
 
 
-def _requests(cell: Cell, rng: np.random.Generator) -> Batch:
+def _requests(cell: DraftCell, rng: np.random.Generator) -> RequestArrays:
     batch, params = mixed(rng, cell.requests), FILTERS[cell.filters]
     if params is None:
         return batch

@@ -36,17 +36,17 @@ class Margin:
 
     @property
     def least(self) -> float:
-        """Return the margin, as the module defines it."""
+        """Return the margin."""
         return min(self.tile_lead, self.token_lead, self.edge)
 
     @property
     def explained(self) -> bool:
-        """Whether it lies within the rounding of float32."""
+        """Whether the margin lies within the rounding of float32."""
         return self.least <= EXPLAINED
 
 
 def margin(logits: reference.Array, params: SamplingParams, position: int, drawn: int) -> Margin:
-    """Judge the token ``drawn`` from one row of logits [V]."""
+    """Judge the token ``drawn`` from a row of logits [V]."""
     assert params.seed is not None
     row = reference.prepare(logits, params)
     token, tile_lead, token_lead = _races(row, params.seed, position)
@@ -55,8 +55,8 @@ def margin(logits: reference.Array, params: SamplingParams, position: int, drawn
     return Margin(token, tile_lead, token_lead, edge, not row.certain)
 
 
-def _races(row: reference.Row, seed: int, position: int) -> tuple[int, float, float]:
-    """The token, and by how much its tile and it lead; as ``reference.draw``, which gives the less of the two."""
+def _races(row: reference.ReferenceRow, seed: int, position: int) -> tuple[int, float, float]:
+    """Return the token, the lead of the winning tile, and that of the token; ``reference.draw`` returns the less."""
     kept = np.flatnonzero(row.kept)
     if row.greedy or row.empty or len(kept) == 1:
         return int(kept[0]), np.inf, np.inf

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from drafting import MODES, Cell, Speculation, differ, speculation, with_placeholders
+from drafting import MODES, DraftCell, Speculation, differ, speculation, with_placeholders
 from torch import Tensor
 
 from tokendraw import Drafts, Sampler, SamplingMetadata, VerifyOutput
@@ -22,8 +22,8 @@ _Output = TypeVar("_Output")
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A verification whose inputs stay where they are."""
+class _CapturedInputs:
+    """A verification with inputs at fixed addresses."""
 
     target: Tensor
     drafts: Drafts
@@ -31,7 +31,7 @@ class _Call:
     mode: VerifyMode
 
     def tensors(self) -> list[Tensor]:
-        """Return the tensors that change between replays."""
+        """Return the tensors to change between replays."""
         drafts, metadata = self.drafts, self.metadata
         found = (
             self.target,
@@ -46,7 +46,7 @@ class _Call:
 
 
 def captured(call: Callable[[], _Output]) -> tuple[torch.cuda.CUDAGraph, _Output]:
-    """Capture a call in a CUDA graph; return it with the output that its replays write."""
+    """Capture a call in a CUDA graph; return the graph and the output of replays."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -67,7 +67,7 @@ def replayed(
     for filters in _FILTERS:
         try:
             wrong, waits = _tried(
-                sampler, kind, Cell(vocab_size, requests, filters, "gaussian", "bfloat16"), generator
+                sampler, kind, DraftCell(vocab_size, requests, filters, "gaussian", "bfloat16"), generator
             )
             line, good = (
                 ["", "", waits] if waits else [str(_CHANGES), str(wrong), "no"],
@@ -81,8 +81,8 @@ def replayed(
     return lines, holds
 
 
-def _tried(sampler: Sampler, kind: str, cell: Cell, generator: torch.Generator) -> tuple[int, str]:
-    """Count requests of all replays that differ from eager calls; say why eager calls wait for the device, or ""."""
+def _tried(sampler: Sampler, kind: str, cell: DraftCell, generator: torch.Generator) -> tuple[int, str]:
+    """Count requests of all replays that differ from eager calls; return the reason of a wait for the device, or ""."""
     rng = np.random.default_rng(10)
     counts = [place % 5 for place in range(cell.requests)]
     held = _call(sampler, speculation(cell, counts, rng, generator), kind, generator)
@@ -114,6 +114,6 @@ def _tried(sampler: Sampler, kind: str, cell: Cell, generator: torch.Generator) 
     return wrong, ""
 
 
-def _call(sampler: Sampler, made: Speculation, kind: str, generator: torch.Generator) -> _Call:
+def _call(sampler: Sampler, made: Speculation, kind: str, generator: torch.Generator) -> _CapturedInputs:
     ids = with_placeholders(made.proposed(sampler, kind), generator)
-    return _Call(made.target, made.drafts(ids, kind), made.metadata, MODES[kind])
+    return _CapturedInputs(made.target, made.drafts(ids, kind), made.metadata, MODES[kind])

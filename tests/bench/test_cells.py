@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 grid = operations.get("sample").grid
 
 
-def test_the_quick_grid_is_what_a_laptop_does_in_seconds():
+def test_the_quick_grid_takes_seconds_on_a_laptop():
     assert [str(cell) for cell in grid("quick")] == [
         "1 x 32000 float32, none, peaked-30",
         "1 x 32000 float32, both, peaked-30",
@@ -27,7 +27,7 @@ def test_the_quick_grid_is_what_a_laptop_does_in_seconds():
     ]
 
 
-def test_the_design_grid_has_its_shapes_dtypes_filters_and_families_each_with_each():
+def test_the_design_grid_has_every_combination_of_shapes_dtypes_filters_and_families():
     cells = grid("design")
     assert {(c.batch, c.vocab_size) for c in cells} == {
         (1024, 151_936),
@@ -46,7 +46,7 @@ def test_cells_of_equal_logits_are_neighbours():
     assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
 
 
-def test_what_is_given_takes_the_place_of_the_presets_own_and_nothing_comes_twice():
+def test_options_replace_values_of_the_preset_and_no_cell_comes_twice():
     cells = grid("design", batch=[2, 2], dtype=["float16"], filters=["mixed"], family=["flat"])
     assert cells == (
         Cell(2, 151_936, "float16", "mixed", "flat"),
@@ -64,12 +64,12 @@ def test_what_is_given_takes_the_place_of_the_presets_own_and_nothing_comes_twic
         ("min-p", SamplingParams(temperature=0.8, min_p=0.05)),
     ],
 )
-def test_every_row_of_a_cell_asks_for_its_filters(filters, params):
+def test_every_row_of_a_cell_has_the_filters_of_the_cell(filters, params):
     assert Cell(3, 1000, "float32", filters, "flat").requests == [params] * 3
 
 
 def test_mixed_rows_ask_for_every_kind_in_turn():
-    kinds = [Cell(1, 1000, "float32", filters, "flat").requests[0] for filters in FILTERS[:-1]]
+    kinds = [Cell(1, 1000, "float32", filters, "flat").requests[0] for filters in FILTERS[:5]]
     assert Cell(7, 1000, "float32", "mixed", "flat").requests == [*kinds, *kinds[:2]]
 
 
@@ -78,7 +78,7 @@ def test_mixed_rows_ask_for_every_kind_in_turn():
     ("family", "least", "most"),
     [("peaked-7", 7, 7), ("peaked-30", 29, 31), ("gaussian", 600, 2000), ("flat", 28_300, 28_900)],
 )
-def test_the_nucleus_of_a_family_is_as_large_as_it_says(family, least, most, dtype):
+def test_the_nucleus_of_a_family_has_the_size_in_the_name(family, least, most, dtype):
     (logits,) = make_inputs(Cell(4, 32_000, dtype, "none", family), CPU, 1)
     assert logits.dtype == getattr(torch, dtype)
     assert least <= mean_nucleus(logits) <= most
@@ -97,7 +97,7 @@ def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_si
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
+def test_the_measured_nucleus_equals_the_reference_in_float64(family):
     (logits,) = make_inputs(Cell(5, 4000, "bfloat16", "none", family), CPU, 1)
     params = SamplingParams(temperature=0.8, top_p=0.9)
     kept = [reference.prepare(row, params).kept.sum() for row in logits.float().numpy()]
@@ -119,7 +119,7 @@ def test_a_vocabulary_without_room_for_a_nucleus_is_a_usage_error():
     assert "peaked-300 needs a vocabulary of 334 or more, found 333." in result.stderr
 
 
-def test_nor_are_such_rows_made():
+def test_rows_without_room_for_a_nucleus_are_refused():
     with pytest.raises(ValueError, match=r"^peaked-300 needs a vocabulary of 334 or more, found 333\.$"):
         make_inputs(Cell(1, 333, "float32", "none", "peaked-300"), CPU, 1)
     (logits,) = make_inputs(Cell(1, 334, "float32", "none", "peaked-300"), CPU, 1)

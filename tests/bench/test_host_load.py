@@ -26,7 +26,7 @@ def test_nothing_timed_is_no_news():
     assert told(IDLE) == ""
 
 
-def test_times_that_spread_tell_without_a_load():
+def test_spread_times_are_a_sign_without_a_load():
     assert told(UNKNOWN, native=1.74, acme=0.2) == (
         "The machine was busy: times spread by up to ±174 % (native). Repeat it on an idle one, or with "
         "OMP_NUM_THREADS=1 (2 threads here) and more --repeats (15 here)."
@@ -53,14 +53,14 @@ def test_more_threads_than_free_cores_tell_once_times_spread():
     )
 
 
-def test_of_a_device_only_its_times_tell():
+def test_on_a_device_the_times_are_the_only_sign():
     assert told(None, native=1.74) == (
         "The machine or its device was busy: times spread by up to ±174 % (native). Repeat it on an idle one, or "
         "with more --repeats (15 here)."
     )
 
 
-def test_a_process_that_may_use_some_cores_shares_the_load_last(monkeypatch):
+def test_a_process_on_some_cores_shares_the_load_last(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (30.0, 0.0, 0.0), raising=False)
@@ -69,7 +69,7 @@ def test_a_process_that_may_use_some_cores_shares_the_load_last(monkeypatch):
     assert host_load.read_host_load() == HostLoad(cores=2, load=1.5)
 
 
-def test_a_system_that_counts_no_load_has_none(monkeypatch):
+def test_a_system_without_a_count_has_no_load(monkeypatch):
     def unknown():
         raise OSError
 

@@ -50,7 +50,7 @@ def expected(cell, metadata, logits, gumbel_dtype):
 
 
 @CELLS
-def test_the_draws_that_are_timed_have_the_noise_that_was_asked_for(cell):
+def test_timed_draws_have_the_requested_noise(cell):
     metadata = metadata_of(cell, CPU)
     logits = contested(metadata)
     single, double = (expected(cell, metadata, logits, dtype) for dtype in ("fp32", "fp64"))
@@ -81,7 +81,7 @@ def bench(*arguments):
 
 
 @pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
-def test_the_need_that_a_plugin_is_built_for_says_the_noise(fixed, dists, gumbel_dtype):
+def test_the_need_of_a_plugin_says_the_noise(fixed, dists, gumbel_dtype):
     source = plugin("acme", capabilities=BOTH).replace(
         "def tokendraw_build(self, operation, device, need):",
         "def tokendraw_build(self, operation, device, need):\n        NEEDS.append(need)",
@@ -91,7 +91,7 @@ def test_the_need_that_a_plugin_is_built_for_says_the_noise(fixed, dists, gumbel
     assert {need.gumbel_dtype for need in importlib.import_module(module).NEEDS} == {gumbel_dtype}
 
 
-def test_the_table_says_which_noise_it_was_who_has_none_and_who_draws_otherwise(fixed, dists):
+def test_the_report_names_the_noise_and_contenders_without_the_noise(fixed, dists):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     names = [word for name in ("native", "acme", "torch-sort") for word in ("--sampler", name)]
     result = bench(*names, "--gumbel-dtype", "fp64")
@@ -110,7 +110,7 @@ def test_the_table_says_which_noise_it_was_who_has_none_and_who_draws_otherwise(
     ]
 
 
-def test_by_default_who_has_no_such_noise_takes_part_and_gives_the_reason(fixed, dists):
+def test_by_default_a_sampler_without_the_noise_takes_part_and_gives_the_reason(fixed, dists):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     found = json.loads(bench("--gumbel-dtype", "fp64", "--json").stdout)
     assert (found["contenders"], found["gumbel_dtype"]) == (["acme", "native", "torch-sort"], "fp64")
@@ -135,12 +135,12 @@ def test_several_baselines_are_named_together():
 
 
 @CELLS
-def test_cells_of_other_noise_have_the_same_logits(cell):
+def test_cells_of_float64_noise_have_the_same_logits(cell):
     double = replace(cell, gumbel_dtype="fp64")
     assert torch.equal(make_inputs(cell, CPU, 1)[0], make_inputs(double, CPU, 1)[0])
 
 
-def test_no_other_noise_can_be_asked_for():
+def test_an_unknown_noise_is_a_usage_error():
     result = bench("--gumbel-dtype", "fp16")
     assert (result.stdout, result.exit_code) == ("", 2)
     assert "Invalid value for '--gumbel-dtype': 'fp16' is not one of 'fp32', 'fp64'." in result.stderr

@@ -41,7 +41,7 @@ class TestCells:
             for format_, layout, direction in KINDS
         }
 
-    def test_the_quick_grid_is_what_a_laptop_does_in_seconds(self):
+    def test_the_quick_grid_takes_seconds_on_a_laptop(self):
         assert [str(cell) for cell in BENCH.grid("quick")] == [
             "2 x 256 x 256 fp4, pack v1",
             "2 x 256 x 256 fp4, unpack v1",
@@ -53,7 +53,7 @@ class TestCells:
             "2 x 256 x 256 scales, unpack v2",
         ]
 
-    def test_the_presets_have_the_names_of_the_others(self):
+    def test_the_presets_have_the_same_names_in_every_operation(self):
         assert list(BENCH.presets) == list(operations.get("sample").presets)
 
     @pytest.mark.parametrize("preset", BENCH.presets)
@@ -68,7 +68,7 @@ class TestCells:
 
 class TestInputs:
     @pytest.mark.parametrize("kind", KINDS, ids=str)
-    def test_bytes_have_the_shape_that_the_call_takes_and_every_run_makes_the_same(self, kind):
+    def test_bytes_have_the_shape_of_the_call_and_are_the_same_in_every_run(self, kind):
         cell = cell_of(*kind)
         first, second = make_inputs(cell, CPU, 2)
         assert (tuple(first.shape), first.dtype, first.nbytes) == (cell.shape, torch.uint8, cell.nbytes)
@@ -85,7 +85,7 @@ class TestInputs:
 class TestCall:
     @pytest.mark.parametrize("kind", KINDS, ids=str)
     @pytest.mark.fast_first
-    def test_it_is_the_packing_or_the_way_back(self, kind):
+    def test_a_call_packs_or_unpacks(self, kind):
         cell = cell_of(*kind)
         (given,) = make_inputs(cell, CPU, 1)
         (native,) = select_contenders(("native",), CPU, "pack_sm90_w4")
@@ -113,7 +113,7 @@ class TestCall:
         ],
         ids=str,
     )
-    def test_what_a_companion_would_serve_is_not_timed(self, kind, reason):
+    def test_a_call_beyond_the_capabilities_is_not_timed(self, kind, reason):
         capabilities = Sm90W4Capabilities(formats=("fp4",), layouts=("v1",))
         cell = cell_of(*kind)
         (given,) = make_inputs(cell, CPU, 1)
@@ -142,20 +142,20 @@ class TestCommand:
             "Medians of 15, in turns; a clock that stands. In brackets the ratio to the copy; ± half the distance",
             "of the quartiles, where it is over 5 %.",
             "",
-            "experts  rows  columns  format  layout  direction  copy us      native us",
-            "      1    64      128  fp4     v1      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  fp4     v1      unpack         4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v1      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v1      unpack         4.0  100.0 (25.0x)",
-            "      1    64      128  fp4     v2      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  fp4     v2      unpack         4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v2      pack           4.0  100.0 (25.0x)",
-            "      1    64      128  scales  v2      unpack         4.0  100.0 (25.0x)",
+            "experts  rows  columns  format  layout  direction  bytes  copy us      native us",
+            "      1    64      128  fp4     v1      pack       4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v1      unpack     4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v1      pack         256      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v1      unpack       256      4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v2      pack       4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v2      unpack     4,096      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v2      pack         256      4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v2      unpack       256      4.0  100.0 (25.0x)",
             "",
             "The copy is of the bytes that go in, by torch.Tensor.copy_.",
         ]
 
-    def test_json_has_what_a_packing_adds_and_every_key_is_documented(self, fixed):
+    def test_json_has_the_axes_of_a_packing_under_documented_keys(self, fixed):
         options = ("--format", "int4", "--layout", "v2", "--direction", "unpack")
         found = json.loads(bench(*TINY, *options, "--json").stdout)
         assert found["operation"] == "pack_sm90_w4"
@@ -163,8 +163,8 @@ class TestCommand:
             "tokendraw bench --op pack_sm90_w4 --experts 1 --rows 64 --columns 128 "
         )
         (cell,) = found["cells"]
-        axes = ("experts", "rows", "columns", "format", "layout", "direction", "nbytes")
-        assert [cell[name] for name in axes] == [1, 64, 128, "int4", "v2", "unpack", 4096]
+        axes = ("experts", "rows", "columns", "format", "layout", "direction", "nbytes", "bytes")
+        assert [cell[name] for name in axes] == [1, 64, 128, "int4", "v2", "unpack", 4096, 4096]
         assert cell["copy"]["us"] == 4.0
         assert {*found, *cell} <= documented_keys()
 
@@ -195,12 +195,12 @@ class TestCommand:
         )
 
     @pytest.mark.parametrize("option", [("--rows", 8), ("--columns", 32), ("--format", "fp8")], ids=str)
-    def test_what_cannot_be_packed_is_a_usage_error_that_names_the_option(self, option):
+    def test_a_value_out_of_range_is_a_usage_error_with_the_option(self, option):
         result = bench(*option)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert f"Invalid value for '{option[0]}'" in result.stderr
 
-    def test_a_combination_that_there_is_not_shows_a_dash_and_the_reason(self):
+    def test_an_unknown_combination_shows_a_dash_and_the_reason(self):
         result = bench(*TINY, "--format", "fp4_fp8", "--layout", "v1", "--direction", "pack", "--repeats", 3)
         assert result.exit_code == 1
         assert result.stdout.splitlines()[-2:] == [

@@ -20,18 +20,19 @@ CELL = PlanCell(5, 7, 16)
 
 
 class TestCells:
-    def test_the_design_grid_has_the_shapes_that_planners_are_held_to(self):
+    def test_the_design_grid_has_the_shapes_of_planners(self):
         assert [str(cell) for cell in BENCH.grid("design")] == [
-            "1 x 64 pages of 16",
-            "256 x 64 pages of 16",
-            "1024 x 128 pages of 16",
-            "4096 x 512 pages of 16",
+            f"{batch} x {width} pages of 16"
+            for batch, width in (
+                *((1, 64), (1, 8192), (16, 64), (256, 64), (256, 512), (1024, 128), (1024, 512)),
+                *((4096, 512), (16_384, 256)),
+            )
         ]
 
-    def test_the_presets_have_the_names_of_the_others(self):
+    def test_the_presets_have_the_same_names_in_every_operation(self):
         assert list(BENCH.presets) == list(operations.get("sample").presets)
 
-    def test_what_is_given_takes_the_place_of_the_presets_own(self):
+    def test_options_replace_values_of_the_preset(self):
         cells = BENCH.grid("quick", width=[3], batch=[2, 4], page_size=[1, 8], page_indices=[False])
         assert cells == tuple(
             PlanCell(batch, 3, page_size, page_indices=False) for batch in (2, 4) for page_size in (1, 8)
@@ -72,7 +73,7 @@ def planned(cell):
 
 class TestCall:
     @pytest.mark.parametrize("page_indices", [True, False])
-    def test_it_is_the_plan_of_the_batch_and_each_goes_into_the_same_buffers(self, page_indices):
+    def test_a_call_plans_the_batch_into_the_same_buffers(self, page_indices):
         cell = replace(CELL, page_indices=page_indices)
         inputs, one = planned(cell)
         planner = tokendraw.load("plan_paged_kv", "native", device="cpu")
@@ -89,7 +90,7 @@ class TestCall:
             buffers.add(found.page_indptr.data_ptr())
         assert len(buffers) == 1
 
-    def test_who_may_be_captured_is(self):
+    def test_a_graph_safe_planner_is_captured(self):
         assert planned(CELL)[1].graph_safe
 
 
@@ -120,7 +121,7 @@ class TestCommand:
             "Lengths are random, from one token to all that the table has room for.",
         ]
 
-    def test_json_has_what_a_plan_adds_and_every_key_is_documented(self, fixed):
+    def test_json_has_the_axes_of_a_plan_under_documented_keys(self, fixed):
         found = json.loads(bench("--batch", 3, "--no-page-indices", "--json").stdout)
         assert (found["operation"], found["page_indices"]) == ("plan_paged_kv", False)
         assert "temperature" not in found
@@ -136,7 +137,7 @@ class TestCommand:
         assert cell["entries"]["native"]["ratio"] == 24.99
         assert {*found, *cell} <= documented_keys()
 
-    def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(self, fixed, tmp_path):
+    def test_the_table_is_written_as_markdown_below_the_command(self, fixed, tmp_path):
         path = tmp_path / "table.md"
         bench("--batch", 3, "--page-size", 8, "--no-page-indices", "--output", path)
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -165,11 +166,10 @@ class TestCommand:
             (("--gumbel-dtype", "fp64"), "'--gumbel-dtype' is about draws. Add --op sample or verify"),
             (("--drafts", 4), "'--drafts' is about drafts to verify. Add --op verify"),
             (("--layout", "v1"), "'--layout' is about weights to pack. Add --op pack_sm90_w4"),
-            (("--plot", "times.svg"), "'--plot' is about logits. Add --op sample or verify"),
         ],
         ids=str,
     )
-    def test_what_belongs_to_other_operations_is_a_usage_error(self, option, said):
+    def test_an_axis_of_another_operation_is_a_usage_error(self, option, said):
         result = bench(*option)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert result.stderr.endswith(f"{said}, or leave it out.\n")
@@ -190,7 +190,7 @@ class TestCommand:
             1,
         )
 
-    def test_tables_that_do_not_fit_are_an_error_that_says_what_to_make_smaller(self, fixed, monkeypatch):
+    def test_tables_beyond_the_memory_are_an_error_with_the_options_to_reduce(self, fixed, monkeypatch):
         def no_room(timer, nbytes):
             raise RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"

@@ -17,7 +17,7 @@ BENCH = operations.get("process_logits")
 CELL = ProcessCell(3, 200, "bfloat16", "all", 40)
 
 
-def test_the_design_grid_has_the_shapes_that_processors_are_held_to():
+def test_the_design_grid_has_the_shapes_of_processors():
     cells = [str(cell) for cell in BENCH.grid("design", dtype=["bfloat16"], edits=["penalties", "bitmask"])]
     assert cells == [
         f"{rows} x 151936 bfloat16, {edits}, 512 ids"
@@ -31,15 +31,16 @@ def test_the_design_grid_has_the_shapes_that_processors_are_held_to():
     ("edits", "asked"), [("penalties", (True, False)), ("bitmask", (False, False)), ("all", (True, True))]
 )
 def test_requests_ask_for_the_edits_of_their_cell(edits, asked):
-    slots, row_index, bitmask = BENCH.arguments(replace(CELL, edits=edits), CPU)
+    arguments = BENCH.arguments(replace(CELL, edits=edits), CPU)
+    slots = arguments.slots
     assert (slots.facts.any_penalty, slots.facts.any_bias) == asked
     assert slots.tables.num_distinct.tolist() == [40] * 3
     assert (slots.tables.num_tokens - slots.tables.num_prompt).tolist() == [16] * 3
-    assert (bitmask is None) == (edits == "penalties")
-    assert row_index.tolist() == [0, 1, 2]
+    assert (arguments.bitmask is None) == (edits == "penalties")
+    assert arguments.row_index.tolist() == [0, 1, 2]
 
 
-def test_a_call_edits_the_buffer_of_its_turn_and_is_captured():
+def test_a_call_edits_the_buffer_in_turn_and_is_captured():
     (native,) = select_contenders(("native",), CPU, "process_logits")
     inputs = make_inputs(CELL, CPU, 2)
     assert inputs[0].nbytes == CELL.nbytes
@@ -68,5 +69,5 @@ def test_a_run_of_the_command_has_a_row_a_cell(monkeypatch):
         "    2         256  float32  all           9     10.0  100.0 (10.0x)",
         "",
         "The read is the fastest of several: torch.sum.",
-        "A bitmask allows half of the ids, which lie anywhere.",
+        "A bitmask allows half of the ids, which lie anywhere, where no column says otherwise.",
     ]

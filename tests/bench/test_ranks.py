@@ -16,10 +16,11 @@ from tokendraw.resolution import detect_host
 from tokendraw_bench import Cell, Timing, make_inputs, operations
 from tokendraw_bench.operations.sample_on_ranks import RankCell
 from tokendraw_bench.ranks import launch, worker
-from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
+from tokendraw_bench.ranks.traffic import CountingTransport
 from tokendraw_bench.ranks.worker import RankTask
 from tokendraw_bench.report.table import as_text, header, rows
-from tokendraw_bench.timing.timer import Call, Failure, WallTimer
+from tokendraw_bench.timing.memory import memory_use
+from tokendraw_bench.timing.timer import Failure, TimedCall, WallTimer
 from tokendraw_testing.shards.thread_ranks import on_ranks
 
 CPU = torch.device("cpu")
@@ -38,7 +39,7 @@ def alone():
 
 class TestWhatARankHolds:
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_buffers_of_all_ranks_are_equally_wide_and_hold_the_same_logits_as_one_device(
+    def test_buffers_of_all_ranks_are_equally_wide_and_hold_the_logits_of_a_single_device(
         self, rank, monkeypatch
     ):
         monkeypatch.setattr(dist, "get_rank", lambda: rank)
@@ -57,7 +58,7 @@ class TestWhatARankHolds:
 
 
 class TestCounting:
-    def test_a_rank_receives_what_the_others_hold(self):
+    def test_a_rank_receives_the_parts_of_all_ranks_but_itself(self):
         def work(rank):
             counting = CountingTransport(rank)
             counting.all_gather(torch.zeros(4, 10))
@@ -68,16 +69,16 @@ class TestCounting:
 
         assert on_ranks(3, work) == [(3, 2 * 160 + 32), (3, 2 * 160 + 64 + 32), (3, 2 * 160 + 64 + 32)]
 
-    def test_the_peak_is_that_of_tensors_which_are_alive_at_the_same_time(self):
+    def test_the_peak_is_of_tensors_alive_at_the_same_time(self):
         logits = torch.zeros(100, 10)
-        with peak_memory(CPU) as peak:
+        with memory_use(CPU) as use:
             for _ in range(5):
                 one = logits + 1  # 4,000 bytes, gone when the next one is there
             two = one[:, :3]
             del one
             two.add_(1)
             logits[0].mul_(2)
-        assert peak() == 8000
+        assert use.peak() == 8000
 
 
 class Fast:
@@ -101,7 +102,7 @@ def test_the_slowest_rank_decides_on_the_time_and_on_the_number_of_calls():
         calls.append(buffer)
 
     timer = WallTimer(3, clock=lambda: time[0], group=fast)
-    found = timer.time({"a": Call(draw=draw)}, [1, 2])["a"]
+    found = timer.time({"a": TimedCall(draw=draw)}, [1, 2])["a"]
     assert found.us == pytest.approx(200)
     assert len(calls) == 1 + 5 + 3 * 5
     assert fast.met == 5
@@ -191,7 +192,7 @@ class TestRefusals:
         )
 
     @pytest.mark.parametrize("missing", ["is_available", "is_gloo_available"])
-    def test_of_a_torch_without_it(self, missing, monkeypatch):
+    def test_of_a_torch_without_distributed(self, missing, monkeypatch):
         monkeypatch.setattr(dist, missing, lambda: False)
         result = call("bench", "--ranks", 2, "--device", "cpu")
         assert result.stderr == (
@@ -200,7 +201,7 @@ class TestRefusals:
         )
         assert result.exit_code == 1
 
-    def test_of_other_devices(self):
+    def test_of_devices_without_a_backend(self):
         with pytest.raises(tokendraw.TokendrawError) as caught:
             launch._backend(torch.device("mps"), 2)
         assert str(caught.value) == "'--ranks' needs CPUs or CUDA devices, found mps. Add --device cpu."
@@ -237,7 +238,7 @@ def test_two_processes_time_the_same_calls():
     assert min(sharded["us"], gathered["us"], sharded["peak"], gathered["peak"]) > 0
 
 
-def test_a_rank_that_fails_ends_the_run_with_its_words(monkeypatch, tmp_path):
+def test_a_failed_rank_ends_the_run_with_the_error(monkeypatch, tmp_path):
     file = tmp_path / "error.json"
     file.write_text(json.dumps({"message": {"message": "KeyError: 'none'", "extraInfo": {"timestamp": "1"}}}))
     failure = ProcessFailure(local_rank=1, pid=99, exitcode=1, error_file=str(file))
@@ -254,7 +255,7 @@ def test_a_rank_that_fails_ends_the_run_with_its_words(monkeypatch, tmp_path):
     assert str(caught.value) == "rank 1 of 2 failed: KeyError: 'none'"
 
 
-def test_an_error_that_every_rank_finds_is_said_once(monkeypatch):
+def test_an_error_of_every_rank_is_printed_once(monkeypatch):
     monkeypatch.setattr(api, "elastic_launch", lambda config, entry: lambda *given: {0: "no memory.", 1: "."})
     with pytest.raises(tokendraw.TokendrawError) as caught:
         launch._launched(task(), 2)

@@ -11,7 +11,7 @@ from tokendraw_bench.contenders import Contender
 from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.report.table import as_markdown, as_text
 from tokendraw_bench.run import run
-from tokendraw_bench.timing.timer import Call, Failure, Timing
+from tokendraw_bench.timing.timer import Failure, TimedCall, Timing
 
 CPU = torch.device("cpu")
 SMALL, LARGE = Cell(1, 200, "float32", "none", "peaked-7"), Cell(64, 200, "bfloat16", "both", "flat")
@@ -42,7 +42,7 @@ class FakeTimer:
         }
 
 
-def contender(name, prepare=lambda cell, metadata, logits: (Call(draw=lambda logits: None),)):
+def contender(name, prepare=lambda cell, metadata, logits: (TimedCall(draw=lambda logits: None),)):
     return Contender(name=name, versions={f"{name}-tokendraw": "1.0"}, prepare=prepare)
 
 
@@ -53,7 +53,7 @@ def raising(error):
     return prepare
 
 
-def test_the_fastest_read_is_the_floor_and_ratios_refer_to_it():
+def test_the_fastest_read_is_the_floor_of_ratios():
     timer = FakeTimer(sum=40, amax=20, acme=50)
     (line,) = run([SMALL], [contender("acme")], device=CPU, timer=timer)
     assert line == CellResult(
@@ -67,7 +67,7 @@ def test_the_fastest_read_is_the_floor_and_ratios_refer_to_it():
     assert line.ratio(line.entries["acme"]) == 2.5
 
 
-def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
+def test_a_contender_without_the_capability_for_a_cell_has_a_reason_in_place_of_a_time():
     timer = FakeTimer(sum=40, amax=20, acme=50, late=Failure(reason="RuntimeError: out"))
     contenders = [
         contender("picky", raising(SamplerUnavailableError("it does not serve seeded rows"))),
@@ -88,7 +88,7 @@ def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
 
 def in_ways(*names):
     return contender(
-        "acme", lambda cell, metadata, logits: [Call(draw=lambda logits: None, way=n) for n in names]
+        "acme", lambda cell, metadata, logits: [TimedCall(draw=lambda logits: None, way=n) for n in names]
     )
 
 
@@ -124,7 +124,7 @@ def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by
 
     def prepare(cell, metadata, logits):
         seen.append(metadata)
-        return (Call(draw=lambda logits: None),)
+        return (TimedCall(draw=lambda logits: None),)
 
     for seeded in (True, False):
         run(
@@ -143,7 +143,7 @@ def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by
         assert metadata.temperature.tolist() == [0.8] * 64
 
 
-def test_a_cell_that_nothing_can_read_is_an_error():
+def test_a_cell_without_a_working_read_is_an_error():
     timer = FakeTimer(sum=Failure(reason="RuntimeError: no"), amax=Failure(reason="RuntimeError: nor this"))
     with pytest.raises(TokendrawError) as error:
         run([SMALL], [], device=CPU, timer=timer)
@@ -153,7 +153,7 @@ def test_a_cell_that_nothing_can_read_is_an_error():
     )
 
 
-def test_logits_that_do_not_fit_are_an_error_that_says_how_large_they_are():
+def test_logits_beyond_the_memory_are_an_error_with_their_size():
     class NoRoom(FakeTimer):
         def buffers(self, nbytes):
             raise MemoryError
@@ -218,7 +218,7 @@ ON_A_GPU = report(
 )
 
 
-def test_the_table_has_a_row_a_cell_with_ratios_and_a_spread_where_it_is_large():
+def test_the_table_has_a_row_a_cell_with_ratios_and_large_spreads():
     assert as_text(ON_A_CPU) == [
         "batch  vocabulary  dtype     filters  logits    nucleus      read us        acme us      torch-sort us",
         "    1         200  float32   none     peaked-7        7         10.0              -  1,234 (123x) ±5 %",
@@ -227,7 +227,7 @@ def test_the_table_has_a_row_a_cell_with_ratios_and_a_spread_where_it_is_large()
     ]
 
 
-def test_on_a_device_the_host_has_columns_of_its_own():
+def test_on_a_device_the_host_has_separate_columns():
     facts = [row[:64] for row in as_text(ON_A_GPU)]
     times = [row[64:] for row in as_text(ON_A_GPU)]
     assert facts == [
@@ -242,7 +242,7 @@ def test_on_a_device_the_host_has_columns_of_its_own():
     ]
 
 
-def test_the_head_says_what_ran_where_and_the_notes_what_the_table_cannot():
+def test_the_head_names_machine_and_versions_and_the_notes_the_reasons_of_dashes():
     assert ON_A_CPU.head == [
         "cpu, 2 threads, OMP_WAIT_POLICY unset: tokendraw 0.1.0, torch 2.13.0.",
         "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; by the sun. In "
@@ -260,7 +260,7 @@ def test_the_head_says_what_ran_where_and_the_notes_what_the_table_cannot():
     ]
 
 
-def test_the_notes_name_the_ways_that_were_the_fastest_and_those_that_failed():
+def test_the_notes_name_the_fastest_and_the_failed_ways():
     a, b, no = timing(20.0), timing(15.0), Failure(reason="no nvcc")
     lines = [
         line(SMALL, timing(10.0), {"acme": best}, ways={"acme": {"softmax, a": a, "b": other}})

@@ -41,7 +41,7 @@ class Timer:
         }
 
 
-def test_it_has_a_place_behind_the_others(dists):
+def test_a_third_operation_comes_last(dists):
     assert operations.names() == (
         "sample",
         "verify",
@@ -52,12 +52,12 @@ def test_it_has_a_place_behind_the_others(dists):
     )
 
 
-def test_its_cells_have_axes_of_their_own(dists):
+def test_cells_have_the_axes_of_the_operation(dists):
     cells = operations.get("scale").grid("quick", factor=[5], rows=[1])
     assert [(cell.rows, cell.factor) for cell in cells] == [(1, 5)]
 
 
-def test_who_serves_it_is_timed_beside_its_floor_and_the_table_has_its_columns(dists):
+def test_a_provider_is_timed_beside_the_floor_in_a_table_with_the_columns_of_the_operation(dists):
     add_scaler(dists)
     timer = Timer()
     lines = run(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tokendraw_bench.timing import floor
-from tokendraw_bench.timing.timer import Call, Failure, Timing, WallTimer, summary
+from tokendraw_bench.timing.timer import Failure, TimedCall, Timing, WallTimer, summary
 
 MICROSECOND = 1e-6
 
@@ -27,14 +27,14 @@ class Clock:
             self.log.append((name, int(logits[0])))
             self.now += (left.pop(0) if len(left) > 1 else left[0]) * MICROSECOND
 
-        return Call(draw=draw)
+        return TimedCall(draw=draw)
 
 
 def buffers(count):
     return [torch.tensor([index]) for index in range(count)]
 
 
-def test_a_time_is_the_median_of_the_samples_with_its_quartiles():
+def test_a_time_is_the_median_of_the_samples_with_quartiles():
     clock = Clock()
     timer = WallTimer(5, clock=clock)
     warm_up, samples = (9000, 9000), (2000, 6000, 4000, 3000, 5000)
@@ -75,7 +75,7 @@ def test_a_device_is_waited_for_before_and_after_a_sample():
 
 
 @pytest.mark.parametrize("calls_before", [0, 3])
-def test_a_call_that_raises_is_a_failure_and_disturbs_no_other(calls_before):
+def test_a_raising_call_is_a_failure_and_leaves_the_rest_alone(calls_before):
     clock, left = Clock(), [None] * calls_before
 
     def draw(logits):
@@ -84,7 +84,9 @@ def test_a_call_that_raises_is_a_failure_and_disturbs_no_other(calls_before):
         left.pop()
         clock.now += 1
 
-    found = WallTimer(5, clock=clock).time({"a": Call(draw=draw), "b": clock.takes("b", 2000)}, buffers(2))
+    found = WallTimer(5, clock=clock).time(
+        {"a": TimedCall(draw=draw), "b": clock.takes("b", 2000)}, buffers(2)
+    )
     assert found["a"] == Failure(reason="RuntimeError: no [kernels] for this")
     assert found["b"].us == pytest.approx(2000)
 
@@ -94,17 +96,17 @@ def test_an_interrupt_is_no_failure():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        WallTimer(3).time({"a": Call(draw=draw)}, buffers(2))
+        WallTimer(3).time({"a": TimedCall(draw=draw)}, buffers(2))
 
 
 def test_a_single_sample_has_no_spread():
-    assert summary([7.0], how="graph", host_us=2.0) == Timing(
+    assert summary([7.0], how="graph", host=[1.0, 2.0, 4.0]) == Timing(
         us=7.0, q1_us=7.0, q3_us=7.0, host_us=2.0, how="graph"
     )
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(512, 1024), (32 << 20, 4), ((32 << 20) - 1, 5), (1 << 30, 2)])
-def test_buffers_make_a_working_set_that_no_cache_holds(nbytes, count):
+def test_buffers_make_a_working_set_beyond_every_cache(nbytes, count):
     assert WallTimer(3).buffers(nbytes) == count
 
 

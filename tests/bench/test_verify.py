@@ -19,11 +19,8 @@ from tokendraw_bench import make_inputs, metadata_of, operations, run
 from tokendraw_bench.cells import FILTERS
 from tokendraw_bench.contenders import find_unsupported_part, select_contenders
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
-from tokendraw_bench.report import plot
-from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
-from tokendraw_bench.timing.timer import Timing
 
 CPU = torch.device("cpu")
 BENCH = operations.get("verify")
@@ -40,7 +37,7 @@ def dists(tmp_path, monkeypatch):
 
 
 class TestCells:
-    def test_the_design_grid_has_what_speculative_decoding_is_held_to(self):
+    def test_the_design_grid_has_the_shapes_of_speculative_decoding(self):
         cells = BENCH.grid("design")
         assert {(c.batch, c.vocab_size) for c in cells} == {
             (batch, size) for batch in (1, 64, 256) for size in (128_256, 151_936)
@@ -51,10 +48,10 @@ class TestCells:
         assert len(cells) == len(set(cells)) == 6 * 2 * 2 * 2 * 2
         assert all(c.operation == "verify" for c in cells)
 
-    def test_the_presets_have_the_names_of_the_others(self):
+    def test_the_presets_have_the_same_names_in_every_operation(self):
         assert list(BENCH.presets) == list(operations.get("sample").presets)
 
-    def test_what_is_given_takes_the_place_of_the_presets_own(self):
+    def test_options_replace_values_of_the_preset(self):
         cells = BENCH.grid("quick", batch=[2], filters=["none"], drafts=[1, 3], mode=["coupled"])
         assert [str(cell) for cell in cells] == [
             "2 x 32000 float32, none, coupled of 1, peaked-30",
@@ -65,7 +62,7 @@ class TestCells:
         logits = [replace(cell, filters="") for cell in BENCH.grid("design")]
         assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
 
-    def test_a_buffer_has_the_rows_that_the_mode_reads(self):
+    def test_a_buffer_has_the_rows_of_the_mode(self):
         assert (CELL.num_target_rows, CELL.num_rows) == (15, 15 + 12)
         assert (COUPLED.num_target_rows, COUPLED.num_rows) == (15, 15)
 
@@ -84,12 +81,12 @@ class TestLogits:
         assert not torch.equal(first, second)
         assert all(map(torch.equal, (first, second), make_inputs(cell, CPU, 2)))
 
-    def test_where_the_mode_looks_at_no_drafts_there_are_none(self):
+    def test_without_draft_logits_in_the_mode_the_buffer_has_none(self):
         (both,), (target,) = make_inputs(CELL, CPU, 1), make_inputs(COUPLED, CPU, 1)
         assert torch.equal(both[:15], target)
 
     @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
-    def test_one_tensor_of_ids_is_drawn_from_the_drafts_of_every_buffer(self, family):
+    def test_a_single_tensor_of_ids_is_drawn_from_the_drafts_of_every_buffer(self, family):
         """Drafts are kept by every filter, follow the probabilities, and have ids all over the vocabulary."""
         cell = replace(CELL, batch=200, family=family)
         ids = draft_ids(cell, CPU)
@@ -138,17 +135,19 @@ class TestContenders:
         q = {"draft_logits": buffer[15:]} if cell.mode == "rejection" else {}
         drafts = Drafts.from_lists(ids.view(3, 4).tolist(), **q)
         sampler = tokendraw.load_sampler("native", device="cpu")
+        torch.manual_seed(1)
         expected = sampler.verify(buffer[:15], drafts, metadata, mode=cell.mode)
+        torch.manual_seed(1)
         found = verified(cell, buffer)
         assert torch.equal(found.token_ids, expected.token_ids)
         assert torch.equal(found.num_accepted, expected.num_accepted)
 
-    def test_by_default_those_take_part_that_verify(self, dists):
+    def test_by_default_verifying_samplers_take_part(self, dists):
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
         assert [c.name for c in select_contenders((), CPU, "verify")] == ["native"]
         assert [c.name for c in select_contenders((), CPU)] == ["acme", "native", "torch-sort"]
 
-    def test_who_does_not_verify_gives_the_reason(self, dists):
+    def test_a_sampler_without_verification_gives_the_reason(self, dists):
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
         with pytest.raises(SamplerUnavailableError) as error:
             select_contenders(("torch-sort",), CPU, "verify")
@@ -172,7 +171,7 @@ class TestContenders:
         ],
         ids=str,
     )
-    def test_drafts_that_a_companion_would_verify_are_not_timed(self, cell, limits, reason):
+    def test_drafts_beyond_the_capabilities_are_not_timed(self, cell, limits, reason):
         limited = replace(NATIVE.operations["verify"], **limits)
         (buffer,) = make_inputs(cell, CPU, 1)
         assert find_unsupported_part(BENCH, limited, cell, metadata_of(cell, CPU), buffer) == reason
@@ -255,7 +254,7 @@ class TestFlashInfer:
             ),
         ],
     )
-    def test_every_way_to_its_probabilities_is_called_and_its_chain_gets_them(
+    def test_every_sequence_for_probabilities_is_called_and_passes_them_to_the_chain(
         self, fake_flashinfer, filters, called
     ):
         cell = replace(CELL, filters=filters)
@@ -284,12 +283,12 @@ class TestFlashInfer:
         ],
         ids=str,
     )
-    def test_what_its_chain_does_not_do_is_not_timed(self, fake_flashinfer, cell, reason):
+    def test_modes_and_filters_beyond_the_chain_are_not_timed(self, fake_flashinfer, cell, reason):
         with pytest.raises(SamplerUnavailableError) as error:
             prepare_flashinfer(cell, metadata_of(cell, CPU))
         assert str(error.value) == f"it does not serve {reason}"
 
-    def test_a_version_that_takes_no_seed_is_kept_out_of_graphs(self, fake_flashinfer):
+    def test_a_version_without_a_seed_stays_out_of_graphs(self, fake_flashinfer):
         module = sys.modules["flashinfer.sampling"]
         chain = module.chain_speculative_sampling
         kept = [p for n, p in inspect.signature(chain).parameters.items() if n not in ("seed", "offset")]
@@ -300,7 +299,7 @@ class TestFlashInfer:
             one.draw(buffer)
             assert fake_flashinfer[-2] == ("chain", None, None)
 
-    def test_it_is_for_nvidia_gpus(self):
+    def test_flashinfer_is_for_nvidia_gpus(self):
         with pytest.raises(SamplerUnavailableError) as error:
             select_contenders(("flashinfer-direct",), CPU, "verify")
         assert (
@@ -336,7 +335,7 @@ class TestCommand:
             "target's alone for coupled, which looks at no others.",
         ]
 
-    def test_json_has_what_a_verification_adds_and_every_key_is_documented(self, fixed):
+    def test_json_has_the_axes_of_a_verification_under_documented_keys(self, fixed):
         result = bench(*TINY, "--filters", "none", "--drafts", 3, "--verify-mode", "rejection", "--json")
         found = json.loads(result.stdout)
         assert found["operation"] == "verify"
@@ -369,7 +368,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         "option", [("--op", "draft"), ("--drafts", "0"), ("--verify-mode", "typical"), ("--batch", "0")]
     )
-    def test_what_cannot_be_timed_is_a_usage_error_that_names_the_option(self, option):
+    def test_a_value_out_of_range_is_a_usage_error_with_the_option(self, option):
         result = bench(*option)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert f"Invalid value for '{option[0]}'" in result.stderr
@@ -390,39 +389,6 @@ class TestCommand:
             for entry in (cell["read"], cell["entries"]["native"]):
                 assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
                 assert entry["reason"] == ""
-
-
-def test_a_picture_has_panels_for_each_mode():
-    pytest.importorskip(
-        "matplotlib", reason="matplotlib is not installed; pip install 'tokendraw-bench[plot]'"
-    )
-    one = Timing(us=10.0, q1_us=10.0, q3_us=10.0, host_us=None, how="wall clock")
-    lines = tuple(
-        CellResult(
-            cell=replace(CELL, batch=batch, mode=mode),
-            figures={"nucleus": 7.0},
-            buffers=2,
-            floor=one,
-            floor_by="torch.sum",
-            entries={"acme": one},
-        )
-        for batch in (1, 8)
-        for mode in ("rejection", "coupled")
-    )
-    report = BenchReport(
-        command="",
-        device="cpu",
-        host="cpu",
-        method="",
-        repeats=3,
-        threads=1,
-        versions={},
-        contenders=("acme",),
-        lines=lines,
-        seconds=1.0,
-    )
-    titles = [axes.get_title() for axes in plot.figure_of(report).axes]
-    assert titles == [f"V = 300, float32\nboth, {mode} of 4, peaked-7" for mode in ("rejection", "coupled")]
 
 
 @pytest.mark.gpu

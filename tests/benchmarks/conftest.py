@@ -18,7 +18,7 @@ def benchmarks():
 
 @pytest.fixture(scope="module")
 def call(benchmarks):
-    """Call a command with options; by default the sampler is the reference too."""
+    """Call a command with options; by default native is sampler and reference."""
 
     def run(*arguments, sampler="native"):
         main = benchmarks("commands").main

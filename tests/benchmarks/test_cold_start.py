@@ -1,4 +1,4 @@
-"""``benchmarks/cold_start.py``: a row per compiled step, or a single row for processes with a common start."""
+"""``benchmarks/cold_start.py``: a row for each start with compilations, or a single row for several processes."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ OPTIONS = ("--sampler", "native", "--device", "cpu", "--vocab-size", "3000")
 
 
 def printed(*options):
-    """The rows of the table."""
+    """Return the rows of the table."""
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "cold_start.py", *OPTIONS, *options],
         capture_output=True,
@@ -23,7 +23,7 @@ def printed(*options):
 
 
 @pytest.mark.slow
-def test_the_table_has_time_and_compilations_of_a_start():
+def test_every_start_has_a_row_with_time_and_kernels():
     rows = printed()
     starts = ["load_sampler", "first batch of 64", "warmup", "warmup with max_drafts=4"]
     assert [name for name, *_ in rows] == starts
@@ -31,6 +31,6 @@ def test_the_table_has_time_and_compilations_of_a_start():
 
 
 @pytest.mark.slow
-def test_processes_with_a_common_start_are_a_single_row():
+def test_processes_started_together_are_a_single_row():
     ((name, _, kernels),) = printed("--processes", "2")
     assert (name, kernels) == ("load_sampler and first batch of 64, the slowest of 2", "0")

@@ -1,4 +1,4 @@
-"""``benchmarks/startup.py``: a row per program."""
+"""``benchmarks/startup.py``: a row for each start."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from checkout import ROOT
 
 
-def test_the_table_has_the_time_of_a_start():
+def test_every_start_has_a_row():
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "startup.py", "--repeats", "1"],
         capture_output=True,

@@ -12,7 +12,7 @@ from calling import CPU
 from fake_candidates import LAPTOP
 from tokendraw import InvalidInputError, PluginError, SamplerUnavailableError
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.provider import CallsProvider
+from tokendraw.calls.provider import Provider
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.plugin import Call, HostCapabilities, HostNeed, Operation, Requirement
 from tokendraw.resolution import Choice, Resolution
@@ -58,12 +58,16 @@ NEGATIVE = Requirement(
 OPERATION = Operation(
     name="scale",
     summary="",
+    module="",
     capabilities=ScaleCapabilities,
     methods=("scale",),
     requirements=(NEGATIVE,),
-    prove=lambda *given: None,
-    calls=lambda: {"scale": Scale},
 )
+
+
+class ScaleProvider(Provider):
+    def scale(self, rows: torch.Tensor, factor: float = 2.0) -> Any:
+        return self._dispatcher.dispatch(Scale(rows, factor))
 
 
 @dataclass
@@ -90,7 +94,7 @@ def provider(chosen: Any, companion: Any = None, *, debug: bool = False) -> Any:
     backends = (("acme", chosen, ScaleCapabilities()), ("other", companion, ScaleCapabilities(negative=True)))
     backend, other = (LoadedBackend(*each, OPERATION.unsupported(each[2], HostNeed())) for each in backends)
     selection = Selection(resolution=resolution, backend=backend, companion=companion and other)
-    return CallsProvider(OPERATION, Negotiator(CPU, HostNeed(), debug=debug), selection)
+    return ScaleProvider(OPERATION, Negotiator(CPU, HostNeed(), debug=debug), selection)
 
 
 ROWS = torch.tensor([1.0, 2.0])

@@ -10,7 +10,7 @@ from calling import assert_same_rows, loaded, select
 from fake_candidates import EVERYTHING, PER_ROW
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities
-from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 
@@ -96,7 +96,7 @@ def test_a_first_batch_and_its_next_step_are_not_waited_for(pair):
     batches = iter([metadata_of() for _ in range(8)])
     seconds, slept = seconds_behind_a_busy_device(lambda: sampler.sample(logits, next(batches)))
     assert slept
-    assert seconds < LONGEST_CALL
+    assert seconds < LONGEST_CALL_SECONDS
 
 
 def test_a_captured_batch_follows_its_inputs_and_draws_anew(pair):

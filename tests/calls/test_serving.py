@@ -15,13 +15,13 @@ from tokendraw import (
     SamplingParams,
 )
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.plugin import Capabilities
 from tokendraw.providers.sampler import Sampler
 
 
 def unsupported(capabilities, facts, vocab_size=0):
-    return loaded("acme", None, capabilities).reason_against(Rows(facts, vocab_size))
+    return loaded("acme", None, capabilities).reason_against(RowGroup(facts, vocab_size))
 
 
 PLAIN = BatchFacts(

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import importlib_metadata
@@ -13,7 +12,7 @@ import torch
 
 import tokendraw
 from command_line import FixedTimer, call, documented_keys
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw_bench import run as _run
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
@@ -25,12 +24,6 @@ def fixed(monkeypatch):
     monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
     monkeypatch.setattr(_run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def bench(*arguments):
@@ -125,6 +118,7 @@ def test_json_is_complete(fixed):
         "top_k": 50,
         "top_p": 0.9,
         "min_p": 0.05,
+        "logprob_ranks": True,
         "cells": [
             {
                 "batch": 2,
@@ -132,6 +126,11 @@ def test_json_is_complete(fixed):
                 "dtype": "float32",
                 "filters": "top-p",
                 "family": "peaked-7",
+                "special": "none",
+                "filter_order": "top_k_first",
+                "tie_rule": "advertised",
+                "logprobs": None,
+                "logprobs_mode": "raw_logprobs",
                 "nucleus": 7.0,
                 "buffers": 2,
                 "nbytes": 2048,
@@ -141,6 +140,8 @@ def test_json_is_complete(fixed):
                     "q3_us": 10.0,
                     "host_us": None,
                     "how": "wall clock",
+                    "largest_us": None,
+                    "least_host_us": None,
                     "ratio": 1.0,
                     "reason": "",
                     "by": "torch.sum",
@@ -152,6 +153,8 @@ def test_json_is_complete(fixed):
                         "q3_us": 99.96,
                         "host_us": None,
                         "how": "wall clock",
+                        "largest_us": None,
+                        "least_host_us": None,
                         "ratio": pytest.approx(9.996),
                         "reason": "",
                         "by": "",
@@ -204,6 +207,8 @@ def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
         "q3_us": None,
         "host_us": None,
         "how": None,
+        "largest_us": None,
+        "least_host_us": None,
         "ratio": None,
         "reason": "it does not serve seeded rows",
         "by": "",
@@ -271,11 +276,24 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
         "--op",
         "--preset",
         *("--batch", "--vocab-size", "--dtype", "--filters", "--family", "--seeded", "--gumbel-dtype"),
+        *("--temperature", "--top-k", "--top-p", "--min-p", "--special", "--filter-order", "--tie-rule"),
+        *("--logprobs", "--logprobs-mode", "--logprob-ranks"),
         *("--drafts", "--verify-mode"),
-        *("--width", "--page-size", "--page-indices"),
+        *("--width", "--page-size", "--page-indices", "--out"),
         *("--experts", "--rows", "--columns", "--format", "--layout", "--direction"),
-        *("--edits", "--distinct"),
-        *("--sampler", "--repeats", "--device", "--ranks", "--plot", "--output", "--json"),
+        *("--edits", "--distinct", "--bitmask", "--graph-edits"),
+        *(
+            "--sampler",
+            "--repeats",
+            "--single",
+            "--cache",
+            "--graphs",
+            "--memory",
+            "--device",
+            "--ranks",
+            "--output",
+            "--json",
+        ),
     ]
 
 
@@ -349,26 +367,9 @@ def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed():
-    import pty
-
-    ours, theirs = pty.openpty()
-    seen = []
-
-    def watch():
-        while part := os.read(ours, 4096):
-            seen.append(part.decode())
-            if "the end" in seen[-1]:
-                return
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    result = in_a_process(*SHORT, "--filters", "none", stdout=subprocess.PIPE, stderr=theirs)
-    os.write(theirs, b"the end")
-    watching.join()
-    os.close(ours)
-    os.close(theirs)
-    assert "0/1" in "".join(seen)
-    assert "2 x 1000 float32" in "".join(seen)
+def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed(terminal):
+    options = (*SHORT, "--filters", "none")
+    shown, result = terminal(lambda stderr: in_a_process(*options, stdout=subprocess.PIPE, stderr=stderr))
+    assert "0/1" in shown
+    assert "2 x 1000 float32" in shown
     assert result.stdout.startswith("cpu, 1 thread, OMP_WAIT_POLICY unset: ")

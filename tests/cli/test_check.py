@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 
 import importlib_metadata
 import pytest
@@ -13,9 +12,9 @@ import pytest
 import tokendraw
 import tokendraw_testing
 from command_line import call
-from fake_dists import fake_dists, plugin
+from fake_dists import plugin
 from tokendraw_testing import Line, Report, Status, properties
-from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.matrix import Place
 from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -99,12 +98,6 @@ def reports(monkeypatch):
         return calls
 
     return find
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def check(*arguments):
@@ -213,14 +206,6 @@ def test_one_operation_can_be_checked_alone(reports):
     assert calls[0][1] == tuple(prop.name for prop in properties("verify"))
 
 
-def test_an_operation_that_it_does_not_serve_is_refused_with_the_reason(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as dists:
-        dists.add_plugin("acme", plugin("acme"))
-        result = check("acme", "--operation", "verify")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == ("'acme' cannot be checked on cpu: needs the operation verify, found sample.\n")
-
-
 def test_an_unknown_operation_is_a_usage_error_with_those_that_there_are():
     result = check("native", "--operation", "draft")
     assert result.exit_code == 2
@@ -273,33 +258,27 @@ def test_json_is_complete(reports):
     assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 1)
 
 
-def test_an_unknown_name_gives_the_nearest():
-    result = check("nativ")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native\n"
-    )
-
-
-def test_a_name_like_no_other_leads_to_the_list():
-    assert call("check", "greedy").stderr == (
-        "'greedy' needs to be an installed sampler, found native. Try: tokendraw list\n"
-    )
-
-
-def test_an_unknown_property_is_a_usage_error_with_the_nearest():
-    result = check("native", "--only", "top_q")
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == (
-        "'--only' needs the name of a property, found 'top_q'. Nearest: 'top_p' or 'top_k'.\n"
-    )
-
-
-def test_a_property_unlike_any_points_to_the_list_of_them():
-    result = check("native", "--only", "?")
-    assert result.stderr == (
-        "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.\n"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["nativ"], 1, "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native"),
+        (["greedy"], 1, "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
+        (
+            ["native", "--only", "top_q"],
+            2,
+            "'--only' needs the name of a property, found 'top_q'. Nearest: 'top_p' or 'top_k'.",
+        ),
+        (
+            ["native", "--only", "?"],
+            2,
+            "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.",
+        ),
+    ],
+    ids=str,
+)
+def test_an_unknown_name_gives_the_nearest_or_the_list(arguments, exit_code, message):
+    result = check(*arguments)
+    assert (result.stdout, result.stderr, result.exit_code) == ("", f"{message}\n", exit_code)
 
 
 class TestTheListOfProperties:
@@ -357,21 +336,32 @@ def test_a_seed_that_is_none_is_a_usage_error(seed):
     assert check("native", "--seed", seed).exit_code == 2
 
 
-def test_a_sampler_for_another_machine_gives_the_reason(dists):
-    dists.add_plugin("acme", plugin("acme", probe="'needs a licence, found none'"))
-    result = check("acme")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == "'acme' cannot be checked on cpu: needs a licence, found none.\n"
-
-
-def test_a_sampler_that_does_not_build_gives_the_reason_once(dists):
-    dists.add_plugin("acme", plugin("acme", build="raise RuntimeError('no [kernels]')"))
-    result = check("acme")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        "'acme' needs to build and to pass its proof on cpu before it can be checked, found: "
-        "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.\n"
-    )
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (
+            plugin("acme", probe="'needs a licence, found none'"),
+            (),
+            "'acme' cannot be checked on cpu: needs a licence, found none.",
+        ),
+        (
+            plugin("acme"),
+            ("--operation", "verify"),
+            "'acme' cannot be checked on cpu: needs the operation verify, found sample.",
+        ),
+        (
+            plugin("acme", build="raise RuntimeError('no [kernels]')"),
+            (),
+            "'acme' needs to build and to pass its proof on cpu before it can be checked, found: "
+            "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.",
+        ),
+    ],
+    ids=["another machine", "another operation", "it does not build"],
+)
+def test_a_sampler_that_cannot_be_checked_gives_the_reason_once(dists, source, options, message):
+    dists.add_plugin("acme", source)
+    result = check("acme", *options)
+    assert (result.stdout, result.stderr, result.exit_code) == ("", f"{message}\n", 1)
 
 
 def test_a_name_that_two_distributions_claim_is_not_checked(dists):
@@ -441,35 +431,12 @@ def test_two_properties_of_native_in_a_process_of_their_own():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
-def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at():
-    import pty
-
-    ours, theirs = pty.openpty()
-    seen = []
-
-    def watch():
-        while part := os.read(ours, 4096):
-            seen.append(part.decode())
-            if "the end" in seen[-1]:
-                return
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    result = in_a_process(
-        "--quick",
-        "--only",
-        "+inf is drawn evenly",
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm"},
-    )
-    os.write(theirs, b"the end")
-    watching.join()
-    os.close(ours)
-    os.close(theirs)
-    assert "0/1" in "".join(seen)
-    assert "+inf is drawn evenly" in "".join(seen)
+def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at(terminal):
+    options, streams = ("--quick", "--only", "+inf is drawn evenly"), {"stdout": subprocess.PIPE}
+    environment = os.environ | {"TERM": "xterm"}
+    shown, result = terminal(lambda stderr: in_a_process(*options, **streams, stderr=stderr, env=environment))
+    assert "0/1" in shown
+    assert "+inf is drawn evenly" in shown
     assert result.stdout.startswith(HEADING + "property              status ")
 
 

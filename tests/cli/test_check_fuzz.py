@@ -11,8 +11,8 @@ import tokendraw
 from command_line import call
 from fake_dists import deadly, fake_dists
 from tokendraw_testing.kit import fuzz
-from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport, distinct
-from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport, first_of_each_sort
+from tokendraw_testing.kit.matrix import Place
 
 HEADING = (
     f"native on cpu: tokendraw {tokendraw.__version__}, "
@@ -21,8 +21,8 @@ HEADING = (
 )
 SMALL = Place("sample", "float32", 1 << 10, "seeded")
 WIDE = SMALL._replace(up_to=None)
-WRONG = Finding(operation="sample", number=17, detail="token 5 needs a draw, found token 6", times=3)
-RAISED = Finding(
+WRONG = FuzzFinding(operation="sample", number=17, detail="token 5 needs a draw, found token 6", times=3)
+RAISED = FuzzFinding(
     operation="verify",
     number=40,
     detail="a call raised RuntimeError: no kernel",
@@ -153,7 +153,7 @@ def test_json_is_complete(reports):
 
 
 def test_of_many_findings_some_are_printed(reports):
-    reports(*(Finding(operation="sample", number=n, detail="w" * n) for n in range(23)))
+    reports(*(FuzzFinding(operation="sample", number=n, detail="w" * n) for n in range(23)))
     result = check("native", "--fuzz", "9", "--jobs", "1")
     assert "sample, case 19\n" in result.stdout
     assert "sample, case 20\n" not in result.stdout
@@ -162,11 +162,11 @@ def test_of_many_findings_some_are_printed(reports):
 
 def test_findings_that_differ_in_numbers_alone_are_one():
     details = ["id 5 needs 1.5e-05, found -2", "id 71 needs 3, found -inf", "id 6 needs -1, found 7.25"]
-    found = [Finding(operation="sample", number=9 - n, detail=detail) for n, detail in enumerate(details)]
+    found = [FuzzFinding(operation="sample", number=9 - n, detail=detail) for n, detail in enumerate(details)]
     bfloat16, float16 = (
-        Finding(operation="sample", number=1, detail=f"{d} is wrong") for d in ("bfloat16", "float16")
+        FuzzFinding(operation="sample", number=1, detail=f"{d} is wrong") for d in ("bfloat16", "float16")
     )
-    kept = distinct([*found, bfloat16, float16])
+    kept = first_of_each_sort([*found, bfloat16, float16])
     assert [(finding.number, finding.detail, finding.times) for finding in kept] == [
         (1, "bfloat16 is wrong", 1),
         (1, "float16 is wrong", 1),

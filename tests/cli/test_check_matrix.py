@@ -4,7 +4,7 @@ import pytest
 
 from tokendraw_testing.commands import matrix_lines
 from tokendraw_testing.commands.matrix_lines import print_matrix
-from tokendraw_testing.kit.looked import Place, places
+from tokendraw_testing.kit.matrix import Place, places
 
 DTYPES = ("float32", "bfloat16", "float16")
 SAMPLE = places(["sample"], DTYPES, None, ("greedy", "seeded", "unseeded"))

@@ -102,17 +102,17 @@ def reason(name="hello"):
 
 
 class TestACommandOfAnotherDistribution:
-    def test_it_is_called_with_its_arguments(self, install):
+    def test_the_command_is_called_with_the_arguments(self, install):
         install({"hello": "fake_greeting:hello"})
         result = call("hello", "world")
         assert (result.exit_code, result.stdout) == (0, "hello world\n")
         assert result.stderr == "a banner of the module\n"  # stdout is the command's own
 
-    def test_it_may_have_commands_of_its_own(self, install):
+    def test_the_command_may_have_subcommands(self, install):
         install({"greet": "fake_greeting:both"})
         assert call("greet", "hello", "world").stdout == "hello world\n"
 
-    def test_it_reports_errors_as_tokendraw_does(self, install):
+    def test_errors_are_reported_as_by_built_in_commands(self, install):
         install({"hello": "fake_greeting:hello"})
         result = call("hello", "nobody", "--json")
         assert result.exit_code == 2
@@ -121,27 +121,27 @@ class TestACommandOfAnotherDistribution:
             "error": "'name' needs somebody, found nobody. Name one.",
         }
 
-    def test_help_lists_it_behind_tokendraws_own(self, install):
+    def test_help_lists_the_command_behind_built_in_commands(self, install):
         install({"hello": "fake_greeting:hello", "greet": "fake_greeting:both"})
         commands = listed(call("--help").stdout, "Commands")
         assert list(commands) == [*OWN, "greet", "hello"]
         assert (commands["greet"], commands["hello"]) == ("Two greetings.", "Say hello.")
 
-    def test_its_module_is_imported_for_no_other_command(self, install):
+    def test_the_module_is_imported_for_this_command_alone(self, install):
         install({"hello": "fake_greeting:hello"})
         assert call("list").exit_code == 0
         assert "fake_greeting" not in sys.modules
         assert call("check", "--list").exit_code == 0
         assert "fake_greeting" not in sys.modules
 
-    def test_a_misspelling_of_it_is_told_its_name(self, install):
+    def test_a_misspelling_leads_to_the_name(self, install):
         install({"hello": "fake_greeting:hello"})
         result = call("helo")
         assert result.exit_code == 2
         assert "Error: No such command 'helo'." in result.stderr
         assert "fake_greeting" not in sys.modules
 
-    def test_doctor_lists_it(self, install, monkeypatch):
+    def test_doctor_lists_the_command(self, install, monkeypatch):
         be_on(monkeypatch, LAPTOP, (NATIVE,))
         install({"hello": "fake_greeting:hello"})
         assert (
@@ -192,7 +192,7 @@ class TestACommandThatCannotBeUsed:
             ),
         ],
     )
-    def test_it_is_listed_with_its_reason_and_says_so_when_called(
+    def test_a_broken_command_is_listed_with_the_reason_and_prints_the_reason_when_called(
         self, install, monkeypatch, value, source, why
     ):
         be_on(monkeypatch, LAPTOP, (NATIVE,))
@@ -218,7 +218,7 @@ class TestACommandThatCannotBeUsed:
         assert call("list").exit_code == 0
 
     @pytest.mark.parametrize("name", [*BUILT_IN, *OWNERS])
-    def test_the_names_of_tokendraws_own_commands_are_reserved(self, install, name):
+    def test_the_names_of_built_in_commands_are_reserved(self, install, name):
         install({name: "fake_greeting:hello"})
         owner = OWNERS.get(name, "tokendraw")
         why = (
@@ -232,7 +232,7 @@ class TestACommandThatCannotBeUsed:
         assert call(name, "--help").stdout.startswith(f"Usage: tokendraw {name} ")
         assert "fake_greeting" not in sys.modules
 
-    def test_of_two_that_claim_one_name_none_is_used(self, install):
+    def test_a_name_claimed_twice_is_not_used(self, install):
         install({"hello": "fake_greeting:hello"})
         install({"hello": "fake_greeting:both"}, name="other-tools", version="2.0")
         why = "the name 'hello' is claimed by acme-tools 1.0 and other-tools 2.0; uninstall one of them"
@@ -243,7 +243,7 @@ class TestACommandThatCannotBeUsed:
             f"'hello' of acme-tools 1.0 cannot be used: {why}.\n",
         )
 
-    def test_a_name_that_no_shell_can_type_is_refused(self, install):
+    def test_a_name_beyond_any_shell_is_refused(self, install):
         install({"Hello World": "fake_greeting:hello"})
         assert reason("Hello World") == (
             "its name needs at most 64 lowercase letters and digits, a letter first, with single hyphens between "
@@ -259,7 +259,7 @@ class TestACommandThatCannotBeUsed:
 
 class TestACommandWhoseDistributionIsMissing:
     @pytest.mark.parametrize(("name", "part"), [("check", "testing"), ("new", "testing"), ("bench", "bench")])
-    def test_it_says_what_to_install(self, core_alone, name, part):
+    def test_a_missing_distribution_is_named_with_the_command_to_install(self, core_alone, name, part):
         message = (
             f"{name!r} needs the distribution tokendraw-{part}, which is not installed; run "
             f"`pip install ./{part}` in tokendraw's checkout."
@@ -271,14 +271,14 @@ class TestACommandWhoseDistributionIsMissing:
         assert json.loads(result.stdout) == {"schema_version": 1, "error": message}
         assert " ".join(call(name, "--help").stdout.split()).count(message) == 1
 
-    def test_help_lists_it(self, core_alone):
+    def test_help_lists_the_missing_command(self, core_alone):
         commands = listed(call("--help").stdout, "Commands")
         assert list(commands) == [*OWN]
         assert {name: commands[name] for name in OWNERS} == {
             name: f"Needs {owner}, which is not installed." for name, owner in OWNERS.items()
         }
 
-    def test_nobody_else_may_bring_it(self, core_alone, install):
+    def test_an_unknown_distribution_may_not_bring_the_command(self, core_alone, install):
         install({"check": "fake_greeting:hello"})
         assert call("check", "world").stderr.startswith("'check' needs the distribution tokendraw-testing")
 
@@ -318,7 +318,7 @@ class TestWithoutKitAndBench:
         assert result.returncode == 0, result.stderr
         assert result.stdout
 
-    def test_those_of_the_others_say_what_to_install(self, tmp_path):
+    def test_missing_commands_name_their_distributions(self, tmp_path):
         result = self.run(tmp_path, "check", "native")
         assert (result.returncode, result.stderr) == (
             1,
@@ -327,7 +327,7 @@ class TestWithoutKitAndBench:
         )
 
 
-def test_every_command_of_tokendraws_own_takes_json():
+def test_every_built_in_command_takes_json():
     from tokendraw.cli import main
 
     root = click.Context(main)

@@ -11,8 +11,8 @@ import pytest
 
 import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
-from fake_candidates import A100, FLASHINFER, H100, LAPTOP, NATIVE
-from fake_dists import fake_dists, plugin
+from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
+from fake_dists import plugin
 from tokendraw import Need, operations
 from tokendraw.backends.machine import detect as _host
 from tokendraw.backends.resolution.decide import assess
@@ -21,7 +21,8 @@ from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
-from tokendraw.plugin import Release, Sm90W4Capabilities, Upstream
+from tokendraw.cli.diagnosis.upstreams import upstreams
+from tokendraw.plugin import Release, Upstream
 from tokendraw.resolution import Candidate, Choice, State, decide
 
 SAMPLE = operations.get("sample")
@@ -61,7 +62,7 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(_checkup, "heavy_imports", lambda entry_point: ())
 
     def set_up(host, candidates):
-        def build(names, tell, *, verbose):
+        def build(names, *, verbose):
             choice = tokendraw.resolution.read_settings().choice()
             chosen = {
                 name: decide(candidates, host, operations.get(name).need(), choice, operation=name)
@@ -134,8 +135,7 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
         "upstreams\n"
         "  name               installed  needed        tested                     what would change\n"
-        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 a program "
-        "would get flashinfer\n"
+        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  unknown\n"
         "\n"
         "samplers\n"
         "  name        state         priority  version  what it does, or why it cannot\n"
@@ -162,109 +162,74 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
-UNTESTED = "0.7.9"
-
-
-@pytest.mark.parametrize(
-    ("host", "installed", "settings", "effect"),
-    [
-        (H100, "0.7.2.post1", {}, "nothing: this version is tested"),
-        (H100, "0.7.2.post1+cu130", {}, "nothing: this version is tested"),
-        (H100, UNTESTED, {}, "with 0.7.2.post1 nobody warns that 0.7.9 is untested"),
-        (H100, None, {}, "with 0.7.2.post1 a program would get flashinfer"),
-        (H100, "0.5.0", {}, "with 0.7.2.post1 a program would get flashinfer"),
-        (
-            H100,
-            "0.9.0",
-            {"TOKENDRAW_PRIORITY": "native"},
-            "with 0.7.2.post1 flashinfer would be available, behind native",
-        ),
-        (H100, None, {"TOKENDRAW_SAMPLER": "flashinfer"}, "with 0.7.2.post1 a program would get flashinfer"),
-        (LAPTOP, None, {}, "nothing: needs a cuda device, found cpu"),
-    ],
-    ids=str,
+STORED = "weights that were packed and stored have to be packed again"
+TABLE = (
+    Release("0", "packs no layout", "pack_sm90_w4", refused=True),
+    Release("0.6.10", "packs layout v1", "pack_sm90_w4", change=STORED),
+    Release("0.6.18", "packs layout v2", "pack_sm90_w4", change=STORED),
 )
-def test_what_a_tested_version_of_an_upstream_would_change(
-    on, monkeypatch, host, installed, settings, effect
-):
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    on(host, (NATIVE, replace(FLASHINFER, upstream_version=installed)))
-    upstreams = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert upstreams == [
+
+
+def with_library(installed, **fields):
+    library = Upstream(
+        "flashinfer-python", ">=0.6.7,<0.8", **({"tested": ("0.7.2.post1",), "releases": TABLE} | fields)
+    )
+    return replace(FLASHINFER, info=replace(FLASHINFER.info, upstream=library), upstream_version=installed)
+
+
+def would_change(installed, **fields):
+    (state,) = upstreams([with_library(installed, **fields)])
+    return state.would_change
+
+
+def test_an_upstream_is_named_with_its_versions(on):
+    on(H100, (NATIVE, FLASHINFER))
+    assert checkup_in_json(exit_code=0)["upstreams"] == [
         {
             "name": "flashinfer-python",
             "plugin": "flashinfer",
-            "installed": installed,
+            "installed": "0.7.2.post1",
             "needed": ">=0.6.7,<0.8",
             "tested": ["0.6.11.post2", "0.7.2.post1"],
-            "would_change": effect,
+            "would_change": "nothing: this version is tested",
         }
     ]
 
 
-def test_what_a_probe_found_of_a_version_that_does_not_fit_says_nothing_of_another(on):
-    probed = replace(FLASHINFER, upstream_version="0.5.0", probe_reason="needs nvcc, found no nvcc")
-    on(H100, (NATIVE, probed))
-    (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert upstream["would_change"] == "with 0.7.2.post1 a program would get flashinfer"
-    on(H100, (NATIVE, replace(probed, upstream_version=UNTESTED)))
-    (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert upstream["would_change"] == "nothing: needs nvcc, found no nvcc"
-
-
-STORED = "weights that were packed and stored have to be packed again"
-PACKER = replace(
-    FLASHINFER,
-    info=replace(
-        FLASHINFER.info,
-        operations=FLASHINFER.info.operations
-        | {"pack_sm90_w4": Sm90W4Capabilities(device_types=("cuda",), formats=("fp4",), layouts=("v2",))},
-        upstream=Upstream(
-            "flashinfer-python",
-            ">=0.6.7,<0.8",
-            ("0.7.2.post1",),
-            (
-                Release("0", "packs no layout", "pack_sm90_w4", refused=True),
-                Release("0.6.10", "packs layout v1", "pack_sm90_w4", change=STORED),
-                Release("0.6.18", "packs layout v2", "pack_sm90_w4", change=STORED),
-            ),
-        ),
-    ),
+@pytest.mark.parametrize(
+    ("installed", "words"),
+    [
+        ("0.6.17", "packs layout v1"),
+        ("0.6.17+cu130", "packs layout v1"),
+        ("0.6.9", "packs no layout"),
+    ],
 )
-SILENT = "with 0.7.2.post1 nobody warns that {} is untested"
-REPACK = f"0.7.2.post1 packs layout v2 where {{}} packs layout v1: {STORED}"
-GET = "with 0.7.2.post1 a program would get flashinfer"
+def test_what_the_newest_tested_version_does_in_another_way_would_change(installed, words):
+    effect = f"packs layout v2 where {installed} {words}: {STORED}"
+    assert would_change(installed) == f"0.7.2.post1 {effect}"
+    assert would_change(installed, tested=()) == f"0.6.18 {effect}"  # the newest that is known
 
 
 @pytest.mark.parametrize(
-    ("installed", "effect"),
+    ("installed", "fields", "effect"),
     [
-        ("0.7.2.post1", "nothing: this version is tested"),
-        ("0.7.1", SILENT.format("0.7.1")),
-        ("0.6.17", f"{SILENT.format('0.6.17')}; {REPACK.format('0.6.17')}"),
-        ("0.6.17+cu130", f"{SILENT.format('0.6.17+cu130')}; {REPACK.format('0.6.17+cu130')}"),
-        (
-            "0.6.9",
-            f"{GET} for pack_sm90_w4; 0.7.2.post1 packs layout v2 where 0.6.9 packs no layout: {STORED}",
-        ),
-        ("0.6.5", f"{GET}; 0.7.2.post1 packs layout v2 where 0.6.5 packs no layout: {STORED}"),
-        (None, GET),
-        ("nightly", GET),
+        ("0.7.2.post1", {}, "nothing: this version is tested"),
+        ("0.7.2.post1+cu130", {}, "nothing: this version is tested"),
+        ("0.7.1", {}, "nothing that is known"),
+        ("0.6.18", {"tested": ()}, "nothing that is known"),
+        ("0.7.1", {"tested": (), "releases": ()}, "unknown"),
+        (None, {}, "unknown"),
+        ("nightly", {}, "unknown"),
     ],
 )
-def test_what_another_version_would_change_is_said_of_every_operation(on, installed, effect):
-    on(H100, (NATIVE, replace(PACKER, upstream_version=installed)))
-    (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert upstream["would_change"] == effect
+def test_a_version_that_does_the_same_would_change_nothing(installed, fields, effect):
+    assert would_change(installed, **fields) == effect
 
 
 def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on):
-    library = replace(PACKER.info.upstream, found={"pack_sm90_w4": "packs layout v2"})
-    odd = replace(PACKER, info=replace(PACKER.info, upstream=library), upstream_version="0.6.17")
-    on(H100, (NATIVE, odd))
+    on(H100, (NATIVE, with_library("0.6.17", found={"pack_sm90_w4": "packs layout v2"})))
     checkup = checkup_in_json(exit_code=0)
-    assert checkup["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
+    assert checkup["upstreams"][0]["would_change"] == "nothing that is known"
     assert checkup["findings"][1:] == [
         {
             "problem": "'flashinfer' knows that flashinfer-python 0.6.17 packs layout v1, and finds in its files that "
@@ -272,37 +237,6 @@ def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on)
             "mend": None,
         }
     ]
-
-
-def test_what_the_files_of_a_version_do_is_not_said_of_another_one(on):
-    library = replace(PACKER.info.upstream, found={"pack_sm90_w4": "packs no layout"})
-    on(H100, (NATIVE, replace(PACKER, info=replace(PACKER.info, upstream=library), upstream_version="0.6.9")))
-    assert checkup_in_json(exit_code=0)["upstreams"][0]["would_change"] == (
-        f"{GET} for pack_sm90_w4; 0.7.2.post1 packs layout v2 where 0.6.9 packs no layout: {STORED}"
-    )
-
-
-def test_what_another_version_would_change_in_an_operation_that_the_machine_cannot_run_is_not_said(on):
-    packer = replace(PACKER.info.operations["pack_sm90_w4"], compute_capability=((9, 0), (9, 0)))
-    info = replace(PACKER.info, operations=PACKER.info.operations | {"pack_sm90_w4": packer})
-    on(A100, (NATIVE, replace(PACKER, info=info, upstream_version="0.6.17")))
-    assert checkup_in_json(exit_code=0)["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
-
-
-def test_without_a_tested_version_the_newest_that_is_known_is_compared(on):
-    library = replace(PACKER.info.upstream, tested=())
-    bare = replace(PACKER, info=replace(PACKER.info, upstream=library))
-    effects = {}
-    for installed in (None, "0.6.17", "0.6.18", "0.7.2"):
-        on(H100, (NATIVE, replace(bare, upstream_version=installed)))
-        (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-        effects[installed] = upstream["would_change"]
-    assert effects == {
-        None: "with 0.6.18 a program would get flashinfer",
-        "0.6.17": f"0.6.18 packs layout v2 where 0.6.17 packs layout v1: {STORED}",
-        "0.6.18": "unknown: no version was tested",
-        "0.7.2": "unknown: no version was tested",
-    }
 
 
 def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
@@ -498,7 +432,7 @@ class TestMending:
         ids=["a requirement", "a requirement of an extra", "no requirement", "a part of the plugin"],
     )
     def test_a_module_that_is_missing_is_installed_not_the_plugin_upgraded(
-        self, tmp_path, monkeypatch, requires, module, advice, command
+        self, dists, requires, module, advice, command
     ):
         reason = f"raised ModuleNotFoundError: No module named {module!r}"
         choice = Choice(disabled=("beta",))
@@ -506,14 +440,11 @@ class TestMending:
         broken = replace(acme, reason=f"loading 'fake_acme:plugin' {reason}")
         usable = replace(acme, state=State.AVAILABLE, reason=None, info=replace(NATIVE.info, name="acme"))
         failed = Build(chosen="native", rejections={"acme": f"tokendraw_build {reason}"})
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add(
-                "acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\nRequires-Dist: {requires}\n"
-            )
-            of_loading = findings([], [], [broken], choice=choice)
-            of_building = findings(
-                [], [], [usable], builds={"sample": failed, "verify": failed}, choice=choice
-            )
+        dists.add(
+            "acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\nRequires-Dist: {requires}\n"
+        )
+        of_loading = findings([], [], [broken], choice=choice)
+        of_building = findings([], [], [usable], builds={"sample": failed, "verify": failed}, choice=choice)
         switch_off = "or switch it off: export TOKENDRAW_DISABLE=beta,acme"
         assert of_loading == [
             Finding(
@@ -528,20 +459,17 @@ class TestMending:
         ]
 
     @pytest.mark.parametrize("state", [State.BROKEN, State.INCOMPATIBLE])
-    def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(
-        self, tmp_path, monkeypatch, state
-    ):
+    def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(self, dists, state):
         info = replace(FUTURE.info, api_version=0) if state is State.INCOMPATIBLE else None
         boom = replace(BOOM, state=state, reason="it is old", info=info)
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            (folder,) = dists.add("boom-tokendraw").glob("*.dist-info")
-            (folder / "direct_url.json").write_text('{"url": "file:///home/ada/boom", "dir_info": {}}')
-            assert findings([], [], [boom]) == [
-                Finding(
-                    f"'boom' is {state}: it is old. It was installed from '/home/ada/boom': mend it there.",
-                    "export TOKENDRAW_DISABLE=boom",
-                )
-            ]
+        (folder,) = dists.add("boom-tokendraw").glob("*.dist-info")
+        (folder / "direct_url.json").write_text('{"url": "file:///home/ada/boom", "dir_info": {}}')
+        assert findings([], [], [boom]) == [
+            Finding(
+                f"'boom' is {state}: it is old. It was installed from '/home/ada/boom': mend it there.",
+                "export TOKENDRAW_DISABLE=boom",
+            )
+        ]
 
     def test_a_library_out_of_range_is_installed_anew(self):
         old = Library("torch", "2.4", ">=2.6", "tokendraw-native")
@@ -617,11 +545,10 @@ class TestLibraries:
             "Requires-Dist: torch; extra == '\x1b[31m'\nProvides-Extra: \x1b[31m",
         ],
     )
-    def test_requirements_that_nobody_understands_are_none(self, tmp_path, monkeypatch, line):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
-            acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
-            requirements = libraries([acme])
+    def test_requirements_that_nobody_understands_are_none(self, dists, line):
+        dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
+        acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
+        requirements = libraries([acme])
         assert all(library.needed_by.isprintable() for library in requirements)
         assert not [library for library in requirements if library.needed_by == "acme-tokendraw"]
 

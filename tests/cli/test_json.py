@@ -11,7 +11,7 @@ import pytest
 import tokendraw
 from command_line import NATIVE_ON_CPU, OFF, be_on, call
 from fake_candidates import FLASHINFER, LAPTOP
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import operations
 from tokendraw.backends.discovery import entry_points
 from tokendraw.backends.discovery import settings as _settings
@@ -52,9 +52,7 @@ def bad_value(parameter):
     """A value refused by the type of an option; None for a type that takes any text."""
     if isinstance(parameter.type, (click.Choice, click.types.IntParamType, click.types.FloatParamType)):
         return "?"
-    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "plot": ".", "output": "."}.get(
-        parameter.name
-    )
+    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "output": "."}.get(parameter.name)
 
 
 def usage_errors():
@@ -202,17 +200,15 @@ class TestAResultThatIsAnError:
         output, _ = self.error_of("doctor")
         assert (output["error"], output["chosen"]) == ("A program gets no sampler here.", None)
 
-    def test_check(self, tmp_path, monkeypatch):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
-            options = ("--device", "cpu", "--quick", "--only", "min_p", "--jobs", "1")
-            output, _ = self.error_of("check", "greedy", *options)
+    def test_check(self, dists):
+        dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
+        options = ("--device", "cpu", "--quick", "--only", "min_p", "--jobs", "1")
+        output, _ = self.error_of("check", "greedy", *options)
         assert output["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
 
-    def test_bench(self, tmp_path, monkeypatch):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
-            output, _ = self.error_of("bench", *ARGUMENTS["bench"], "--sampler", "acme")
+    def test_bench(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
+        output, _ = self.error_of("bench", *ARGUMENTS["bench"], "--sampler", "acme")
         assert output["error"] == "Nothing could be timed. Read the reasons of the entries."
 
     @staticmethod
@@ -236,6 +232,7 @@ def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(nam
     monkeypatch.setattr(_settings, "read_settings", fail)
     monkeypatch.setattr(operations, "get", fail)
     monkeypatch.setattr(entry_points, "installed_candidates", fail)
+    monkeypatch.setattr("tokendraw_testing.commands.new.read_settings", fail)
     with pytest.raises(ZeroDivisionError):
         main([name, *ARGUMENTS[name], "--json"], prog_name="tokendraw")
     assert json.loads(capsys.readouterr().out) == {

@@ -391,29 +391,17 @@ def test_show_json_tells_required_installed_and_tested_upstream(monkeypatch):
     assert candidate["operations"]["sample"]["compute_capability"] == ["7.5", "12.1"]
 
 
-def test_show_of_an_unknown_name_gives_the_nearest(monkeypatch):
-    be_on(monkeypatch, LAPTOP)
-    result = call("show", "flashinfr")
+@pytest.mark.parametrize(
+    ("name", "candidates", "advice"),
+    [
+        ("flashinfr", ALL, "aiter, flashinfer, native and triton-gumbel. Try: tokendraw show flashinfer"),
+        ("greedy", ALL, "aiter, flashinfer, native and triton-gumbel. Try: tokendraw list"),
+        ("native", (), "none; run `pip install ./plugins/native` in tokendraw's checkout."),
+    ],
+    ids=["the nearest", "the list", "what to install"],
+)
+def test_show_of_an_unknown_name_advises(monkeypatch, name, candidates, advice):
+    be_on(monkeypatch, LAPTOP, candidates)
+    result = call("show", name)
     assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        "'flashinfr' needs to be an installed sampler, found aiter, flashinfer, native and triton-gumbel. "
-        "Try: tokendraw show flashinfer\n"
-    )
-
-
-def test_show_of_a_name_like_no_other_leads_to_the_list(monkeypatch):
-    be_on(monkeypatch, LAPTOP)
-    assert call("show", "greedy").stderr == (
-        "'greedy' needs to be an installed sampler, found aiter, flashinfer, native and triton-gumbel. "
-        "Try: tokendraw list\n"
-    )
-
-
-def test_show_with_nothing_installed_says_what_to_install(monkeypatch):
-    be_on(monkeypatch, LAPTOP, ())
-    result = call("show", "native")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        "'native' needs to be an installed sampler, found none; run `pip install ./plugins/native` in "
-        "tokendraw's checkout.\n"
-    )
+    assert result.stderr == f"'{name}' needs to be an installed sampler, found {advice}\n"

@@ -1,5 +1,6 @@
 """Logits from files: every format is read, every other file refused in a sentence; no file is ever run."""
 
+import io
 import pickle
 import re
 import sys
@@ -161,24 +162,19 @@ def test_a_name_for_the_only_tensor_without_one_is_refused(tmp_path, ending):
     )
 
 
-class TestPaths:
-    def test_nothing_there(self, tmp_path):
-        expected = "needs to be a file, found nothing there. Check the path."
-        assert refusal(tmp_path / "absent.npy") == expected
-
-    def test_a_directory(self, tmp_path):
-        assert refusal(tmp_path) == "needs to be a file, found a directory. Check the path."
-
-    def test_an_empty_file(self, tmp_path):
-        (tmp_path / "x.npy").touch()
-        assert refusal(tmp_path / "x.npy") == "needs logits, found an empty file. Write it again."
-
-    @pytest.mark.parametrize(("name", "content"), [("x.csv", "the ending '.csv'"), ("x", "no ending")])
-    def test_another_ending(self, tmp_path, name, content):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent.npy", "needs to be a file, found nothing there. Check the path."),
+        (".", "needs to be a file, found a directory. Check the path."),
+        ("x.csv", "needs the ending .npy, .npz, .safetensors or .pt, found the ending '.csv'. Convert it."),
+        ("x", "needs the ending .npy, .npz, .safetensors or .pt, found no ending. Convert it."),
+    ],
+)
+def test_a_path_of_another_kind_is_refused(tmp_path, name, message):
+    if name.startswith("x"):
         (tmp_path / name).write_text("1,2")
-        assert refusal(tmp_path / name) == (
-            f"needs the ending .npy, .npz, .safetensors or .pt, found {content}. Convert it."
-        )
+    assert refusal(tmp_path / name) == message
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -272,23 +268,19 @@ def test_no_flipped_byte_ends_in_a_traceback(tmp_path, ending):
             assert "\n" not in str(error)  # noqa: PT017 (a flipped value may as well be read)
 
 
-def test_a_header_that_lies_about_the_shape_costs_no_memory(tmp_path):
-    with (tmp_path / "x.npy").open("wb") as stream:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
-        np.lib.format.write_array_header_1_0(stream, header)
-    size = (tmp_path / "x.npy").stat().st_size
-    assert refusal(tmp_path / "x.npy") == (
-        f"needs a complete .npy file, found {size} bytes that are damaged or cut short. Write it again."
-    )
-
-
-def test_nor_does_one_inside_an_archive(tmp_path):
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("logits.npy", "w") as stream:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
-        np.lib.format.write_array_header_1_0(stream, header)
-    size = (tmp_path / "x.npz").stat().st_size
-    assert refusal(tmp_path / "x.npz") == (
-        f"needs a complete .npz file, found {size} bytes that are damaged or cut short. Write it again."
+@pytest.mark.parametrize("ending", [".npy", ".npz"])
+def test_a_header_that_lies_about_the_shape_costs_no_memory(tmp_path, ending):
+    path, header = tmp_path / f"x{ending}", {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, header)
+    if ending == ".npy":
+        path.write_bytes(file.getvalue())
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("logits.npy", file.getvalue())
+    assert refusal(path) == (
+        f"needs a complete {ending} file, found {path.stat().st_size} bytes that are damaged or cut short. "
+        "Write it again."
     )
 
 
@@ -313,18 +305,19 @@ class TestOtherFilesUnderTheEnding:
             "Give the file the ending of what it holds, or save the logits again."
         )
 
-    @pytest.mark.parametrize("ending", [".npy", ".pt"])
-    def test_text(self, tmp_path, ending):
-        (tmp_path / f"x{ending}").write_text("0.5 1.0 2.0")
-        assert refusal(tmp_path / f"x{ending}") == (
-            f"needs to be a {ending} file inside, found other bytes. "
-            "Give the file the ending of what it holds, or save the logits again."
-        )
-
-    def test_a_pickle_as_npy(self, tmp_path):
-        (tmp_path / "x.npy").write_bytes(pickle.dumps(ROWS.numpy()))
-        assert refusal(tmp_path / "x.npy") == (
-            "needs to be a .npy file inside, found a pickle, which is not loaded. "
+    @pytest.mark.parametrize(
+        ("name", "inside", "content"),
+        [
+            ("x.npy", b"0.5 1.0 2.0", "other bytes"),
+            ("x.pt", b"0.5 1.0 2.0", "other bytes"),
+            ("x.npy", b"", "nothing"),
+            ("x.npy", pickle.dumps(ROWS.numpy()), "a pickle, which is not loaded"),
+        ],
+    )
+    def test_none_of_the_formats(self, tmp_path, name, inside, content):
+        (tmp_path / name).write_bytes(inside)
+        assert refusal(tmp_path / name) == (
+            f"needs to be a {name[1:]} file inside, found {content}. "
             "Give the file the ending of what it holds, or save the logits again."
         )
 
@@ -341,7 +334,7 @@ class Trap:
 
 class TestCode:
     NOT_LOADED = (
-        "needs tensors alone, found other Python objects or damaged data, which are not loaded. "
+        "needs tensors alone, found a TorchScript program, other Python objects or damaged data, which are not loaded. "
         "Save the tensor itself with torch.save."
     )
 
@@ -357,39 +350,28 @@ class TestCode:
         assert trap_file.exists()
         trap_file.unlink()
 
-    def test_an_object_array_is_not_loaded(self, tmp_path, trap_file):
-        np.save(tmp_path / "x.npy", np.array([Trap(trap_file), 1], dtype=object), allow_pickle=True)
-        assert refusal(tmp_path / "x.npy") == (
+    @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+    def test_an_object_array_is_not_loaded(self, tmp_path, trap_file, name):
+        array = np.array([Trap(trap_file), 1], dtype=object)
+        np.save(tmp_path / name, array) if name == "x.npy" else np.savez(tmp_path / name, array)
+        assert refusal(tmp_path / name) == (
             "needs numbers, found an array of Python objects, which is not loaded. "
             "Save the logits as float32."
         )
 
-    def test_an_object_array_in_an_archive_is_not_loaded(self, tmp_path, trap_file):
-        np.savez(tmp_path / "x.npz", np.array([Trap(trap_file), 1], dtype=object))
-        assert refusal(tmp_path / "x.npz") == (
-            "needs numbers, found an array of Python objects, which is not loaded. "
-            "Save the logits as float32."
-        )
-
-    def test_a_pickle_with_code_in_torch_save_is_not_loaded(self, tmp_path, trap_file):
-        torch.save({"logits": ROWS, "trap": Trap(trap_file)}, tmp_path / "x.pt")
-        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
-
-    def test_a_bare_pickle_with_code_is_not_loaded(self, tmp_path, trap_file):
-        (tmp_path / "x.pt").write_bytes(pickle.dumps(Trap(trap_file)))
-        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
-
-    def test_a_module_is_not_loaded(self, tmp_path):
-        torch.save(torch.nn.Linear(2, 2), tmp_path / "x.pt")
-        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
+    @pytest.mark.parametrize("content", ["a dict", "a bare pickle", "a module"])
+    def test_other_objects_in_a_pt_file_are_not_loaded(self, tmp_path, trap_file, content):
+        path, trap = tmp_path / "x.pt", Trap(trap_file)
+        if content == "a bare pickle":
+            path.write_bytes(pickle.dumps(trap))
+        else:
+            torch.save({"logits": ROWS, "trap": trap} if content == "a dict" else torch.nn.Linear(2, 2), path)
+        assert refusal(path) == self.NOT_LOADED
 
     @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
     def test_a_torchscript_program_is_not_run(self, tmp_path):
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "x.pt")
-        assert refusal(tmp_path / "x.pt") == (
-            "needs tensors alone, found a TorchScript program, which is not run. "
-            "Save the tensor itself with torch.save."
-        )
+        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
 
     @pytest.mark.parametrize(("content", "kind"), [([1.0, 2.0], "list"), (1.5, "float"), (None, "NoneType")])
     def test_other_content_is_named(self, tmp_path, content, kind):

@@ -13,7 +13,6 @@ import pytest
 
 import tokendraw_testing
 from command_line import call
-from fake_dists import fake_dists
 from pages import OFFLINE
 
 FILES = [
@@ -223,28 +222,26 @@ def test_a_reserved_name_is_a_usage_error(name):
     )
 
 
-def test_a_name_that_another_distribution_has_is_refused(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as dists:
-        dists.add("other-kernels", "2.0", plugins={"acme": "boom:plugin"})
-        assert refused("acme", "out") == (
-            "'NAME' needs a name that no other distribution claims, found 'acme' in other-kernels 2.0. "
-            "Choose another, or uninstall that.\n",
-            1,
-        )
+def test_a_name_that_another_distribution_has_is_refused(dists):
+    dists.add("other-kernels", "2.0", plugins={"acme": "boom:plugin"})
+    assert refused("acme", "out") == (
+        "'NAME' needs a name that no other distribution claims, found 'acme' in other-kernels 2.0. "
+        "Choose another, or uninstall that.\n",
+        1,
+    )
     assert not Path("out").exists()
 
 
-def test_where_the_plugin_itself_is_installed_it_says_so_and_goes_on(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as dists:
-        dists.add("Acme.Tokendraw", "0.9", plugins={"acme": "boom:plugin"})
-        result = call("new", "acme", "out")
-        assert (result.stderr, result.exit_code) == (
-            "Acme.Tokendraw 0.9 is installed already; installing this one replaces it.\n",
-            0,
-        )
-        monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-        strict = f"{result.stderr.strip()} TOKENDRAW_STRICT=1 makes this warning an error.\n"
-        assert refused("acme", "strict") == (strict, 1)
+def test_where_the_plugin_itself_is_installed_it_says_so_and_goes_on(dists, monkeypatch):
+    dists.add("Acme.Tokendraw", "0.9", plugins={"acme": "boom:plugin"})
+    result = call("new", "acme", "out")
+    assert (result.stderr, result.exit_code) == (
+        "Acme.Tokendraw 0.9 is installed already; installing this one replaces it.\n",
+        0,
+    )
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    strict = f"{result.stderr.strip()} TOKENDRAW_STRICT=1 makes this warning an error.\n"
+    assert refused("acme", "strict") == (strict, 1)
     assert files_below("out") == FILES
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from command_line import NATIVE_ON_CPU, call
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from goodness_of_fit import SAMPLE, drop_float64
 from tokendraw import SamplingParams, philox
 from tokendraw.cli.demo import built_in_model
@@ -119,10 +119,9 @@ class TestCheck:
         )
         assert again in stdout
 
-    def test_a_sampler_without_it_is_refused_with_its_reason(self, tmp_path, monkeypatch):
-        with fake_dists(tmp_path, monkeypatch) as dists:
-            dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-            result = call("check", "acme", "--device", "cpu", "--gumbel-dtype", "fp64")
+    def test_a_sampler_without_it_is_refused_with_its_reason(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+        result = call("check", "acme", "--device", "cpu", "--gumbel-dtype", "fp64")
         assert (result.stdout, result.exit_code) == ("", 1)
         assert result.stderr == (
             "'acme' cannot be checked on cpu: the request needs fp64 noise, found fp32.\n"

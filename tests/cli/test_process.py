@@ -352,33 +352,26 @@ def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
     assert 'raised RuntimeError: a \\u2192 b"' in run("list", "--json", env=environment).stdout
 
 
-def on_a_terminal(*arguments, columns=40):
-    """Stdout and stderr of the command together, on a terminal of this width."""
-    import pty
+@pytest.fixture
+def on_a_terminal(terminal):
+    """``on_a_terminal(*arguments, columns=40)``: stdout and stderr of the command together."""
 
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ |= {"COLUMNS": str(columns), "TERM": "dumb"}
-        os.execv(sys.executable, [*COMMAND, *arguments])
-    written = b""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            part = os.read(terminal, 4096)
-        except OSError:  # Linux answers so when the other side is closed
-            break
-        if not part:
-            break
-        written += part
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return written.decode().replace("\r\n", "\n")
+    def run(*arguments, columns=40):
+        environment = os.environ | {"COLUMNS": str(columns), "TERM": "dumb"}
+        command = [*COMMAND, *arguments]
+
+        def on(ours):
+            return subprocess.run(command, stdout=ours, stderr=ours, env=environment, timeout=60, check=True)
+
+        written, _ = terminal(on)
+        return written.replace("\r\n", "\n")
+
+    return run
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
 class TestOnATerminal:
     @pytest.mark.slow
-    def test_text_streams_and_wraps_between_words(self):
+    def test_text_streams_and_wraps_between_words(self, on_a_terminal):
         arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
         piped = run(*arguments).stdout
         written = on_a_terminal(*arguments)
@@ -386,7 +379,7 @@ class TestOnATerminal:
         assert max(map(len, written.splitlines()[1:])) <= 40
         assert piped.split() == written[written.index("The import") :].split()
 
-    def test_a_table_takes_the_width_of_the_terminal(self):
+    def test_a_table_takes_the_width_of_the_terminal(self, on_a_terminal):
         lines = on_a_terminal("show", "native", columns=70).splitlines()
         assert max(map(len, lines)) <= 70
         assert any("device types" in line for line in lines)

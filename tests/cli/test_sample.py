@@ -238,7 +238,11 @@ class TestStandardInput:
     @pytest.mark.parametrize(
         ("content", "refusal"),
         [
-            (b"", "needs logits, found nothing. Check what writes to it."),
+            (
+                b"",
+                "needs to be a .npy, .npz, .safetensors or .pt file inside, found nothing. "
+                "Save the logits as one of these.",
+            ),
             (
                 b"0.5 1.0 2.0",
                 "needs to be a .npy, .npz, .safetensors or .pt file inside, found other bytes. "

@@ -53,7 +53,7 @@ def test_an_error_whose_cause_nobody_logged_shows_it(file, monkeypatch):
     words = ("sample", file.parent / "cut.npy", *NATIVE_ON_CPU)
     assert len(call(*words).stderr.splitlines()) == 1
     lines = call(*words, "-v").stderr.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[:2] == ["the cause:", "Traceback (most recent call last):"]
     assert lines[-2].startswith("ValueError: ")
     assert lines[-1] == call(*words).stderr.strip()
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("distribution", _install._FOLDERS)
-def test_the_folder_that_is_named_holds_that_distribution(distribution: str) -> None:
+def test_the_folder_that_is_named_holds_that_distribution(distribution):
     command = pip_install(distribution)
     project = tomllib.loads(
         (ROOT / command.removeprefix("pip install ") / "pyproject.toml").read_text("utf-8")
@@ -21,7 +21,7 @@ def test_the_folder_that_is_named_holds_that_distribution(distribution: str) -> 
     assert project["project"]["name"] == distribution
 
 
-def test_a_command_names_the_checkout_until_there_is_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_names_the_checkout_until_there_is_an_index(monkeypatch):
     upgrade = pip_install("tokendraw", options="--upgrade")
     assert (upgrade, where("tokendraw")) == ("pip install --upgrade ./core", " in tokendraw's checkout")
     assert how_to_install("tokendraw", "files") == "`pip install './core[files]'` in tokendraw's checkout"
@@ -33,7 +33,7 @@ def test_a_command_names_the_checkout_until_there_is_an_index(monkeypatch: pytes
     assert how_to_install("tokendraw-native") == "`pip install tokendraw-native`"
 
 
-def test_no_other_text_tells_users_to_install_tokendraw_by_name() -> None:
+def test_no_other_text_tells_users_to_install_tokendraw_by_name():
     sources = [
         path
         for part in ("core/src", "testing", "bench", "plugins", "integrations", "docs")
@@ -48,11 +48,11 @@ def test_no_other_text_tells_users_to_install_tokendraw_by_name() -> None:
     assert told == {}
 
 
-def test_every_extra_that_is_named_exists() -> None:
+def test_every_extra_that_is_named_exists():
     parts = [ROOT / part / "src" for part in ("core", "testing", "bench")]
     sources = "".join(path.read_text(encoding="utf-8") for part in parts for path in part.rglob("*.py"))
     named = set(re.findall(r"(?:how_to|pip)_install\(['\"]([\w-]+)['\"], ['\"](\w+)['\"]", sources))
-    assert named == {("tokendraw", "files"), ("tokendraw-bench", "plot")}
+    assert named == {("tokendraw", "files")}
     for distribution, extra in named:
         manifest = ROOT / _install._FOLDERS[distribution] / "pyproject.toml"
         project = tomllib.loads(manifest.read_text("utf-8"))["project"]

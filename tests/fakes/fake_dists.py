@@ -360,28 +360,15 @@ NEGATIVE_FACTORS = Requirement(
 )
 
 
-def prove(backend, capabilities, device, need):
-    from scale_operation.proof import prove
-
-    prove(backend, device)
-
-
-def calls():
-    from scale_operation.calls import Scale
-
-    return {"scale": Scale}
-
-
 OPERATION = Operation(
     name="scale",
     summary="rows of numbers, each times a factor",
+    module="scale_operation.provider",
     capabilities=ScaleCapabilities,
     need=ScaleNeed,
     methods=("scale",),
     checks=(rounding,),
     requirements=(NEGATIVE_FACTORS,),
-    prove=prove,
-    calls=calls,
 )
 '''
 CALLS = '''
@@ -425,15 +412,26 @@ def wrong_shape(output, shape):
         return None
     return f"rows {list(shape)}, found {type(output).__name__}"
 '''
-PROOF = '''
-"""A call whose result is known."""
+PROVIDER = '''
+"""The object that ``tokendraw.load("scale")`` returns, and a call with a known result."""
 
 import torch
 
+from scale_operation.calls import Scale
 from tokendraw import PluginError
+from tokendraw.calls.provider import Provider
 
 
-def prove(backend, device):
+class ScaleProvider(Provider):
+    def scale(self, rows, factor):
+        return self._dispatcher.dispatch(Scale(rows, factor))
+
+
+CALLS = {"scale": Scale}
+PROVIDER = ScaleProvider
+
+
+def prove(backend, capabilities, device, need):
     found = backend.scale(torch.arange(3.0, device=device), 2.0).tolist()
     if found != [0.0, 2.0, 4.0]:
         raise PluginError(f"the proof call needs [0.0, 2.0, 4.0], found {found}")
@@ -446,7 +444,7 @@ def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     package = folder / "operations" / "scale_operation"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(RECORD)
-    (package / "proof.py").write_text(PROOF)
+    (package / "provider.py").write_text(PROVIDER)
     (package / "calls.py").write_text(CALLS)
     patch.syspath_prepend(folder / "operations")
     importlib.invalidate_caches()

@@ -7,7 +7,7 @@ import torch
 
 from calling import loaded
 from tokendraw import SamplerOutput
-from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw_native import plugin
@@ -128,7 +128,7 @@ class Modest:
     def check(self, logits, metadata):
         """Assert that a batch holds promised features alone."""
         assert str(logits.dtype).removeprefix("torch.") in self.own.dtypes, logits.dtype
-        self.require(Rows(metadata.facts, logits.shape[1]))
+        self.require(RowGroup(metadata.facts, logits.shape[1]))
         for name, how in self.own.filters:
             column = metadata.per_row(name)
             assert how == "per_row" or column is None or len(column.unique()) <= 1, name

@@ -30,7 +30,7 @@ from tokendraw.operations.plan_paged_kv import OPERATION
 from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
 from tokendraw.plugin import HostNeed
 from tokendraw_testing import sync_is_an_error
-from tokendraw_testing.kit.device import LONGEST_CALL, _cycles_per_second, captured
+from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, _cycles_per_second, capture
 
 SENTINEL = -77_777
 
@@ -288,7 +288,7 @@ def loop_behind_a_busy_device(planner):
             start = time.perf_counter()
             loop.plan(i, loop.verify(i))
             times.append((time.perf_counter() - start, not awake.query()))
-    assert all(slept and seconds < LONGEST_CALL for seconds, slept in times), times
+    assert all(slept and seconds < LONGEST_CALL_SECONDS for seconds, slept in times), times
     loop.require_right()
 
 
@@ -314,7 +314,7 @@ def loop_in_a_graph(planner):
         planner.plan(seq_lens, table, PAGE, out=out)
         return verified.num_accepted
 
-    replay, num_accepted = captured(step)
+    replay, num_accepted = capture(step)
     computed.copy_(ints(start, device))
     needed, seen = list(start), set()
     for i in range(STEPS):

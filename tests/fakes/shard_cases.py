@@ -13,8 +13,8 @@ from calling import provider_of
 from fake_candidates import EVERYTHING
 from tokendraw import BatchFacts, RequestSlots, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.vocab_parallel import Layout, Span, thresholds
+from tokendraw.vocab_parallel.messages import _TorchDistributed
 from tokendraw.vocab_parallel.shard import Agreement
-from tokendraw.vocab_parallel.transport import TorchDistributed
 
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
 NAN, INF = float("nan"), float("inf")
@@ -159,7 +159,7 @@ class Counting:
     """The default group, with a note of each collective and of the sent bytes."""
 
     def __init__(self):
-        self.talk = TorchDistributed(None)
+        self.talk = _TorchDistributed(None)
         self.rank, self.size = self.talk.rank, self.talk.size
         self.notes = []
         self.sums = []

@@ -10,7 +10,7 @@ import shard_cases
 import tokendraw
 from shard_cases import cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.trial import Trial
 
 V, ROWS = 20_011, 96
@@ -52,7 +52,7 @@ def replayed(rank, size, name, family, dtype, width=None):
     sampler, differ = load(name, f"cuda:{rank}"), []
     shard, logits, own, metadata = batch(rank, size, family, dtype, width)
     sampler.sample(own, metadata, shard=shard)
-    replay, out = captured(lambda: sampler.sample(own, metadata, shard=shard))
+    replay, out = capture(lambda: sampler.sample(own, metadata, shard=shard))
     for step in range(3):
         logits.copy_(logits_of(ROWS, V, 10 + step, logits.dtype))
         own.copy_(logits[:, shard.start :][:, : own.shape[1]])
@@ -80,7 +80,7 @@ def drawn_anew(rank, size, name):
     metadata = SamplingMetadata.from_params([SamplingParams()] * ROWS, device=device)
     torch.manual_seed(rank)
     sampler.sample(own, metadata, shard=shard)
-    replay, out = captured(lambda: sampler.sample(own, metadata, shard=shard))
+    replay, out = capture(lambda: sampler.sample(own, metadata, shard=shard))
     result = []
     for _ in range(3):
         replay()

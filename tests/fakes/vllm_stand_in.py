@@ -13,9 +13,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting, substitute
-from tokendraw_triton_gumbel import plugin
 from tokendraw_vllm import _log, _replacement
-from triton_stand_ins import sampler_for
 
 V1 = """
     import torch
@@ -204,7 +202,13 @@ KERNEL_REQUESTS = (
 
 
 def draw_through_kernels(patch):
-    """Have the adapter load triton-gumbel for an H200, with the kernels of :mod:`triton_stand_ins`."""
+    """Have the adapter load triton-gumbel for an H200, with the kernels of :mod:`triton_stand_ins`.
+
+    Both are imported here: a test may turn Triton's interpreter off first.
+    """
+    from tokendraw_triton_gumbel import plugin
+    from triton_stand_ins import sampler_for
+
     backend = sampler_for("sm_90")
     backend._current_index = lambda: -1
 

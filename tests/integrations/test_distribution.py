@@ -62,13 +62,6 @@ def test_the_settings_distinguish_the_orders_of_min_p_and_top_p(name):
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "watermark"])
 def test_processed_logprobs_are_the_softmax_of_the_scores_over_the_whole_vocabulary(name):
     model, ids = model_of("qwen2", V), prompts(200, vocab_size=V)
-    out = draw(
-        model,
-        ids,
-        **settings_of(name),
-        **RECORD,
-        logprobs=-1,
-        logprobs_mode="processed_logprobs",
-    )
+    out = draw(model, ids, **settings_of(name), **RECORD, logprobs=-1, logprobs_mode="processed_logprobs")
     ours = torch.empty_like(out.scores[0]).scatter_(-1, out.top_token_ids[:, 0], out.top_logprobs[:, 0])
     torch.testing.assert_close(ours, out.scores[0].log_softmax(-1), atol=2e-5, rtol=1e-5)

@@ -17,6 +17,7 @@ from triton import knobs
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_triton_gumbel.host import tuning
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -169,3 +170,34 @@ def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
     assert torch.equal(result, expected)
     assert seen[:2] == ["tile_statistics", "draw_rows"]
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_configuration_draws_the_same_tokens(dtype):
+    """Log-probabilities may differ in their last bits, since tiles of other sizes add in another order."""
+    sampler = load()
+    configurations = [how for name, how in tuning.TABLE.items() if name.startswith("cuda")]
+    assert len(configurations) > 1
+    for rows in (1, 65, 300):
+        metadata = seeded_metadata(rows, "filtered, logprobs")
+        logits = torch.randn(rows, V, device="cuda").to(dtype)
+        expected = sampler.sample(logits, metadata)
+        for configuration in configurations:
+            with tuning.override(configuration):
+                output = sampler.sample(logits, metadata)
+            assert torch.equal(output.token_ids, expected.token_ids)
+            torch.testing.assert_close(
+                output.logprobs.logprobs, expected.logprobs.logprobs, rtol=0, atol=1e-5
+            )
+
+
+def test_rows_behind_two_to_the_32_elements_draw_as_contiguous_copies():
+    """The stride is odd, and no row begins at an even element."""
+    stride = 2**31 + 5
+    storage = torch.empty(1 + 2 * stride + V, dtype=torch.float16, device="cuda")
+    copies = torch.randn(3, V, device="cuda").half()
+    logits = storage[1:].as_strided((3, V), (stride, 1)).copy_(copies)
+    for kind in BATCHES:
+        metadata = seeded_metadata(3, kind)
+        distant, contiguous = (load().sample(rows, metadata) for rows in (logits, copies))
+        assert torch.equal(distant.token_ids, contiguous.token_ids)

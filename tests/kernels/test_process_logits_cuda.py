@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import edit_model
 import tokendraw
-from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.trial import Trial
 
 pytestmark = pytest.mark.gpu
@@ -111,7 +111,7 @@ def test_a_graph_follows_appended_tokens_between_replays():
     row_index = torch.arange(5, device=device)
     logits = torch.empty(5, vocab_size, device=device)
     mask = torch.full((5, -(-vocab_size // 32)), -1, dtype=torch.int32, device=device)
-    replay, out = captured(lambda: processor.process(logits, slots, row_index, mask))
+    replay, out = capture(lambda: processor.process(logits, slots, row_index, mask))
     assert out is logits
     for _ in range(6):
         tokens = rng.integers(0, vocab_size, 5)

@@ -12,7 +12,7 @@ import shard_surveys
 import tokendraw
 from shard_cases import DTYPES, FAMILIES, MODES, EchoingRank, cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.device import capture, require_no_wait
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.shards.thread_ranks import on_ranks
 
@@ -136,7 +136,7 @@ def alone_on_a_rank(family, dtype):
 def test_a_captured_call_follows_changed_inputs_between_replays(family, dtype):
     sampler, (logits, metadata, shard) = load(), alone_on_a_rank(family, dtype)
     sampler.sample(logits, metadata, shard=shard)
-    replay, out = captured(lambda: sampler.sample(logits, metadata, shard=shard))
+    replay, out = capture(lambda: sampler.sample(logits, metadata, shard=shard))
     for step in range(3):
         logits.copy_(logits_of(*logits.shape, 10 + step, logits.dtype))
         metadata.positions.add_(step)

@@ -9,9 +9,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from calling import CPU, drafting, substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
-from tokendraw.operations.sample.proof import prove
+from tokendraw.operations.sample.provider import prove
+from tokendraw.operations.verify import DRAFT_KINDS, VERIFY_MODES
 from tokendraw.operations.verify import calls as verifying
-from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler

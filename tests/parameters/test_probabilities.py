@@ -6,14 +6,7 @@ import torch
 
 from goodness_of_fit import INF, NAN, POISON, V, gaussians
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.probabilities import (
-    OFF_TOP_P,
-    Filters,
-    drop_below,
-    relative,
-    sample_in_parts,
-    top_p_of_kept,
-)
+from tokendraw.probabilities import OFF_TOP_P, Filters, drop_below, relative, sample_in_parts, top_p_of_kept
 from tokendraw_testing.reference import prepare
 
 KNOWN = torch.tensor([[0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]])

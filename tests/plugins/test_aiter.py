@@ -167,13 +167,7 @@ def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):
         found = gather(MI300X, Choice(sampler="aiter"))
         (candidate,) = [c for c in found.candidates(SAMPLE, Need()) if c.name == "aiter"]
         assert (candidate.state, candidate.upstream_version) == (State.AVAILABLE, "0.1.13")
-        backend = proof.build(
-            SAMPLE,
-            found.hooks["aiter"],
-            found.offered("aiter", SAMPLE),
-            CPU,
-            Need(),
-        )
+        backend = proof.build(SAMPLE, found.hooks["aiter"], found.offered("aiter", SAMPLE), CPU, Need())
     assert isinstance(backend, AiterSampler)
 
 
@@ -226,12 +220,7 @@ def test_on_supported_hardware_the_plugin_says_that_it_is_untested():
 
 def test_unsupported_rows_are_named():
     found = resolve(candidates(), MI300X, Need(), Choice())
-    assert found.beyond == (
-        "greedy rows",
-        "seeded rows",
-        "min_p per row",
-        "rows that ask for raw_logprobs",
-    )
+    assert found.beyond == ("greedy rows", "seeded rows", "min_p per row", "rows that ask for raw_logprobs")
 
 
 def test_the_description_agrees_with_the_sources():

@@ -319,11 +319,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
         (candidate,) = [c for c in found.candidates(SAMPLE, Need()) if c.name == "flashinfer"]
         assert (candidate.first_party, candidate.upstream_version) == (True, version)
         backend = proof.build(
-            SAMPLE,
-            found.hooks["flashinfer"],
-            found.offered("flashinfer", SAMPLE),
-            CPU,
-            need,
+            SAMPLE, found.hooks["flashinfer"], found.offered("flashinfer", SAMPLE), CPU, need
         )
     assert isinstance(backend, FlashInferSampler)
 

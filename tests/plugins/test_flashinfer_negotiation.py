@@ -1,7 +1,6 @@
 """The FlashInfer plugin before a build: the capabilities of the installed version, and why it cannot run."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import flashinfer_stand_in as stand_in
-from fake_candidates import A100, H100, ORIN_NANO, RTX5090, T4, V100
+from fake_candidates import A100, H100, RTX5090
 from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
 from pages import install, run_with
-from tokendraw import Need, resolve
-from tokendraw.resolution import Candidate, Choice, State
+from tokendraw import Need
 from tokendraw_flashinfer import capabilities, kernels, plugin
 from tokendraw_flashinfer.signatures import EntryPoints
 
@@ -251,51 +249,6 @@ def test_targets_named_by_the_user_are_taken_as_they_are(dists, monkeypatch):
     assert probe(RTX5090) is None
 
 
-def candidate(**facts):
-    return Candidate(name="flashinfer", state=State.LOADED, info=plugin.tokendraw_describe(), **facts)
-
-
-@pytest.mark.parametrize(
-    ("host", "reason"),
-    [
-        (V100, "needs compute capability 7.5 to 12.1, found 7.0"),
-        (ORIN_NANO, "needs 17 SMs or more, found 10"),
-        (T4, None),
-        (A100, None),
-        (H100, None),
-        (RTX5090, None),
-    ],
-)
-def test_machines_are_admitted_by_the_declared_capabilities(host, reason):
-    native = Candidate(name="native", state=State.LOADED, info=replace_native())
-    found = resolve([candidate(upstream_version=NEW), native], host, Need(), Choice())
-    reasons = {decision.name: decision.reason for decision in found.decisions}
-    if reason:
-        assert (found.chosen, reasons["flashinfer"]) == ("native", reason)
-    else:
-        assert (found.chosen, found.companion) == ("flashinfer", "native")
-        assert found.beyond == ("greedy rows", "seeded rows", "rows that ask for raw_logprobs")
-
-
-def replace_native():
-    from tokendraw_native import plugin as native
-
-    return replace(native.tokendraw_describe(), upstream=None)
-
-
-def test_triton_gumbel_goes_first_where_both_can_run():
-    from tokendraw_triton_gumbel import plugin as triton_gumbel
-
-    other = Candidate(
-        name="triton-gumbel",
-        state=State.LOADED,
-        info=replace(triton_gumbel.tokendraw_describe(), upstream=None),
-    )
-    both = [candidate(upstream_version=NEW), other]
-    assert resolve(both, H100, Need(), Choice()).chosen == "triton-gumbel"
-    assert resolve(both, T4, Need(), Choice()).chosen == "flashinfer"
-
-
 @pytest.mark.slow
 def test_without_flashinfer_the_plugin_is_listed_and_everything_else_works(tmp_path):
     for project in ("core", "plugins/native", "plugins/flashinfer", "plugins/aiter"):
@@ -317,19 +270,3 @@ def test_without_flashinfer_the_plugin_is_listed_and_everything_else_works(tmp_p
     assert "'flashinfer'" in asked.stderr
     shown = run_with(tmp_path, "tokendraw", "show", "aiter")
     assert "not run on hardware yet" in shown.stdout
-
-
-def test_importing_the_plugins_loads_no_backend():
-    code = (
-        "import sys, tokendraw_flashinfer, tokendraw_aiter\n"
-        "tokendraw_flashinfer.plugin.tokendraw_describe()\n"
-        "print({'torch', 'flashinfer', 'aiter', 'triton'} & set(sys.modules))"
-    )
-    path = [str(ROOT / name) for name in ("core/src", "plugins/flashinfer/src", "plugins/aiter/src")]
-    run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{code}"],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    assert run.stdout == "set()\n"

@@ -14,7 +14,7 @@ from fake_dists import fake_dists
 from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
-from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
@@ -427,7 +427,7 @@ def test_the_limits_are_advertised(version):
         (FILTERS["all, joint"], None),
     ):
         facts = SamplingMetadata.from_params([params], positions=[1]).facts
-        assert verifier.reason_against(Rows(facts, 4)) == reason
+        assert verifier.reason_against(RowGroup(facts, 4)) == reason
 
 
 @pytest.mark.parametrize(
@@ -482,11 +482,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
         offered = found.offered("flashinfer", VERIFY)
         backend = proof.build(VERIFY, found.hooks["flashinfer"], offered, CPU, need)
         sampling = proof.build(
-            SAMPLE,
-            found.hooks["flashinfer"],
-            found.offered("flashinfer", SAMPLE),
-            CPU,
-            need,
+            SAMPLE, found.hooks["flashinfer"], found.offered("flashinfer", SAMPLE), CPU, need
         )
     assert isinstance(backend, FlashInferVerifier)
     assert not isinstance(sampling, FlashInferVerifier)

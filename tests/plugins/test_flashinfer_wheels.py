@@ -191,14 +191,14 @@ def source(pytestconfig, tmp_path_factory):
     cache = kept.mkdir("flashinfer_wheels") if kept else tmp_path_factory.mktemp("flashinfer_wheels")
 
     @functools.cache
-    def fetch(release):
+    def fetched(release):
         try:
             return fetch(release, cache)
         except NotFetchedError as error:
             return error
 
     def folder(release):
-        found = fetch(release)
+        found = fetched(release)
         if isinstance(found, NotFetchedError):
             pytest.skip(f"FlashInfer {release} cannot be fetched: {found}")
         return found

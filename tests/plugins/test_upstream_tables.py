@@ -1,7 +1,6 @@
 """The release tables of our plugins: the decision on a version by its metadata, and its whole reason."""
 
 import tomllib
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -11,12 +10,12 @@ from packaging.specifiers import SpecifierSet
 
 import flashinfer_stand_in
 from fake_candidates import H100, LAPTOP, MI300X
-from fake_dists import FakeDists, fake_dists
+from fake_dists import fake_dists
 from tokendraw import SamplerUnavailableError, operations
 from tokendraw.backends.resolution.upstream import is_tested, release_of
 from tokendraw.cli.diagnosis.findings import findings
 from tokendraw.providers.resolve import decide, gather
-from tokendraw.resolution import Candidate, Choice, State
+from tokendraw.resolution import Choice, State
 from tokendraw_aiter.upstream import UPSTREAM as AITER
 from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER
 from tokendraw_native.upstream import UPSTREAM as NATIVE
@@ -34,13 +33,13 @@ NO_MASS = "reads out of bounds for rows without mass (pull request 3658), so it 
 ROCM_10 = "has no sampling kernels on ROCm 10 (pull request 4754)"
 
 
-def used(plugin: str, version: str, operation: str, says: str = "") -> tuple[str, ...]:
+def used(plugin, version, operation, says=""):
     priority = {"native": 0, "triton-gumbel": 50, "flashinfer": 40, "aiter": 30}[plugin]
     words = f"; {TABLES[plugin].distribution} {version} {says}" if says else ""
     return plugin, operation, version, f"best available, priority {priority}{words}"
 
 
-def refused(plugin: str, version: str, operation: str, says: str = "") -> tuple[str, ...]:
+def refused(plugin, version, operation, says=""):
     upstream = TABLES[plugin]
     words = f", which {says}" if says else ""
     return (
@@ -51,7 +50,7 @@ def refused(plugin: str, version: str, operation: str, says: str = "") -> tuple[
     )
 
 
-def refused_for(plugin: str, version: str, operation: str, says: str) -> tuple[str, ...]:
+def refused_for(plugin, version, operation, says):
     """Refused for a single operation, with the first supported release."""
     upstream = TABLES[plugin]
     rows = [row for row in upstream.releases if row.operation == operation and not row.refused]
@@ -63,7 +62,7 @@ def refused_for(plugin: str, version: str, operation: str, says: str) -> tuple[s
     )
 
 
-def every(decision: object, plugin: str, versions: str, says: str = "", operation: str = "sample") -> list:
+def every(decision, plugin, versions, says="", operation="sample"):
     return [decision(plugin, version, operation, says) for version in versions.split()]
 
 
@@ -119,7 +118,7 @@ DECISIONS = [
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         for name in TABLES:
             package = f"tokendraw_{name.replace('-', '_')}"
@@ -127,7 +126,7 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
         yield found
 
 
-def installed(dists: FakeDists, name: str, version: str) -> Candidate:
+def installed(dists, name, version):
     """The plugin with nothing installed but the metadata of a version; the rest of its probe does not matter."""
     dists.add(TABLES[name].distribution, version)
     found = gather(HOSTS[name], Choice()).plugins
@@ -137,9 +136,7 @@ def installed(dists: FakeDists, name: str, version: str) -> Candidate:
 
 
 @pytest.mark.parametrize(("plugin", "operation", "version", "words"), DECISIONS)
-def test_a_version_is_decided_by_its_row_of_the_table(
-    dists: FakeDists, plugin: str, operation: str, version: str, words: str
-) -> None:
+def test_a_version_is_decided_by_its_row_of_the_table(dists, plugin, operation, version, words):
     candidate = installed(dists, plugin, version)
     need = operations.get(operation).need()
     if words.startswith("best available"):
@@ -162,7 +159,7 @@ def test_a_version_is_decided_by_its_row_of_the_table(
 
 
 @pytest.mark.parametrize("plugin", TABLES)
-def test_every_row_is_met_by_a_version_above(plugin: str) -> None:
+def test_every_row_is_met_by_a_version_above(plugin):
     upstream = TABLES[plugin]
     met = [
         release_of(upstream, version, about)
@@ -174,7 +171,7 @@ def test_every_row_is_met_by_a_version_above(plugin: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", TABLES)
-def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(plugin: str) -> None:
+def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(plugin):
     upstream = TABLES[plugin]
     decided = {version for name, _, version, _ in DECISIONS if name == plugin}
     begins = [row.since for row in upstream.releases if row.since != "0"]
@@ -191,9 +188,7 @@ def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(
         ("0.7.2.post1", "0.6.11.post2", f"0.7.2.post1 {ONE_FILTER} by its files"),
     ],
 )
-def test_the_files_of_flashinfer_decide_and_not_its_number(
-    dists: FakeDists, version: str, files: str, words: str
-) -> None:
+def test_the_files_of_flashinfer_decide_and_not_its_number(dists, version, files, words):
     dists.add("flashinfer-python", version, modules=flashinfer_stand_in.SOURCES[files])
     (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
     made = decide([candidate], H100, operations.get("sample").need(), Choice())
@@ -217,7 +212,7 @@ def test_the_files_of_flashinfer_decide_and_not_its_number(
     ("plugin", "required"),
     [("native", True), ("triton-gumbel", True), ("flashinfer", True), ("aiter", False)],
 )
-def test_the_range_is_the_requirement_of_the_distribution(plugin: str, required: bool) -> None:
+def test_the_range_is_the_requirement_of_the_distribution(plugin, required):
     folder = ROOT / "plugins" / plugin.replace("-", "_")
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     every = [*project["dependencies"], *chain(*project.get("optional-dependencies", {}).values())]

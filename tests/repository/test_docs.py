@@ -14,7 +14,7 @@ import torch
 import pages
 import tokendraw
 from pages import OFFLINE, ROOT
-from tokendraw.backends.discovery.upstream_validation import check_upstream
+from tokendraw.backends.discovery.validation import check_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State
 

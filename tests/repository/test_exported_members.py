@@ -46,7 +46,7 @@ FACES = {
         random_state_kept require_torch run_call slow_start
     """,
     tokendraw_bench: """
-        Call Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P Timer Timing make_inputs markdown_table
+        Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P TimedCall Timer Timing make_inputs make_rows markdown_table
         mean_nucleus measure metadata_of readers timer_for
     """,
     tokendraw_testing: """

@@ -17,7 +17,7 @@ import torch
 from tokendraw import SamplerOutput, SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import SamplerConformance, Subject
-from tokendraw_testing.sample import Sampling
+from tokendraw_testing.sample import SampleSubject
 
 
 class Tiny:
@@ -130,8 +130,8 @@ class TestOverriding:
             overriding(mark)
 
     def test_by_something_that_is_no_test_is_refused_as_well(self):
-        with pytest.raises(TypeError, match=r"^TestAcme\.test_ranks overrides a standard test"):
-            type("TestAcme", (SamplerConformance,), {"test_ranks": None})
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_top_p overrides a standard test"):
+            type("TestAcme", (SamplerConformance,), {"test_top_p": None})
 
     def test_by_a_mixin_is_refused_as_well(self):
         class Quiet:
@@ -198,7 +198,7 @@ def test_a_fixture_with_a_wrong_result_is_refused(outcome):
 def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(outcome):
     result = outcome(
         conformance_class("Tiny", graph_safe=True),
-        "-k=(test_output and not outlive) or top_k or greedy or ranks or sync_free or graph_capture or manual_seed",
+        "-k=(test_output and not outlive) or top_k or greedy or sync_free or graph_capture or manual_seed",
         "-v",
         "-rs",
     )
@@ -255,7 +255,7 @@ def test_asserts_of_the_author_and_of_the_kit_show_both_sides(outcome):
                 return a_subject(Tiny())
 
             def test_of_the_author(self, subject):
-                assert Sampling(subject).tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
+                assert SampleSubject(subject).tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
 
             def test_of_the_kit(self, poisoned_buffer):
                 poisoned_buffer(1, 2, stride=4).as_strided((3,), (1,)).zero_()

@@ -7,11 +7,11 @@ import torch
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import HostCapabilities, ProcessCapabilities
 from tokendraw_testing import Subject, run
-from tokendraw_testing.kit.looked import Place, places, width_class
-from tokendraw_testing.process_logits import Processing
-from tokendraw_testing.process_logits.processing import Request
-from tokendraw_testing.rows.sampling import Sampling
-from tokendraw_testing.verify.verifying import Verifying
+from tokendraw_testing.kit.matrix import Place, places, width_class
+from tokendraw_testing.process_logits import ProcessSubject
+from tokendraw_testing.process_logits.subject import EditRequest
+from tokendraw_testing.rows.subjects import SampleSubject
+from tokendraw_testing.verify.subject import VerifySubject
 
 GREEDY = SamplingParams(temperature=0.0)
 SEEDED = SamplingParams(seed=3)
@@ -57,11 +57,11 @@ def test_places_end_at_the_largest_vocabulary_that_is_advertised(largest, widths
 
 
 def test_native_can_be_looked_at_in_every_place(native):
-    view = Sampling(native)
+    view = SampleSubject(native)
     kinds, dtypes = ("greedy", "seeded", "unseeded"), ("float32", "bfloat16", "float16")
     assert set(view.places()) == set(places(["sample"], dtypes, None, kinds))
     assert len(view.places()) == 36
-    assert {place.call for place in Verifying(native).places()} == {
+    assert {place.call for place in VerifySubject(native).places()} == {
         "verify rejection",
         "verify coupled",
         "verify draft",
@@ -69,7 +69,7 @@ def test_native_can_be_looked_at_in_every_place(native):
 
 
 def test_rows_of_one_kind_are_counted_together(native):
-    view = Sampling(native)
+    view = SampleSubject(native)
     for params in (PLAIN, SEEDED, GREEDY, SamplingParams(temperature=0.0, seed=3)):
         view.sample(torch.zeros(5, 1025, dtype=torch.bfloat16), params)
     assert looked(view) == {
@@ -80,7 +80,7 @@ def test_rows_of_one_kind_are_counted_together(native):
 
 
 def test_rows_of_a_mixed_batch_are_counted_apart_also_where_several_share_a_slot(native):
-    view = Sampling(native)
+    view = SampleSubject(native)
     view.sample(np.zeros((3, 8), np.float32), [GREEDY, SEEDED, PLAIN])
     view.sample(torch.zeros(4, 70_000), [GREEDY, SEEDED], [0, 1, 2, 3], row_index=[1, 1, 0, 1])
     assert looked(view) == {
@@ -93,7 +93,7 @@ def test_rows_of_a_mixed_batch_are_counted_apart_also_where_several_share_a_slot
 
 
 def test_ready_tensors_are_read_where_the_host_does_not_know(native):
-    view = Sampling(native)
+    view = SampleSubject(native)
     metadata = SamplingMetadata(
         temperature=torch.tensor([0.0, 1.0, float("nan"), 2.0]),
         seed=torch.tensor([1, 2, 3, 4]),
@@ -110,14 +110,14 @@ def test_ready_tensors_are_read_where_the_host_does_not_know(native):
 
 
 def test_an_empty_batch_is_no_looking(native):
-    view = Sampling(native)
+    view = SampleSubject(native)
     view.sample(torch.zeros(0, 8), [])
     assert looked(view) == {}
 
 
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
 def test_verifications_count_the_rows_of_the_target_by_mode(native, mode):
-    view = Verifying(native)
+    view = VerifySubject(native)
     drafts = Drafts.from_lists([[1, 2], [], [3]])
     metadata = SamplingMetadata.from_params(
         [GREEDY, SEEDED, PLAIN], positions=[5, 6, 7]
@@ -131,19 +131,19 @@ def test_verifications_count_the_rows_of_the_target_by_mode(native, mode):
 
 
 def test_drafts_and_samples_of_a_verifier_are_no_verifications(native):
-    view = Verifying(native)
+    view = VerifySubject(native)
     view.draft(torch.zeros(2, 8), SamplingMetadata.from_params([PLAIN] * 2))
     view.sampling.sample(torch.zeros(2, 8), PLAIN)
     assert looked(view) == {("verify draft", "float32", 1024, "unseeded"): 2}
 
 
 def test_edits_with_and_without_drafts_are_counted_apart(native):
-    view = Processing(native)
-    engine = view.engine({0: Request(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
+    view = ProcessSubject(native)
+    engine = view.engine({0: EditRequest(SamplingParams(repetition_penalty=2.0), [1])}, 1, 8)
     rng = np.random.default_rng(0)
     for drafts in (None, [[3, 4]]):
         rows = 1 if drafts is None else 3
-        view.edited(Silent(), "", engine, [0], view.logits(rng, rows, 8, torch.float16), drafts=drafts)
+        view.check_edits(Silent(), "", engine, [0], view.logits(rng, rows, 8, torch.float16), drafts=drafts)
     assert looked(view) == {
         ("process_logits", "float16", 1024, "plain"): 1,
         ("process_logits", "float16", 1024, "drafts"): 3,
@@ -152,7 +152,7 @@ def test_edits_with_and_without_drafts_are_counted_apart(native):
     one = Subject(
         "acme", capabilities={"process_logits": limited}, device="cpu", build=lambda operation, need: None
     )
-    assert Processing(one).places() == (Place("process_logits", "float32", 1024, "plain"),)
+    assert ProcessSubject(one).places() == (Place("process_logits", "float32", 1024, "plain"),)
 
 
 class Silent:

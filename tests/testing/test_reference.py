@@ -9,8 +9,8 @@ from numpy_sampler import drawn, prepared
 from tokendraw import SamplingParams
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.logits_families import FAMILIES, gaussian
-from tokendraw_testing.rows.expected import expect
-from tokendraw_testing.rows.poison import poisons
+from tokendraw_testing.rows.expectation import expect
+from tokendraw_testing.rows.special_rows import special_rows
 
 SIZES = (2, 31, 96, 97, 33, 95, 1025, 96)
 REQUESTS = [
@@ -36,7 +36,7 @@ def levels(rng, size):
 
 
 def poisoned(rng, size):
-    return list(poisons(rng, max(64, size)).values())[rng.integers(11)].logits
+    return list(special_rows(rng, max(64, size)).values())[rng.integers(11)].logits
 
 
 @pytest.mark.parametrize("family", [*FAMILIES.values(), steps, levels, poisoned])
@@ -68,7 +68,7 @@ def test_rows_are_prepared_and_drawn_as_sets_of_values_say(family):
 def test_one_reading_of_a_row_serves_every_request():
     rng = np.random.default_rng(8)
     logits = gaussian(rng, 1100)
-    own = reference.Logits.of(logits)
+    own = reference.SortedLogits.of(logits)
     for params in REQUESTS[::7]:
         once, anew = reference.prepare(own, params), reference.prepare(logits, params)
         assert np.array_equal(once.kept, anew.kept)

@@ -72,7 +72,6 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
         "min_p",
         "filter order top_k_first",
         "filter order joint",
-        "neighbouring seeds",
         "seeded draws",
         "fp64 noise",
         "batch invariance",

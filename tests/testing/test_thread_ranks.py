@@ -8,11 +8,11 @@ import torch
 from tokendraw.vocab_parallel import Transport
 from tokendraw_testing.kit.trial import Violation
 from tokendraw_testing.shards.splits import splits
-from tokendraw_testing.shards.thread_ranks import PartedError, on_ranks
+from tokendraw_testing.shards.thread_ranks import CollectiveError, on_ranks
 
 
 def parted(size, work, **settings):
-    with pytest.raises(PartedError) as caught:
+    with pytest.raises(CollectiveError) as caught:
         on_ranks(size, work, **settings)
     return str(caught.value)
 

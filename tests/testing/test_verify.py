@@ -25,7 +25,7 @@ DENSE = VerifyCapabilities(
 STATISTICS = {
     "a recovered token is drawn from p": "verify draft_probs",
     "p without filters": "verify filters",
-    "bonus token from the row of the last draft": "verify bonus",
+    "bonus token from the row of the last draft": "verify draft_probs",
 }
 """Bugs that show without seeds."""
 UNSEEN_IN_CHAINS = (

@@ -12,10 +12,10 @@ from tokendraw import BatchFacts, SamplingParams
 from tokendraw_testing import Effort, reference, reference_walk, run
 from tokendraw_testing.kit.report import Status
 from tokendraw_testing.kit.trial import Trial, Violation
-from tokendraw_testing.verify import KIT, Verifying
+from tokendraw_testing.verify import KIT, VerifySubject
 from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
-from tokendraw_testing.verify.crossing.rows import FAMILIES, pair, places
-from tokendraw_testing.verify.unseeded import coincidences
+from tokendraw_testing.verify.crossing.rows import FAMILIES, corner_ids, make_pair
+from tokendraw_testing.verify.unseeded_noise import coincidences
 
 LINES = ("verify near distributions", "verify crossing", "verify unseeded acceptance", "verify shared noise")
 
@@ -26,7 +26,7 @@ def subject(bug):
 
 def fuzzed(bug, number):
     given = subject(bug)
-    return KIT.fuzz(Verifying(given), np.random.default_rng([0, number]), Trial("fuzz", 0))
+    return KIT.fuzz(VerifySubject(given), np.random.default_rng([0, number]), Trial("fuzz", 0))
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -84,13 +84,13 @@ def test_a_seed_narrows_one_decision_and_keeps_all_verdicts():
 def test_rows_have_mass_on_the_last_id_and_drafts_of_their_own(size):
     rng = np.random.default_rng(0)
     for family in FAMILIES:
-        y, draft = pair(rng, family, size, SamplingParams(min_p=0.05))
+        y, draft = make_pair(rng, family, size, SamplingParams(min_p=0.05))
         assert y.shape == draft.shape == (size,)
         assert np.isfinite(y).all()
         assert np.isfinite(draft).all()
         assert family == "levels" or size < 33 or (y != draft).any()
     for count in (1, 4, 14):
-        ids = places(rng, size, min(size, count))
+        ids = corner_ids(rng, size, min(size, count))
         assert size - 1 in ids
         assert len(set(ids.tolist())) == len(ids) == min(size, count)
 

@@ -11,7 +11,7 @@ from gloo_world import world
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.errors.install_commands import NATIVE
 from tokendraw.vocab_parallel.agreement import Description, disagreement
-from tokendraw.vocab_parallel.layout import Span
+from tokendraw.vocab_parallel.shard import Span
 
 SECONDS = 30
 SAME = "needs to be the same on every rank"

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tokendraw.vocab_parallel.layout import Layout, Span, Tiles
+from tokendraw.vocab_parallel.shard import Layout, Span, Tiles
 
 CPU = torch.device("cpu")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from tokendraw.plugin import GUMBEL_DTYPES, INPUT_DTYPES
-from tokendraw_bench.cells import FAMILIES, FILTERS
+from typing import Any
+
+from tokendraw.plugin import FILTER_ORDERS, GUMBEL_DTYPES, INPUT_DTYPES, LOGPROBS_MODES
+from tokendraw_bench.cells import ADVERTISED, FAMILIES, FILTERS, SPECIAL
 from tokendraw_bench.operation import Axis
 
 _MIN_VOCAB_SIZE = 128
 """Least vocabulary: the peaked families need room for their nucleus, and ``TOP_K`` for something to drop."""
+_TIE_NEEDS = ("value", "exact_k", "either")
 
 BATCH = Axis(
     field="batch",
@@ -30,11 +33,39 @@ DTYPE = Axis(
     subject="logits",
     choices=INPUT_DTYPES,
 )
+
+
+def _single(field: str, symbol: str, default: str, **limits: Any) -> Axis:
+    return Axis(
+        field=field,
+        option=f"--{field.replace('_', '-')}",
+        help=f"{symbol} of the rows that have it. Default: {default}.",
+        subject="draws",
+        single=True,
+        changes_inputs=False,
+        **limits,
+    )
+
+
+def _optional(field: str, words: str, **values: Any) -> Axis:
+    return Axis(
+        field=field,
+        option=f"--{field.replace('_', '-')}",
+        title=field.replace("_", " "),
+        help=f"{words}; may be given again.",
+        subject="draws",
+        optional=True,
+        changes_inputs=False,
+        **values,
+    )
+
+
 REQUESTS = (
     Axis(
         field="filters",
         option="--filters",
-        help="What the rows ask for; may be given again. Both: top-k and top-p. Mixed: each row another.",
+        help="What the rows ask for; may be given again. Both: top-k and top-p. Mixed: each row another. Kinds: rows "
+        "with a seed, without, greedy and with min-p in turn, top-k and top-p in all.",
         subject="draws",
         choices=FILTERS,
         changes_inputs=False,
@@ -44,7 +75,7 @@ REQUESTS = (
         option="--family",
         title="logits",
         help="What the logits look like, by the size of the nucleus of p = 0.9: 7 or 30 tokens, thousands, most of "
-        "the vocabulary; may be given again.",
+        "the vocabulary; or unusual ones: equal, of two values, sorted, Cauchy, 99 % -inf. May be given again.",
         subject="logits",
         choices=FAMILIES,
     ),
@@ -62,6 +93,28 @@ REQUESTS = (
         help="Precision of the random numbers. Default: fp32.",
         subject="draws",
         choices=GUMBEL_DTYPES,
+        single=True,
+        changes_inputs=False,
+    ),
+    _single("temperature", "T", "0.8", minimum=0, is_fraction=True),
+    _single("top_k", "k", "50", minimum=0),
+    _single("top_p", "p", "0.9", minimum=0, excludes_minimum=True, maximum=1, is_fraction=True),
+    _single("min_p", "Min-p", "0.05", minimum=0, maximum=1, is_fraction=True),
+    _optional(
+        "special",
+        "Rows of another kind in a batch without seeds: a seeded one; or three, seeded, greedy and with five "
+        "log-probabilities",
+        choices=SPECIAL,
+    ),
+    _optional("filter_order", "Order of top-k and top-p", choices=FILTER_ORDERS),
+    _optional("tie_rule", "Tie rule that samplers are held to", choices=(ADVERTISED, *_TIE_NEEDS)),
+    _optional("logprobs", "Log-probabilities of each row, or none", minimum=0, allows_none=True),
+    _optional("logprobs_mode", "What log-probabilities are of", choices=LOGPROBS_MODES),
+    Axis(
+        field="logprob_ranks",
+        option="--logprob-ranks/--no-logprob-ranks",
+        help="Whether log-probabilities come with ranks. Default: with ranks.",
+        subject="draws",
         single=True,
         changes_inputs=False,
     ),

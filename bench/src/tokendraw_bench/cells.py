@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 from tokendraw import SamplingParams
-from tokendraw.plugin import GumbelDtype
+from tokendraw.plugin import FilterOrder, GumbelDtype, LogprobsMode, TieNeed
 
 TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 50, 0.9, 0.05
+ADVERTISED: Final = "advertised"
+"""The tie rule of a caller without a need."""
 
-_REQUESTS = MappingProxyType(
+_FILTER_FIELDS = MappingProxyType(
     {
-        "none": SamplingParams(temperature=TEMPERATURE),
-        "top-k": SamplingParams(temperature=TEMPERATURE, top_k=TOP_K),
-        "top-p": SamplingParams(temperature=TEMPERATURE, top_p=TOP_P),
-        "both": SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P),
-        "min-p": SamplingParams(temperature=TEMPERATURE, min_p=MIN_P),
+        "none": (),
+        "top-k": ("top_k",),
+        "top-p": ("top_p",),
+        "both": ("top_k", "top_p"),
+        "min-p": ("min_p",),
     }
 )
-MIXED = "mixed"
-FILTERS = (*_REQUESTS, MIXED)
+MIXED, KINDS = "mixed", "kinds"
+FILTERS = (*_FILTER_FIELDS, MIXED, KINDS)
+
+_SPECIAL: Mapping[str, tuple[Mapping[str, Any], ...]] = MappingProxyType(
+    {"none": (), "seeded": ({},), "three": ({}, {"temperature": 0.0}, {"logprobs": 5})}
+)
+"""Changes of the special rows of a batch, the first of which has a seed."""
+SPECIAL = tuple(_SPECIAL)
 
 PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in (7, 30, 100, 300, 1000, 2000)})
 """Tokens in the nucleus of each peaked family."""
-FAMILIES = (*PEAKED, "gaussian", "flat")
+COMMON = (*PEAKED, "gaussian", "flat")
+UNUSUAL = ("equal", "two-values", "ascending", "descending", "cauchy", "masked")
+FAMILIES = (*COMMON, *UNUSUAL)
 
 
 def min_vocab_size(family: str) -> int:
@@ -45,6 +56,16 @@ class Cell:
     :ivar family: Family of the logits, one of ``FAMILIES``.
     :ivar seeded: Whether every row has a seed; if not, a sampler makes fresh seeds in a launch.
     :ivar gumbel_dtype: Dtype of the noise that samplers draw with.
+    :ivar temperature: Temperature of the rows.
+    :ivar top_k: k of the rows with top-k.
+    :ivar top_p: p of the rows with top-p.
+    :ivar min_p: Min-p of the rows with min-p.
+    :ivar special: Rows of another kind in a batch of unseeded rows, one of ``SPECIAL``.
+    :ivar filter_order: Order of the filters.
+    :ivar tie_rule: Need of the caller; ``advertised``: none.
+    :ivar logprobs: Log-probabilities of each row; None: none.
+    :ivar logprobs_mode: Mode of the log-probabilities.
+    :ivar logprob_ranks: Whether log-probabilities come with ranks.
     """
 
     batch: int
@@ -54,6 +75,16 @@ class Cell:
     family: str
     seeded: bool = field(default=True, kw_only=True)
     gumbel_dtype: GumbelDtype = field(default="fp32", kw_only=True)
+    temperature: float = field(default=TEMPERATURE, kw_only=True)
+    top_k: int = field(default=TOP_K, kw_only=True)
+    top_p: float = field(default=TOP_P, kw_only=True)
+    min_p: float = field(default=MIN_P, kw_only=True)
+    special: str = field(default="none", kw_only=True)
+    filter_order: FilterOrder = field(default="top_k_first", kw_only=True)
+    tie_rule: TieNeed | Literal["advertised"] = field(default=ADVERTISED, kw_only=True)
+    logprobs: int | None = field(default=None, kw_only=True)
+    logprobs_mode: LogprobsMode = field(default="raw_logprobs", kw_only=True)
+    logprob_ranks: bool = field(default=True, kw_only=True)
     operation: ClassVar[str] = "sample"
     """Operation that is timed."""
 
@@ -73,17 +104,61 @@ class Cell:
         return None
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         """Describe the requests of the rows in words."""
-        return self.filters
+        return ", ".join([self.filters, *self.deviations])
+
+    @property
+    def deviations(self) -> list[str]:
+        """List the optional parameters that differ from their defaults."""
+        parts = [f"{self.special} special"] * (self.special != "none")
+        parts += [self.filter_order] * (self.filter_order != "top_k_first")
+        parts += [f"ties by {self.tie_rule}"] * (self.tie_rule != ADVERTISED)
+        return parts + [f"{self.logprobs} {self.logprobs_mode}"] * (self.logprobs is not None)
+
+    @property
+    def special_rows(self) -> tuple[int, ...]:
+        """Return the special requests: the first, one in the middle and the last, as many as there are."""
+        requests = dict.fromkeys((0, self.batch // 2, self.batch - 1))
+        return tuple(requests)[: len(_SPECIAL[self.special])]
 
     @property
     def requests(self) -> list[SamplingParams]:
-        """Return the request of each row, without a seed; ``mixed`` takes the five other filters in turn."""
-        if self.filters != MIXED:
-            return [_REQUESTS[self.filters]] * self.batch
-        kinds = list(_REQUESTS.values())
-        return [kinds[row % len(kinds)] for row in range(self.batch)]
+        """Return the request of each row, without a seed.
+
+        ``mixed`` takes the five other filters in turn, ``kinds`` rows with a seed, without, greedy, and with min-p.
+        """
+        kinds = self._kinds()
+        requests = [kinds[row % len(kinds)] for row in range(self.batch)]
+        for row, changes in zip(self.special_rows, _SPECIAL[self.special], strict=False):
+            requests[row] = replace(requests[row], **changes)
+        return requests
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """Return the seed of each request; None: every draw takes a fresh seed."""
+        if self.special != "none":
+            return [0 if row in self.special_rows[:1] else None for row in range(self.batch)]
+        if not self.seeded:
+            return [None] * self.batch
+        return [None if self.filters == KINDS and row % 4 == 1 else row for row in range(self.batch)]
+
+    def _kinds(self) -> list[SamplingParams]:
+        """Return the requests that rows take in turn."""
+        common: dict[str, Any] = {
+            "temperature": self.temperature,
+            "filter_order": self.filter_order,
+            "logprobs": self.logprobs,
+        }
+        params = [
+            SamplingParams(**common, **{name: getattr(self, name) for name in names})
+            for filters, names in _FILTER_FIELDS.items()
+            if self.filters in (filters, MIXED) or (self.filters, filters) == (KINDS, "both")
+        ]
+        if self.filters != KINDS:
+            return params
+        (both,) = params
+        return [both, both, replace(both, temperature=0.0), replace(both, min_p=self.min_p)]
 
     def __str__(self) -> str:
-        return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.asked}, {self.family}"
+        return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.description}, {self.family}"

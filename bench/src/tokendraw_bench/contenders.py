@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import tokendraw
 from tokendraw import SamplerUnavailableError, TokendrawError
@@ -17,7 +18,7 @@ from tokendraw.tools import all_of, find_unsupported, make_call, nearest, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.baselines import flashinfer
 from tokendraw_bench.operation import AnyCell, BenchOperation
-from tokendraw_bench.timing.timer import Call
+from tokendraw_bench.timing.timer import TimedCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +30,39 @@ class Baseline:
     """Looks up the versions of the distributions that it needs."""
     reason_against: Callable[[Host], str | None]
     """Says why it cannot run on a machine; None if it can."""
+    by_default: bool = True
+    """Whether it takes part in a run without names."""
+
+
+def _of_torch(name: str, *, by_default: bool = True, needs_triton: bool = False) -> Baseline:
+    """Describe a baseline in torch."""
+
+    def reason_against(host: Host) -> str | None:
+        if needs_triton and (host.device_type != "cuda" or installed_version("triton") is None):
+            return f"needs Triton and a GPU, found {host.device_type}"
+        return None
+
+    return Baseline(
+        name=name,
+        versions=lambda: {"torch": str(torch.__version__)},
+        reason_against=reason_against,
+        by_default=by_default,
+    )
 
 
 BASELINES = (
-    Baseline(
-        name="torch-sort",
-        versions=lambda: {"torch": str(torch.__version__)},
-        reason_against=lambda host: None,
-    ),
+    _of_torch("torch-sort"),
     Baseline(
         name="flashinfer-direct",
         versions=lambda: {flashinfer.DISTRIBUTION: installed_version(flashinfer.DISTRIBUTION) or ""},
         reason_against=flashinfer.reason_against,
     ),
+    _of_torch("torch-dense"),
+    _of_torch("floor-launch", by_default=False, needs_triton=True),
+    _of_torch("floor-scatter", by_default=False, needs_triton=True),
+    _of_torch("floor-gather", by_default=False),
+    _of_torch("floor-write", by_default=False),
+    _of_torch("floor-update", by_default=False),
 )
 """See :attr:`tokendraw_bench.operation.BenchOperation.baselines` for the baselines of an operation."""
 
@@ -53,7 +74,7 @@ class Contender:
     name: str
     versions: Mapping[str, str]
     """Versions by distribution."""
-    prepare: Callable[[AnyCell, Any, Any], Sequence[Call]]
+    prepare: Callable[[AnyCell, Any, Any], Sequence[TimedCall]]
     """Makes the calls of a cell from its arguments and inputs: see :data:`tokendraw_bench.operation.Prepare`."""
 
 
@@ -77,7 +98,9 @@ def find_contenders(
     if not names:
         plugins = [_plugin(c, device, operation) for c in candidates if c.state is State.AVAILABLE]
         baselines = [
-            _baseline(b, operation) for b in BASELINES if _reason_against(b, operation, host) is None
+            _baseline(b, operation)
+            for b in BASELINES
+            if b.by_default and _reason_against(b, operation, host) is None
         ]
         return tuple(plugins + baselines)
     return tuple(_named(name, candidates, host, device, operation) for name in dict.fromkeys(names))
@@ -86,6 +109,11 @@ def find_contenders(
 def _named(
     name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: BenchOperation
 ) -> Contender:
+    if "+" in name and operation.name == "sample":
+        chosen, _, companion = name.partition("+")
+        return split_contender(
+            *(_named(part, candidates, host, device, operation) for part in (chosen, companion))
+        )
     for baseline in BASELINES:
         if baseline.name == name:
             reason = _reason_against(baseline, operation, host)
@@ -98,7 +126,8 @@ def _named(
             return _plugin(candidate, device, operation)
     if claimants:
         raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {claimants[0].reason}.")
-    all_names = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in BASELINES)]
+    baselines = [baseline.name for baseline in BASELINES if baseline.name in operation.baselines()]
+    all_names = [*dict.fromkeys(candidate.name for candidate in candidates), *baselines]
     near = nearest(name, all_names)
     command = "list" if near is None else f"bench --sampler {near}"
     raise TokendrawError(
@@ -140,7 +169,7 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
             return operation.load(candidate.name, device, need)
         return tokendraw.load(operation.name, candidate.name, device=device, need=need)
 
-    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[Call]:
+    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[TimedCall]:
         try:
             provider = load(operation.need(cell))
         except SamplerUnavailableError as error:  # its message is for those who asked for one to draw with
@@ -149,12 +178,47 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
         unsupported = find_unsupported_part(operation, capabilities, cell, arguments, inputs)
         if unsupported is not None:
             raise SamplerUnavailableError(f"it does not serve {unsupported}")
-        return (Call(draw=operation.step(provider, cell, arguments), graph_safe=capabilities.graph_safe),)
+        draw = operation.step(provider, cell, arguments)
+        return (
+            TimedCall(
+                draw=draw,
+                graph_safe=capabilities.graph_safe,
+                renew=functools.partial(operation.renew, arguments),
+            ),
+        )
 
     versions = {candidate.distribution: candidate.version}
     if candidate.info and candidate.info.upstream and candidate.upstream_version:
         versions[candidate.info.upstream.distribution] = candidate.upstream_version
     return Contender(name=candidate.name, versions=versions, prepare=prepare)
+
+
+def split_contender(chosen: Contender, companion: Contender) -> Contender:
+    """Make a contender that draws the special rows of a cell by a companion, and the batch by the chosen sampler.
+
+    The chosen sampler also draws the special rows, as common ones, as in a batch that the core splits.
+    """
+
+    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[TimedCall]:
+        from tokendraw_bench.operations.sample import split
+
+        rows, common, special = split(cell, inputs.device)
+        whole = chosen.prepare(common[0], common[1], inputs)[0]
+        part = companion.prepare(special[0], special[1], inputs.index_select(0, rows))[0]
+
+        def draw(logits: Tensor) -> object:
+            output: Any = whole.draw(logits)
+            row_output: Any = part.draw(logits.index_select(0, rows))
+            token_ids = output.token_ids.index_copy(0, rows, row_output.token_ids)
+            return token_ids, output.valid.index_copy(0, rows, row_output.valid), row_output.logprobs
+
+        return (TimedCall(draw=draw, graph_safe=whole.graph_safe and part.graph_safe),)
+
+    return Contender(
+        name=f"{chosen.name}+{companion.name}",
+        versions={**chosen.versions, **companion.versions},
+        prepare=prepare,
+    )
 
 
 def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:

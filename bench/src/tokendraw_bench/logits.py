@@ -5,6 +5,8 @@
   in every row.
 * ``gaussian``, of standard deviation 2.5: the nucleus holds about 3 % of a large vocabulary, so thousands.
 * ``flat``, uniform in [0, 0.1): the nucleus holds nine tenths of the vocabulary.
+* unusual ones: ``equal``; ``two-values``, a tenth of them 1 above the rest; ``ascending`` and ``descending``, sorted;
+  ``cauchy``, with heavy tails; ``masked``, 99 % of them -inf.
 
 The halves are rounded from float32, so that they hold ties as logits of a model do.
 """
@@ -12,7 +14,9 @@ The halves are rounded from float32, so that they hold ties as logits of a model
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -40,11 +44,57 @@ def make_rows(
         return logits.normal_(0.0, 2.5, generator=generator)
     if family == "flat":
         return logits.uniform_(0.0, 0.1, generator=generator)
+    if family in _UNUSUAL:
+        return _UNUSUAL[family](logits, generator)
     steepness = power_of(PEAKED[family], vocab_size)
     ranked = -steepness * TEMPERATURE * torch.arange(1, vocab_size + 1, device=device).float().log()
     for row in logits:
         row.copy_(ranked[torch.randperm(vocab_size, generator=generator, device=device)])
     return logits
+
+
+def _spread_out(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Fill in Gaussian logits of standard deviation 3."""
+    return logits.normal_(0.0, 3.0, generator=generator)
+
+
+def _equal(logits: Tensor, generator: torch.Generator) -> Tensor:
+    return logits.copy_(logits[:, :1].uniform_(generator=generator).clone())
+
+
+def _two_values(logits: Tensor, generator: torch.Generator) -> Tensor:
+    return (logits.uniform_(generator=generator) < 0.1).float()
+
+
+def _ascending(logits: Tensor, generator: torch.Generator) -> Tensor:
+    return _spread_out(logits, generator).sort(-1).values
+
+
+def _descending(logits: Tensor, generator: torch.Generator) -> Tensor:
+    return _spread_out(logits, generator).sort(-1, descending=True).values
+
+
+def _cauchy(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Fill in heavy tails, within the range of float16."""
+    return logits.uniform_(generator=generator).sub_(0.5).mul_(torch.pi).tan_().clamp_(-60_000, 60_000)
+
+
+def _masked(logits: Tensor, generator: torch.Generator) -> Tensor:
+    dropped = torch.empty_like(logits).uniform_(generator=generator) < 0.99
+    dropped[:, logits.shape[1] // 2] = False
+    return _spread_out(logits, generator).masked_fill_(dropped, float("-inf"))
+
+
+_UNUSUAL: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = MappingProxyType(
+    {
+        "equal": _equal,
+        "two-values": _two_values,
+        "ascending": _ascending,
+        "descending": _descending,
+        "cauchy": _cauchy,
+        "masked": _masked,
+    }
+)
 
 
 @functools.cache
@@ -63,21 +113,21 @@ def power_of(nucleus: int, vocab_size: int) -> float:
     return high
 
 
-def mean_nucleus(logits: Tensor) -> float:
-    """Count the tokens of the nucleus at ``TEMPERATURE`` and ``TOP_P``, ties included: the mean over the first rows."""
-    y = logits[:_MEASURED_ROWS].double() / TEMPERATURE
+def mean_nucleus(logits: Tensor, temperature: float = TEMPERATURE, top_p: float = TOP_P) -> float:
+    """Count the tokens of the nucleus of top-p alone, ties included: the mean over the first rows."""
+    y = logits[:_MEASURED_ROWS].double() / temperature
     ranked = y.sort(dim=-1, descending=True).values
     probability = ranked.softmax(-1)
-    inside = probability.cumsum(-1) - probability < TOP_P
+    inside = probability.cumsum(-1) - probability < top_p
     last = inside.sum(-1, keepdim=True) - 1
     return float((y >= ranked.gather(-1, last)).sum(-1).double().mean())
 
 
 def metadata_of(cell: Cell, device: torch.device) -> SamplingMetadata:
     """Make the metadata of a cell; seeds and positions are different in every row."""
-    requests, rows = cell.requests, cell.row_index
-    if not cell.seeded:
+    requests, rows, seeds = cell.requests, cell.row_index, cell.seeds
+    if not any(seed is not None for seed in seeds):
         return SamplingMetadata.from_params(requests, device=device, row_index=rows)
-    requests = [replace(request, seed=row) for row, request in enumerate(requests)]
+    requests = [replace(request, seed=seed) for request, seed in zip(requests, seeds, strict=True)]
     positions = range(len(requests if rows is None else rows))
     return SamplingMetadata.from_params(requests, device=device, positions=positions, row_index=rows)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tokendraw import Need
 from tokendraw.plugin import FILTER_ORDERS
 from tokendraw.tools import all_of
-from tokendraw_bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw_bench.cells import ADVERTISED, Cell
 from tokendraw_bench.operation import BenchOperation
 
 if TYPE_CHECKING:
@@ -30,7 +29,13 @@ def _nucleus(cell: Cell, logits: Tensor) -> Mapping[str, float]:
     from tokendraw_bench.logits import mean_nucleus
 
     first = logits[: cell.batch]  # behind these may lie others, which draw nothing
-    return {"nucleus": mean_nucleus(first)}
+    return {"nucleus": mean_nucleus(first, cell.temperature or 1.0, cell.top_p)}
+
+
+def _renew(metadata: SamplingMetadata) -> None:
+    """Advance seeded rows to their next positions."""
+    if metadata.positions is not None:
+        metadata.positions.add_(1)
 
 
 def _need_of(cell: Cell | None) -> Need:
@@ -42,13 +47,18 @@ def _need_of(cell: Cell | None) -> Need:
         gumbel_dtype=cell.gumbel_dtype,
         dtype=cell.dtype,
         vocab_size=cell.vocab_size,
+        tie_rule=None if cell.tie_rule == ADVERTISED else cell.tie_rule,
+        logprobs_mode=cell.logprobs_mode,
+        logprob_ranks=cell.logprob_ranks,
     )
 
 
 def _head_of(cell: Cell) -> str:
     """Describe the parameters and noise of the rows of a run."""
-    rows = "seeded" if cell.seeded else "unseeded"
-    return f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}; {rows} rows, {_noise(cell)} noise."
+    rows = "seeded" if cell.seeded and cell.special == "none" else "unseeded"
+    ranks = "" if cell.logprob_ranks else ", no ranks"
+    parameters = f"T = {cell.temperature:g}, k = {cell.top_k}, p = {cell.top_p:g}, min-p = {cell.min_p:g}"
+    return f"{parameters}; {rows} rows, {_noise(cell)} noise{ranks}."
 
 
 def _baseline_noise(cell: Cell, names: Sequence[str]) -> str:
@@ -70,7 +80,6 @@ logits_record = partial(
     measured=_nucleus,
     head=_head_of,
     baseline_note=_baseline_noise,
-    constants=MappingProxyType({"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}),
-    has_picture=True,
+    renew=_renew,
 )
 """Makes the record of an operation on the logits of a :class:`Cell`."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw_bench.timing.timer import Call, Draw
+    from tokendraw_bench.timing.timer import Draw, TimedCall
 
 _T = TypeVar("_T", bound=Hashable)
 
-Prepare: TypeAlias = "Callable[[Any, Any], Sequence[Call]]"
+Prepare: TypeAlias = "Callable[[Any, Any], Sequence[TimedCall]]"
 """Makes the call for a cell and its arguments, after the work of an engine once a batch; or several calls with the same
 result, of which the fastest counts. Raises SamplerUnavailableError with the reason if it cannot serve the cell."""
 
@@ -45,8 +45,15 @@ class Axis:
     title: str = ""
     """Title of the column; "": name of the field."""
     choices: tuple[str, ...] = ()
-    """Values; (): whole numbers from ``minimum``."""
+    """Values; (): numbers from ``minimum`` to ``maximum``, whole ones unless ``is_fraction``."""
     minimum: int = 1
+    maximum: int | None = None
+    excludes_minimum: bool = False
+    is_fraction: bool = False
+    allows_none: bool = False
+    """Whether a number may be absent: ``none`` on the command line, None in a cell."""
+    optional: bool = False
+    """Whether a table has the column only where a cell deviates from the default of the field."""
     single: bool = False
     """Whether a run has a single value: it is in the head, has no column, and defaults to the cell's field."""
     changes_inputs: bool = True
@@ -85,17 +92,17 @@ class Floor:
     """``read`` or ``copy``."""
     note: str
     """Sentence for the notes, with ``{}`` for the names of the fastest passes."""
-    passes: Callable[[Any], Mapping[str, Call]]
+    passes: Callable[[Any], Mapping[str, TimedCall]]
     """Makes passes over a set of inputs, by name; the fastest counts."""
 
 
-def _read(inputs: Any) -> Mapping[str, Call]:
+def _read(inputs: Any) -> Mapping[str, TimedCall]:
     from tokendraw_bench.timing.floor import readers
 
     return readers(inputs.device)
 
 
-def _copy(source: Callable[[Any], Any], inputs: Any) -> Mapping[str, Call]:
+def _copy(source: Callable[[Any], Any], inputs: Any) -> Mapping[str, TimedCall]:
     from tokendraw_bench.timing.floor import copies
 
     return copies(source, inputs)
@@ -136,6 +143,8 @@ class BenchOperation:
     """Makes the timed function of a set of inputs from (provider, cell, arguments)."""
     need: Callable[[Any], Any] = lambda cell: None
     """Returns the need of a cell's calls, for None that of every cell; None: the default of the operation."""
+    renew: Callable[[Any], object] = lambda arguments: None
+    """Changes the arguments of a call in place, so that it draws something else."""
     load: Callable[[str, torch.device, Any], Any] | None = None
     """Loads a provider by its name, for a device and a need, without a companion; None: :func:`tokendraw.load`."""
     baselines: Callable[[], Mapping[str, Prepare]] = dict
@@ -148,10 +157,6 @@ class BenchOperation:
     """Note below the table, or ""."""
     baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
     """Describes how baselines deviate from the cells of a run, or ""."""
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of all calls, for JSON."""
-    has_picture: bool = False
-    """Whether :mod:`tokendraw_bench.report.plot` can draw its tables."""
 
     def grid(self, preset: str, **overrides: Sequence[Any]) -> tuple[Any, ...]:
         """List the cells of a preset, with some values replaced.

@@ -21,8 +21,9 @@ from tokendraw_bench.operation import AnyCell
 from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.floor import measure
+from tokendraw_bench.timing.memory import extra_memory
 from tokendraw_bench.timing.rank_group import RankGroup
-from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
+from tokendraw_bench.timing.timer import Failure, SamplePlan, TimedCall, Timer, Timing, WallTimer
 
 
 def report_of(
@@ -35,6 +36,7 @@ def report_of(
     command: str,
     starting: Callable[[AnyCell], None] | None = None,
     timer: Timer | None = None,
+    measures_memory: bool = False,
 ) -> BenchReport:
     """Time every contender on every cell, and record machine and versions.
 
@@ -42,12 +44,20 @@ def report_of(
     :param command: command that repeats the run.
     :param starting: called before each cell.
     :param timer: None: the timer of the device.
+    :param measures_memory: whether to measure the extra memory of each call.
     :raises TokendrawError: a cell does not fit into memory, or no pass of the floor works.
     """
     timer = timer or timer_for(device, repeats)
     machine = host_load.read_host_load()
     start = time.perf_counter()
-    lines = run(cells, contenders, device=device, timer=timer, starting=starting)
+    lines = run(
+        cells,
+        contenders,
+        device=device,
+        timer=timer,
+        starting=starting,
+        measures_memory=measures_memory,
+    )
     versions = {"tokendraw": tokendraw.__version__, "torch": str(torch.__version__)}
     for contender in contenders:
         versions |= contender.versions
@@ -76,6 +86,7 @@ def run(
     device: torch.device,
     timer: Timer,
     starting: Callable[[AnyCell], None] | None = None,
+    measures_memory: bool = False,
 ) -> tuple[CellResult, ...]:
     """Time every contender on every cell with a timer, as :func:`report_of` does."""
     lines: list[CellResult] = []
@@ -90,22 +101,25 @@ def run(
             inputs = []  # two sets of buffers need not fit
             inputs = _buffers(cell, device, timer)
             key, figures = operation.input_key(cell), operation.measured(cell, inputs[0])
-        lines.append(_line(cell, contenders, inputs, figures, device, timer))
+        lines.append(_line(cell, contenders, inputs, figures, device, timer, measures_memory))
     return tuple(lines)
 
 
-def timer_for(device: torch.device, repeats: int, group: RankGroup | None = None) -> Timer:
+def timer_for(
+    device: torch.device, repeats: int, group: RankGroup | None = None, plan: SamplePlan | None = None
+) -> Timer:
     """Make the timer for a kind of device.
 
     :param repeats: number of samples of a median.
     :param group: the ranks that make each call with this process; None: it is alone.
+    :param plan: how samples are taken; None: averages of several calls, out of a cold cache.
     """
     if device.type == "cuda":
         from tokendraw_bench.timing.cuda_graphs import CudaTimer
 
-        return CudaTimer(device, repeats, group=group)
+        return CudaTimer(device, repeats, group=group, plan=plan)
     synchronize = None if device.type == "cpu" else torch.accelerator.synchronize
-    return WallTimer(repeats, synchronize=synchronize, group=group)
+    return WallTimer(repeats, synchronize=synchronize, group=group, plan=plan)
 
 
 def make_inputs(cell: AnyCell, device: torch.device, count: int) -> list[Any]:
@@ -143,10 +157,11 @@ def _line(
     figures: Mapping[str, float],
     device: torch.device,
     timer: Timer,
+    measures_memory: bool,
 ) -> CellResult:
     operation = operations.get(cell.operation)
     arguments = operation.arguments(cell, device)
-    ways: dict[str, Sequence[Call]] = {}
+    ways: dict[str, Sequence[TimedCall]] = {}
     failures: dict[str, Failure] = {}
     for contender in contenders:
         try:
@@ -169,10 +184,21 @@ def _line(
         floor_by=times.read_by,
         entries={c.name: failures.get(c.name) or _best(entries[c.name]) for c in contenders},
         ways={name: tried for name, tried in entries.items() if len(tried) > 1},
+        memory={
+            name: extra_memory(call.draw, inputs[0], device)
+            for name, tried in entries.items()
+            if measures_memory and (call := _fastest(ways[name], tried)) is not None
+        },
     )
 
 
-def _key(name: str, call: Call) -> str:
+def _fastest(calls: Sequence[TimedCall], times: Mapping[str, Timing | Failure]) -> TimedCall | None:
+    """Return the fastest of the calls of a contender; None if none could be timed."""
+    best = _best(times)
+    return next((call for call in calls if times[call.way] is best and isinstance(best, Timing)), None)
+
+
+def _key(name: str, call: TimedCall) -> str:
     return f"{name}: {call.way}" if call.way else name
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tokendraw.errors.exceptions import TokendrawError as TokendrawError
     from tokendraw.errors.exceptions import TokendrawWarning as TokendrawWarning
     from tokendraw.errors.exceptions import UntestedUpstreamWarning as UntestedUpstreamWarning
-    from tokendraw.operations.verify.output import VerifyOutput as VerifyOutput
     from tokendraw.output import LogprobsTensors as LogprobsTensors
     from tokendraw.output import SamplerOutput as SamplerOutput
     from tokendraw.output import TokenLogprob as TokenLogprob
+    from tokendraw.output import VerifyOutput as VerifyOutput
     from tokendraw.paged_kv import PagedKVPlan as PagedKVPlan
     from tokendraw.parameters.batch_facts import BatchFacts as BatchFacts
     from tokendraw.parameters.batch_facts import RowKinds as RowKinds

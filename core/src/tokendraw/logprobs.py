@@ -1,4 +1,4 @@
-"""Helpers for plugins to fill a :class:`~tokendraw.LogprobsTensors`: best tokens, values by mode, and padding."""
+"""Helpers for plugins to fill a :class:`~tokendraw.LogprobsTensors`: best tokens, values by mode, padding, steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import LogprobsMode
-from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors
 
 _INF = float("inf")
 
@@ -106,3 +106,43 @@ def pad_logprobs(token_ids: Tensor, logprobs: Tensor, asked: Tensor | None) -> t
     asked = asked.unsqueeze(-1)
     unasked = (torch.arange(token_ids.shape[-1], device=token_ids.device) > asked) & (asked >= 0)
     return token_ids.masked_fill(unasked, PAD_TOKEN_ID), logprobs.masked_fill(unasked, PAD_LOGPROB)
+
+
+def logprobs_by_step(
+    rows: LogprobsTensors, cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int
+) -> LogprobsTensors:
+    """Rearrange the logprobs of the rows of a verification by request and step, for its output.
+
+    :param rows: tensors whose first dimension is the L rows of logits.
+    :param cu_num_logits: [B + 1] integer, as in :class:`tokendraw.Drafts`.
+    :param num_accepted: [B] integer.
+    :param max_drafts: K.
+    :returns: the same tensors with dimensions [B, K + 1] first; padding, and rank 0, after the last emitted token.
+    """
+    row, is_emitted = _emitted_rows(cu_num_logits, num_accepted, max_drafts, len(rows.token_ids))
+    return LogprobsTensors(
+        torch.where(is_emitted.unsqueeze(-1), rows.token_ids[row], PAD_TOKEN_ID),
+        torch.where(is_emitted.unsqueeze(-1), rows.logprobs[row], PAD_LOGPROB),
+        None if rows.ranks is None else torch.where(is_emitted, rows.ranks[row], 0),
+    )
+
+
+def log_kept_mass_by_step(
+    log_kept_mass: Tensor, cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int
+) -> Tensor:
+    """Rearrange the kept masses of the rows of a verification by request and step, for its output.
+
+    :param log_kept_mass: [L] float32. The other parameters are those of :func:`logprobs_by_step`.
+    :returns: [B, K + 1] float32; padding after the last emitted token.
+    """
+    row, is_emitted = _emitted_rows(cu_num_logits, num_accepted, max_drafts, len(log_kept_mass))
+    return torch.where(is_emitted, log_kept_mass[row], PAD_LOGPROB)
+
+
+def _emitted_rows(
+    cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int, rows: int
+) -> tuple[Tensor, Tensor]:
+    """Find the row of each step of each request, [B, K + 1] int64, and whether the step emitted a token."""
+    steps = torch.arange(max_drafts + 1, device=num_accepted.device)
+    row = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=max(rows - 1, 0))
+    return row, steps <= num_accepted.unsqueeze(-1)

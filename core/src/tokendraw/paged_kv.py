@@ -13,7 +13,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw._torch.tensor_checks import check_dtype, check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.ranges import integer
@@ -61,9 +61,7 @@ class PagedKVPlan:
         memory = torch.empty(sum(sizes), dtype=torch.int32, device=device)
         pages, page_indptr, last_page_len = memory.split_with_sizes(sizes)
         return cls(
-            page_indptr=page_indptr,
-            last_page_len=last_page_len,
-            page_indices=pages if page_indices else None,
+            page_indptr=page_indptr, last_page_len=last_page_len, page_indices=pages if page_indices else None
         )
 
 
@@ -104,19 +102,12 @@ def requirements(
         rejected.
     :raises InvalidParameterError: a count is negative or no integer, or a flag is no bool.
     """
-    for name, count in (
-        ("num_prefills", num_prefills),
-        ("num_decodes", num_decodes),
-        ("num_speculative", num_speculative),
-    ):
+    counts = {"num_prefills": num_prefills, "num_decodes": num_decodes, "num_speculative": num_speculative}
+    for name, count in counts.items():
         integer(name, count, None, 0, _LARGEST)
-    for name, flag in (
-        ("prefill_on_device", prefill_on_device),
-        ("decode_on_device", decode_on_device),
-        ("dcp", dcp),
-        ("causal", causal),
-        ("upper_bound_known", upper_bound_known),
-    ):
+    flags = {"prefill_on_device": prefill_on_device, "decode_on_device": decode_on_device}
+    flags |= {"dcp": dcp, "causal": causal, "upper_bound_known": upper_bound_known}
+    for name, flag in flags.items():
         if type(flag) is not bool:
             raise InvalidParameterError(f"'{name}' needs True or False, found {format_value(flag)}.")
     page_indices = (num_prefills > 0 and not prefill_on_device) or (num_decodes > 0 and not decode_on_device)
@@ -129,11 +120,7 @@ def requirements(
 
 
 def advance(
-    num_computed: Tensor,
-    query_lens: Tensor,
-    num_logits: Tensor,
-    num_sampled: Tensor,
-    next_query_lens: Tensor,
+    num_computed: Tensor, query_lens: Tensor, num_logits: Tensor, num_sampled: Tensor, next_query_lens: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the attended lengths of the next step, from the number of tokens kept by this step. Waits for nothing.
 
@@ -158,10 +145,7 @@ def advance(
     }
     for name, tensor in arguments.items():
         check_vector(name, tensor)
-        if tensor.dtype is not torch.int32:
-            raise InvalidInputError(
-                f"'{name}' needs dtype torch.int32, found {tensor.dtype}. Pass {name}.to(torch.int32)."
-            )
+        check_dtype(name, tensor, torch.int32, f"Pass {name}.to(torch.int32).")
         if tensor.shape != num_computed.shape:
             raise InvalidInputError(
                 f"'{name}' needs the shape of 'num_computed', {list(num_computed.shape)}, found {list(tensor.shape)}."

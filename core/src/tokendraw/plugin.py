@@ -75,24 +75,24 @@ if TYPE_CHECKING:
     from tokendraw.logprobs import RowMasses as RowMasses
     from tokendraw.logprobs import best_token_ids as best_token_ids
     from tokendraw.logprobs import least_shown as least_shown
+    from tokendraw.logprobs import log_kept_mass_by_step as log_kept_mass_by_step
+    from tokendraw.logprobs import logprobs_by_step as logprobs_by_step
     from tokendraw.logprobs import mode_values as mode_values
     from tokendraw.logprobs import pad_logprobs as pad_logprobs
-    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities as Sm90W4Capabilities
-    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4PackerBackend as Sm90W4PackerBackend
-    from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend as PagedKVPlannerBackend
-    from tokendraw.operations.process_logits.capabilities import (
+    from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities as Sm90W4Capabilities
+    from tokendraw.operations.pack_sm90_w4 import Sm90W4PackerBackend as Sm90W4PackerBackend
+    from tokendraw.operations.plan_paged_kv import PagedKVPlannerBackend as PagedKVPlannerBackend
+    from tokendraw.operations.process_logits import (
         LogitsProcessorBackend as LogitsProcessorBackend,
     )
-    from tokendraw.operations.process_logits.capabilities import ProcessCapabilities as ProcessCapabilities
-    from tokendraw.operations.process_logits.capabilities import ProcessNeed as ProcessNeed
-    from tokendraw.operations.sample.backend import SamplerBackend as SamplerBackend
-    from tokendraw.operations.verify.capabilities import DRAFT_KINDS as DRAFT_KINDS
-    from tokendraw.operations.verify.capabilities import VERIFY_MODES as VERIFY_MODES
-    from tokendraw.operations.verify.capabilities import VerifierBackend as VerifierBackend
-    from tokendraw.operations.verify.capabilities import VerifyCapabilities as VerifyCapabilities
-    from tokendraw.operations.verify.capabilities import VerifyMode as VerifyMode
-    from tokendraw.operations.verify.logprobs import log_kept_mass_by_step as log_kept_mass_by_step
-    from tokendraw.operations.verify.logprobs import logprobs_by_step as logprobs_by_step
+    from tokendraw.operations.process_logits import ProcessCapabilities as ProcessCapabilities
+    from tokendraw.operations.process_logits import ProcessNeed as ProcessNeed
+    from tokendraw.operations.sample import SamplerBackend as SamplerBackend
+    from tokendraw.operations.verify import DRAFT_KINDS as DRAFT_KINDS
+    from tokendraw.operations.verify import VERIFY_MODES as VERIFY_MODES
+    from tokendraw.operations.verify import VerifierBackend as VerifierBackend
+    from tokendraw.operations.verify import VerifyCapabilities as VerifyCapabilities
+    from tokendraw.operations.verify import VerifyMode as VerifyMode
     from tokendraw.output import PAD_LOGPROB as PAD_LOGPROB
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.edits import EDITS as EDITS

@@ -58,7 +58,10 @@ def layout_of_flashinfer() -> Layout | None:
 def probe_flashinfer() -> FlashInferLayout:
     """Return the result of :func:`layout_of_flashinfer`, with a reason for None. Raises nothing."""
     try:
-        dimensions = _dimensions_of_packed_scales()
+        import torch
+
+        pack = getattr(importlib.import_module(_MODULE), _FUNCTION)
+        dimensions = pack(torch.zeros(1, 64, 4, dtype=torch.uint8, device="cpu")).dim()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an import that calls sys.exit must not end the program
@@ -66,15 +69,6 @@ def probe_flashinfer() -> FlashInferLayout:
     if dimensions not in _LAYOUTS:
         return _unknown(f" to return 3 dimensions (v1) or 5 (v2), found {dimensions}")
     return FlashInferLayout(_LAYOUTS[dimensions])
-
-
-def _dimensions_of_packed_scales() -> int:
-    """Return the number of dimensions of scales packed by FlashInfer."""
-    import torch
-
-    pack = getattr(importlib.import_module(_MODULE), _FUNCTION)
-    packed: Tensor = pack(torch.zeros(1, 64, 4, dtype=torch.uint8, device="cpu"))
-    return packed.dim()
 
 
 def _found(error: BaseException) -> str:

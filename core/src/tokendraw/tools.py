@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from tokendraw.errors.formatting import nearest as nearest
     from tokendraw.errors.formatting import one_of as one_of
     from tokendraw.errors.install_commands import how_to_install as how_to_install
-    from tokendraw.operations.pack_sm90_w4.capabilities import packings as packings
+    from tokendraw.operations import find_operation as find_operation
+    from tokendraw.operations import operation_names as operation_names
+    from tokendraw.operations.pack_sm90_w4 import packings as packings
     from tokendraw.operations.pack_sm90_w4.reference import packed_scales as packed_scales
     from tokendraw.operations.pack_sm90_w4.reference import packed_weights as packed_weights
+    from tokendraw.providers.load import find_device as find_device
     from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin
     from tokendraw.providers.single_plugin import dispatch_call as dispatch_call
-    from tokendraw.providers.single_plugin import find_device as find_device
     from tokendraw.providers.single_plugin import find_entry_points as find_entry_points
-    from tokendraw.providers.single_plugin import find_operation as find_operation
     from tokendraw.providers.single_plugin import find_unsupported as find_unsupported
     from tokendraw.providers.single_plugin import make_call as make_call
-    from tokendraw.providers.single_plugin import operation_names as operation_names
     from tokendraw.providers.single_plugin import run_call as run_call
 
 __getattr__, __dir__ = lazy_names(__name__)

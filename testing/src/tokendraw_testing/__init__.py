@@ -1,4 +1,4 @@
-"""The conformance kit, which tests sampler plugins: as pytest tests, as a command, and as tools for your own tests.
+"""The conformance kit for sampler plugins: as pytest tests, as a command, and as tools for your own tests.
 
 ========================================  ==============================================================================
 :class:`SamplerConformance`               a class of pytest tests; a plugin's authors subclass it and give one fixture

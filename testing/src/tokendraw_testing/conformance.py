@@ -1,4 +1,4 @@
-"""Offers the kit as pytest tests: a class that the authors of a plugin subclass."""
+"""Offers the kit as a class of pytest tests for the authors of a plugin."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SamplerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def subject(cls) -> Subject:
-        """The sampler under test: the one fixture that a subclass has to define."""
+        """The sampler under test: the fixture required of every subclass."""
         pytest.fail(
             f"{cls.__name__} needs a fixture 'subject' that returns a tokendraw_testing.Subject, found none. "
             "Define it in the class.",

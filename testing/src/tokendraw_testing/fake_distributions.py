@@ -1,4 +1,4 @@
-"""Writes distributions for tests of discovery: real metadata and modules in a folder, so that nothing is mocked."""
+"""Writes distributions for tests of discovery: real metadata and modules in a folder, without mocks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _entry_points(plugins: Mapping[str, str]) -> str:
 
 
 def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
-    """Return file contents by path, with an ``__init__.py`` for each package that has no source of its own."""
+    """Return file contents by path, with an empty ``__init__.py`` for each package without a source."""
     files: dict[Path, str] = {}
     for module, source in modules.items():
         parts = module.split(".")
@@ -89,7 +89,7 @@ def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
             raise ValueError(
                 f"'modules' needs names that can be imported, found {module!r}. Use an identifier."
             )
-        is_package = any(other.startswith(f"{module}.") for other in modules)
+        is_package = any(name.startswith(f"{module}.") for name in modules)
         path = folder.joinpath(*parts)
         files[path / "__init__.py" if is_package else path.with_suffix(".py")] = textwrap.dedent(source)
         for depth in range(1, len(parts)):

@@ -1,4 +1,4 @@
-"""pytest fixtures for a plugin's own tests, beside :class:`tokendraw_testing.SamplerConformance`.
+"""pytest fixtures for a plugin's own tests, for use with :class:`tokendraw_testing.SamplerConformance`.
 
 Switch them on in a test module, or for a whole suite in its topmost ``conftest.py``::
 
@@ -28,7 +28,7 @@ import torch
 from tokendraw_testing import fake_distributions
 from tokendraw_testing.kit import device as _device
 
-_BEHIND: Final = 1024
+_TRAILING_GUARDS: Final = 1024
 """Guard elements behind the last row."""
 
 
@@ -44,7 +44,7 @@ class PoisonedBuffer(Protocol):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """Return zeros to be filled, [rows, size]: a view that begins ``offset`` elements into its storage.
+        """Return zeros [rows, size] to be filled: a view from element ``offset`` of the storage on.
 
         :param stride: elements from one row to the next.
         :raises ValueError: the stride is less than the size, so that rows would lie in each other's guards.
@@ -55,12 +55,12 @@ class FakeDist(Protocol):
     """The type of the fixture :func:`fake_dist`."""
 
     def __call__(self, name: str, version: str = "1.0", **files: Any) -> Path:
-        """Write a distribution, as :func:`tokendraw_testing.fake_dist` does with its other arguments."""
+        """Write a distribution by :func:`tokendraw_testing.fake_dist`."""
 
 
 @pytest.fixture
 def no_sync() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """A context in which torch raises RuntimeError where it would wait for the current CUDA device.
+    """A context in which torch raises RuntimeError for each wait for the current CUDA device.
 
     Skips the test where there is none. Call the sampler once before, since a first call may compile and wait::
 
@@ -77,7 +77,7 @@ def no_sync() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 @pytest.fixture
 def busy_device() -> Callable[[Callable[[], object]], tuple[float, bool]]:
-    """Makes a call while the CUDA device sleeps for 0.2 s: (seconds until it returned, whether that still slept).
+    """Makes a call while the CUDA device sleeps for 0.2 s: (seconds until the return, whether the device still slept).
 
     Skips the test where there is none. The call is made four times, the last time on the clock::
 
@@ -92,7 +92,7 @@ def busy_device() -> Callable[[Callable[[], object]], tuple[float, bool]]:
 
 @pytest.fixture
 def poisoned_buffer() -> Iterator[PoisonedBuffer]:
-    """Logits in storage whose every other element is a guard: +inf and NaN by turns.
+    """Logits in storage with +inf and NaN by turns in all other elements, as guards.
 
     A read behind a row shows in its token, its logprobs or its valid flag; a write there fails the test when it
     ends::
@@ -118,7 +118,7 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
             raise ValueError(
                 f"'stride' needs to be at least the size, {size}, found {stride}. Pass a larger one."
             )
-        storage = _guards(offset + rows * stride + _BEHIND, dtype, device)
+        storage = _guards(offset + rows * stride + _TRAILING_GUARDS, dtype, device)
         buffers.append(_Buffer(storage, rows, size, stride, offset))
         return buffers[-1].logits(storage).zero_()
 
@@ -133,7 +133,7 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
 
 @pytest.fixture
 def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDist]:
-    """Distributions that are found and imported for the time of one test.
+    """Distributions installed for the time of one test.
 
     ::
 
@@ -165,17 +165,17 @@ class _Buffer:
     offset: int
 
     def logits(self, like_storage: torch.Tensor) -> torch.Tensor:
-        """Return the logits [rows, size] within the storage, or the same part of a tensor of its length."""
+        """Return the logits [rows, size] within the storage, or the same view of a tensor of equal length."""
         return like_storage.as_strided((self.rows, self.size), (self.stride, 1), self.offset)
 
     def written_guards(self) -> list[tuple[int, int]]:
-        """List (row, column) of every guard that has changed; columns count from the row's first logit."""
-        as_made = _guards(len(self.storage), self.storage.dtype, self.storage.device)
-        self.logits(as_made).copy_(self.logits(self.storage))
-        changed = _bits(self.storage) != _bits(as_made)
-        places = (changed.any(dim=1).nonzero().flatten() - self.offset).tolist()
-        rows = [min(max(place // self.stride, 0), max(self.rows - 1, 0)) for place in places]
-        return [(row, place - row * self.stride) for row, place in zip(rows, places, strict=True)]
+        """List (row, column) of every changed guard; columns count from the first logit of the row."""
+        original = _guards(len(self.storage), self.storage.dtype, self.storage.device)
+        self.logits(original).copy_(self.logits(self.storage))
+        is_changed = _bits(self.storage) != _bits(original)
+        offsets = (is_changed.any(dim=1).nonzero().flatten() - self.offset).tolist()
+        rows = [min(max(offset // self.stride, 0), max(self.rows - 1, 0)) for offset in offsets]
+        return [(row, offset - row * self.stride) for row, offset in zip(rows, offsets, strict=True)]
 
 
 def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
@@ -185,7 +185,7 @@ def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:
-    """Return the bytes [count, bytes of one element]: NaN does not equal itself, its bits do."""
+    """Return the bytes [count, bytes of one element]: NaN is unequal to NaN, but its bits are equal."""
     return values.view(torch.uint8).view(len(values), -1)
 
 

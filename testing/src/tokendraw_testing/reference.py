@@ -14,8 +14,8 @@ import numpy as np
 
 from tokendraw_testing.reference_noise import (
     Array,
-    Ask,
     Drawing,
+    NoiseRequest,
     gumbel,
     gumbel_of,
     inverse_philox4x32,
@@ -32,19 +32,19 @@ __all__ = [
     "TILE_SIZE",
     "TOKEN",
     "Array",
-    "Ask",
     "Drawing",
-    "Logits",
-    "Row",
+    "NoiseRequest",
+    "ReferenceRow",
+    "SortedLogits",
     "centre",
     "draw",
     "drawing",
     "gumbel",
+    "has_merged_levels",
     "inverse_philox4x32",
+    "levels_near",
     "log_kept_mass",
     "log_softmax",
-    "merged",
-    "near",
     "philox4x32",
     "prepare",
     "random_words",
@@ -62,8 +62,8 @@ NEAR_TIE = 2e-5
 
 
 @dataclass(frozen=True)
-class Logits:
-    """One row of logits, read and sorted once for all the requests that it is asked about."""
+class SortedLogits:
+    """One row of logits, read and sorted once for several requests."""
 
     x: Array
     """[V] float64, NaN replaced by -inf."""
@@ -73,7 +73,7 @@ class Logits:
 
     @classmethod
     def of(cls, logits: Any) -> Self:
-        """Read a row [V]; what is read already stays as it is."""
+        """Read a row [V]; return a row read before unchanged."""
         if isinstance(logits, cls):
             return logits
         x = np.asarray(logits).astype(np.float64)
@@ -105,7 +105,7 @@ class Logits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ReferenceRow:
     """The state of one row before the draw."""
 
     x: Array
@@ -141,7 +141,7 @@ def _scaled(x: Array, top: float, temperature: float) -> Array:
 
 
 def centre(x: Array) -> Array:
-    """``x - max x`` with +inf as the only finite result of a row that holds it, and all -inf left alone."""
+    """``x - max x``: a row with +inf has no other finite result, and a row of -inf is unchanged."""
     return _scaled(x, float(x.max()), 1.0)
 
 
@@ -152,58 +152,58 @@ def log_softmax(values: Array) -> Array:
     return centred - np.log(mass) if mass > 0 else centred
 
 
-def prepare(logits: Any, params: Any) -> Row:
-    """Temperature and filters of one row.
+def prepare(logits: Any, params: Any) -> ReferenceRow:
+    """Apply the temperature and filters of a request to one row.
 
-    :param logits: [V], or a :class:`Logits`: then requests share the sorting.
+    :param logits: [V], or a :class:`SortedLogits`: then requests share the sorting.
     """
-    own = Logits.of(logits)
-    greedy, empty = not params.temperature > 0, own.top == -np.inf
-    y = own.scaled(1.0 if greedy else params.temperature)
+    row = SortedLogits.of(logits)
+    greedy, empty = not params.temperature > 0, row.top == -np.inf
+    y = row.scaled(1.0 if greedy else params.temperature)
     if greedy or empty:
         kept, certain = np.zeros(len(y), bool), True
-        kept[own.x.argmax()] = True
+        kept[row.x.argmax()] = True
     else:
-        depths, counts = own.depths(params.temperature), own.levels[1]
+        depths, counts = row.depths(params.temperature), row.levels[1]
         count, certain = _kept_levels(depths, counts, params)
-        certain = certain and not merged(depths)
+        certain = certain and not has_merged_levels(depths)
         kept = y >= -depths[count - 1] if depths[count - 1] < np.inf else y > -np.inf
-    valid = not (empty or own.has_nan)
-    return Row(x=own.x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
+    valid = not (empty or row.has_nan)
+    return ReferenceRow(x=row.x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
 
 
-def merged(depths: Array) -> bool:
-    """Whether rounding made one y of two different logits: a tie in y, and none in the logits."""
-    finite = depths[: depths.searchsorted(np.inf)]
-    return bool((finite[1:] == finite[:-1]).any())
+def has_merged_levels(depths: Array) -> bool:
+    """Whether rounding made one y of two different logits: a tie in y, but not in the logits."""
+    finite_depths = depths[: depths.searchsorted(np.inf)]
+    return bool((finite_depths[1:] == finite_depths[:-1]).any())
 
 
-def near(depths: Array, depth: float) -> tuple[int, int]:
-    """Which levels, from the first to behind the last, lie within ``EDGE`` of a threshold or equal it."""
+def levels_near(depths: Array, depth: float) -> tuple[int, int]:
+    """Range of levels, from the first to behind the last, within ``EDGE`` of a threshold."""
     slack = EDGE * max(1.0, depth) if depth < np.inf else 0.0
     return int(depths.searchsorted(depth - slack)), int(depths.searchsorted(depth + slack, "right"))
 
 
 def _kept_levels(depths: Array, counts: Array, params: Any) -> tuple[int, bool]:
-    """Count the levels that survive min-p, top-k and top-p; tell whether no decision depends on float32 rounding."""
+    """Count the levels kept by min-p, top-k and top-p; tell whether float32 rounding decides none of it."""
     kept, certain, thresholds = len(depths), True, []
     if params.min_p > 0:
         floor = max(-float(np.log(params.min_p)), 0.0)
         kept = int(depths.searchsorted(floor, "right"))
-        first, last = near(depths, floor)
+        first, last = levels_near(depths, floor)
         certain = bool((depths[first:last] == floor).all())
         thresholds.append(floor)
-    if params.top_k > 0 and (cumulated := counts.cumsum())[-1] > params.top_k:
-        nth = int(cumulated.searchsorted(params.top_k))
-        kept = min(kept, nth + 1)
-        thresholds.append(depths[nth])
+    if params.top_k > 0 and (cumulative_counts := counts.cumsum())[-1] > params.top_k:
+        level = int(cumulative_counts.searchsorted(params.top_k))
+        kept = min(kept, level + 1)
+        thresholds.append(depths[level])
     if params.top_p < 1:
-        counted = len(depths) if params.filter_order == "joint" else kept
-        nth, clear = _nucleus(depths[:counted], counts[:counted], params.top_p)
-        kept, certain = min(kept, nth + 1), certain and clear
-        thresholds.append(depths[nth])
+        num_levels = len(depths) if params.filter_order == "joint" else kept
+        level, nucleus_certain = _nucleus(depths[:num_levels], counts[:num_levels], params.top_p)
+        kept, certain = min(kept, level + 1), certain and nucleus_certain
+        thresholds.append(depths[level])
     for depth in thresholds:  # what lies above a kept token stays above it in float32, or ties with it
-        _, last = near(depths, depth)
+        _, last = levels_near(depths, depth)
         certain = certain and bool(depths[last - 1] <= depth)
     return kept, certain
 
@@ -212,11 +212,13 @@ def _nucleus(depths: Array, counts: Array, top_p: float) -> tuple[int, bool]:
     """The number of the last level of the smallest set of largest tokens with mass >= top_p."""
     masses = counts * np.exp(-depths)
     above = masses.cumsum()[:-1] / masses.sum()
-    contested = above.searchsorted((top_p - EDGE, top_p + EDGE))
-    return int(above.searchsorted(top_p)), bool(contested[0] == contested[1])
+    bounds = above.searchsorted((top_p - EDGE, top_p + EDGE))
+    return int(above.searchsorted(top_p)), bool(bounds[0] == bounds[1])
 
 
-def drawing(row: Row, position: int, streams: tuple[int, int] = (TOKEN, TILE)) -> Drawing[tuple[int, float]]:
+def drawing(
+    row: ReferenceRow, position: int, streams: tuple[int, int] = (TOKEN, TILE)
+) -> Drawing[tuple[int, float]]:
     """Draw in two levels, as :func:`draw` does alone and :func:`together` for many rows.
 
     :param streams: of the noise of tokens and of tiles.
@@ -225,33 +227,33 @@ def drawing(row: Row, position: int, streams: tuple[int, int] = (TOKEN, TILE)) -
         return int(row.kept.argmax()), np.inf
     tile, lead = 0, np.inf
     if len(row.y) > TILE_SIZE:
-        noise = gumbel_of((yield Ask(position, np.arange(len(row.tile_masses)), streams[1])))
+        noise = gumbel_of((yield NoiseRequest(position, np.arange(len(row.tile_masses)), streams[1])))
         with np.errstate(divide="ignore"):
             tile, lead = _best(np.log(row.tile_masses) + noise)
     start = tile * TILE_SIZE
     members = start + np.flatnonzero(row.kept[start : start + TILE_SIZE])
-    noise = gumbel_of((yield Ask(position, members, streams[0])))
-    best, other = _best(row.y[members] + noise)
-    return int(members[best]), min(lead, other)
+    noise = gumbel_of((yield NoiseRequest(position, members, streams[0])))
+    best, token_lead = _best(row.y[members] + noise)
+    return int(members[best]), min(lead, token_lead)
 
 
 def _best(scores: Array) -> tuple[int, float]:
-    """Find the largest score, and how far it leads."""
+    """Find the largest score and its lead."""
     best = int(scores.argmax())
-    others = scores.copy()
-    others[best] = -np.inf
-    return best, float(scores[best] - others.max())
+    rivals = scores.copy()
+    rivals[best] = -np.inf
+    return best, float(scores[best] - rivals.max())
 
 
 def draw(
-    row: Row, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = (TOKEN, TILE)
+    row: ReferenceRow, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = (TOKEN, TILE)
 ) -> tuple[int, float]:
     """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels)."""
     return together([drawing(row, position, streams)], [seed], dtype)[0]
 
 
-def values(row: Row, token: int, mode: str) -> Array:
-    """[V] what ``logprobs_mode`` shows for every token of the row, in float64."""
+def values(row: ReferenceRow, token: int, mode: str) -> Array:
+    """[V] logprobs_mode's value of every token of the row, in float64."""
     if mode == "raw_logits":
         return row.x
     if mode == "raw_logprobs":
@@ -266,7 +268,7 @@ def values(row: Row, token: int, mode: str) -> Array:
     return processed if mode == "processed_logits" else log_softmax(processed)
 
 
-def log_kept_mass(row: Row) -> float:
+def log_kept_mass(row: ReferenceRow) -> float:
     """Log of the kept set's share of the temperature-scaled mass, at most 0."""
     if row.greedy or row.empty:
         return 0.0

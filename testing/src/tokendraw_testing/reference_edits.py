@@ -15,21 +15,21 @@ from tokendraw_testing.reference import Array
 
 
 @dataclass(frozen=True)
-class Edited:
-    """One row, once it is edited."""
+class EditResult:
+    """A row after its edits."""
 
     values: Array
     """[V]."""
     edited: Array
-    """[V] bool: ids that somebody edits."""
+    """[V] bool: edited ids."""
     scale: Array
-    """[V]: the largest number on the way to each value, which says what rounding may cost."""
+    """[V]: the largest intermediate number of each value, as a bound of rounding."""
 
 
 def edit(
     logits: Array, params: Any, prompt: Sequence[int], output: Sequence[int], allowed: Array | None = None
-) -> Edited:
-    """Edit logits [V] in their own dtype, float32 or float64: each step is rounded to that.
+) -> EditResult:
+    """Edit logits [V] in their dtype, float32 or float64, rounding after each step.
 
     :param prompt: tokens; numbers outside [0, V) are placeholders, as in ``output``.
     :param allowed: [V] bool, of the bitmask.
@@ -65,7 +65,7 @@ def edit(
         if params.presence_penalty != 0:
             touched[out] = True
             step(out, x[out] - number(params.presence_penalty))
-    return Edited(x, touched, scale)
+    return EditResult(x, touched, scale)
 
 
 def _ids(tokens: Sequence[int], vocab_size: int) -> Array:
@@ -74,7 +74,7 @@ def _ids(tokens: Sequence[int], vocab_size: int) -> Array:
 
 
 def _forbidden(vocab_size: int, params: Any, output: Sequence[int], allowed: Array | None) -> Array:
-    """Find the ids that get -inf."""
+    """Find the ids with -inf."""
     forbidden = np.zeros(vocab_size, bool) if allowed is None else ~allowed
     if params.allowed_token_ids is not None:
         forbidden |= ~np.isin(np.arange(vocab_size), list(params.allowed_token_ids))

@@ -1,4 +1,4 @@
-"""Computes the random numbers of the contract with numpy alone: Philox, and the variates that are made of its words."""
+"""Computes the random numbers of the contract with numpy alone: Philox and its variates."""
 
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -11,7 +11,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _BLOCK = 1 << 13
-"""Counters that are worked on at once: what is held of them fits a cache of the second level."""
+"""Counters computed at once: their state fits a second-level cache."""
 
 Array = NDArray[Any]
 
@@ -47,18 +47,18 @@ def _ten_rounds(state: Array, k0: Array, k1: Array) -> None:
     for _ in range(10):
         np.multiply(c0, m0, p0)
         np.multiply(c2, m1, p1)
-        for product, other, key, word in ((p1, c1, k0, c0), (p0, c3, k1, c2)):
-            np.right_shift(product, _32, word)
-            np.bitwise_xor(word, other, word)
-            np.bitwise_xor(word, key, word)
-            np.bitwise_and(word, _WORD, word)
+        for product, word_in, key, word_out in ((p1, c1, k0, c0), (p0, c3, k1, c2)):
+            np.right_shift(product, _32, word_out)
+            np.bitwise_xor(word_out, word_in, word_out)
+            np.bitwise_xor(word_out, key, word_out)
+            np.bitwise_and(word_out, _WORD, word_out)
         c1, p1, c3, p0 = p1, c1, p0, c3  # ten times: in the end, each stands where it stood
         k0, k1 = k0 + w0, k1 + w1
     state[1::2] &= _WORD
 
 
 def inverse_philox4x32(output: Any, key: tuple[int, int]) -> tuple[int, ...]:
-    """The counter whose output words are ``output``: Philox is a bijection of the counter for every key."""
+    """Invert Philox, a bijection of the counter for every key: from output words to counter."""
     c = list(output)
     inverses = [pow(m, -1, 1 << 32) for m in _MULTIPLIERS]
     for step in reversed(range(10)):
@@ -103,8 +103,8 @@ def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32
     return gumbel_of(uniforms(seed, position, index, stream, dtype))
 
 
-class Ask(NamedTuple):
-    """Asks for the next uniform variates of a draw: at a position, at these ids or numbers of tiles of a stream."""
+class NoiseRequest(NamedTuple):
+    """The next uniform variates of a draw: position, ids or tile numbers, and stream."""
 
     position: int
     ids: Array
@@ -112,31 +112,35 @@ class Ask(NamedTuple):
 
 
 Answer = TypeVar("Answer")
-Drawing = Generator[Ask, Array, Answer]
-"""A draw, or several after each other, that is handed its random numbers as it asks for them."""
+Drawing = Generator[NoiseRequest, Array, Answer]
+"""A draw, or several in a row, as a generator from requests for noise and variates to the result."""
 
 
 def together(draws: Sequence[Drawing[Answer]], seeds: Sequence[int], dtype: str = "fp32") -> list[Answer]:
-    """Go on with many draws at once, each with its seed: one call makes the variates that all of them wait for."""
+    """Run many draws at once, each with its seed: one call makes the next variates of all draws."""
     done: dict[int, Answer] = {}
-    given: dict[int, Any] = dict.fromkeys(range(len(draws)))
-    while given:
-        asked: dict[int, Ask] = {}
-        for i, variates in given.items():
+    variates_by_draw: dict[int, Any] = dict.fromkeys(range(len(draws)))
+    while variates_by_draw:
+        requests: dict[int, NoiseRequest] = {}
+        for i, variates in variates_by_draw.items():
             try:
-                asked[i] = draws[i].send(variates)
+                requests[i] = draws[i].send(variates)
             except StopIteration as stop:
                 done[i] = stop.value
-        given = dict(zip(asked, _variates(asked, seeds, dtype), strict=True)) if asked else {}
+        variates_by_draw = (
+            dict(zip(requests, _variates(requests, seeds, dtype), strict=True)) if requests else {}
+        )
     return [done[i] for i in range(len(draws))]
 
 
-def _variates(asked: dict[int, Ask], seeds: Sequence[int], dtype: str) -> list[Array]:
-    own = [(seeds[i] % (1 << 64), ask.position, ask.stream) for i, ask in asked.items()]
-    if len(own) == 1:
-        (seed, position, stream), (ask,) = own[0], asked.values()
+def _variates(requests: dict[int, NoiseRequest], seeds: Sequence[int], dtype: str) -> list[Array]:
+    counters = [(seeds[i] % (1 << 64), ask.position, ask.stream) for i, ask in requests.items()]
+    if len(counters) == 1:
+        (seed, position, stream), (ask,) = counters[0], requests.values()
         return [uniforms(seed, position, ask.ids, stream, dtype)]
-    sizes = [len(ask.ids) for ask in asked.values()]
-    seeds_of, positions, streams = (np.repeat(np.array(x, np.uint64), sizes) for x in zip(*own, strict=True))
-    ids = np.concatenate([ask.ids for ask in asked.values()])
+    sizes = [len(ask.ids) for ask in requests.values()]
+    seeds_of, positions, streams = (
+        np.repeat(np.array(x, np.uint64), sizes) for x in zip(*counters, strict=True)
+    )
+    ids = np.concatenate([ask.ids for ask in requests.values()])
     return np.split(uniforms(seeds_of, positions, ids, streams, dtype), np.cumsum(sizes)[:-1])

@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 
 from tokendraw_testing import reference
-from tokendraw_testing.reference import Array, Ask, Drawing, Row
+from tokendraw_testing.reference import Array, Drawing, NoiseRequest, ReferenceRow
 from tokendraw_testing.reference_noise import gumbel_of
 
-Rows = Array | Sequence[Row]
+Rows = Array | Sequence[ReferenceRow]
 """Rows of logits [n, V], or what :func:`tokendraw_testing.reference.prepare` made of them."""
 ACCEPT, RESIDUAL_TOKEN, RESIDUAL_TILE, DRAFT_TOKEN, DRAFT_TILE = 2, 3, 4, 5, 6
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The tokens that one request emits."""
+    """Tokens emitted for a request."""
 
     tokens: list[int]
     """The accepted drafts and one token more."""
     valid: bool
     lead: float
-    """Distance of its closest decision from another one; 0 where float64 cannot say what a filter keeps."""
+    """Distance of the closest decision from its turning point; 0 where float64 cannot say what a filter keeps."""
 
 
-def distribution(row: Row) -> Array:
-    """[V] what ``sample`` draws from."""
+def distribution(row: ReferenceRow) -> Array:
+    """[V] probabilities drawn from by ``sample``."""
     if row.empty:
         return row.kept * 1.0
     weight = np.exp(row.y) * row.kept
@@ -48,9 +48,9 @@ def walk(
     coupled: bool = False,
     dtype: str = "fp32",
 ) -> Answer:
-    """Walk along the drafts of one request with a seed; the parameters are those of :func:`walking`."""
-    own = walking(target, drafts, params, positions, probs=probs, logits=logits, coupled=coupled)
-    return reference.together([own], [params.seed], dtype)[0]
+    """Walk along the drafts of one request with a seed; parameters as in :func:`walking`."""
+    draw = walking(target, drafts, params, positions, probs=probs, logits=logits, coupled=coupled)
+    return reference.together([draw], [params.seed], dtype)[0]
 
 
 def walking(
@@ -75,26 +75,26 @@ def walking(
         row = _prepared(target[step], params)
         lead, valid = min(lead, np.inf if row.certain else 0.0), valid and row.valid
         if step == len(drafts) or coupled or row.greedy:
-            own, margin = yield from reference.drawing(row, position)
+            sampled, margin = yield from reference.drawing(row, position)
             lead = min(lead, margin)
-            tokens.append(own)
-            if step < len(drafts) and drafts[step] == own:
+            tokens.append(sampled)
+            if step < len(drafts) and drafts[step] == sampled:
                 continue
             return Answer(tokens, valid, lead)
         x, p = int(drafts[step]), distribution(row)
         q = np.zeros(len(p))
         if 0 <= x < len(q):
             if probs is not None:
-                given = np.asarray(probs[step], np.float64)
-                q = np.where((given > 0) & (given < np.inf), given, 0.0)
-                valid = valid and bool((given >= 0).all() and 0 < given.max() < np.inf)
+                draft_probs = np.asarray(probs[step], np.float64)
+                q = np.where((draft_probs > 0) & (draft_probs < np.inf), draft_probs, 0.0)
+                valid = valid and bool((draft_probs >= 0).all() and 0 < draft_probs.max() < np.inf)
             elif logits is not None:
-                draft = _prepared(logits[step], params)
-                q, valid = distribution(draft), valid and draft.valid
-                lead = min(lead, np.inf if draft.certain else 0.0)
+                draft_row = _prepared(logits[step], params)
+                q, valid = distribution(draft_row), valid and draft_row.valid
+                lead = min(lead, np.inf if draft_row.certain else 0.0)
             else:
                 q[x] = 1.0
-            u = float((yield Ask(position, np.zeros(1, np.int64), ACCEPT))[0])
+            u = float((yield NoiseRequest(position, np.zeros(1, np.int64), ACCEPT))[0])
             ratio = float(p[x] / q[x]) if q[x] > 0 else -np.inf
             lead = min(lead, abs(u - ratio))
             if u < ratio:
@@ -105,12 +105,12 @@ def walking(
     raise AssertionError("one position a row")
 
 
-def _prepared(row: Any, params: Any) -> Row:
-    return row if isinstance(row, Row) else reference.prepare(row, params)
+def _prepared(row: Any, params: Any) -> ReferenceRow:
+    return row if isinstance(row, ReferenceRow) else reference.prepare(row, params)
 
 
 def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -> tuple[int, float]:
-    """A draw from what p [V] has more than q [V], or from p where that is nothing, as ``reference.draw``."""
+    """Draw from the excess of p [V] over q [V], or from p without any excess, as ``reference.draw``."""
     return reference.together([_recovering(p, q, position)], [seed], dtype)[0]
 
 
@@ -120,25 +120,27 @@ def _recovering(p: Array, q: Array, position: int) -> Drawing[tuple[int, float]]
     A difference is known as much worse than p and q as it is smaller than they are, and so is its logarithm: the lead
     over such a token is divided by that.
     """
-    more = np.maximum(p - q, 0.0)
-    more, less = (more, p + q) if more.any() else (p, p)
+    excess = np.maximum(p - q, 0.0)
+    excess, scale = (excess, p + q) if excess.any() else (p, p)
     tile, lead = 0, np.inf
     if len(p) > reference.TILE_SIZE:
         first = np.arange(0, len(p), reference.TILE_SIZE)
-        masses, worth = np.add.reduceat(more, first), np.add.reduceat(less * (more > 0), first)
-        tile, lead = _best(masses, worth, (yield Ask(position, np.arange(len(first)), RESIDUAL_TILE)))
+        masses, error_masses = np.add.reduceat(excess, first), np.add.reduceat(scale * (excess > 0), first)
+        tile, lead = _best(
+            masses, error_masses, (yield NoiseRequest(position, np.arange(len(first)), RESIDUAL_TILE))
+        )
     start = tile * reference.TILE_SIZE
-    ids = start + np.flatnonzero(more[start : start + reference.TILE_SIZE])
-    token, other = _best(more[ids], less[ids], (yield Ask(position, ids, RESIDUAL_TOKEN)))
-    return int(ids[token]), min(lead, other)
+    ids = start + np.flatnonzero(excess[start : start + reference.TILE_SIZE])
+    token, token_lead = _best(excess[ids], scale[ids], (yield NoiseRequest(position, ids, RESIDUAL_TOKEN)))
+    return int(ids[token]), min(lead, token_lead)
 
 
-def _best(weight: Array, known: Array, u: Array) -> tuple[int, float]:
-    """Find the largest log weight + noise, and its lead in units of the rounding of ``known``."""
+def _best(weight: Array, scale: Array, u: Array) -> tuple[int, float]:
+    """Find the largest log weight + noise, and its lead in units of the rounding of ``scale``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = np.log(weight) + gumbel_of(u)
         best = int(np.argmax(scores))
-        slack = np.where(weight > 0, known / weight, 1.0)
-        leads = (scores[best] - scores) / np.maximum(1.0, slack + slack[best] - 1.0)
+        relative_error = np.where(weight > 0, scale / weight, 1.0)
+        leads = (scores[best] - scores) / np.maximum(1.0, relative_error + relative_error[best] - 1.0)
     leads[best] = np.inf
     return best, float(leads.min())

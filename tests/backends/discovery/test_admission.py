@@ -1,46 +1,37 @@
 """Plugins not imported at all: switched off, under a reserved name, or with a name claimed twice."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import tokendraw
 from fake_candidates import LAPTOP
-from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
+from fake_dists import discovered, fake_dists, plugin, verdict
 from tokendraw.resolution import Choice, DuplicatePluginError, State
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
 
-def test_a_plugin_that_is_switched_off_is_not_imported(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_is_switched_off_is_not_imported(dists, monkeypatch):
     module = dists.add_plugin("acme", plugin("acme"))
     monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
     assert verdict() == (State.DISABLED, "switched off by TOKENDRAW_DISABLE")
     assert module not in sys.modules
 
 
-def test_with_first_party_only_no_other_plugin_is_imported(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_first_party_only_no_other_plugin_is_imported(dists, monkeypatch):
     module = dists.add_plugin("acme", plugin("acme"), distribution="tokendraw-acme")
     monkeypatch.setenv("TOKENDRAW_NO_PLUGINS", "1")
-    assert verdict() == (
-        State.DISABLED,
-        "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others",
-    )
+    assert verdict() == (State.DISABLED, "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others")
     assert module not in sys.modules
     assert discovered("native").state is State.AVAILABLE
 
 
-def test_a_stranger_who_claims_a_reserved_name_is_not_imported(dists: FakeDists) -> None:
+def test_a_stranger_who_claims_a_reserved_name_is_not_imported(dists):
     module = dists.add_plugin("native", plugin("native"), distribution="evil-native")
     found = [c for c in tokendraw.discover(host=LAPTOP) if c.name == "native"]
     assert [(c.distribution, c.state, c.reason) for c in found] == [
@@ -56,13 +47,13 @@ def test_a_stranger_who_claims_a_reserved_name_is_not_imported(dists: FakeDists)
     assert tokendraw.resolve(host=LAPTOP).chosen == "native"
 
 
-def test_a_first_party_distribution_is_known_under_any_spelling(dists: FakeDists) -> None:
+def test_a_first_party_distribution_is_known_under_any_spelling(dists):
     dists.add_plugin("aiter", plugin("aiter"), distribution="Tokendraw_Aiter")
     assert discovered("aiter").first_party
     assert discovered("aiter").state is State.AVAILABLE
 
 
-def test_two_distributions_of_one_name_are_both_broken_and_neither_is_imported(dists: FakeDists) -> None:
+def test_two_distributions_of_one_name_are_both_broken_and_neither_is_imported(dists):
     for owner, version, module in (("acme-one", "1.0", "fake_one"), ("acme-two", "2.0", "fake_two")):
         dists.add(owner, version, plugins={"acme": f"{module}:plugin"}, modules={module: plugin("acme")})
     found = [c for c in tokendraw.discover(host=LAPTOP) if c.name == "acme"]
@@ -78,8 +69,8 @@ def test_two_distributions_of_one_name_are_both_broken_and_neither_is_imported(d
 
 
 def test_a_host_gets_another_sampler_than_one_whose_name_is_claimed_twice_unless_it_asks_for_that_name(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dists, monkeypatch
+):
     for owner, version in (("acme-one", "1.0"), ("acme-two", "2.0")):
         dists.add(owner, version, plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": plugin("acme")})
     with pytest.warns(tokendraw.SamplerFallbackWarning) as warned:
@@ -99,14 +90,14 @@ def test_a_host_gets_another_sampler_than_one_whose_name_is_claimed_twice_unless
         tokendraw.load_sampler(device="cpu")
 
 
-def test_one_distribution_that_is_seen_twice_is_one_candidate(dists: FakeDists) -> None:
+def test_one_distribution_that_is_seen_twice_is_one_candidate(dists):
     dists.add("acme_tokendraw", "1.0", plugins={"acme": "fake_acme:plugin"}, where="later")
     dists.add_plugin("acme", plugin("acme"), distribution="acme-tokendraw", version="1.1")
     found = discovered()
     assert (found.state, found.version) == (State.AVAILABLE, "1.1")
 
 
-def test_no_plugin_sees_another(dists: FakeDists) -> None:
+def test_no_plugin_sees_another(dists):
     dists.add_plugin("acme", plugin("acme", priority=1))
     dists.add_plugin("beta", plugin("beta", priority=2))
     assert [discovered(name).priority for name in ("acme", "beta")] == [1, 2]

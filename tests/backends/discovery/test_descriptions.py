@@ -1,14 +1,12 @@
 """A plugin's description against the plugin API: every slip is a state with a reason."""
 
-from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 import tokendraw
 from fake_candidates import H100
-from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
+from fake_dists import discovered, fake_dists, plugin, verdict
 from tokendraw import operations
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.discovery import discover
@@ -17,9 +15,22 @@ from tokendraw.resolution import State
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
+
+
+HOOKIMPL = "found none; define it with @tokendraw.plugin.hookimpl"
+HOME = "tokendraw.plugin"
+SHORT = "a tuple of at least one short string or None"
+DTYPES = "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"
+FROM_TO = "needs an integer from -1000000 to 1000000"
+
+
+def info(operations="{}", api_version="1", priority="5", name="acme"):
+    """Return the source of a description, each argument an expression but the name."""
+    arguments = f"name={name!r}, api_version={api_version}, priority={priority}, operations={operations}"
+    return f"return {HOME}.PluginInfo({arguments})"
 
 
 # What can be wrong with the plugin object
@@ -28,35 +39,23 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (
-            "plugin = None",
-            "'fake_acme:plugin' needs the hook tokendraw_describe, found none; "
-            "define it with @tokendraw.plugin.hookimpl",
-        ),
-        (
-            "plugin = 3",
-            "'fake_acme:plugin' needs the hook tokendraw_describe, found none; "
-            "define it with @tokendraw.plugin.hookimpl",
-        ),
-        (
-            "class Acme: pass\nplugin = Acme",
-            "'fake_acme:plugin' needs to be a plugin object, found the class Acme; add ()",
-        ),
+        ("plugin = None", f"needs the hook tokendraw_describe, {HOOKIMPL}"),
+        ("plugin = 3", f"needs the hook tokendraw_describe, {HOOKIMPL}"),
+        ("class Acme: pass\nplugin = Acme", "needs to be a plugin object, found the class Acme; add ()"),
         (
             plugin("acme").replace(
                 "    @tokendraw.plugin.hookimpl\n    def tokendraw_build", "    def build"
             ),
-            "'fake_acme:plugin' needs the hook tokendraw_build, found none; "
-            "define it with @tokendraw.plugin.hookimpl",
+            f"needs the hook tokendraw_build, {HOOKIMPL}",
         ),
     ],
 )
-def test_an_object_that_is_no_plugin_is_broken(dists: FakeDists, source: str, reason: str) -> None:
+def test_an_object_that_is_no_plugin_is_broken(dists, source, reason):
     dists.add_plugin("acme", source)
-    assert verdict() == (State.BROKEN, reason)
+    assert verdict() == (State.BROKEN, f"'fake_acme:plugin' {reason}")
 
 
-def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists: FakeDists) -> None:
+def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists):
     source = plugin("acme").replace("def tokendraw_probe", "def tokendraw_prove")
     dists.add_plugin("acme", source)
     state, reason = verdict()
@@ -66,7 +65,7 @@ def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists: FakeDists) -> None:
     )
 
 
-def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists: FakeDists) -> None:
+def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists):
     source = plugin("acme").replace("self, operation, host, need", "self, operation, gpu")
     dists.add_plugin("acme", source)
     state, reason = verdict()
@@ -74,7 +73,7 @@ def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists: FakeDists)
     assert "Argument(s) {'gpu'} are declared in the hookimpl but can not be found" in str(reason)
 
 
-def test_a_hook_may_leave_out_arguments(dists: FakeDists) -> None:
+def test_a_hook_may_leave_out_arguments(dists):
     dists.add_plugin("acme", plugin("acme").replace("self, operation, host, need", "self"))
     assert verdict() == (State.AVAILABLE, None)
 
@@ -89,40 +88,21 @@ def test_a_hook_may_leave_out_arguments(dists: FakeDists) -> None:
         ("return 3", "tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found int"),
         ("raise ValueError('no')", "tokendraw_describe raised ValueError: no"),
         ("import sys; sys.exit()", "tokendraw_describe raised SystemExit"),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acne', api_version=1, priority=5, operations={})",
-            "PluginInfo.name needs to be the entry point's name 'acme', found 'acne'",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version='2', priority=5, operations={})",
-            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found '2'",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=True, priority=5, operations={})",
-            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found True",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority='high', operations={})",
-            "PluginInfo.priority needs an integer from -1000000 to 1000000, found 'high'",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={})",
-            "PluginInfo.operations needs 1 to 100 operations, found {}",
-        ),
-        (
-            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={'sample': 3})",
-            "PluginInfo.operations needs Capabilities by name, found int",
-        ),
+        (info(name="acne"), "PluginInfo.name needs to be the entry point's name 'acme', found 'acne'"),
+        (info(api_version="'2'"), f"PluginInfo.api_version {FROM_TO}, found '2'"),
+        (info(api_version="True"), f"PluginInfo.api_version {FROM_TO}, found True"),
+        (info(priority="'high'"), f"PluginInfo.priority {FROM_TO}, found 'high'"),
+        (info(), "PluginInfo.operations needs 1 to 100 operations, found {}"),
+        (info("{'sample': 3}"), "PluginInfo.operations needs Capabilities by name, found int"),
     ],
 )
-def test_an_unsound_description_makes_a_plugin_broken(dists: FakeDists, describe: str, reason: str) -> None:
+def test_an_unsound_description_makes_a_plugin_broken(dists, describe, reason):
     dists.add_plugin("acme", plugin("acme", describe=describe))
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_missing_api_version_makes_a_plugin_broken(dists: FakeDists) -> None:
-    describe = "return tokendraw.plugin.PluginInfo(name='acme', priority=5, operations={})"
-    dists.add_plugin("acme", plugin("acme", describe=describe))
+def test_a_missing_api_version_makes_a_plugin_broken(dists):
+    dists.add_plugin("acme", plugin("acme", describe=info().replace("api_version=1, ", "")))
     state, reason = verdict()
     assert state is State.BROKEN
     assert str(reason).startswith("tokendraw_describe raised TypeError: PluginInfo.__init__() missing 1")
@@ -136,16 +116,13 @@ def test_a_missing_api_version_makes_a_plugin_broken(dists: FakeDists) -> None:
         ("0", "needs plugin API 0, found 1; upgrade acme-tokendraw"),
     ],
 )
-def test_another_api_version_makes_a_plugin_incompatible(
-    dists: FakeDists, api_version: str, reason: str
-) -> None:
+def test_another_api_version_makes_a_plugin_incompatible(dists, api_version, reason):
     dists.add_plugin("acme", plugin("acme", api_version=api_version))
     assert verdict() == (State.INCOMPATIBLE, reason)
 
 
-def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists: FakeDists) -> None:
-    describe = "return tokendraw.plugin.PluginInfo(name='acme', api_version=99, priority=5, operations='all')"
-    dists.add_plugin("acme", plugin("acme", describe=describe))
+def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists):
+    dists.add_plugin("acme", plugin("acme", describe=info("'all'", api_version="99")))
     (candidate,) = (c for c in tokendraw.discover() if c.name == "acme")
     assert (candidate.priority, dict(candidate.info.operations)) == (5, {})
     reasons = {d.name: d.reason for d in tokendraw.resolve(device="cpu").decisions}
@@ -153,49 +130,33 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "needed", "found"),
+    ("capabilities", "reason"),
     [
-        (
-            "device_types=('cuda')",
-            "device_types",
-            "a tuple of at least one short string or None, found 'cuda'",
-        ),
-        (
-            "rocm_archs=['gfx942']",
-            "rocm_archs",
-            "a tuple of at least one short string or None, found ['gfx942']",
-        ),
+        ("device_types=('cuda')", f"device_types needs {SHORT}, found 'cuda'"),
+        ("rocm_archs=['gfx942']", f"rocm_archs needs {SHORT}, found ['gfx942']"),
         (
             "compute_capability=(8, 0)",
-            "compute_capability",
-            "((major, minor), (major, minor) or None) or None, found (8, 0)",
+            "compute_capability needs ((major, minor), (major, minor) or None) or None, found (8, 0)",
         ),
-        ("min_sm_count='17'", "min_sm_count", "an integer from 0 to 2**63 - 1, found '17'"),
-        (
-            "dtypes=('fp32',)",
-            "dtypes",
-            "a tuple of at least one of 'float32', 'bfloat16' or 'float16', found ('fp32',)",
-        ),
+        ("min_sm_count='17'", "min_sm_count needs an integer from 0 to 2**63 - 1, found '17'"),
+        ("dtypes=('fp32',)", f"dtypes needs {DTYPES}, found ('fp32',)"),
         (
             "filters=('top_k',)",
-            "filters",
-            "a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar'), found ('top_k',)",
+            "filters needs a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar'), found ('top_k',)",
         ),
-        ("seeding='row'", "seeding", "'none', 'launch' or 'counter', found 'row'"),
-        ("greedy=1", "greedy", "True or False, found 1"),
-        ("max_top_k=-1", "max_top_k", "an integer from 0 to 2**63 - 1 or None, found -1"),
+        ("seeding='row'", "seeding needs 'none', 'launch' or 'counter', found 'row'"),
+        ("greedy=1", "greedy needs True or False, found 1"),
+        ("max_top_k=-1", "max_top_k needs an integer from 0 to 2**63 - 1 or None, found -1"),
     ],
 )
-def test_capabilities_that_would_never_match_make_a_plugin_broken(
-    dists: FakeDists, capabilities: str, needed: str, found: str
-) -> None:
+def test_capabilities_that_would_never_match_make_a_plugin_broken(dists, capabilities, reason):
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    reason = f"Capabilities.{needed} of the operation 'sample' needs {found}"
-    assert verdict() == (State.BROKEN, reason)
+    field, words = reason.split(" ", 1)
+    assert verdict() == (State.BROKEN, f"Capabilities.{field} of the operation 'sample' {words}")
 
 
 @pytest.mark.parametrize("name", operations.FOLDERS)
-def test_every_field_of_the_capabilities_of_an_operation_is_validated(name: str) -> None:
+def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
     declared = operations.get(name).capabilities
     rules = rules_of(declared)
     assert list(rules) == [field.name for field in fields(declared)]
@@ -204,20 +165,15 @@ def test_every_field_of_the_capabilities_of_an_operation_is_validated(name: str)
         assert not rules[field.name].fits(object()), field.name
 
 
-OTHER = "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={{{}}})"
-
-
-def test_capabilities_of_another_operation_make_a_plugin_broken(dists: FakeDists) -> None:
-    describe = OTHER.format("'verify': tokendraw.plugin.Capabilities()")
+def test_capabilities_of_another_operation_make_a_plugin_broken(dists):
+    describe = info("{'verify': tokendraw.plugin.Capabilities()}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     reason = "PluginInfo.operations needs VerifyCapabilities for the operation 'verify', found Capabilities"
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is_read(
-    dists: FakeDists,
-) -> None:
-    describe = OTHER.format("'paint': tokendraw.plugin.Capabilities(graph_safe=True, dtypes=3)")
+def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is_read(dists):
+    describe = info("{'paint': tokendraw.plugin.Capabilities(graph_safe=True, dtypes=3)}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     assert verdict() == (State.UNAVAILABLE, "needs the operation sample, found paint")
     assert discovered().capabilities("paint") == HostCapabilities(graph_safe=True)
@@ -226,38 +182,29 @@ def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is
 @pytest.mark.parametrize(
     ("operation", "field", "needed"),
     [
-        ("sample", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
+        ("sample", "dtypes", DTYPES),
         ("sample", "filter_orders", "a tuple of at least one of 'top_k_first' or 'joint'"),
         ("sample", "gumbel_dtypes", "a tuple of at least one of 'fp32' or 'fp64'"),
-        ("sample", "device_types", "a tuple of at least one short string or None"),
-        ("sample", "rocm_archs", "a tuple of at least one short string or None"),
-        ("verify", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
-        ("process_logits", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
-        ("plan_paged_kv", "device_types", "a tuple of at least one short string or None"),
-        ("pack_sm90_w4", "device_types", "a tuple of at least one short string or None"),
+        ("sample", "device_types", SHORT),
+        ("sample", "rocm_archs", SHORT),
+        ("verify", "dtypes", DTYPES),
+        ("process_logits", "dtypes", DTYPES),
+        ("plan_paged_kv", "device_types", SHORT),
+        ("pack_sm90_w4", "device_types", SHORT),
     ],
 )
-def test_a_tuple_that_promises_something_may_not_be_empty(
-    dists: FakeDists, operation: str, field: str, needed: str
-) -> None:
+def test_a_tuple_that_promises_something_may_not_be_empty(dists, operation, field, needed):
     declared = operations.get(operation).capabilities.__name__
-    home = "tokendraw.plugin"
-    dists.add_plugin(
-        "acme", plugin("acme", describe=OTHER.format(f"'{operation}': {home}.{declared}({field}=())"))
-    )
-    assert verdict() == (
-        State.BROKEN,
-        f"{declared}.{field} of the operation '{operation}' needs {needed}, found ()",
-    )
-
-
-def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: FakeDists) -> None:
-    describe = OTHER.format("'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')")
+    describe = info(f"{{'{operation}': {HOME}.{declared}({field}=())}}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
-    reason = (
-        "HostCapabilities.device_types of the operation 'paint' needs a tuple of at least one short string or None, "
-        "found 'cuda'"
-    )
+    reason = f"{declared}.{field} of the operation '{operation}' needs {needed}, found ()"
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists):
+    describe = info("{'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')}")
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    reason = f"HostCapabilities.device_types of the operation 'paint' needs {SHORT}, found 'cuda'"
     assert verdict() == (State.BROKEN, reason)
 
 
@@ -281,17 +228,17 @@ def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: Fake
         ),
     ],
 )
-def test_an_unsound_upstream_makes_a_plugin_broken(dists: FakeDists, upstream: str, reason: str) -> None:
+def test_an_unsound_upstream_makes_a_plugin_broken(dists, upstream, reason):
     dists.add_plugin("acme", plugin("acme", upstream=upstream))
     assert verdict() == (State.BROKEN, reason)
 
 
-def rows(*table: str) -> str:
+def rows(*table):
     """Return the source of an upstream of 2.x with this table of releases."""
     return f"tokendraw.plugin.Upstream('a', '>=2,<3', (), ({' '.join(f'{row},' for row in table)}))"
 
 
-def row(arguments: str) -> str:
+def row(arguments):
     return f"tokendraw.plugin.Release({arguments})"
 
 
@@ -363,14 +310,12 @@ OLD = row("'0', 'lacks it', refused=True")
         ),
     ],
 )
-def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(
-    dists: FakeDists, upstream: str, reason: str
-) -> None:
+def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(dists, upstream, reason):
     dists.add_plugin("acme", plugin("acme", upstream=upstream))
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists: FakeDists) -> None:
+def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists):
     dists.add_plugin("acme", plugin("acme", upstream=rows(*[OLD] * 101)))
     state, reason = verdict()
     assert state is State.BROKEN
@@ -378,7 +323,7 @@ def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists: FakeDists) ->
     assert str(reason).endswith(" ...")
 
 
-def test_a_sound_table_is_kept_as_it_is(dists: FakeDists) -> None:
+def test_a_sound_table_is_kept_as_it_is(dists):
     table = [OLD, row("'2', 'works'"), row("'2.5.post1', 'works too', change='nothing'")]
     dists.add_plugin("acme", plugin("acme", upstream=rows(*table)))
     upstream = discovered().info.upstream
@@ -394,7 +339,7 @@ def test_a_sound_table_is_kept_as_it_is(dists: FakeDists) -> None:
 UPSTREAM = "tokendraw.plugin.Upstream('acme-kernels', '>=2,<3', ('2.1.4',))"
 
 
-def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(dists: FakeDists) -> None:
+def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(dists):
     dists.add("unrelated", modules={"acme_kernels": "raise OSError"})
     dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM))
     assert discovered().upstream_version is None
@@ -415,9 +360,7 @@ def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(di
         ("Name: acme-kernels\n", "found the version '', which is no PEP 440 version; reinstall it"),
     ],
 )
-def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable(
-    dists: FakeDists, metadata: str, found: str
-) -> None:
+def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable(dists, metadata, found):
     dists.add("acme-kernels", "3.0", metadata=metadata)
     dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM))
     assert verdict() == (State.UNAVAILABLE, f"needs acme-kernels >=2,<3, {found}")
@@ -426,7 +369,7 @@ def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable
 # The probe
 
 
-def test_what_the_probe_says_is_the_reason(dists: FakeDists) -> None:
+def test_what_the_probe_says_is_the_reason(dists):
     dists.add_plugin("acme", plugin("acme", probe="f'needs a compiler, found none on {host.device_type}'"))
     assert verdict() == (State.UNAVAILABLE, "needs a compiler, found none on cpu")
     assert discovered().probe_reason == "needs a compiler, found none on cpu"
@@ -442,14 +385,12 @@ def test_what_the_probe_says_is_the_reason(dists: FakeDists) -> None:
         ("__import__('sys').exit(0)", "tokendraw_probe raised SystemExit: 0"),
     ],
 )
-def test_a_probe_that_answers_without_words_makes_a_plugin_broken(
-    dists: FakeDists, probe: str, reason: str
-) -> None:
+def test_a_probe_that_answers_without_words_makes_a_plugin_broken(dists, probe, reason):
     dists.add_plugin("acme", plugin("acme", probe=probe))
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists: FakeDists) -> None:
+def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists):
     source = plugin("acme", capabilities="device_types=('cuda',)", probe="1 / 0")
     dists.add_plugin("acme", source)
     assert verdict() == (State.UNAVAILABLE, "needs a cuda device, found cpu")
@@ -459,19 +400,11 @@ def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists: FakeDists) -> None
 
 @pytest.mark.parametrize(
     ("name", "distribution", "whom"),
-    [
-        ("acme", "acme-tokendraw", "its author"),
-        ("aiter", "tokendraw-aiter", "tokendraw's maintainers"),
-    ],
+    [("acme", "acme-tokendraw", "its author"), ("aiter", "tokendraw-aiter", "tokendraw's maintainers")],
 )
 def test_a_slow_probe_is_reported_to_whoever_can_mend_it(
-    dists: FakeDists,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    distribution: str,
-    whom: str,
-) -> None:
+    dists, monkeypatch, caplog, name, distribution, whom
+):
     dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
     monkeypatch.setattr(discover, "_SLOW_PROBE_SECONDS", 0.005)
     assert discovered(name).state is State.AVAILABLE

@@ -1,17 +1,14 @@
 """Heavy imports of a plugin's module are seen, and nothing leaks out of the plugin's process."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from fake_dists import FakeDists, fake_dists, plugin
+from fake_dists import fake_dists, plugin
 from tokendraw import discover
 from tokendraw.backends.discovery.heavy_imports import HEAVY_MODULES, heavy_imports, slow_start
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         for name in HEAVY_MODULES:  # empty: the test looks at the import, not at how long it takes
             (tmp_path / f"{name}.py").touch()
@@ -19,16 +16,16 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
         yield found
 
 
-def installed(dists: FakeDists, source: str) -> str:
+def installed(dists, source):
     return f"{dists.add_plugin('acme', source)}:plugin"
 
 
-def test_the_backends_that_ship_with_tokendraw_import_nothing_heavy(dists: FakeDists) -> None:
+def test_the_backends_that_ship_with_tokendraw_import_nothing_heavy(dists):
     shipped = {c.name: c.entry_point for c in discover() if c.first_party}
     assert {name: heavy_imports(value) for name, value in shipped.items()} == dict.fromkeys(shipped, ())
 
 
-def test_an_import_in_a_method_is_not_seen(dists: FakeDists) -> None:
+def test_an_import_in_a_method_is_not_seen(dists):
     assert heavy_imports(installed(dists, plugin("acme"))) == ()  # its sampler imports torch to draw
 
 
@@ -42,15 +39,11 @@ def test_an_import_in_a_method_is_not_seen(dists: FakeDists) -> None:
     ],
     ids=["at the top", "several", "in the description", "before the module raises"],
 )
-def test_heavy_imports_of_a_plugin_are_listed(
-    dists: FakeDists, source: str, modules: tuple[str, ...]
-) -> None:
+def test_heavy_imports_of_a_plugin_are_listed(dists, source, modules):
     assert heavy_imports(installed(dists, source)) == modules
 
 
-def test_modules_that_python_imports_at_its_start_are_no_imports_of_the_plugin(
-    dists: FakeDists, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_that_python_imports_at_its_start_are_no_imports_of_the_plugin(dists, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = sys")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert heavy_imports(installed(dists, "import torch, triton\n" + plugin("acme"))) == ("triton",)
@@ -68,13 +61,11 @@ def test_modules_that_python_imports_at_its_start_are_no_imports_of_the_plugin(
     ],
     ids=["none", "before the process ends", "at exit"],
 )
-def test_output_of_a_plugin_is_not_taken_for_the_list(
-    dists: FakeDists, source: str, modules: tuple[str, ...]
-) -> None:
+def test_output_of_a_plugin_is_not_taken_for_the_list(dists, source, modules):
     assert heavy_imports(installed(dists, source)) == modules
 
 
-def test_the_complaint_names_the_plugin_and_its_imports() -> None:
+def test_the_complaint_names_the_plugin_and_its_imports():
     assert slow_start("acme", ("torch", "triton")) == (
         "'acme' needs a module without heavy imports, found that it imports torch and triton, which delays every "
         "command of tokendraw. Import them in tokendraw_build."

@@ -9,14 +9,12 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import tokendraw
 from fake_candidates import LAPTOP
-from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
+from fake_dists import discovered, fake_dists, plugin, verdict
 from tokendraw import SamplerUnavailableError
 from tokendraw.backends.description.plugin_info import NAME_RULE
 from tokendraw.resolution import State
@@ -31,12 +29,12 @@ ONE_LINE = "needs one printable line of at most 500 characters"
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
 
-def described(**fields: str) -> str:
+def described(**fields):
     """Return the source of a plugin called acme with these fields in its description, each an expression."""
     given = {
         "name": "'acme'",
@@ -116,9 +114,7 @@ def described(**fields: str) -> str:
         ),
     ],
 )  # fmt: skip
-def test_every_described_field_has_bounds_and_is_printable(
-    dists: FakeDists, fields: dict[str, str], reason: str
-) -> None:
+def test_every_described_field_has_bounds_and_is_printable(dists, fields, reason):
     dists.add_plugin("acme", described(**fields))
     assert verdict() == (State.BROKEN, reason)
     with warnings.catch_warnings(record=True):
@@ -126,7 +122,7 @@ def test_every_described_field_has_bounds_and_is_printable(
         assert tokendraw.load_sampler(device="cpu").name == "native"
 
 
-def test_what_a_plugin_does_to_its_description_later_changes_nothing(dists: FakeDists) -> None:
+def test_what_a_plugin_does_to_its_description_later_changes_nothing(dists):
     source = (
         described(operations="OPERATIONS") + "\nOPERATIONS = {'sample': tokendraw.plugin.Capabilities()}\n"
     )
@@ -159,29 +155,22 @@ def test_what_a_plugin_does_to_its_description_later_changes_nothing(dists: Fake
         ),
     ],
 )
-def test_what_a_plugin_raises_or_is_called_is_put_on_one_printable_line(
-    dists: FakeDists, source: str, reason: str
-) -> None:
+def test_what_a_plugin_raises_or_is_called_is_put_on_one_printable_line(dists, source, reason):
     dists.add_plugin("acme", source)
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_what_a_probe_says_is_put_on_one_printable_line(dists: FakeDists) -> None:
+def test_what_a_probe_says_is_put_on_one_printable_line(dists):
     dists.add_plugin("acme", plugin("acme", probe=f"'needs {EVIL}'"))
     assert verdict() == (State.UNAVAILABLE, f"needs {TAMED}")
 
 
-def test_a_probe_may_not_answer_with_spaces(dists: FakeDists) -> None:
+def test_a_probe_may_not_answer_with_spaces(dists):
     dists.add_plugin("acme", plugin("acme", probe="' \\n'"))
-    assert verdict() == (
-        State.BROKEN,
-        r"tokendraw_probe needs to return a sentence or None, found ' \n'",
-    )
+    assert verdict() == (State.BROKEN, r"tokendraw_probe needs to return a sentence or None, found ' \n'")
 
 
-def test_what_a_build_raises_is_put_on_one_printable_line(
-    dists: FakeDists, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_build_raises_is_put_on_one_printable_line(dists, caplog):
     dists.add_plugin("acme", plugin("acme", build=f"raise tokendraw.PluginError('{EVIL}')"))
     with pytest.raises(SamplerUnavailableError) as error:
         tokendraw.load_sampler("acme", device="cpu")
@@ -197,14 +186,14 @@ def test_what_a_build_raises_is_put_on_one_printable_line(
     )
 
 
-def test_metadata_of_a_distribution_are_put_on_one_printable_line(dists: FakeDists) -> None:
+def test_metadata_of_a_distribution_are_put_on_one_printable_line(dists):
     metadata = "Name: acme\x1b[31m\nVersion: 1.0\x1b[31m\n"
     dists.add("acme", plugins={"acme": "gone:plugin"}, metadata=metadata)
     found = discovered()
     assert (found.distribution, found.version) == (r"acme\x1b[31m", r"1.0\x1b[31m")
 
 
-def test_the_version_of_an_upstream_is_put_on_one_printable_line(dists: FakeDists) -> None:
+def test_the_version_of_an_upstream_is_put_on_one_printable_line(dists):
     dists.add("acme-kernels", metadata="Name: acme-kernels\nVersion: 2.1\x1b[31m\n")
     dists.add_plugin("acme", plugin("acme", upstream="tokendraw.plugin.Upstream('acme-kernels', '>=2')"))
     assert discovered().upstream_version == r"2.1\x1b[31m"
@@ -214,7 +203,7 @@ def test_the_version_of_an_upstream_is_put_on_one_printable_line(dists: FakeDist
     )
 
 
-def test_an_upstream_of_an_endless_version_makes_a_plugin_unavailable(dists: FakeDists) -> None:
+def test_an_upstream_of_an_endless_version_makes_a_plugin_unavailable(dists):
     dists.add("acme-kernels", metadata=f"Name: acme-kernels\nVersion: {'9' * 5000}\n")
     dists.add_plugin("acme", plugin("acme", upstream="tokendraw.plugin.Upstream('acme-kernels', '>=2')"))
     state, reason = verdict()
@@ -239,7 +228,7 @@ NAMES = {
 """Each with the form in which it is listed."""
 
 
-def install_named(dists: FakeDists, name: str) -> Path:
+def install_named(dists, name):
     """Install a distribution with a single entry point of this name, unlike any written by tools."""
     folder = dists.add(
         "acme-tokendraw", plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": plugin("acme")}
@@ -252,9 +241,7 @@ def install_named(dists: FakeDists, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_name_that_nobody_can_select_is_listed_as_broken_and_not_imported(
-    dists: FakeDists, name: str
-) -> None:
+def test_a_name_that_nobody_can_select_is_listed_as_broken_and_not_imported(dists, name):
     install_named(dists, name)
     (found,) = [c for c in tokendraw.discover(host=LAPTOP) if c.distribution == "acme-tokendraw"]
     reason = f"its name needs {NAME_RULE}, found {name!r}; rename the entry point"
@@ -263,9 +250,7 @@ def test_a_name_that_nobody_can_select_is_listed_as_broken_and_not_imported(
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_name_that_nobody_can_select_disturbs_no_choice(
-    dists: FakeDists, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_nobody_can_select_disturbs_no_choice(dists, name, monkeypatch):
     install_named(dists, name)
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     assert tokendraw.load_sampler(device="cpu").name == "native"
@@ -276,7 +261,7 @@ def test_a_name_that_nobody_can_select_disturbs_no_choice(
         tokendraw.load_sampler(NAMES[name], device="cpu")
 
 
-def test_two_distributions_with_one_such_name_are_no_rivals(dists: FakeDists, tmp_path: Path) -> None:
+def test_two_distributions_with_one_such_name_are_no_rivals(dists, tmp_path):
     install_named(dists, "a,b")
     other = fake_dist(tmp_path, "other-tokendraw", plugins={"a,b": "other:plugin"})
     dists._patch.syspath_prepend(other)
@@ -284,7 +269,7 @@ def test_two_distributions_with_one_such_name_are_no_rivals(dists: FakeDists, tm
     assert tokendraw.resolve(device="cpu").chosen == "native"
 
 
-def test_an_entry_point_with_escape_codes_is_broken_and_not_imported(dists: FakeDists) -> None:
+def test_an_entry_point_with_escape_codes_is_broken_and_not_imported(dists):
     folder = dists.add("acme-tokendraw", plugins={"acme": "gone:plugin"})
     (info,) = folder.glob("*.dist-info")
     (info / "entry_points.txt").write_text(
@@ -297,7 +282,7 @@ def test_an_entry_point_with_escape_codes_is_broken_and_not_imported(dists: Fake
 
 
 @pytest.mark.slow
-def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(tmp_path: Path) -> None:
+def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(tmp_path):
     """A process per command: stdout and stderr hold printable lines alone, whatever is installed."""
     folders = []
     sources = {

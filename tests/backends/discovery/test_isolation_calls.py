@@ -1,16 +1,13 @@
 """Plugins that pass the proof and fail at a draw, each beside a host in a separate process."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
+from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
 from isolation import drawn
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
@@ -20,7 +17,7 @@ IN_BETA = HERE.replace("acme", "beta")
 NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
 
 
-def test_by_default_a_first_call_that_raises_is_drawn_by_the_next_best_for_good(dists: FakeDists) -> None:
+def test_by_default_a_first_call_that_raises_is_drawn_by_the_next_best_for_good(dists):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
     code = """
 sampler = tokendraw.load_sampler(device="cpu")
@@ -48,9 +45,7 @@ result = [names, tokens, reasons(sampler), warned, len(acme.CALLED), len(acme.BU
     assert (called, built) == (1, 2)  # the second time by the second load
 
 
-def test_a_first_call_that_damages_its_logits_and_raises_is_drawn_from_pristine_ones(
-    dists: FakeDists,
-) -> None:
+def test_a_first_call_that_damages_its_logits_and_raises_is_drawn_from_pristine_ones(dists):
     dists.add_plugin("acme", faulty("acme", "logits.neg_(); logits.numpy()[:] = 7.0; raise RuntimeError"))
     code = """
 sampler = tokendraw.load_sampler(device="cpu")
@@ -61,7 +56,7 @@ result = [sampler.name, tokens, logits.tolist() == LOGITS, len(warned)]
     assert drawn(dists, code) == ["native", [1, 0], True, 1]
 
 
-def test_an_explicit_choice_whose_call_raises_gives_the_error_itself(dists: FakeDists) -> None:
+def test_an_explicit_choice_whose_call_raises_gives_the_error_itself(dists):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
     code = """
 import os, pathlib
@@ -99,7 +94,7 @@ result.append(warned)
     assert warned == []
 
 
-def test_a_call_that_exits_does_not_end_the_host(dists: FakeDists) -> None:
+def test_a_call_that_exits_does_not_end_the_host(dists):
     dists.add_plugin("acme", faulty("acme", "raise SystemExit(1)"))
     code = """
 explicit = attempt(lambda: draw(tokendraw.load_sampler("acme", device="cpu")))
@@ -123,7 +118,7 @@ result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]
     ]
 
 
-def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(dists: FakeDists) -> None:
+def test_a_companion_whose_call_raises_is_replaced_and_the_chosen_one_stays(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
     dists.add_plugin("beta", faulty("beta", "raise RuntimeError('no driver')", priority=40))
     code = """
@@ -148,7 +143,7 @@ result = [pairs, tokens, reasons(sampler), [text for _, text, _ in warned]]
     ]
 
 
-def test_where_nothing_else_can_draw_the_error_says_so_and_what_it_came_from(dists: FakeDists) -> None:
+def test_where_nothing_else_can_draw_the_error_says_so_and_what_it_came_from(dists):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
     code = """
 sampler = tokendraw.load_sampler(device="cpu")
@@ -166,7 +161,7 @@ result = [attempt(lambda: draw(sampler)), sampler.name, warned]
     ]
 
 
-def test_ids_out_of_range_pass_unseen_and_the_debug_switch_catches_them(dists: FakeDists) -> None:
+def test_ids_out_of_range_pass_unseen_and_the_debug_switch_catches_them(dists):
     output = "return tokendraw.SamplerOutput(torch.tensor([1, 3]), torch.ones(2, dtype=torch.bool))"
     dists.add_plugin("acme", faulty("acme", output))
     code = """
@@ -189,7 +184,7 @@ result += [attempt(lambda: draw(sampler)), sampler.name, warned]
     ]
 
 
-def test_the_debug_switch_catches_a_call_that_damages_its_logits_and_raises(dists: FakeDists) -> None:
+def test_the_debug_switch_catches_a_call_that_damages_its_logits_and_raises(dists):
     dists.add_plugin("acme", faulty("acme", "logits[1, 2] = float('nan'); raise RuntimeError('late')"))
     code = """
 sampler = tokendraw.load_sampler(device="cpu")

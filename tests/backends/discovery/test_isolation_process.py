@@ -1,16 +1,13 @@
 """State of the whole process: torch's global state, and many threads at once."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
+from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
 from isolation import answer, drawn, run, run_after_torch
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
@@ -28,9 +25,7 @@ torch.set_default_dtype(torch.float16)
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(0)"], ids=["and succeeds", "and raises"])
-def test_an_import_that_seeds_torch_and_changes_its_defaults_leaves_the_host_as_it_was(
-    dists: FakeDists, ending: str
-) -> None:
+def test_an_import_that_seeds_torch_and_changes_its_defaults_leaves_the_host_as_it_was(dists, ending):
     dists.add_plugin("acme", f"{DISTURBING}\n{ending}\n{plugin('acme', priority=-1)}")
     code = """
 import json, logging, torch, tokendraw
@@ -53,7 +48,7 @@ print(json.dumps([chosen, str(after.device), str(after.dtype), torch.equal(befor
 
 
 @pytest.mark.slow
-def test_an_import_that_brings_torch_and_disturbs_it_leaves_a_fresh_one(dists: FakeDists) -> None:
+def test_an_import_that_brings_torch_and_disturbs_it_leaves_a_fresh_one(dists):
     dists.add_plugin("acme", DISTURBING + plugin("acme", priority=-1))
     code = """
 import sys, tokendraw
@@ -71,13 +66,13 @@ print(chosen, absent, torch.zeros(1).device, torch.zeros(1).dtype, torch.initial
 
 
 @pytest.mark.slow
-def test_an_import_that_only_brings_torch_is_not_blamed(dists: FakeDists) -> None:
+def test_an_import_that_only_brings_torch_is_not_blamed(dists):
     dists.add_plugin("acme", "import torch\n" + plugin("acme", priority=-1))
     result = run(dists, "-c", "import tokendraw; print(tokendraw.resolve(device='cpu').chosen)")
     assert (result.returncode, result.stdout, result.stderr) == (0, "native\n", "")
 
 
-def test_what_the_host_does_to_torch_after_the_first_import_stays(dists: FakeDists) -> None:
+def test_what_the_host_does_to_torch_after_the_first_import_stays(dists):
     dists.add_plugin("acme", DISTURBING + plugin("acme", priority=-1))
     code = """
 import logging, torch, tokendraw
@@ -93,7 +88,7 @@ print([torch.initial_seed(), str(torch.get_default_dtype()), torch.equal(before,
     assert (result.returncode, result.stdout) == (0, "[11, 'torch.float64', True]\n")
 
 
-def test_only_the_first_import_is_guarded_lest_draws_of_other_threads_repeat(dists: FakeDists) -> None:
+def test_only_the_first_import_is_guarded_lest_draws_of_other_threads_repeat(dists):
     source = plugin("acme").replace("\nplugin = Plugin()", "")
     drawing = "def __getattr__(name):\n    import torch\n    torch.rand(1)\n    return Plugin()\n"
     dists.add(
@@ -136,7 +131,7 @@ def sixteen_times(call):
 """
 
 
-def test_sixteen_threads_that_resolve_at_once_agree_and_import_each_plugin_once(dists: FakeDists) -> None:
+def test_sixteen_threads_that_resolve_at_once_agree_and_import_each_plugin_once(dists):
     slow = "import builtins, time; builtins.IMPORTED.append(__name__); time.sleep(0.05)\n"
     dists.add_plugin("acme", slow + plugin("acme", capabilities=EVERYTHING))
     dists.add_plugin("beta", slow + plugin("beta"))
@@ -154,7 +149,7 @@ print(json.dumps([len(results), same, getattr(results[0], "chosen", str(results[
 
 
 @pytest.mark.slow
-def test_sixteen_threads_whose_samplers_fail_in_the_first_call_are_warned_once(dists: FakeDists) -> None:
+def test_sixteen_threads_whose_samplers_fail_in_the_first_call_are_warned_once(dists):
     source = faulty("acme", "raise RuntimeError('no kernel image')")
     dists.add_plugin("acme", source)
     code = f"""
@@ -175,7 +170,7 @@ result = [results, [text for _, text, _ in warned], len(sys.modules["fake_acme"]
     assert called == 16
 
 
-def test_sixteen_threads_with_one_sampler_that_fails_build_one_successor(dists: FakeDists) -> None:
+def test_sixteen_threads_with_one_sampler_that_fails_build_one_successor(dists):
     fault = "import time; time.sleep(0.05); raise RuntimeError('no kernel image')"
     dists.add_plugin("acme", faulty("acme", fault))
     build = "import time; time.sleep(0.1); return ArgmaxSampler()"

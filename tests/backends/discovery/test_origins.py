@@ -1,19 +1,18 @@
 """The line of a plugin's code behind a failure, and the traceback on request."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
-from tokendraw import Sampler, SamplerFallbackWarning, SamplingMetadata, load_sampler
-from tokendraw.backends.discovery.origins import format_origin, package_of
+from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
+from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
+from tokendraw.backends.discovery.guard import format_origin, package_of
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
@@ -33,7 +32,7 @@ class AcmeSampler:
 """
 
 
-def install(dists: FakeDists, build: str) -> None:
+def install(dists, build):
     modules = {
         "acme_tokendraw": plugin("acme", capabilities=EVERYTHING, build=build),
         "acme_tokendraw.sampler": SAMPLER,
@@ -42,7 +41,7 @@ def install(dists: FakeDists, build: str) -> None:
     dists.add("acme-tokendraw", plugins={"acme": "acme_tokendraw:plugin"}, modules=modules)
 
 
-def reason(sampler: Sampler) -> str:
+def reason(sampler):
     (found,) = [d.reason for d in sampler.resolution.decisions if d.name == "acme"]
     return found
 
@@ -55,17 +54,12 @@ def reason(sampler: Sampler) -> str:
             "the proof draw raised RuntimeError: inconsistent tensor size, expected tensor [2] and src [3] to have the "
             "same number of elements, but got 2 and 3 elements respectively (acme_tokendraw/kernels.py:5)",
         ),
-        (
-            "import nowhere",
-            "tokendraw_build raised ModuleNotFoundError: No module named 'nowhere' {here}",
-        ),
+        ("import nowhere", "tokendraw_build raised ModuleNotFoundError: No module named 'nowhere' {here}"),
         ("return 3", "tokendraw_build needs to return an object with a method sample, found int"),
     ],
     ids=["below torch", "at import", "no exception"],
 )
-def test_a_reason_ends_with_the_innermost_line_of_the_plugins_own_files(
-    dists: FakeDists, build: str, expected: str
-) -> None:
+def test_a_reason_ends_with_the_innermost_line_of_the_plugins_own_files(dists, build, expected):
     install(dists, build)
     with pytest.warns(SamplerFallbackWarning):
         sampler = load_sampler(device="cpu")
@@ -73,7 +67,7 @@ def test_a_reason_ends_with_the_innermost_line_of_the_plugins_own_files(
     assert reason(sampler) == expected.format(here=here.replace("fake_acme.py", "acme_tokendraw/__init__.py"))
 
 
-def test_an_error_of_a_library_has_no_origin_in_the_plugin() -> None:
+def test_an_error_of_a_library_has_no_origin_in_the_plugin():
     with pytest.raises(RuntimeError) as raised:
         torch.zeros(2) @ torch.zeros(3)
     assert [format_origin(raised.value, package) for package in ("acme_tokendraw", "")] == ["", ""]
@@ -82,19 +76,17 @@ def test_an_error_of_a_library_has_no_origin_in_the_plugin() -> None:
     )
 
 
-def test_a_plugin_may_be_a_module_a_class_or_an_object() -> None:
+def test_a_plugin_may_be_a_module_a_class_or_an_object():
     assert package_of(logging) == "logging"
     assert package_of(Path) == package_of(Path()) == "pathlib"
 
 
-def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+def logged(caplog, level):
     return [r.getMessage() for r in caplog.records if r.levelno == level and r.exc_info]
 
 
 @pytest.mark.parametrize("debug", ["", "1"])
-def test_the_traceback_of_a_build_is_shown_on_request(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, debug: str
-) -> None:
+def test_the_traceback_of_a_build_is_shown_on_request(dists, monkeypatch, caplog, debug):
     monkeypatch.setenv("TOKENDRAW_DEBUG", debug)
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build="raise OSError('no nvcc')"))
     with caplog.at_level("DEBUG", logger="tokendraw"), pytest.warns(SamplerFallbackWarning):
@@ -105,9 +97,7 @@ def test_the_traceback_of_a_build_is_shown_on_request(
 
 
 @pytest.mark.parametrize("debug", ["", "1"])
-def test_so_is_that_of_a_call_that_another_sampler_made_up_for(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, debug: str
-) -> None:
+def test_so_is_that_of_a_call_that_another_sampler_made_up_for(dists, monkeypatch, caplog, debug):
     monkeypatch.setenv("TOKENDRAW_DEBUG", debug)
     source = faulty("acme", "raise OSError('no kernel')")
     dists.add_plugin("acme", source)

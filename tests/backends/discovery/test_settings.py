@@ -1,7 +1,5 @@
 """Variables and the configuration file: their order, and the messages about malformed settings."""
 
-from pathlib import Path
-
 import pytest
 
 from tokendraw import SettingsError
@@ -11,25 +9,25 @@ from tokendraw.resolution import Choice
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """An empty home directory."""
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
-def config(home: Path, text: str) -> Path:
+def config(home, text):
     path = home / ".config" / "tokendraw" / "config.toml"
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_with_nothing_set_everything_is_at_its_default(home: Path) -> None:
+def test_with_nothing_set_everything_is_at_its_default(home):
     assert read_settings({}) == Settings()
     assert read_settings({}).choice() == Choice()
 
 
-def test_every_variable_is_read(home: Path) -> None:
+def test_every_variable_is_read(home):
     settings = read_settings(
         {
             "TOKENDRAW_SAMPLER": "native",
@@ -60,14 +58,12 @@ def test_every_variable_is_read(home: Path) -> None:
     )
 
 
-def test_every_variable_that_is_in_force_is_shown(home: Path) -> None:
+def test_every_variable_that_is_in_force_is_shown(home):
     set_here = {name: "1" for name in VARIABLES if name != "TOKENDRAW_CONFIG"}
     assert dict(settings_in_force(read_settings(set_here))) == set_here
 
 
-def test_variables_are_read_at_the_call_and_not_at_import(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_are_read_at_the_call_and_not_at_import(home, monkeypatch):
     assert read_settings().sampler is None
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     assert read_settings().sampler == "native"
@@ -75,7 +71,7 @@ def test_variables_are_read_at_the_call_and_not_at_import(
 
 @pytest.mark.parametrize("name", [*VARIABLES, *ENGINE_SWITCHES])
 @pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_variable_counts_as_unset(home: Path, name: str, empty: str) -> None:
+def test_an_empty_variable_counts_as_unset(home, name, empty):
     assert read_settings({name: empty}) == Settings()
 
 
@@ -83,7 +79,7 @@ def test_an_empty_variable_counts_as_unset(home: Path, name: str, empty: str) ->
     ("text", "expected"),
     [("0", False), ("1", True), ("true", True), ("TRUE", True), ("False", False), (" 1 ", True)],
 )
-def test_booleans_are_0_1_true_and_false_in_any_case(home: Path, text: str, expected: bool) -> None:
+def test_booleans_are_0_1_true_and_false_in_any_case(home, text, expected):
     assert read_settings({"TOKENDRAW_STRICT": text}).strict is expected
     assert read_settings({"TOKENDRAW_DEBUG": text}).debug is expected
     assert read_settings({"TOKENDRAW_NO_PLUGINS": text}).first_party_only is expected
@@ -91,7 +87,7 @@ def test_booleans_are_0_1_true_and_false_in_any_case(home: Path, text: str, expe
 
 @pytest.mark.parametrize("text", ["yes", "2", "on", "-1", "tru"])
 @pytest.mark.parametrize("name", ["TOKENDRAW_STRICT", "TOKENDRAW_DEBUG", "TOKENDRAW_NO_PLUGINS"])
-def test_any_other_boolean_is_an_error_that_names_the_variable(home: Path, name: str, text: str) -> None:
+def test_any_other_boolean_is_an_error_that_names_the_variable(home, name, text):
     with pytest.raises(SettingsError) as error:
         read_settings({name: text})
     assert str(error.value) == (
@@ -99,7 +95,7 @@ def test_any_other_boolean_is_an_error_that_names_the_variable(home: Path, name:
     )
 
 
-def test_the_callers_own_choice_goes_before_every_setting(home: Path) -> None:
+def test_the_callers_own_choice_goes_before_every_setting(home):
     choice = read_settings({"TOKENDRAW_SAMPLER": "a"}).choice("b")
     assert (choice.sampler, choice.source) == ("b", "the argument sampler=")
 
@@ -107,7 +103,7 @@ def test_the_callers_own_choice_goes_before_every_setting(home: Path) -> None:
 # The configuration file
 
 
-def test_the_configuration_file_is_read_from_its_usual_place(home: Path) -> None:
+def test_the_configuration_file_is_read_from_its_usual_place(home):
     path = config(home, 'sampler = "native"\npriority = ["b", "a"]\ndisable = ["c"]\n')
     assert read_settings({}) == Settings(
         sampler="native",
@@ -122,33 +118,33 @@ def test_the_configuration_file_is_read_from_its_usual_place(home: Path) -> None
     assert (choice.priority_source, choice.disabled_source) == (str(path), str(path))
 
 
-def test_a_variable_goes_before_the_file_key_by_key(home: Path) -> None:
+def test_a_variable_goes_before_the_file_key_by_key(home):
     path = config(home, 'sampler = "native"\ndisable = ["c"]\n')
     settings = read_settings({"TOKENDRAW_SAMPLER": "acme"})
     assert (settings.sampler, settings.sampler_source) == ("acme", "TOKENDRAW_SAMPLER")
     assert (settings.disabled, settings.disabled_source) == (("c",), str(path))
 
 
-def test_xdg_config_home_moves_the_usual_place(home: Path, tmp_path: Path) -> None:
+def test_xdg_config_home_moves_the_usual_place(home, tmp_path):
     path = tmp_path / "elsewhere" / "tokendraw" / "config.toml"
     path.parent.mkdir(parents=True)
     path.write_text('sampler = "native"', encoding="utf-8")
     assert read_settings({"XDG_CONFIG_HOME": str(tmp_path / "elsewhere")}).config == path
 
 
-def test_a_relative_xdg_config_home_is_ignored_as_its_specification_says(home: Path) -> None:
+def test_a_relative_xdg_config_home_is_ignored_as_its_specification_says(home):
     path = config(home, 'sampler = "native"')
     assert read_settings({"XDG_CONFIG_HOME": ".config"}).config == path
 
 
-def test_tokendraw_config_names_the_file(home: Path, tmp_path: Path) -> None:
+def test_tokendraw_config_names_the_file(home, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('sampler = "native"', encoding="utf-8")
     assert read_settings({"TOKENDRAW_CONFIG": str(path)}).config == path
     assert read_settings({"TOKENDRAW_CONFIG": "~/mine.toml"}).config == path
 
 
-def test_a_file_that_was_named_has_to_be_there(home: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_named_has_to_be_there(home, tmp_path):
     path = str(tmp_path / "absent.toml")
     with pytest.raises(SettingsError) as error:
         read_settings({"TOKENDRAW_CONFIG": path})
@@ -172,26 +168,21 @@ def test_a_file_that_was_named_has_to_be_there(home: Path, tmp_path: Path) -> No
         ),
         ("sampler = 3", "'sampler' in {path!r} needs a string, found 3. Correct it."),
         ("priority = 'a'", "'priority' in {path!r} needs a list of strings, found 'a'. Correct it."),
-        (
-            "disable = ['a', 1]",
-            "'disable' in {path!r} needs a list of strings, found ['a', 1]. Correct it.",
-        ),
+        ("disable = ['a', 1]", "'disable' in {path!r} needs a list of strings, found ['a', 1]. Correct it."),
         (
             "sampler = ",
             "{path!r} cannot be read: Invalid value (at end of document). Mend it, or move it away.",
         ),
     ],
 )
-def test_a_malformed_file_is_an_error_that_names_the_file_and_the_key(
-    home: Path, text: str, message: str
-) -> None:
+def test_a_malformed_file_is_an_error_that_names_the_file_and_the_key(home, text, message):
     path = str(config(home, text))
     with pytest.raises(SettingsError) as error:
         read_settings({})
     assert str(error.value) == message.format(path=path)
 
 
-def test_a_file_that_is_not_text_or_not_a_file_is_an_error(home: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_or_not_a_file_is_an_error(home, tmp_path):
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match=r"cannot be read: 'utf-8' codec"):
@@ -200,7 +191,7 @@ def test_a_file_that_is_not_text_or_not_a_file_is_an_error(home: Path, tmp_path:
         read_settings({"TOKENDRAW_CONFIG": str(tmp_path)})
 
 
-def test_an_empty_string_or_list_in_the_file_counts_as_unset(home: Path) -> None:
+def test_an_empty_string_or_list_in_the_file_counts_as_unset(home):
     path = config(home, 'sampler = ""\npriority = []\n')
     assert read_settings({}) == Settings(config=path)
 
@@ -208,7 +199,7 @@ def test_an_empty_string_or_list_in_the_file_counts_as_unset(home: Path) -> None
 # Unknown variables
 
 
-def test_an_unknown_variable_is_told_of_with_the_nearest_name(home: Path) -> None:
+def test_an_unknown_variable_is_told_of_with_the_nearest_name(home):
     assert read_settings({"TOKENDRAW_SAMPELR": "native", "TOKENDRAW_DISABLED": "a"}).warnings == (
         "'TOKENDRAW_DISABLED' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
         "Correct it, or unset it.",
@@ -217,14 +208,14 @@ def test_an_unknown_variable_is_told_of_with_the_nearest_name(home: Path) -> Non
     )
 
 
-def test_an_unknown_variable_that_resembles_none_is_told_of_with_all_that_there_are(home: Path) -> None:
+def test_an_unknown_variable_that_resembles_none_is_told_of_with_all_that_there_are(home):
     assert read_settings({"TOKENDRAW_CACHE_DIR": "/tmp"}).warnings == (
         f"'TOKENDRAW_CACHE_DIR' is no variable of tokendraw, known are {', '.join((*VARIABLES, *ENGINE_SWITCHES))}. "
         "Correct it, or unset it.",
     )
 
 
-def test_the_documentation_of_the_module_lists_exactly_the_known_variables() -> None:
+def test_the_documentation_of_the_module_lists_exactly_the_known_variables():
     import re
 
     from tokendraw.backends.discovery import settings as _settings
@@ -268,13 +259,11 @@ INSTALLED = ("acme", "native")
         ({}, ()),
     ],
 )
-def test_a_name_that_no_plugin_has_is_told_of_with_the_nearest(
-    home: Path, variables: dict[str, str], expected: tuple[str, ...]
-) -> None:
+def test_a_name_that_no_plugin_has_is_told_of_with_the_nearest(home, variables, expected):
     assert read_settings(variables).all_warnings(INSTALLED) == tuple(f"{text} {CORRECT}" for text in expected)
 
 
-def test_a_name_in_the_file_is_told_of_by_key_and_file(home: Path) -> None:
+def test_a_name_in_the_file_is_told_of_by_key_and_file(home):
     path = str(config(home, 'disable = ["nativ"]\npriority = ["acne"]\n'))
     assert read_settings({}).all_warnings(INSTALLED) == (
         f"'disable' in {path!r} names 'nativ', found no such plugin, the nearest known one is 'native'. {CORRECT}",
@@ -282,7 +271,7 @@ def test_a_name_in_the_file_is_told_of_by_key_and_file(home: Path) -> None:
     )
 
 
-def test_unknown_variables_go_before_unknown_names(home: Path) -> None:
+def test_unknown_variables_go_before_unknown_names(home):
     settings = read_settings({"TOKENDRAW_SAMPELR": "native", "TOKENDRAW_DISABLE": "nativ"})
     first, second = settings.all_warnings(INSTALLED)
     assert (first,) == settings.warnings
@@ -292,7 +281,7 @@ def test_unknown_variables_go_before_unknown_names(home: Path) -> None:
 # Values that would move the cursor
 
 
-def test_values_are_put_on_printable_lines(home: Path, tmp_path: Path) -> None:
+def test_values_are_put_on_printable_lines(home, tmp_path):
     path = tmp_path / "mine\x1b[31m\nforged.toml"
     path.write_text("", encoding="utf-8")
     settings = read_settings(

@@ -4,9 +4,6 @@ import ctypes
 import subprocess
 import sys
 import types
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,41 +19,41 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machin
 class FakeDriver:
     """Answers as ``libcuda.so.1`` does, for the given devices."""
 
-    def __init__(self, *devices: tuple[str, dict[int, int]], init_status: int = 0) -> None:
+    def __init__(self, *devices, init_status=0):
         self.devices = devices
         self.init_status = init_status
 
-    def cuInit(self, flags: int) -> int:  # noqa: N802
+    def cuInit(self, flags):  # noqa: N802
         return self.init_status
 
-    def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
+    def cuDriverGetVersion(self, out):  # noqa: N802
         return self._answer(out, 12090)
 
-    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
+    def cuDeviceGetCount(self, out):  # noqa: N802
         return self._answer(out, len(self.devices))
 
-    def cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
+    def cuDeviceGet(self, out, index):  # noqa: N802
         return self._answer(out, index)
 
-    def cuDeviceGetName(self, buffer: Any, size: int, device: int) -> int:  # noqa: N802
+    def cuDeviceGetName(self, buffer, size, device):  # noqa: N802
         buffer.value = self.devices[device][0].encode()
         return 0
 
-    def cuDeviceGetAttribute(self, out: Any, attribute: int, device: int) -> int:  # noqa: N802
+    def cuDeviceGetAttribute(self, out, attribute, device):  # noqa: N802
         found = self.devices[device][1].get(attribute)
         return 1 if found is None else self._answer(out, found)
 
     @staticmethod
-    def _answer(out: Any, value: int) -> int:
+    def _answer(out, value):
         ctypes.cast(out, ctypes.POINTER(ctypes.c_int))[0] = value
         return 0
 
 
-def h200(index: int = 0) -> tuple[str, dict[int, int]]:
+def h200(index=0):
     return f"NVIDIA H200 #{index}", {75: 9, 76: 0, 16: 132}
 
 
-def test_the_driver_tells_name_compute_capability_sms_and_version() -> None:
+def test_the_driver_tells_name_compute_capability_sms_and_version():
     driver = FakeDriver(h200(0), h200(1))
     assert cuda_driver.device_count(driver) == 2
     assert cuda_driver.describe(driver, 1) == Host(
@@ -68,11 +65,11 @@ def test_the_driver_tells_name_compute_capability_sms_and_version() -> None:
     )
 
 
-def test_a_driver_without_a_device_counts_none() -> None:
+def test_a_driver_without_a_device_counts_none():
     assert cuda_driver.device_count(FakeDriver(init_status=100)) == 0
 
 
-def test_a_driver_that_fails_says_which_call_failed() -> None:
+def test_a_driver_that_fails_says_which_call_failed():
     with pytest.raises(cuda_driver.DriverError) as error:
         cuda_driver.device_count(FakeDriver(init_status=803))
     assert str(error.value) == "the NVIDIA driver's cuInit failed with status 803"
@@ -85,11 +82,11 @@ def test_a_driver_that_fails_says_which_call_failed() -> None:
     ("version", "name"),
     [(90402, "gfx942"), (90010, "gfx90a"), (90500, "gfx950"), (120001, "gfx1201"), (120500, "gfx1250")],
 )
-def test_a_gfx_target_version_is_spelled_as_its_architecture(version: int, name: str) -> None:
+def test_a_gfx_target_version_is_spelled_as_its_architecture(version, name):
     assert kfd.architecture(version) == name
 
 
-def test_the_topology_lists_gpus_in_numerical_order_and_leaves_out_cpus(tmp_path: Path) -> None:
+def test_the_topology_lists_gpus_in_numerical_order_and_leaves_out_cpus(tmp_path):
     for node, text in {
         "0": "cpu_cores_count 96\ngfx_target_version 0\n",
         "10": "cpu_cores_count 0\ngfx_target_version 90402\n",
@@ -102,16 +99,16 @@ def test_the_topology_lists_gpus_in_numerical_order_and_leaves_out_cpus(tmp_path
     assert kfd.architectures(tmp_path) == ("gfx90a", "gfx942")
 
 
-def test_a_machine_without_the_amd_driver_has_no_architectures(tmp_path: Path) -> None:
+def test_a_machine_without_the_amd_driver_has_no_architectures(tmp_path):
     assert kfd.architectures(tmp_path / "absent") == ()
 
 
-def test_the_cpu_is_the_cpu() -> None:
+def test_the_cpu_is_the_cpu():
     assert detect.detect_host("cpu") == Host(device_type="cpu")
     assert str(detect.detect_host("cpu")) == "cpu"
 
 
-def test_devices_that_torch_alone_can_judge_are_taken_at_their_word() -> None:
+def test_devices_that_torch_alone_can_judge_are_taken_at_their_word():
     assert detect.detect_host("xpu:1") == Host(device_type="xpu")
 
 
@@ -144,7 +141,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("device", REFUSED, ids=lambda device: ascii(device)[:20])
-def test_what_is_no_device_is_the_same_error_for_every_caller(device: str) -> None:
+def test_what_is_no_device_is_the_same_error_for_every_caller(device):
     expected = f"{NEEDS} {REFUSED[device]}"
     for call in (
         detect.detect_host,
@@ -156,7 +153,7 @@ def test_what_is_no_device_is_the_same_error_for_every_caller(device: str) -> No
         assert str(error.value) == expected
 
 
-def test_a_device_of_torch_is_refused_and_normalised_like_its_name() -> None:
+def test_a_device_of_torch_is_refused_and_normalised_like_its_name():
     for device in ("meta", "cpu:7"):
         for call in (tokendraw.resolve, load_sampler):
             with pytest.raises(InvalidParameterError) as error:
@@ -168,7 +165,7 @@ def test_a_device_of_torch_is_refused_and_normalised_like_its_name() -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:7", "meta"])
-def test_the_command_line_gives_the_same_answer_without_torch(device: str) -> None:
+def test_the_command_line_gives_the_same_answer_without_torch(device):
     code = (
         "import sys; from tokendraw.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
     )
@@ -185,8 +182,8 @@ def test_the_command_line_gives_the_same_answer_without_torch(device: str) -> No
 
 
 def test_a_device_from_outside_torch_is_taken_at_its_word_where_a_distribution_brings_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_not_loaded: None
-) -> None:
+    tmp_path, monkeypatch, torch_not_loaded
+):
     with pytest.raises(InvalidParameterError):
         detect.detect_host("npu")
     info = tmp_path / "torch_npu-2.7.dist-info"
@@ -201,7 +198,7 @@ def test_a_device_from_outside_torch_is_taken_at_its_word_where_a_distribution_b
 
 
 @no_gpu
-def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not() -> None:
+def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not():
     assert detect.detect_host() == Host(device_type="cpu")
     reason = "sees no device" if torch.version.cuda or torch.version.hip else "is built for the CPU alone"
     with pytest.raises(SamplerUnavailableError) as error:
@@ -213,7 +210,7 @@ def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not()
 
 
 @pytest.mark.gpu
-def test_torch_and_the_driver_tell_the_same() -> None:
+def test_torch_and_the_driver_tell_the_same():
     by_torch = detect.detect_host("cuda:0")
     code = (
         "import sys; from tokendraw.resolution import detect_host; "
@@ -225,7 +222,7 @@ def test_torch_and_the_driver_tell_the_same() -> None:
 
 
 @pytest.mark.gpu
-def test_an_index_beyond_the_last_gpu_says_how_many_there_are() -> None:
+def test_an_index_beyond_the_last_gpu_says_how_many_there_are():
     count = torch.cuda.device_count()
     with pytest.raises(SamplerUnavailableError) as error:
         detect.detect_host(f"cuda:{count}")
@@ -239,17 +236,15 @@ def test_an_index_beyond_the_last_gpu_says_how_many_there_are() -> None:
 
 
 @pytest.fixture
-def torch_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def torch_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
 
 
 @pytest.fixture
-def built_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_not_loaded: None
-) -> Callable[[str, str], None]:
+def built_for(tmp_path, monkeypatch, torch_not_loaded):
     """Installs a torch distribution with a given platform in version.py."""
 
-    def install(version: str, version_py: str) -> None:
+    def install(version, version_py):
         info = tmp_path / f"torch-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Name: torch\nVersion: {version}\n", encoding="utf-8")
@@ -275,25 +270,19 @@ ROCM_BUILD = "cuda: Optional[str] = None\nhip: Optional[str] = '7.0.1'\n"
         ("2.13.0a0", "debug = False\n", None),
     ],
 )
-def test_what_torch_was_built_for_is_read_without_importing_it(
-    built_for: Callable[[str, str], None], version: str, version_py: str, expected: str | None
-) -> None:
+def test_what_torch_was_built_for_is_read_without_importing_it(built_for, version, version_py, expected):
     built_for(version, version_py)
     assert detect._torch_build() == expected
     assert "torch" not in sys.modules
 
 
-def test_a_cpu_build_makes_the_host_a_cpu_whatever_the_driver_says(
-    built_for: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cpu_build_makes_the_host_a_cpu_whatever_the_driver_says(built_for, monkeypatch):
     monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200()))
     built_for("2.13.0+cpu", "")
     assert detect.detect_host().device_type in ("cpu", "mps")
 
 
-def test_a_cuda_build_asks_the_nvidia_driver(
-    built_for: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cuda_build_asks_the_nvidia_driver(built_for, monkeypatch):
     monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200(0), h200(1)))
     built_for("2.13.0", CUDA_BUILD)
     assert detect.detect_host().name == "NVIDIA H200 #0"
@@ -306,9 +295,7 @@ def test_a_cuda_build_asks_the_nvidia_driver(
     )
 
 
-def test_a_rocm_build_asks_the_amd_driver(
-    built_for: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rocm_build_asks_the_amd_driver(built_for, tmp_path, monkeypatch):
     (tmp_path / "nodes" / "1").mkdir(parents=True)
     (tmp_path / "nodes" / "1" / "properties").write_text("gfx_target_version 90402\n", encoding="ascii")
     monkeypatch.setattr(kfd, "TOPOLOGY", tmp_path / "nodes")
@@ -319,7 +306,7 @@ def test_a_rocm_build_asks_the_amd_driver(
 # With torch in the process
 
 
-def test_a_loaded_rocm_torch_tells_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_rocm_torch_tells_the_architecture(monkeypatch):
     properties = types.SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
     cuda = types.SimpleNamespace(
         is_available=lambda: True,
@@ -332,13 +319,12 @@ def test_a_loaded_rocm_torch_tells_the_architecture(monkeypatch: pytest.MonkeyPa
     assert detect.detect_host() == Host(device_type="rocm", name="AMD Instinct MI300X", rocm_arch="gfx942")
 
 
-def test_another_accelerator_that_torch_sees_goes_before_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_accelerator_that_torch_sees_goes_before_the_cpu(monkeypatch):
     fake = types.SimpleNamespace(
         cuda=types.SimpleNamespace(is_available=lambda: False),
         version=types.SimpleNamespace(cuda=None, hip=None),
         accelerator=types.SimpleNamespace(
-            is_available=lambda: True,
-            current_accelerator=lambda: types.SimpleNamespace(type="xpu"),
+            is_available=lambda: True, current_accelerator=lambda: types.SimpleNamespace(type="xpu")
         ),
     )
     monkeypatch.setitem(sys.modules, "torch", fake)

@@ -28,12 +28,12 @@ CHECKS = (*HOST_CHECKS, *SAMPLE.checks, promises)
 covers, unsupported_kinds = SAMPLE.covers, SAMPLE.unsupported_kinds
 
 
-def reason(capabilities: Capabilities, host: Host = LAPTOP, need: Need = NEED) -> str | None:
+def reason(capabilities, host=LAPTOP, need=NEED):
     return first_reason(SAMPLE, {"sample": capabilities}, host, need)
 
 
 @pytest.mark.parametrize("host", [LAPTOP, T4, H100, MI300X, GFX1250], ids=str)
-def test_a_sampler_that_can_do_everything_has_no_reason_against_it(host: Host) -> None:
+def test_a_sampler_that_can_do_everything_has_no_reason_against_it(host):
     greatest = Need(
         filter_orders=("top_k_first", "joint"),
         gumbel_dtype="fp64",
@@ -52,7 +52,7 @@ def test_a_sampler_that_can_do_everything_has_no_reason_against_it(host: Host) -
 
 @pytest.mark.parametrize("offered", ["value", "exact_k"])
 @pytest.mark.parametrize("needed", ["either", None])
-def test_a_caller_who_does_not_mind_ties_is_served_by_either_rule(offered, needed) -> None:
+def test_a_caller_who_does_not_mind_ties_is_served_by_either_rule(offered, needed):
     assert reason(Capabilities(tie_rule=offered), need=Need(tie_rule=needed)) is None
 
 
@@ -62,16 +62,8 @@ def test_a_caller_who_does_not_mind_ties_is_served_by_either_rule(offered, neede
         ({"device_types": ("cuda",)}, LAPTOP, "needs a cuda device, found cpu"),
         ({"device_types": ("cuda", "rocm")}, LAPTOP, "needs a cuda or rocm device, found cpu"),
         ({"device_types": ("cuda",)}, MI300X, "needs a cuda device, found rocm"),
-        (
-            {"compute_capability": ((8, 0), None)},
-            T4,
-            "needs compute capability 8.0 or later, found 7.5",
-        ),
-        (
-            {"compute_capability": ((7, 5), (9, 0))},
-            V100,
-            "needs compute capability 7.5 to 9.0, found 7.0",
-        ),
+        ({"compute_capability": ((8, 0), None)}, T4, "needs compute capability 8.0 or later, found 7.5"),
+        ({"compute_capability": ((7, 5), (9, 0))}, V100, "needs compute capability 7.5 to 9.0, found 7.0"),
         (
             {"compute_capability": ((7, 5), (9, 0))},
             RTX5090,
@@ -91,9 +83,7 @@ def test_a_caller_who_does_not_mind_ties_is_served_by_either_rule(offered, neede
         ({"min_sm_count": 17}, ORIN_NANO, "needs 17 SMs or more, found 10"),
     ],
 )
-def test_what_the_machine_lacks_is_said_as_needed_against_found(
-    offered: dict[str, object], host: Host, expected: str
-) -> None:
+def test_what_the_machine_lacks_is_said_as_needed_against_found(offered, host, expected):
     assert reason(replace(EVERYTHING, **offered), host) == expected
 
 
@@ -109,9 +99,7 @@ def test_what_the_machine_lacks_is_said_as_needed_against_found(
         ({"min_sm_count": 17}, Host(device_type="cuda", compute_capability=(9, 0))),
     ],
 )
-def test_bounds_are_included_and_what_is_of_another_kind_of_device_is_not_asked(
-    offered: dict[str, object], host: Host
-) -> None:
+def test_bounds_are_included_and_what_is_of_another_kind_of_device_is_not_asked(offered, host):
     assert reason(replace(EVERYTHING, **offered), host) is None
 
 
@@ -128,27 +116,11 @@ def test_bounds_are_included_and_what_is_of_another_kind_of_device_is_not_asked(
             Need(vocab_size=128256),
             "the request needs a vocabulary of 128256, found a limit of 65536",
         ),
-        (
-            {"filter_orders": ("joint",)},
-            Need(),
-            "the request needs filter order top_k_first, found joint",
-        ),
-        (
-            {"gumbel_dtypes": ("fp32",)},
-            Need(gumbel_dtype="fp64"),
-            "the request needs fp64 noise, found fp32",
-        ),
-        (
-            {"seeding": "launch"},
-            Need(seeding="counter"),
-            "the request needs counter seeding, found launch",
-        ),
+        ({"filter_orders": ("joint",)}, Need(), "the request needs filter order top_k_first, found joint"),
+        ({"gumbel_dtypes": ("fp32",)}, Need(gumbel_dtype="fp64"), "the request needs fp64 noise, found fp32"),
+        ({"seeding": "launch"}, Need(seeding="counter"), "the request needs counter seeding, found launch"),
         ({"seeding": "none"}, Need(seeding="launch"), "the request needs launch seeding, found none"),
-        (
-            {"tie_rule": "exact_k"},
-            Need(tie_rule="value"),
-            "the request needs tie rule value, found exact_k",
-        ),
+        ({"tie_rule": "exact_k"}, Need(tie_rule="value"), "the request needs tie rule value, found exact_k"),
         (
             {"graph_safe": False, "sync_free": False},
             Need(graph_safe=True, sync_free=True),
@@ -171,22 +143,20 @@ def test_bounds_are_included_and_what_is_of_another_kind_of_device_is_not_asked(
         ),
     ],
 )
-def test_what_the_request_lacks_is_said_as_needed_against_found(
-    offered: dict[str, object], need: Need, expected: str
-) -> None:
+def test_what_the_request_lacks_is_said_as_needed_against_found(offered, need, expected):
     assert reason(replace(EVERYTHING, **offered), need=need) == expected
 
 
-def test_a_limit_that_no_request_names_is_no_reason() -> None:
+def test_a_limit_that_no_request_names_is_no_reason():
     assert reason(replace(EVERYTHING, max_vocab_size=10, max_top_k=5, dtypes=("float16",))) is None
 
 
-def test_one_of_two_filter_orders_is_enough_since_a_companion_serves_the_other() -> None:
+def test_one_of_two_filter_orders_is_enough_since_a_companion_serves_the_other():
     need = Need(filter_orders=("top_k_first", "joint"))
     assert reason(replace(EVERYTHING, filter_orders=("joint",)), need=need) is None
 
 
-def test_an_operation_that_is_not_offered_is_the_first_reason() -> None:
+def test_an_operation_that_is_not_offered_is_the_first_reason():
     offered = {"sample": replace(EVERYTHING, device_types=("cuda",))}
     assert (
         first_reason(operations.get("verify"), offered, LAPTOP, NEED)
@@ -194,12 +164,12 @@ def test_an_operation_that_is_not_offered_is_the_first_reason() -> None:
     )
 
 
-def test_the_machine_is_looked_at_before_the_request() -> None:
+def test_the_machine_is_looked_at_before_the_request():
     offered = replace(EVERYTHING, device_types=("cuda",), gumbel_dtypes=("fp32",))
     assert reason(offered, LAPTOP, Need(gumbel_dtype="fp64")) == "needs a cuda device, found cpu"
 
 
-def test_processed_logprobs_are_the_business_of_the_sampler_that_filters() -> None:
+def test_processed_logprobs_are_the_business_of_the_sampler_that_filters():
     bare = replace(EVERYTHING, logprobs_modes=("raw_logprobs", "raw_logits"))
     need = Need(logprobs_mode="processed_logits")
     expected = "the request needs processed_logits, found raw_logprobs and raw_logits"
@@ -210,7 +180,7 @@ def test_processed_logprobs_are_the_business_of_the_sampler_that_filters() -> No
         assert processed_logprobs(nothing, LAPTOP, Need(logprobs_mode=mode)) is None
 
 
-def test_no_check_answers_with_a_bare_boolean() -> None:
+def test_no_check_answers_with_a_bare_boolean():
     weakest = Capabilities(
         device_types=("cuda",), compute_capability=((99, 0), None), filter_orders=("joint",)
     )
@@ -220,7 +190,7 @@ def test_no_check_answers_with_a_bare_boolean() -> None:
             assert answer is None or (isinstance(answer, str) and answer)
 
 
-def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
+def test_every_field_of_a_need_is_looked_at_by_some_check():
     """A need without a check would be granted in silence."""
     demanding = {
         "logprobs_mode": "processed_logprobs",
@@ -246,7 +216,7 @@ def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
         assert len([text for text in found if text]) == 1, field
 
 
-def test_the_kinds_of_rows_beyond_a_sampler_are_named() -> None:
+def test_the_kinds_of_rows_beyond_a_sampler_are_named():
     poor = Capabilities(max_top_k=1024, max_vocab_size=65536, filters=(("top_k", "scalar"),))
     assert unsupported_kinds(poor, NEED) == (
         "greedy rows",
@@ -261,16 +231,16 @@ def test_the_kinds_of_rows_beyond_a_sampler_are_named() -> None:
     )
 
 
-def test_nothing_is_beyond_a_sampler_that_can_do_everything() -> None:
+def test_nothing_is_beyond_a_sampler_that_can_do_everything():
     assert unsupported_kinds(EVERYTHING, NEED) == ()
 
 
-def test_a_known_vocabulary_within_the_limit_is_not_beyond_a_sampler() -> None:
+def test_a_known_vocabulary_within_the_limit_is_not_beyond_a_sampler():
     limited = replace(EVERYTHING, max_vocab_size=65536)
     assert unsupported_kinds(limited, Need(vocab_size=50257)) == ()
 
 
-def test_a_companion_has_to_serve_every_kind_that_is_beyond_the_chosen_one() -> None:
+def test_a_companion_has_to_serve_every_kind_that_is_beyond_the_chosen_one():
     without_greedy = replace(EVERYTHING, greedy=False)
     unseeded = replace(EVERYTHING, seeding="none")
     assert covers(unseeded, without_greedy, NEED)

@@ -27,14 +27,14 @@ DEFAULT = Choice()
 MPS = Host(device_type="mps")
 
 
-def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
 
 
 # The default choice and its warning
 
 
-def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> None:
+def test_installed_plugins_that_are_passed_over_are_told_in_one_warning():
     resolution = resolve(ALL, V100, NEED, DEFAULT)
     assert resolution.warnings == (
         "'flashinfer' was passed over: needs compute capability 7.5 to 12.1, found 7.0; "
@@ -45,7 +45,7 @@ def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> Non
     assert resolution.fallback == resolution.warnings[0]
 
 
-def test_doing_what_the_warning_says_silences_it() -> None:
+def test_doing_what_the_warning_says_silences_it():
     first = resolve(ALL, V100, NEED, Choice(disabled=("aiter",)))
     assert first.fallback is not None
     names = first.fallback.partition("TOKENDRAW_DISABLE=")[2].split(" ")[0]
@@ -56,32 +56,24 @@ def test_doing_what_the_warning_says_silences_it() -> None:
 @pytest.mark.parametrize(
     ("host", "chosen", "others"),
     [
-        (
-            LAPTOP,  # or device="cpu" on any machine
-            "native",
-            {
-                "flashinfer": "needs a cuda device, found cpu",
-                "aiter": "needs a rocm device, found cpu",
-                "triton-gumbel": "needs a cuda or rocm device, found cpu",
-            },
-        ),
-        (
-            MPS,
-            "native",
-            {
-                "flashinfer": "needs a cuda device, found mps",
-                "aiter": "needs a rocm device, found mps",
-                "triton-gumbel": "needs a cuda or rocm device, found mps",
-            },
-        ),
+        *[
+            (
+                host,  # the CPU: or device="cpu" on any machine
+                "native",
+                {
+                    "flashinfer": f"needs a cuda device, found {host.device_type}",
+                    "aiter": f"needs a rocm device, found {host.device_type}",
+                    "triton-gumbel": f"needs a cuda or rocm device, found {host.device_type}",
+                },
+            )
+            for host in (LAPTOP, MPS)
+        ],
         (H100, "triton-gumbel", {"aiter": "needs a rocm device, found cuda"}),
         (MI300X, "triton-gumbel", {"flashinfer": "needs a cuda device, found rocm"}),
     ],
     ids=["cpu", "mps", "H100", "MI300X"],
 )
-def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows_why(
-    host: Host, chosen: str, others: dict[str, str]
-) -> None:
+def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows_why(host, chosen, others):
     first = Choice(priority=(*others, chosen))  # they would all go before it
     resolution = resolve(ALL, host, NEED, first)
     assert (resolution.chosen, resolution.warnings, resolution.fallback) == (chosen, (), None)
@@ -91,19 +83,19 @@ def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows
     assert all(f"  - {name}: {reason}" in explained for name, reason in others.items())
 
 
-def test_with_the_right_kind_of_device_a_plugin_that_cannot_serve_was_passed_over() -> None:
+def test_with_the_right_kind_of_device_a_plugin_that_cannot_serve_was_passed_over():
     probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none")
     both = replace(EVERYTHING, device_types=("cpu", "cuda"), compute_capability=((10, 0), None))
     for host, others in ((H100, [probed]), (MI300X, [probed]), (H100, [candidate("acme", 5, both)])):
         assert resolve([NATIVE, *others], host, NEED, DEFAULT).fallback is not None
 
 
-def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn() -> None:
+def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn():
     slow = candidate("slow", -1, replace(EVERYTHING, device_types=("cuda",)))
     assert resolve([NATIVE, slow], LAPTOP, NEED, DEFAULT).warnings == ()
 
 
-def test_an_upstream_that_is_not_installed_is_no_reason_to_warn() -> None:
+def test_an_upstream_that_is_not_installed_is_no_reason_to_warn():
     absent = replace(FLASHINFER, upstream_version=None)
     resolution = resolve([NATIVE, absent], H100, NEED, DEFAULT)
     assert resolution.warnings == ()
@@ -113,7 +105,7 @@ def test_an_upstream_that_is_not_installed_is_no_reason_to_warn() -> None:
     )
 
 
-def test_a_plugin_for_another_operation_is_no_reason_to_warn() -> None:
+def test_a_plugin_for_another_operation_is_no_reason_to_warn():
     info = PluginInfo(name="verifier", api_version=1, priority=90, operations={"verify": EVERYTHING})
     verifier = Candidate(name="verifier", state=State.LOADED, info=info)
     resolution = resolve([NATIVE, verifier], LAPTOP, NEED, DEFAULT)
@@ -121,7 +113,7 @@ def test_a_plugin_for_another_operation_is_no_reason_to_warn() -> None:
     assert resolution.decisions[1].reason == "needs the operation sample, found verify"
 
 
-def test_a_plugin_too_broken_to_tell_its_priority_is_told_of() -> None:
+def test_a_plugin_too_broken_to_tell_its_priority_is_told_of():
     broken = Candidate(name="zeta", state=State.BROKEN, reason="loading 'zeta:plugin' raised OSError")
     assert resolve([NATIVE, broken], LAPTOP, NEED, DEFAULT).fallback == (
         "'zeta' was passed over: loading 'zeta:plugin' raised OSError. "
@@ -131,8 +123,8 @@ def test_a_plugin_too_broken_to_tell_its_priority_is_told_of() -> None:
     assert resolve([NATIVE, broken], LAPTOP, NEED, first).warnings == ()
 
 
-def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher() -> None:
-    def newer(priority: int) -> Candidate:
+def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher():
+    def newer(priority):
         info = PluginInfo(name="acme", api_version=99, priority=priority, operations={})
         return Candidate(name="acme", state=State.INCOMPATIBLE, reason="needs plugin API 99", info=info)
 
@@ -140,11 +132,11 @@ def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher() -> None
     assert resolve([NATIVE, newer(-1)], LAPTOP, NEED, DEFAULT).fallback is None
 
 
-def test_an_explicit_choice_warns_of_nothing_that_was_passed_over() -> None:
+def test_an_explicit_choice_warns_of_nothing_that_was_passed_over():
     assert resolve(ALL, LAPTOP, NEED, asked("native")).warnings == ()
 
 
-def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason() -> None:
+def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason():
     failed = replace(TRITON_GUMBEL, rejection="tokendraw_build raised RuntimeError: no compiler")
     resolution = resolve([NATIVE, failed], H100, NEED, DEFAULT)
     assert resolution.chosen == "native"
@@ -152,56 +144,44 @@ def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason() -> None:
     assert resolution.fallback is not None
 
 
-def test_what_the_probe_found_missing_makes_a_plugin_unavailable() -> None:
+def test_what_the_probe_found_missing_makes_a_plugin_unavailable():
     probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none on PATH")
     resolution = resolve([NATIVE, probed], H100, NEED, DEFAULT)
     assert resolution.decisions[1].state is State.UNAVAILABLE
     assert resolution.decisions[1].reason == "needs a C compiler, found none on PATH"
 
 
-def test_when_nothing_is_installed_the_error_says_what_to_install() -> None:
+INSTALL = "Run `pip install ./plugins/native` in tokendraw's checkout."
+NOTHING = {
+    "nothing is installed": ([], DEFAULT, f"no plugin. {INSTALL}"),
+    "nothing is available": (
+        [FLASHINFER, AITER],
+        DEFAULT,
+        "flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. " + INSTALL,
+    ),
+    "native is switched off": (
+        [NATIVE],
+        Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"),
+        "native: switched off by /etc/tokendraw.toml. Take 'native' out of /etc/tokendraw.toml.",
+    ),
+    "native is broken": (
+        [replace(NATIVE, state=State.BROKEN, reason="loading it raised OSError")],
+        DEFAULT,
+        "native: loading it raised OSError. Mend one of them; `tokendraw doctor` says how.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("candidates", "choice", "found"), NOTHING.values(), ids=NOTHING.keys())
+def test_without_any_available_plugin_the_error_gives_every_reason_and_its_mend(candidates, choice, found):
     with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([], LAPTOP, NEED, DEFAULT)
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. Found no plugin. "
-        "Run `pip install ./plugins/native` in tokendraw's checkout."
-    )
+        resolve(candidates, LAPTOP, NEED, choice)
+    assert str(refusal.value) == f"No plugin can serve the operation 'sample' on cpu. Found {found}"
+    assert [d.name for d in refusal.value.decisions] == [c.name for c in candidates]
+    assert not any(d.accepted for d in refusal.value.decisions)
 
 
-def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decisions() -> None:
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([FLASHINFER, AITER], LAPTOP, NEED, DEFAULT)
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. "
-        "Found flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. "
-        "Run `pip install ./plugins/native` in tokendraw's checkout."
-    )
-    assert [(d.name, d.accepted) for d in refusal.value.decisions] == [
-        ("flashinfer", False),
-        ("aiter", False),
-    ]
-
-
-def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it() -> None:
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([NATIVE], LAPTOP, NEED, Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"))
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. "
-        "Found native: switched off by /etc/tokendraw.toml. Take 'native' out of /etc/tokendraw.toml."
-    )
-
-
-def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it() -> None:
-    broken = replace(NATIVE, state=State.BROKEN, reason="loading it raised OSError")
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([broken], LAPTOP, NEED, DEFAULT)
-    assert str(refusal.value) == (
-        "No plugin can serve the operation 'sample' on cpu. "
-        "Found native: loading it raised OSError. Mend one of them; `tokendraw doctor` says how."
-    )
-
-
-def test_an_unknown_operation_is_an_error_that_lists_the_known_ones() -> None:
+def test_an_unknown_operation_is_an_error_that_lists_the_known_ones():
     with pytest.raises(InvalidParameterError) as refusal:
         resolve(ALL, LAPTOP, NEED, DEFAULT, operation="samlpe")  # type: ignore[arg-type]
     assert str(refusal.value) == (
@@ -226,8 +206,8 @@ def test_an_unknown_operation_is_an_error_that_lists_the_known_ones() -> None:
     ],
 )
 def test_an_upstream_outside_the_range_is_passed_over_by_default_and_refused_when_explicit(
-    installed: str, expected: str
-) -> None:
+    installed, expected
+):
     candidates = [NATIVE, replace(FLASHINFER, upstream_version=installed)]
     resolution = resolve(candidates, H100, NEED, DEFAULT)
     assert resolution.chosen == "native"
@@ -238,13 +218,13 @@ def test_an_upstream_outside_the_range_is_passed_over_by_default_and_refused_whe
 
 
 @pytest.mark.parametrize("installed", ["0.7.2.post1", "0.6.11.post2", "0.7.2.post1+cu130"])
-def test_a_tested_upstream_is_used_without_a_word(installed: str) -> None:
+def test_a_tested_upstream_is_used_without_a_word(installed):
     resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
     assert resolution.warnings == ()
 
 
 @pytest.mark.parametrize("installed", ["0.7.2", "0.7.3", "0.7.3rc1", "0.7.3+cu130"])
-def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed: str) -> None:
+def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed):
     resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
     assert resolution.chosen == "flashinfer"
     assert resolution.warnings == (
@@ -254,7 +234,7 @@ def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed:
     assert resolution.fallback is None
 
 
-def test_an_upstream_of_which_no_version_was_tested_says_so() -> None:
+def test_an_upstream_of_which_no_version_was_tested_says_so():
     bare = candidate("acme", 5, EVERYTHING, Upstream("acme-kernels", ">=2"), "2.1")
     assert resolve([bare], LAPTOP, NEED, DEFAULT).warnings == (
         "'acme' needs acme-kernels >=2 and names no tested version, found 2.1. "

@@ -4,15 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fake_candidates import (
-    ALL,
-    EVERYTHING,
-    H100,
-    LAPTOP,
-    NATIVE,
-    T4,
-    candidate,
-)
+from fake_candidates import ALL, EVERYTHING, H100, LAPTOP, NATIVE, T4, candidate
 from tokendraw import Need, SamplerUnavailableError, resolve
 from tokendraw.resolution import Candidate, Choice, DuplicatePluginError, State
 
@@ -20,14 +12,14 @@ NEED = Need()
 DEFAULT = Choice()
 
 
-def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
 
 
 # The explicit choice
 
 
-def test_an_explicit_choice_goes_before_everything_better() -> None:
+def test_an_explicit_choice_goes_before_everything_better():
     resolution = resolve(ALL, H100, NEED, asked("native"))
     assert resolution.chosen == "native"
     assert resolution.decisions[0].reason == "asked for by TOKENDRAW_SAMPLER"
@@ -45,9 +37,7 @@ def test_an_explicit_choice_goes_before_everything_better() -> None:
         ("/home/ada/config.toml", "Take 'sampler' out of /home/ada/config.toml"),
     ],
 )
-def test_a_refusal_says_what_was_asked_by_whom_why_not_what_works_and_how_to_undo_it(
-    source: str, undo: str
-) -> None:
+def test_a_refusal_says_what_was_asked_by_whom_why_not_what_works_and_how_to_undo_it(source, undo):
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve(ALL, T4, NEED, asked("triton-gumbel", source))
     assert str(refusal.value) == (
@@ -58,41 +48,40 @@ def test_a_refusal_says_what_was_asked_by_whom_why_not_what_works_and_how_to_und
     )
 
 
-def test_a_name_that_is_not_installed_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve(ALL, LAPTOP, NEED, asked("flashinfr"))
-    assert str(refusal.value) == (
-        "'flashinfr', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: "
+REFUSED = {
+    "the nearest name": (
+        ALL,
+        asked("flashinfr"),
         "no plugin of that name is installed, the nearest installed name is 'flashinfer'. "
-        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
-    )
+        "Available here: native. Unset TOKENDRAW_SAMPLER",
+    ),
+    "no similar name": (
+        [NATIVE],
+        asked("q"),
+        "no plugin of that name is installed. Available here: native. Unset TOKENDRAW_SAMPLER",
+    ),
+    "switched off by the user": (
+        [NATIVE],
+        Choice(sampler="native", source="the argument sampler=", disabled=("native",)),
+        "switched off by TOKENDRAW_DISABLE. Nothing else is available here. Leave out sampler=",
+    ),
+}
 
 
-def test_a_name_like_no_other_is_refused_without_a_guess() -> None:
+@pytest.mark.parametrize(("candidates", "choice", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_sampler_that_is_not_there_or_switched_off_is_refused(candidates, choice, words):
     with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([NATIVE], LAPTOP, NEED, asked("q"))
+        resolve(candidates, LAPTOP, NEED, choice)
     assert str(refusal.value) == (
-        "'q', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: "
-        "no plugin of that name is installed. "
-        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
-    )
-
-
-def test_choosing_what_one_has_switched_off_is_refused() -> None:
-    choice = Choice(sampler="native", source="the argument sampler=", disabled=("native",))
-    with pytest.raises(SamplerUnavailableError) as refusal:
-        resolve([NATIVE], LAPTOP, NEED, choice)
-    assert str(refusal.value) == (
-        "'native', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: "
-        "switched off by TOKENDRAW_DISABLE. Nothing else is available here. "
-        "Leave out sampler= to let tokendraw choose."
+        f"{choice.sampler!r}, asked for by {choice.source}, cannot serve the operation 'sample' on cpu: {words} "
+        "to let tokendraw choose."
     )
 
 
 # Names
 
 
-def two_claims(state: State = State.FOUND) -> list[Candidate]:
+def two_claims(state=State.FOUND):
     return [
         Candidate(name="acme", state=state, distribution="acme-tokendraw", version="1.0"),
         Candidate(name="acme", state=state, distribution="other-tokendraw", version="2.0"),
@@ -102,7 +91,7 @@ def two_claims(state: State = State.FOUND) -> list[Candidate]:
 CLAIMED = "the name 'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0; uninstall one of them"
 
 
-def test_by_default_others_serve_beside_a_name_that_two_distributions_claim_with_a_warning() -> None:
+def test_by_default_others_serve_beside_a_name_that_two_distributions_claim_with_a_warning():
     resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("aiter",)))
     assert resolution.chosen == "native"
     assert [(d.name, d.state, d.reason) for d in resolution.decisions] == [
@@ -115,7 +104,7 @@ def test_by_default_others_serve_beside_a_name_that_two_distributions_claim_with
     )
 
 
-def test_three_claimants_are_all_named() -> None:
+def test_three_claimants_are_all_named():
     third = Candidate(name="acme", state=State.FOUND, distribution="third-tokendraw", version="3.0")
     resolution = resolve([NATIVE, *two_claims(), third], LAPTOP, NEED, DEFAULT)
     assert resolution.decisions[1].reason == (
@@ -124,7 +113,7 @@ def test_three_claimants_are_all_named() -> None:
     )
 
 
-def test_with_nothing_else_installed_the_name_that_two_distributions_claim_is_told_once() -> None:
+def test_with_nothing_else_installed_the_name_that_two_distributions_claim_is_told_once():
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve(two_claims(), LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
@@ -134,7 +123,7 @@ def test_with_nothing_else_installed_the_name_that_two_distributions_claim_is_to
 
 
 @pytest.mark.parametrize("source", ["TOKENDRAW_PRIORITY", "/etc/tokendraw.toml"])
-def test_preferring_a_name_that_two_distributions_claim_is_an_error_that_names_both(source: str) -> None:
+def test_preferring_a_name_that_two_distributions_claim_is_an_error_that_names_both(source):
     choice = Choice(priority=("native", "acme"), priority_source=source)
     with pytest.raises(DuplicatePluginError) as refusal:
         resolve([NATIVE, *two_claims()], LAPTOP, NEED, choice)
@@ -144,7 +133,7 @@ def test_preferring_a_name_that_two_distributions_claim_is_an_error_that_names_b
     )
 
 
-def test_choosing_a_name_that_two_distributions_claim_is_an_error() -> None:
+def test_choosing_a_name_that_two_distributions_claim_is_an_error():
     with pytest.raises(DuplicatePluginError) as refusal:
         resolve([NATIVE, *two_claims()], LAPTOP, NEED, asked("acme"))
     assert str(refusal.value) == (
@@ -152,26 +141,26 @@ def test_choosing_a_name_that_two_distributions_claim_is_an_error() -> None:
     )
 
 
-def test_another_choice_is_honoured_beside_a_name_that_two_distributions_claim() -> None:
+def test_another_choice_is_honoured_beside_a_name_that_two_distributions_claim():
     choice = replace(asked("native"), priority=("acme",))
     resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, choice)
     assert resolution.chosen == "native"
     assert [(d.state, d.reason) for d in resolution.decisions[1:]] == [(State.BROKEN, CLAIMED)] * 2
 
 
-def test_switching_off_a_name_that_two_distributions_claim_settles_it() -> None:
+def test_switching_off_a_name_that_two_distributions_claim_settles_it():
     resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("acme",)))
     assert resolution.chosen == "native"
     assert [d.state for d in resolution.decisions[1:]] == [State.DISABLED] * 2
 
 
-def test_one_distribution_under_two_spellings_is_no_conflict() -> None:
+def test_one_distribution_under_two_spellings_is_no_conflict():
     claims = two_claims()
     claims[1] = replace(claims[1], distribution="Acme_Tokendraw")
     assert resolve([NATIVE, *claims], LAPTOP, NEED, DEFAULT).chosen == "native"
 
 
-def test_a_stranger_who_claims_a_reserved_name_is_broken_and_the_genuine_plugin_serves() -> None:
+def test_a_stranger_who_claims_a_reserved_name_is_broken_and_the_genuine_plugin_serves():
     stranger = replace(NATIVE, distribution="evil-native", version="3.0", first_party=False)
     resolution = resolve([stranger, NATIVE], LAPTOP, NEED, asked("native"))
     assert resolution.chosen == "native"
@@ -186,7 +175,7 @@ def test_a_stranger_who_claims_a_reserved_name_is_broken_and_the_genuine_plugin_
     assert resolve([stranger, NATIVE], LAPTOP, NEED, DEFAULT).warnings == ()
 
 
-def test_first_party_only_leaves_the_plugins_of_others_out() -> None:
+def test_first_party_only_leaves_the_plugins_of_others_out():
     other = candidate("acme", 99, EVERYTHING)
     resolution = resolve([NATIVE, other], LAPTOP, NEED, Choice(first_party_only=True))
     assert resolution.chosen == "native"
@@ -194,6 +183,6 @@ def test_first_party_only_leaves_the_plugins_of_others_out() -> None:
     assert resolution.warnings == ()
 
 
-def test_a_candidate_that_never_described_itself_is_not_available() -> None:
+def test_a_candidate_that_never_described_itself_is_not_available():
     resolution = resolve([NATIVE, Candidate(name="acme", state=State.FOUND)], LAPTOP, NEED, DEFAULT)
     assert resolution.decisions[1].reason == "it never described itself"

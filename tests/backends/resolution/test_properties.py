@@ -5,22 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_candidates import (
-    EVERYTHING,
-    H100,
-    LAPTOP,
-    MI300X,
-    candidate,
-)
+from fake_candidates import EVERYTHING, H100, LAPTOP, MI300X, candidate
 from tokendraw import Need, SamplerUnavailableError, operations, resolve
-from tokendraw.plugin import Capabilities, Host, Upstream
-from tokendraw.resolution import Candidate, Choice, Resolution, State
+from tokendraw.plugin import Capabilities, Upstream
+from tokendraw.resolution import Candidate, Choice, State
 
 NEED = Need()
 DEFAULT = Choice()
 
 
-def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
 
 
@@ -37,7 +31,7 @@ NAMES = ("native", "acme", "beta", "gamma", "delta")
 
 
 @st.composite
-def candidates_strategy(draw: st.DrawFn) -> list[Candidate]:
+def candidates_strategy(draw):
     found = []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
         if draw(st.booleans()) and draw(st.booleans()):
@@ -59,14 +53,11 @@ NEEDS = st.builds(
 )
 NAME_LISTS = st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple)
 CHOICES = st.builds(
-    Choice,
-    priority=NAME_LISTS,
-    disabled=NAME_LISTS,
-    first_party_only=st.sampled_from([False, False, True]),
+    Choice, priority=NAME_LISTS, disabled=NAME_LISTS, first_party_only=st.sampled_from([False, False, True])
 )
 
 
-def outcome(candidates: list[Candidate], host: Host, need: Need, choice: Choice) -> Resolution | str:
+def outcome(candidates, host, need, choice):
     try:
         return resolve(candidates, host, need, choice)
     except SamplerUnavailableError as refusal:
@@ -74,17 +65,13 @@ def outcome(candidates: list[Candidate], host: Host, need: Need, choice: Choice)
 
 
 @given(st.data(), candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_the_order_of_the_candidates_does_not_matter(
-    data: st.DataObject, candidates: list[Candidate], host: Host, need: Need, choice: Choice
-) -> None:
+def test_the_order_of_the_candidates_does_not_matter(data, candidates, host, need, choice):
     shuffled = data.draw(st.permutations(candidates))
     assert outcome(candidates, host, need, choice) == outcome(shuffled, host, need, choice)
 
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_no_available_candidate_ranks_above_the_chosen_one(
-    candidates: list[Candidate], host: Host, need: Need, choice: Choice
-) -> None:
+def test_no_available_candidate_ranks_above_the_chosen_one(candidates, host, need, choice):
     result = outcome(candidates, host, need, choice)
     if isinstance(result, str):
         # Then none of them would serve if it were alone, either.
@@ -92,7 +79,7 @@ def test_no_available_candidate_ranks_above_the_chosen_one(
             assert isinstance(outcome([one], host, need, choice), str)
         return
 
-    def rank(name: str, priority: int) -> tuple[int, int, str]:
+    def rank(name, priority):
         order = choice.priority
         return (order.index(name) if name in order else len(order), -priority, name)
 
@@ -103,9 +90,7 @@ def test_no_available_candidate_ranks_above_the_chosen_one(
 
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES, st.sampled_from(NAMES))
-def test_an_explicit_choice_is_chosen_or_refused(
-    candidates: list[Candidate], host: Host, need: Need, choice: Choice, name: str
-) -> None:
+def test_an_explicit_choice_is_chosen_or_refused(candidates, host, need, choice, name):
     result = outcome(candidates, host, need, replace(choice, sampler=name, source="TOKENDRAW_SAMPLER"))
     if isinstance(result, str):
         assert result.startswith(f"'{name}', asked for by TOKENDRAW_SAMPLER, cannot serve the operation")
@@ -114,9 +99,7 @@ def test_an_explicit_choice_is_chosen_or_refused(
 
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_what_is_switched_off_is_never_chosen(
-    candidates: list[Candidate], host: Host, need: Need, choice: Choice
-) -> None:
+def test_what_is_switched_off_is_never_chosen(candidates, host, need, choice):
     result = outcome(candidates, host, need, choice)
     if isinstance(result, str):
         return
@@ -126,9 +109,7 @@ def test_what_is_switched_off_is_never_chosen(
 
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_every_candidate_has_exactly_one_decision_with_a_reason(
-    candidates: list[Candidate], host: Host, need: Need, choice: Choice
-) -> None:
+def test_every_candidate_has_exactly_one_decision_with_a_reason(candidates, host, need, choice):
     try:
         decisions = resolve(candidates, host, need, choice).decisions
     except SamplerUnavailableError as refusal:
@@ -139,8 +120,8 @@ def test_every_candidate_has_exactly_one_decision_with_a_reason(
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
 def test_a_companion_is_available_another_one_and_serves_what_the_chosen_one_cannot(
-    candidates: list[Candidate], host: Host, need: Need, choice: Choice
-) -> None:
+    candidates, host, need, choice
+):
     result = outcome(candidates, host, need, choice)
     if isinstance(result, str) or result.companion is None:
         return
@@ -152,9 +133,7 @@ def test_a_companion_is_available_another_one_and_serves_what_the_chosen_one_can
 
 
 @given(candidates_strategy(), HOSTS, NEEDS, CHOICES)
-def test_resolving_what_was_resolved_changes_nothing(
-    candidates: list[Candidate], host: Host, need: Need, choice: Choice
-) -> None:
+def test_resolving_what_was_resolved_changes_nothing(candidates, host, need, choice):
     """The state that discovery wrote into a candidate is about one host; the facts decide for another."""
     from tokendraw.backends.resolution.decide import assess
 

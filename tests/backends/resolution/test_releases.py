@@ -7,7 +7,7 @@ import pytest
 from fake_candidates import EVERYTHING, LAPTOP, NATIVE, candidate
 from tokendraw import Need, SamplerUnavailableError, resolve
 from tokendraw.plugin import Release, Upstream, VerifyCapabilities
-from tokendraw.resolution import Candidate, Choice
+from tokendraw.resolution import Choice
 
 TABLE = (
     Release("0", "was never looked at", refused=True),
@@ -24,17 +24,17 @@ ACME = Upstream("acme-kernels", ">=2,<3", ("2.1", "2.4"), TABLE)
 USED = {"v1": "draws with layout v1", "v2": "draws with layout v2"}
 
 
-def acme(installed: str | None, upstream: Upstream = ACME) -> Candidate:
+def acme(installed, upstream=ACME):
     return replace(candidate("acme", 50, EVERYTHING, upstream), upstream_version=installed)
 
 
-def reason(installed: str | None, upstream: Upstream = ACME) -> str:
+def reason(installed, upstream=ACME):
     """The words about acme where it is resolved for sampling beside native."""
     decisions = resolve([acme(installed, upstream), NATIVE], LAPTOP, Need(), Choice()).decisions
     return {decision.name: decision.reason for decision in decisions}["acme"]
 
 
-def refused_by_table(installed: str, needed: str, says: str) -> str:
+def refused_by_table(installed, needed, says):
     return f"needs acme-kernels {needed}, found {installed}, which {says}"
 
 
@@ -61,7 +61,7 @@ def refused_by_table(installed: str, needed: str, says: str) -> str:
         ("2.99", "v2"),
     ],
 )
-def test_the_row_of_a_version_is_told_with_the_decision(installed: str, layout: str) -> None:
+def test_the_row_of_a_version_is_told_with_the_decision(installed, layout):
     assert reason(installed) == f"best available, priority 50; acme-kernels {installed} {USED[layout]}"
 
 
@@ -84,9 +84,7 @@ def test_the_row_of_a_version_is_told_with_the_decision(installed: str, layout: 
         ("3.0.dev1", "needs acme-kernels >=2,<3, found 3.0.dev1"),
     ],
 )
-def test_a_refused_version_is_passed_over_by_default_and_an_error_when_explicit(
-    installed: str, words: str
-) -> None:
+def test_a_refused_version_is_passed_over_by_default_and_an_error_when_explicit(installed, words):
     candidates = [acme(installed), NATIVE]
     resolution = resolve(candidates, LAPTOP, Need(), Choice())
     assert resolution.chosen == "native"
@@ -101,7 +99,7 @@ def test_a_refused_version_is_passed_over_by_default_and_an_error_when_explicit(
     )
 
 
-def test_a_version_that_is_refused_for_one_operation_serves_the_others() -> None:
+def test_a_version_that_is_refused_for_one_operation_serves_the_others():
     verifying = VerifyCapabilities.of(EVERYTHING)
     both = replace(
         acme("2.0"), info=replace(acme("2.0").info, operations={"sample": EVERYTHING, "verify": verifying})
@@ -110,7 +108,7 @@ def test_a_version_that_is_refused_for_one_operation_serves_the_others() -> None
     assert [(d.accepted, d.reason) for d in decided] == [(True, "best available, priority 50")]
 
 
-def test_an_operation_that_a_version_lacks_is_not_offered_for_the_reason_of_its_row() -> None:
+def test_an_operation_that_a_version_lacks_is_not_offered_for_the_reason_of_its_row():
     info = replace(acme("2.0").info, operations={"verify": VerifyCapabilities.of(EVERYTHING)})
     assert {
         installed: resolve([replace(acme(installed), info=info), NATIVE], LAPTOP, Need(), Choice())
@@ -151,17 +149,17 @@ def test_an_operation_that_a_version_lacks_is_not_offered_for_the_reason_of_its_
         ("1.9", "draws with layout v2", "needs acme-kernels >=2,<3, found 1.9, which was never looked at"),
     ],
 )
-def test_what_the_files_say_beats_the_version(installed: str, found: str, words: str) -> None:
+def test_what_the_files_say_beats_the_version(installed, found, words):
     assert reason(installed, replace(ACME, found={"sample": found})) == words
 
 
-def test_a_version_that_no_row_of_the_operation_is_about_is_refused_for_all_of_them() -> None:
+def test_a_version_that_no_row_of_the_operation_is_about_is_refused_for_all_of_them():
     about_all = replace(ACME, releases=TABLE[:4])
     assert reason("1.9", about_all) == "needs acme-kernels >=2,<3, found 1.9, which was never looked at"
     assert reason("2.4", about_all) == "best available, priority 50"
 
 
-def test_a_library_without_a_table_is_judged_by_its_range_alone() -> None:
+def test_a_library_without_a_table_is_judged_by_its_range_alone():
     bare = replace(ACME, releases=())
     assert reason("2.0", bare) == "best available, priority 50"
     assert reason("1.9", bare) == "needs acme-kernels >=2,<3, found 1.9"

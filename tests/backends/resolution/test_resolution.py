@@ -1,129 +1,40 @@
 """The decision as a pure function: other hosts, ranking and companions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from fake_candidates import (
-    A100,
     ALL,
-    B200,
     EVERYTHING,
     FLASHINFER,
-    GFX1250,
     H100,
     LAPTOP,
     MI300X,
     NATIVE,
-    ORIN_NANO,
-    RTX5090,
-    T4,
     TRITON_GUMBEL,
-    V100,
     candidate,
 )
 from tokendraw import Need, SamplerUnavailableError, operations, resolve
 from tokendraw.backends.resolution.decide import decide
-from tokendraw.plugin import Host, VerifyCapabilities
+from tokendraw.plugin import VerifyCapabilities
 from tokendraw.resolution import Choice
 
 NEED = Need()
 DEFAULT = Choice()
 
 
-def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+def asked(name, source="TOKENDRAW_SAMPLER"):
     return Choice(sampler=name, source=source)
 
 
-@dataclass
-class Case:
-    """A row of the table: a host, the chosen plugin, and the reasons against the rest."""
-
-    host: Host
-    chosen: str
-    companion: str | None
-    rejected: dict[str, str]
-
-
-CUDA = "needs a cuda device, found "
-ROCM = "needs a rocm device, found "
-TABLE = {
-    "CPU laptop": Case(
-        LAPTOP,
-        "native",
-        None,
-        {
-            "flashinfer": CUDA + "cpu",
-            "aiter": ROCM + "cpu",
-            "triton-gumbel": "needs a cuda or rocm device, found cpu",
-        },
-    ),
-    "V100": Case(
-        V100,
-        "native",
-        None,
-        {
-            "flashinfer": "needs compute capability 7.5 to 12.1, found 7.0",
-            "aiter": ROCM + "cuda",
-            "triton-gumbel": "needs compute capability 8.0 or later, found 7.0",
-        },
-    ),
-    "T4": Case(
-        T4,
-        "flashinfer",
-        "native",
-        {
-            "aiter": ROCM + "cuda",
-            "triton-gumbel": "needs compute capability 8.0 or later, found 7.5",
-        },
-    ),
-    "A100": Case(A100, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "H100": Case(H100, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "B200": Case(B200, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "RTX 5090": Case(RTX5090, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
-    "10 SMs": Case(
-        ORIN_NANO,
-        "triton-gumbel",
-        None,
-        {"flashinfer": "needs 17 SMs or more, found 10", "aiter": ROCM + "cuda"},
-    ),
-    "MI300X": Case(
-        MI300X,
-        "triton-gumbel",
-        None,
-        {
-            "flashinfer": CUDA + "rocm",
-            "aiter": "the request needs filter order top_k_first, found joint",
-        },
-    ),
-    "gfx1250": Case(
-        GFX1250,
-        "native",
-        None,
-        {
-            "flashinfer": CUDA + "rocm",
-            "aiter": "needs gfx90a, gfx942 or gfx950, found gfx1250",
-            "triton-gumbel": "needs gfx90a, gfx942, gfx950 or gfx1201, found gfx1250",
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
-def test_what_serves_a_host_and_why_the_others_do_not(case: Case) -> None:
-    resolution = resolve(ALL, case.host, NEED, DEFAULT)
-    assert resolution.chosen == case.chosen
-    assert resolution.companion == case.companion
-    assert {d.name: d.reason for d in resolution.decisions if not d.accepted} == case.rejected
-
-
-def test_both_filter_orders_on_an_mi300x_make_aiter_the_best_beside_its_companion() -> None:
+def test_both_filter_orders_on_an_mi300x_make_aiter_the_best_beside_its_companion():
     both = Need(filter_orders=("top_k_first", "joint"))
     resolution = resolve(ALL, MI300X, both, DEFAULT)
     assert (resolution.chosen, resolution.companion) == ("aiter", "triton-gumbel")
 
 
-def test_the_explanation_shows_who_serves_what_and_every_decision() -> None:
+def test_the_explanation_shows_who_serves_what_and_every_decision():
     resolution = resolve(ALL, H100, NEED, DEFAULT)
     assert resolution.explain() == (
         "sample on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
@@ -135,7 +46,7 @@ def test_the_explanation_shows_who_serves_what_and_every_decision() -> None:
     )
 
 
-def test_the_explanation_says_when_nobody_serves_the_other_rows() -> None:
+def test_the_explanation_says_when_nobody_serves_the_other_rows():
     resolution = resolve([FLASHINFER], H100, NEED, DEFAULT)
     assert resolution.companion is None
     assert resolution.explain().splitlines()[1] == (
@@ -147,13 +58,13 @@ def test_the_explanation_says_when_nobody_serves_the_other_rows() -> None:
 # Ranking
 
 
-def test_priority_goes_before_the_name_and_the_name_decides_between_equals() -> None:
+def test_priority_goes_before_the_name_and_the_name_decides_between_equals():
     equals = [candidate(name, 5, EVERYTHING) for name in ("b", "c", "a")]
     resolution = resolve([*equals, candidate("z", 6, EVERYTHING)], LAPTOP, NEED, DEFAULT)
     assert [d.name for d in resolution.decisions] == ["z", "a", "b", "c"]
 
 
-def test_the_users_order_goes_before_every_priority() -> None:
+def test_the_users_order_goes_before_every_priority():
     choice = Choice(priority=("native", "triton-gumbel"))
     resolution = resolve(ALL, H100, NEED, choice)
     assert [(d.name, d.reason) for d in resolution.decisions] == [
@@ -168,7 +79,7 @@ def test_the_users_order_goes_before_every_priority() -> None:
 # Processed logprobs
 
 
-def test_the_default_choice_passes_over_a_sampler_without_the_processed_logprobs_that_are_asked_for() -> None:
+def test_the_default_choice_passes_over_a_sampler_without_the_processed_logprobs_that_are_asked_for():
     candidates = [NATIVE, TRITON_GUMBEL, FLASHINFER]
     resolution = resolve(candidates, H100, Need(logprobs_mode="processed_logprobs"), DEFAULT)
     assert resolution.chosen == "triton-gumbel"
@@ -178,14 +89,14 @@ def test_the_default_choice_passes_over_a_sampler_without_the_processed_logprobs
     )
 
 
-def test_an_explicit_choice_without_processed_logprobs_stands_beside_a_companion_that_has_them() -> None:
+def test_an_explicit_choice_without_processed_logprobs_stands_beside_a_companion_that_has_them():
     need = Need(logprobs_mode="processed_logprobs")
     resolution = resolve(ALL, H100, need, asked("flashinfer"))
     assert (resolution.chosen, resolution.companion) == ("flashinfer", "triton-gumbel")
     assert "rows that ask for processed_logprobs" in resolution.beyond
 
 
-def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_is_refused() -> None:
+def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_is_refused():
     need = Need(logprobs_mode="processed_logprobs")
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([FLASHINFER], H100, need, asked("flashinfer", "the argument sampler="))
@@ -201,18 +112,18 @@ def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_i
 # Companions
 
 
-def test_a_sampler_that_serves_every_row_has_no_companion() -> None:
+def test_a_sampler_that_serves_every_row_has_no_companion():
     resolution = resolve([NATIVE, TRITON_GUMBEL], H100, NEED, DEFAULT)
     assert (resolution.chosen, resolution.companion, resolution.beyond) == ("triton-gumbel", None, ())
 
 
-def test_a_better_ranked_candidate_that_lacks_the_same_rows_is_no_companion() -> None:
+def test_a_better_ranked_candidate_that_lacks_the_same_rows_is_no_companion():
     unseeded = candidate("unseeded", 70, replace(EVERYTHING, seeding="launch"))
     resolution = resolve([FLASHINFER, unseeded, NATIVE], H100, NEED, DEFAULT)
     assert (resolution.chosen, resolution.companion) == ("flashinfer", "native")
 
 
-def test_a_companion_has_to_meet_the_need_as_well() -> None:
+def test_a_companion_has_to_meet_the_need_as_well():
     half = candidate("half", 60, replace(EVERYTHING, gumbel_dtypes=("fp32",)))
     main = candidate("main", 70, replace(EVERYTHING, greedy=False))
     need = Need(gumbel_dtype="fp64")
@@ -220,13 +131,13 @@ def test_a_companion_has_to_meet_the_need_as_well() -> None:
     assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "half"
 
 
-def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in_it() -> None:
+def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in_it():
     main = candidate("main", 9, replace(EVERYTHING, max_vocab_size=100))
     half = candidate("half", 5, replace(EVERYTHING, seeding="none"))
     assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "native"
 
 
-def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody() -> None:
+def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody():
     sample = operations.get("sample")
     resolution = decide(ALL, H100, NEED, DEFAULT, operation=sample, companions=False)
     assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
@@ -236,7 +147,7 @@ def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody
     )
 
 
-def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them() -> None:
+def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them():
     processed, flashinfer = Need(logprobs_mode="processed_logprobs"), asked("flashinfer")
     sample = operations.get("sample")
     assert decide(ALL, H100, processed, flashinfer, operation=sample).companion == "triton-gumbel"
@@ -244,7 +155,7 @@ def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them() 
         decide(ALL, H100, processed, flashinfer, operation=sample, companions=False)
 
 
-def test_each_operation_decides_by_its_own_capabilities() -> None:
+def test_each_operation_decides_by_its_own_capabilities():
     native = NATIVE.info.operations["sample"]
     verifies = replace(
         FLASHINFER, info=replace(FLASHINFER.info, operations={"verify": VerifyCapabilities.of(native)})

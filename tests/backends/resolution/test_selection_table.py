@@ -16,7 +16,7 @@ from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_flashinfer import kernels, signatures
 
 
-def test_every_choice_and_every_message_is_as_written() -> None:
+def test_every_choice_and_every_message_is_as_written():
     written = (Path(__file__).parent / "selection_table.txt").read_text(encoding="utf-8")
     assert list(lines()) == written.splitlines()
 

@@ -92,7 +92,7 @@ PACKERS = table("pack_sm90_w4", EVERYTHING, PackerMutant, (
     ("v2 takes four neighbouring rows where it needs rows that are 16 apart", "pack scales v2",
      {"pack_scales": scales_by_row}),
     ("weights are unpacked by packing them", "pack round trips", {"unpack_weights": unpack_by_packing}),
-    ("unpacking knows v2 alone", "pack v1 to v2", {"unpack_weights": unpack_v2}),
+    ("unpacking knows v2 alone", "pack round trips", {"unpack_weights": unpack_v2}),
     ("weights are packed in place", "pack inputs unmodified", {"after": pack_in_place}),
     ("no expert gives one of zeros", "pack empty", {"after": one_expert}),
     ("every call writes into one buffer", "pack new tensors", {"after": one_buffer}),

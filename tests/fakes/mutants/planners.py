@@ -108,9 +108,9 @@ def read_back(self, plan, seq_lens, page_size, before):
 LENGTHS, ARGUMENTS, AFTER = "lengths", "arguments", "after"
 PLANNERS = table("plan_paged_kv", PROMISES, PlannerMutant, (
     ("offsets of a call go on from the call before", "plan values", {AFTER: offsets_go_on}),
-    ("a page too many at a page's edge", "plan edges", {LENGTHS: lambda self, lengths, columns, page: torch.where(
+    ("a page too many at a page's edge", "plan values", {LENGTHS: lambda self, lengths, columns, page: torch.where(
         (lengths > 0) & (lengths % page == 0), lengths + 1, lengths)}),
-    ("a full last page without tokens", "plan edges", {AFTER: full_last_page}),
+    ("a full last page without tokens", "plan values", {AFTER: full_last_page}),
     ("a length below 0 counted as its amount", "plan clamped lengths",
      {LENGTHS: lambda self, lengths, columns, page: lengths.abs()}),
     ("W * page_size in int32", "plan large numbers", {LENGTHS: wrapped_limit}),

@@ -11,6 +11,7 @@ from tokendraw import philox
 PARAMETERS = ("temperature", "top_k", "top_p", "min_p")
 ZEROS = tokens(lambda call, ids: torch.zeros_like(ids))
 TILE_STREAMS = (1, 4, 6)
+OTHER_GENERATOR = torch.Generator()
 
 
 def last_of_ties(call, ids=None):
@@ -341,7 +342,7 @@ VALUES = (
 FILTERS = (
     keep("bfloat16, V of 8,193 to 65,536: exactly k tokens are kept", "crossed requests", dtype="bfloat16",
          above=1 << 13, where=lambda call: (call.size <= WIDE) & call.has_top_k, change=exact_k),
-    keep("bfloat16, k of 65 to 128: exactly k tokens are kept", "every k", dtype="bfloat16",
+    keep("bfloat16, k of 65 to 128: exactly k tokens are kept", "crossed requests", dtype="bfloat16",
          where=lambda call: (call.top_k > 64) & (call.top_k <= 128) & call.has_top_k, change=exact_k),
     keep("bfloat16, k = V or more: the least likely token is dropped", "seeded draws", dtype="bfloat16",
          where=lambda call: (call.top_k >= call.size) & (call.size > 1),
@@ -477,6 +478,19 @@ BATCHES = (
          change=lambda call: call.with_noise_of(pairs(call))),
     draw("Rows of one slot without a seed share their noise", "noise of distant rows", sizes=(1025, 5003),
          unseeded=True, where=lambda call: call.slots is not None, change=first_rows_of_slots),
+    draw("V > 1024, rows without a seed: every 32nd id is never drawn", "structure", above=1024, unseeded=True,
+         change=lambda call: call.with_logits(
+             call.logits.float().masked_fill(torch.arange(call.size) % 32 == 31, -INF))),
+    draw("A row without a seed behind a row with NaN is drawn at T = 2", "neighbours of poisoned rows", unseeded=True,
+         where=lambda call: ~call.greedy & call.logits.isnan().any(1).roll(1), change=clamped(min=2)),
+    draw("Rows without a seed take their noise from another generator than torch's", "torch.manual_seed", unseeded=True,
+         change=lambda call: call.with_fields(seed=torch.randint(
+             2**63 - 1, call.metadata.seed.shape, generator=OTHER_GENERATOR))),
+    draw("Rows without a seed: a tile has the noise of the token of its number", "levels of the draw", unseeded=True,
+         patch=noise(stream=lambda stream: 0 if isinstance(stream, int) and stream == 1 else stream)),
+    draw("B = 1: a row without a seed has the same noise in every call", "successive calls", unseeded=True,
+         where=lambda call: call.count == 1,
+         change=lambda call: call.with_fields(seed=torch.zeros_like(call.metadata.seed))),
     draw("Rows 2i and 2i + 1 without a seed share the noise of tiles, but not that of tokens, at V > 1024",
          "noise of distant rows", sizes=(1025, 5003), unseeded=True, above=philox.TILE_SIZE,
          patch=gumbel(lambda self, index, stream: (
@@ -539,7 +553,7 @@ CROSSED = (
     draw("bfloat16, V > 65,536, rows without a seed: the noise has 16 bits", "", dtype="bfloat16", above=WIDE,
          unseeded=True, patch=noise(bits=16),
          reason="16 bits show in one of thousands of draws, too many of a wide row"),
-    keep("bfloat16, V > 65,536: a k above 1024 counts as 1024", "every k", dtype="bfloat16", above=WIDE,
+    keep("bfloat16, V > 65,536: a k above 1024 counts as 1024", "crossed requests", dtype="bfloat16", above=WIDE,
          where=lambda call: (call.top_k > 1024) & call.has_top_k,
          change=lambda call: call.with_params(top_k=call.top_k.clamp(max=1024))),
     draw("V > 65,536, T < 0.01: T counts as 0.01", "near ties", above=WIDE,

@@ -177,12 +177,12 @@ SAMPLERS = (
     in_every_call("ties by index while declaring values", "ties", change=exact_k),
     in_every_call("seed ignored after row 0", "seeded draws", unseeded=False, where=lambda call: call.row > 0,
                   change=fresh_seeds),
-    in_every_call("position ignored", "neighbouring positions",
+    in_every_call("position ignored", "seeded draws",
                   change=lambda call: call.with_fields(positions=torch.zeros_like(call.metadata.positions))),
     in_every_call("argmax over a padded tile", "range and support", change=lambda call: call.with_logits(
         torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
-    in_every_call("NaN leaking to the next row", "neighbours of poisoned rows", change=leak_nan),
-    in_every_call("rank off by one", "ranks", output=ranks(lambda call, counts, ids: counts - 1)),
+    in_every_call("NaN leaking to the next row", "far NaN and infinities", change=leak_nan),
+    in_every_call("rank off by one", "crossed logprobs", output=ranks(lambda call, counts, ids: counts - 1)),
     *table("sample", NATIVE, SamplerMutant, (
         ("raw logprobs taken after temperature", "raw_logprobs", {"other_need": at_temperature("raw_logprobs")}),
         ("processed logprobs above 0", "logprob bounds",

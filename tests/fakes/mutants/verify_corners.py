@@ -413,6 +413,12 @@ REQUESTS = (
     verify("Requests without a seed: a residual is drawn with the noise that the first tokens of the draft had",
            "verify rejection", unseeded=True,
            patch=acceptance_at(stream=philox.RESIDUAL_TOKEN)),
+    verify("Requests without a seed: the token in place of a placeholder at the first place is drawn at T = 2",
+           "verify after placeholders", unseeded=True, where=placeholder_first, change=clamped(min=2)),
+    verify("Rows of a target in a wider buffer are read as if they lay side by side", "verify strides",
+           where=lambda call: call.logits.stride(0) > call.size,
+           change=lambda call: call.with_logits(call.logits.as_strided(
+               call.logits.shape, (call.size, 1), call.logits.storage_offset()))),
     verify("A placeholder in the fifth place or later counts as a chosen token 0", LINE,
            change=late_placeholders_are_zero),
     verify("L > 512: rows 512 apart without a seed share their noise", "verify shared noise", unseeded=True,

@@ -5,9 +5,9 @@ import torch
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_testing import Effort, Subject, reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
-from tokendraw_testing.verify.drafting import chains
+from tokendraw_testing.verify.draft_batch import chains
+from tokendraw_testing.verify.subject import VerifySubject
 from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch
-from tokendraw_testing.verify.verifying import Verifying
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
@@ -44,7 +44,7 @@ def verifications():
         build=lambda operation, need: TritonGumbelSampler(torch.device("cpu"), need),
         effort=Effort.tiny(),
     )
-    verifying, wrong, judged = Verifying(subject), [], 0
+    verifying, wrong, judged = VerifySubject(subject), [], 0
     for mode in ("rejection", "coupled"):
         for filtered in (False, True):
             batch = telling_batch(SamplingParams(), filtered=filtered)

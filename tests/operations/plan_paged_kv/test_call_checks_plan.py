@@ -217,15 +217,15 @@ def test_a_wrong_plan_is_named_with_the_setting_debug(monkeypatch):
 
 
 def test_a_planner_whose_plan_is_not_the_known_one_is_not_accepted():
-    from tokendraw.operations.plan_paged_kv.proof import prove
+    from tokendraw.operations.plan_paged_kv.provider import prove
 
     class Full(NativePlanner):
         def plan(self, seq_lens, *arguments):
             return super().plan(seq_lens + 1, *arguments)
 
-    prove(NativePlanner(), torch.device("cpu"))
+    prove(NativePlanner(), None, torch.device("cpu"), None)
     with pytest.raises(tokendraw.PluginError) as error:
-        prove(Full(), torch.device("cpu"))
+        prove(Full(), None, torch.device("cpu"), None)
     assert str(error.value) == (
         "the proof call needs page_indptr [0, 2, 2, 4], last_page_len [1, 0, 4] and page_indices "
         "[10, 11, 16, 17, -1, -1, -1, -1, -1], found [0, 2, 3, 6], [2, 1, 1] and "

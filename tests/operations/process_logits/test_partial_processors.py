@@ -7,7 +7,7 @@ import tokendraw
 from calling import provider_of
 from fake_dists import fake_dists
 from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
-from tokendraw.operations.process_logits.proof import prove
+from tokendraw.operations.process_logits.provider import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw.resolution import State
 from tokendraw_native.logits_processing import NativeProcessor

@@ -8,7 +8,7 @@ import tokendraw
 from calling import call, tokens
 from cuda_batches import KINDS, load, logits_of, metadata_of
 from tokendraw import InvalidInputError, SamplingMetadata, SamplingParams
-from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL_SECONDS, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 
@@ -33,14 +33,14 @@ def test_a_call_returns_while_the_device_is_busy(kind):
     sampler, logits, metadata = load(), logits_of(2), metadata_of(kind)
     seconds, slept = seconds_behind_a_busy_device(lambda: sampler.sample(logits, metadata))
     assert slept
-    assert seconds < LONGEST_CALL
+    assert seconds < LONGEST_CALL_SECONDS
 
 
 def test_the_stopwatch_sees_a_call_that_waits():
     flag = torch.zeros(1, device="cuda")
     seconds, slept = seconds_behind_a_busy_device(flag.item)
     assert not slept
-    assert seconds > LONGEST_CALL
+    assert seconds > LONGEST_CALL_SECONDS
 
 
 @pytest.mark.slow

@@ -88,44 +88,6 @@ def test_the_first_call_of_a_kind_is_verified_by_the_next_best_from_what_was_giv
     assert verified(sampler) == (expected, [])
 
 
-def test_a_later_call_raises_its_own_error_since_its_inputs_may_be_overwritten(dists, expected):
-    dists.add_plugin("acme", verifier(FAILS, after=1))
-    sampler = tokendraw.load_sampler(device="cpu")
-    assert verified(sampler) == (expected, [])
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        sampler.verify(*given())
-    assert raised.value.__notes__[0].startswith("'acme' may have overwritten its inputs before it failed")
-    assert sampler.verify_resolution.chosen == "acme"
-    with pytest.raises(RuntimeError, match="no kernel image"):
-        sampler.verify(*given())
-    assert sampler.verify_resolution.chosen == "acme"
-
-
-def test_a_wrong_form_counts_as_a_call_that_raised(dists, expected):
-    dists.add_plugin("acme", verifier("return 3"))
-    sampler = tokendraw.load_sampler(device="cpu")
-    assert verified(sampler) == (
-        expected,
-        [
-            "'acme' failed: its call needs to return a VerifyOutput, found int. Using 'native' from here on. "
-            "Set TOKENDRAW_DISABLE=acme to silence this."
-        ],
-    )
-
-
-def test_a_verifier_that_was_asked_for_is_not_replaced(dists, monkeypatch):
-    dists.add_plugin("acme", verifier(FAILS))
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
-    provider = tokendraw.load("verify", device="cpu")
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        provider.verify(*given())
-    assert raised.value.__notes__ == [
-        "'acme' was asked for by TOKENDRAW_SAMPLER, so no other one takes over. Unset TOKENDRAW_SAMPLER to let "
-        "tokendraw choose."
-    ]
-    assert provider.name == "acme"
-
-
 def test_whoever_takes_over_verifies_and_drafts_from_then_on_and_sampling_is_not_concerned(dists):
     dists.add_plugin("acme", verifier(FAILS))
     sampler = tokendraw.load_sampler(device="cpu")

@@ -1,12 +1,11 @@
 """Drafting is routed as sampling is: rows not served by the verifier go to its companion alone."""
 
-import logging
 from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 
-from calling import CPU, Recorded, assert_same_rows, drafting, select, substitute
+from calling import CPU, Recorded, assert_same_rows, drafting, substitute
 from fake_candidates import EVERYTHING, PER_ROW
 from tokendraw import Need, SamplerOutput, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities
@@ -53,33 +52,6 @@ def test_only_the_rows_that_are_beyond_the_chosen_one_go_to_its_companion():
     assert sampler.stats() == {"acme": ROWS - 2, "native": 2}
 
 
-def test_drafts_are_counted_beside_what_is_sampled():
-    sampler = two()
-    sampler.draft(logits_of(), batch({3: GREEDY}))
-    sampler.sample(logits_of(), batch({3: GREEDY}))
-    assert sampler.stats() == {"acme": 2 * ROWS - 1, "native": 1}
-
-
-def test_a_batch_of_which_most_rows_leave_takes_no_second_sampler():
-    sampler = two()
-    drafts = sampler.draft(logits_of(3), batch({0: GREEDY, 1: GREEDY}, 3))
-    assert drafts.token_ids.tolist() == [2, 2, 2]
-    assert sampler.stats() == {"native": 3}
-
-
-def test_what_is_routed_away_is_logged_once(caplog):
-    sampler = two()
-    with caplog.at_level(logging.INFO, logger="tokendraw"):
-        for others in ({3: SEEDED}, {4: SEEDED}):
-            sampler.draft(logits_of(), batch(others))
-        sampler.draft(logits_of(3), batch({0: SEEDED, 1: SEEDED}, 3))
-    assert caplog.messages == [
-        "'acme' cannot serve seeded rows: they go to 'native'",
-        "'acme' cannot serve seeded rows: they go to 'native', and with them the whole batch, since 1 of 3 rows would "
-        "stay",
-    ]
-
-
 @pytest.mark.parametrize("wanted", [None, 2])
 def test_the_drafts_of_two_are_those_of_one(wanted):
     """Both backends are native, and every row is seeded, so that only routing could make a difference."""
@@ -96,31 +68,6 @@ def test_the_drafts_of_two_are_those_of_one(wanted):
     assert drafted.token_ids.tolist() != native.sample(logits, metadata).token_ids.tolist()
 
 
-def test_rows_that_neither_serves_are_refused_before_anything_is_drawn():
-    chosen, companion = Drafter(1), Drafter(2)
-    limited = replace(EVERYTHING, filter_orders=("top_k_first",))
-    sampler = drafting(FILTERS_ONLY, chosen, companion, companion_capabilities=limited)
-    with pytest.raises(
-        SamplerUnavailableError, match="its companion 'native' cannot serve filter order joint"
-    ):
-        sampler.draft(logits_of(), batch({3: replace(PLAIN, seed=3, filter_order="joint")}))
-    assert (chosen.rows, companion.rows) == ([], [])
-
-
-class Failing:
-    def sample(self, logits, metadata, *, draft=False):
-        raise RuntimeError("no kernel image")
-
-
-@pytest.mark.parametrize("who", ["chosen", "companion"])
-def test_the_error_of_either_is_the_callers_and_counts_nothing(who):
-    sampler = drafting(FILTERS_ONLY, **{"chosen": Drafter(1), "companion": Drafter(2), who: Failing()})
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        sampler.draft(logits_of(), batch({3: GREEDY}))
-    assert (raised.value.__cause__, raised.value.__context__) == (None, None)
-    assert sampler.stats() == {}
-
-
 def test_who_samples_has_no_part_in_it():
     """The sampler serves the batch, and the verifier does not."""
     sampler = drafting(FILTERS_ONLY, Drafter(1), companion_capabilities=None)
@@ -129,17 +76,3 @@ def test_who_samples_has_no_part_in_it():
     assert sampler.draft(logits_of(2), batch({}, 2)).token_ids.tolist() == [1, 1]
     with pytest.raises(SamplerUnavailableError, match="'acme' cannot serve greedy rows"):
         sampler.draft(logits_of(2), batch({0: GREEDY}, 2))
-
-
-def test_the_first_drafts_of_a_kind_are_drawn_from_a_copy_as_samples_are():
-    class Looking(Drafter):
-        def sample(self, logits, metadata, *, draft):
-            self.rows.append(logits.data_ptr())
-            return super().sample(logits, metadata, draft=draft)
-
-    chosen, logits = Looking(1), logits_of()
-    sampler = drafting(FILTERS_ONLY, chosen, Drafter(2))
-    select(sampler._verifier, can_fall_back=True)
-    for _ in range(2):
-        sampler.draft(logits, batch({}))
-    assert [at == logits.data_ptr() for at in chosen.rows[::2]] == [False, True]

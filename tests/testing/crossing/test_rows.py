@@ -8,12 +8,12 @@ import pytest
 from tokendraw import SamplingParams
 from tokendraw_native import plugin
 from tokendraw_testing import Effort, reference
-from tokendraw_testing.crossing.contested import LEAST_LEAD, contested
 from tokendraw_testing.crossing.covering import covering
-from tokendraw_testing.crossing.factors import Site, allowed, request_factors
+from tokendraw_testing.crossing.factors import Site, is_allowed, request_factors
+from tokendraw_testing.crossing.near_ties import LEAST_LEAD, make_near_tie
 from tokendraw_testing.crossing.rows import DESIGNS, TOPS, crossed_row
-from tokendraw_testing.rows.expected import expect
-from tokendraw_testing.rows.noise_precision import POSITION, lucky_rows, placed, telling_rows
+from tokendraw_testing.rows.expectation import expect
+from tokendraw_testing.rows.noise_precision import POSITION, lucky_rows, place_row, telling_rows
 from tokendraw_testing.sample.crossed_statistics import coincidences
 
 CAPABILITIES = plugin.tokendraw_describe().operations["sample"]
@@ -26,7 +26,7 @@ def rows(sizes=(2, 33, 1025, 5003), seed=0, tie_rule="value"):
     rng = np.random.default_rng(seed)
     sites = [Site(dtype, size) for dtype in DTYPES for size in sizes]
     factors = {"site": sites, "design": DESIGNS, "top": TOPS, **request_factors(CAPABILITIES)}
-    return [crossed_row(case, rng, tie_rule) for case in covering(factors, rng, allowed)]
+    return [crossed_row(case, rng, tie_rule) for case in covering(factors, rng, is_allowed)]
 
 
 def of_design(name, **fields):
@@ -86,7 +86,7 @@ def test_a_plateau_that_crosses_p_is_kept_whole():
 def test_a_near_tie_turns_when_y_is_rounded_to_bfloat16(dtype, size, temperature):
     rng = np.random.default_rng(size)
     params = SamplingParams(temperature=temperature)
-    made = [contested(Site(dtype, size), params, rng, "fp32") for _ in range(24)]
+    made = [make_near_tie(Site(dtype, size), params, rng, "fp32") for _ in range(24)]
     result = [request for request in made if request is not None]
     assert len(result) >= 20
     turned = 0
@@ -117,7 +117,7 @@ def test_rows_distinguish_the_noise_in_every_dtype_and_wide_vocabulary(dtype, si
 
 def drawn(row, dtype, size):
     """Token and lead of a row at either precision of the noise."""
-    logits = placed(row, Site(dtype, size).torch_dtype, size).double().numpy()
+    logits = place_row(row, Site(dtype, size).torch_dtype, size).double().numpy()
     prepared = reference.prepare(logits, SamplingParams())
     return [reference.draw(prepared, row.seed, POSITION, noise) for noise in ("fp32", "fp64")]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tokendraw_testing.kit.statistical_tests import fit, independence, pooled, share, two_sided
+from tokendraw_testing.kit.statistical_tests import fit, independence, pool_tokens, share, two_sided
 from tokendraw_testing.verify.near_distributions import bins_of_residuals
 
 RNG = np.random.default_rng(1)
@@ -13,7 +13,7 @@ PROBABILITIES = RNG.dirichlet(np.full(60, 0.4))
 
 
 def test_every_bin_expects_a_hundred_draws_and_holds_falling_probabilities():
-    bins = pooled(PROBABILITIES, 20_000)
+    bins = pool_tokens(PROBABILITIES, 20_000)
     expected = np.bincount(bins, PROBABILITIES * 20_000)
     assert expected.min() >= 100
     assert len(expected) > 10
@@ -23,13 +23,13 @@ def test_every_bin_expects_a_hundred_draws_and_holds_falling_probabilities():
 
 def test_impossible_tokens_are_in_no_bin_and_give_p_0_when_drawn():
     probabilities = np.array([0.5, 0.0, 0.5])
-    assert pooled(probabilities, 1000).tolist() == [0, -1, 1]
+    assert pool_tokens(probabilities, 1000).tolist() == [0, -1, 1]
     verdict = fit(np.array([0, 2, 1, 2]), probabilities)
     assert (verdict.p_value, verdict.worst) == (0.0, "token 1 was drawn and has no mass")
 
 
 def test_few_draws_are_pooled_into_fifths_that_exact_binomials_judge():
-    assert pooled(np.full(10, 0.1), 50).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert pool_tokens(np.full(10, 0.1), 50).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     all_equal = fit(np.zeros(20, int), np.full(10, 0.1))
     assert all_equal.p_value == pytest.approx(2 * 5 * two_sided(20, 20, 0.2))
 

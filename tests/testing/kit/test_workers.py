@@ -137,7 +137,7 @@ def test_the_seconds_of_random_cases_begin_with_the_first_one(install, monkeypat
             yield task, work(subject, task)
 
     monkeypatch.setattr(fuzzing, "results", started_late)
-    monkeypatch.setattr(fuzzing, "look", lambda subject, case: fuzzing.CaseResult(finding=None))
+    monkeypatch.setattr(fuzzing, "check_case", lambda subject, case: fuzzing.CaseResult(finding=None))
     report = fuzz(install(), 0.2, operation="process_logits", jobs=2)
     assert report.cases["process_logits"] == len(seen) > 2
     assert report.elapsed > 0.5

@@ -5,7 +5,7 @@ import pytest
 from mutants import by_name, subject_of
 from mutants.processors import PROCESSORS, ProcessorMutant
 from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
-from tokendraw_testing.kit.fuzz import Case, fuzz, fuzz_case, look
+from tokendraw_testing.kit.fuzz import FuzzCase, check_case, fuzz, fuzz_case
 
 EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
 MUTANTS = by_name(PROCESSORS)
@@ -40,7 +40,9 @@ def subject(processor, capabilities=EVERYTHING):
 @pytest.mark.fast_first
 def test_a_planted_bug_is_found(bug):
     of_bug, cases = subject(MUTANTS[bug].build), range(FOUND_IN[bug])
-    result = next((f for i in cases if (f := look(of_bug, Case("process_logits", i)).finding)), None)
+    result = next(
+        (f for i in cases if (f := check_case(of_bug, FuzzCase("process_logits", i)).finding)), None
+    )
     assert result is not None
     assert "a call raised" not in result.detail
 

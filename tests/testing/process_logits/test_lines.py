@@ -8,7 +8,7 @@ from mutants import by_name, subject_of
 from mutants.processors import EVERYTHING, PROCESSORS, ProcessorMutant
 from tokendraw.plugin import EDITS, ProcessCapabilities
 from tokendraw_testing import Effort, Status, properties, run
-from tokendraw_testing.kit.fuzz import Case, look
+from tokendraw_testing.kit.fuzz import FuzzCase, check_case
 
 THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
 LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda and prop.name != THREADS]
@@ -101,7 +101,7 @@ def test_a_bug_of_a_processor_of_a_single_edit_turns_the_line_red(bug, edit):
 
 def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
     some = partial(ProcessorMutant, ("bad_words", "logit_bias"))
-    assert [look(some, Case("process_logits", i)).finding for i in range(12)] == [None] * 12
+    assert [check_case(some, FuzzCase("process_logits", i)).finding for i in range(12)] == [None] * 12
 
 
 def test_unadvertised_drafts_are_refused():

@@ -30,7 +30,7 @@ from tokendraw.plugin import Host
 from tokendraw.resolution import installed_version
 from tokendraw_bench.baselines.parameters import BaselineParameters
 from tokendraw_bench.cells import Cell
-from tokendraw_bench.timing.timer import Call, Draw
+from tokendraw_bench.timing.timer import Draw, TimedCall
 
 DISTRIBUTION = "flashinfer-python"
 _SEED = 1
@@ -86,14 +86,16 @@ def reason_against(host: Host) -> str | None:
     return None
 
 
-def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
+def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall, ...]:
     """Make a call for each way to draw."""
     facts = metadata.facts
     steps = _Steps(BaselineParameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
     return steps.calls(DRAW_WAYS)
 
 
-def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mode: str) -> tuple[Call, ...]:
+def prepare_chain(
+    cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mode: str
+) -> tuple[TimedCall, ...]:
     """Make a call for each way to hold drafts against their target.
 
     :param metadata: of the requests of the cell.
@@ -127,7 +129,7 @@ class _Steps:
         if rows.top_k is not None:
             self._filters["top_k"] = rows.top_k.int()
 
-    def calls(self, ways: _Ways) -> tuple[Call, ...]:
+    def calls(self, ways: _Ways) -> tuple[TimedCall, ...]:
         """Make a call for each way of the rows' filters in this version of FlashInfer."""
         calls = []
         for way in ways[frozenset(self._filters)]:
@@ -135,7 +137,7 @@ class _Steps:
                 continue
             draw = _chain(*(self._step(name) for name in way))
             takes_seed = way[-1] == _FUSED or bool(self._seed(way[-1]))
-            calls.append(Call(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
+            calls.append(TimedCall(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
         return tuple(calls)
 
     def _step(self, name: str) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tokendraw import SamplingMetadata
+from tokendraw import SamplerUnavailableError, SamplingMetadata
 from tokendraw_bench.cells import Cell
 
 
@@ -34,12 +34,25 @@ class BaselineParameters:
 
     @classmethod
     def of(cls, cell: Cell, metadata: SamplingMetadata) -> Self:
-        """Convert the metadata of a cell, once a batch."""
+        """Convert the metadata of a cell, once a batch.
+
+        :raises SamplerUnavailableError: it has rows beyond the baselines.
+        """
         facts, k, p, m = metadata.facts, metadata.top_k, metadata.top_p, metadata.min_p
+        unsupported = {
+            "greedy rows": facts.any_greedy,
+            "the filter order joint": facts.any_joint,
+            "log-probabilities": facts.max_logprobs is not None,
+        }
+        for part, is_present in unsupported.items():
+            if is_present:
+                raise SamplerUnavailableError(f"it does not serve {part}")
         assert metadata.temperature is not None
         return cls(
             metadata.temperature.float(),
-            torch.where(k > 0, k, cell.vocab_size) if k is not None and facts.max_top_k else None,
+            torch.where(k > 0, k, cell.vocab_size).clamp(max=cell.vocab_size)
+            if k is not None and facts.max_top_k
+            else None,
             p.float() if p is not None and facts.any_top_p else None,
             m.float() if m is not None and facts.any_min_p else None,
         )

@@ -8,10 +8,10 @@ from torch import Tensor
 from tokendraw import SamplingMetadata
 from tokendraw_bench.baselines.parameters import BaselineParameters
 from tokendraw_bench.cells import Cell
-from tokendraw_bench.timing.timer import Call
+from tokendraw_bench.timing.timer import TimedCall
 
 
-def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
+def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall]:
     """Draw as engines do: divide by T, sort, mask, softmax, divide by exponential noise, argmax.
 
     The token is looked up in the sorted order, which is cheaper than to scatter the probabilities back. Without
@@ -39,7 +39,7 @@ def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
             y = y.masked_fill(probability.cumsum(-1) - probability >= mass, -torch.inf)
         return order.gather(-1, _race(y)[:, None])[:, 0]
 
-    return (Call(draw=draw),)
+    return (TimedCall(draw=draw),)
 
 
 def _race(y: Tensor) -> Tensor:

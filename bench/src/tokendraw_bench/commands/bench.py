@@ -5,20 +5,24 @@ JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``
 environment's; null: unset), ``cores`` (that the process may use) and ``load`` (programs at work in the minute before;
 null where the system does not tell), ``busy`` (that other work disturbed the times, by what signs, and what to set;
 else ""), ``versions`` (by distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits
-also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), for
-``plan_paged_kv`` ``page_indices``.
+also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them) and
+``logprob_ranks``, for ``plan_paged_kv`` ``page_indices`` and ``out`` (whether plans go into buffers that are kept).
 
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
-was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); verifications also ``drafts`` (of
-each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block table) and
-``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``.
-``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits`` and ``distinct`` (ids that occur in a request).
+was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); ``special`` (rows of another
+kind), ``filter_order``, ``tie_rule``, ``logprobs`` (of each row; null: none) and ``logprobs_mode``; verifications also
+``drafts`` (of each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block
+table) and ``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout``, ``direction``
+and ``bytes`` (that go in). ``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits``, ``distinct`` (ids that
+occur in a request), ``bitmask`` (the ids that it allows) and ``graph`` (the edits that a CUDA graph serves).
 
 Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
 ``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and
 ``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how``
-(``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and
-``by`` (which of several ways was the fastest; "" where there is only one, or none works).
+(``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else ""),
+``by`` (which of several ways was the fastest; "" where there is only one, or none works), and with ``--single``
+``largest_us`` (of a call) and ``least_host_us``, else null. With ``--memory`` they have ``extra_memory`` (the peak of
+the bytes of tensors beside a call's inputs and result).
 
 With ``--ranks`` there is also ``ranks``, ``nbytes`` is that of one rank, and entries have ``collectives`` (of a call),
 ``received`` (bytes that a rank receives in it) and ``peak`` (most bytes of tensors beside its inputs), each on the rank
@@ -50,7 +54,7 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.tools import find_device, how_to_install, one_of
+from tokendraw.tools import find_device
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
 from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
@@ -84,20 +88,31 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME",
     shell_complete=installed_names,
-    help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are.",
+    help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are. A+B "
+    "draws special rows by B and the batch by A. With --op process_logits also torch-dense, and floor-launch, "
+    "-scatter, -gather, -write or -update, which do less than any edit.",
 )
 @click.option(
     "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
 )
+@click.option(
+    "--single",
+    is_flag=True,
+    help="Take samples of single calls, each at other positions, and show the largest.",
+)
+@click.option(
+    "--cache",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="Whether the inputs of a call are in the cache.",
+)
+@click.option(
+    "--graphs/--no-graphs", default=True, help="Whether CUDA graphs capture the calls. Default: they do."
+)
+@click.option("--memory", is_flag=True, help="Show the peak memory of a call, beside its inputs and result.")
 @device_option
 @click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.minimum), help=RANKS.help)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    help="Draw microseconds against the batch. Needs the extra plot: "
-    f"{how_to_install('tokendraw-bench', 'plot')}.",
-)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
@@ -114,9 +129,12 @@ def bench(
     preset: str,
     sampler: tuple[str, ...],
     repeats: int,
+    single: bool,
+    cache: str,
+    graphs: bool,
+    memory: bool,
     device: str | None,
     ranks: int | None,
-    plot: Path | None,
     output: Path | None,
     as_json: bool,
     **axis_values: Any,
@@ -135,12 +153,22 @@ def bench(
         raise click.UsageError(
             f"'{RANKS.option}' is about {RANKS.subject}. Add --op {ON_RANKS.name}, or leave it out."
         )
-    _check_files(operation, plot, output)
+    options = {"--single": single, "--cache": cache == "warm", "--no-graphs": not graphs, "--memory": memory}
+    if ranks is not None and any(options.values()):
+        option = next(name for name, is_set in options.items() if is_set)
+        raise click.UsageError(f"'{option}' is about one process. Leave out --ranks, or leave it out.")
+    _check_output(output)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
     if ranks is None:
-        report = _timed(cells, sampler, operation, settings)
+        if single or cache == "warm" or not graphs:
+            from tokendraw_bench.run import timer_for
+            from tokendraw_bench.timing.timer import SamplePlan
+
+            plan = SamplePlan(single=single, warm=cache == "warm", graphs=graphs)
+            settings["timer"] = timer_for(target, repeats, plan=plan)
+        report = _timed(cells, sampler, operation, {**settings, "measures_memory": memory})
     else:
         from tokendraw_bench.ranks.launch import report_on_ranks
 
@@ -152,10 +180,6 @@ def bench(
         from tokendraw_bench.report.table import as_markdown
 
         output.write_text(as_markdown(report), encoding="utf-8")
-    if plot is not None:
-        from tokendraw_bench.report import plot as _plot
-
-        _plot.draw(report, plot)
     if as_json:
         error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
         print_json({"error": error, **report.as_json(), "host": host_json(host)})
@@ -180,25 +204,15 @@ def _timed(
         )
 
 
-def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
-    """Check before the run that ``--plot`` and ``--output`` can be written after it.
+def _check_output(output: Path | None) -> None:
+    """Check before the run that ``--output`` can be written after it.
 
-    :raises click.UsageError: there are no pictures of this operation.
-    :raises TokendrawError: matplotlib is not installed.
-    :raises InvalidParameterError: there is no such folder, or no such format.
+    :raises InvalidParameterError: there is no such folder.
     """
-    pictured = [name for name in operations.names() if operations.get(name).has_picture]
-    if plot is not None and operation not in pictured:
-        raise click.UsageError(f"'--plot' is about logits. Add --op {one_of(pictured)}, or leave it out.")
-    for option, path in (("--plot", plot), ("--output", output)):
-        if path is not None and not path.parent.is_dir():
-            raise InvalidParameterError(
-                f"'{option}' needs a file in a folder that exists, found '{path}'. Make the folder '{path.parent}'."
-            )
-    if plot is not None:
-        from tokendraw_bench.report import plot as _plot
-
-        _plot.check(plot)
+    if output is not None and not output.parent.is_dir():
+        raise InvalidParameterError(
+            f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
+        )
 
 
 def _command(ctx: click.Context) -> str:
@@ -213,7 +227,7 @@ def _command(ctx: click.Context) -> str:
             words.append(option.opts[0] if value else option.secondary_opts[0])
             continue
         for item in value if isinstance(value, tuple) else (value,):
-            words += [option.opts[0], str(item)]
+            words += [option.opts[0], "none" if item is None else str(item)]
     return shlex.join(words)
 
 

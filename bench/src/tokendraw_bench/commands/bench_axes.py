@@ -34,8 +34,23 @@ def axis_options(command: _Command) -> _Command:
 def _option(axis: Axis) -> Callable[[_Command], _Command]:
     if axis.is_flag:
         return click.option(axis.option, axis.field, default=None, help=axis.help)
-    values = click.Choice(axis.choices) if axis.choices else click.IntRange(min=axis.minimum)
-    return click.option(axis.option, axis.field, multiple=not axis.single, type=values, help=axis.help)
+    number = click.FloatRange if axis.is_fraction else click.IntRange
+    values: Any = number(min=axis.minimum, max=axis.maximum, min_open=axis.excludes_minimum)
+    if axis.choices:
+        values = click.Choice(axis.choices)
+    elif axis.allows_none:
+        values = _number_or_none
+    metavar = "INTEGER|none" if axis.allows_none else None
+    return click.option(
+        axis.option, axis.field, multiple=not axis.single, type=values, help=axis.help, metavar=metavar
+    )
+
+
+def _number_or_none(text: str) -> int | None:
+    """Read a whole number of 0 or more, or ``none``."""
+    if text != "none" and not text.isdecimal():
+        raise ValueError(text)
+    return None if text == "none" else int(text)
 
 
 def cells_of_options(operation: str, preset: str, axis_values: Mapping[str, Any]) -> tuple[AnyCell, ...]:

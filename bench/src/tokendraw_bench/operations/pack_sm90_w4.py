@@ -133,4 +133,5 @@ BENCH = BenchOperation(
     floor=copy_of("the bytes that go in", lambda inputs: inputs),
     make_inputs=_make_inputs,
     step=_step,
+    measured=lambda cell, inputs: {"bytes": cell.nbytes},
 )

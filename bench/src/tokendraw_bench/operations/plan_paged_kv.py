@@ -32,6 +32,8 @@ class PlanCell:
     """Tokens a page."""
     page_indices: bool = field(default=True, kw_only=True)
     """Whether the plan lists the pages."""
+    out: bool = field(default=True, kw_only=True)
+    """Whether the plan is written into existing buffers."""
 
     @property
     def nbytes(self) -> int:
@@ -46,7 +48,13 @@ _PAGE_SIZE = MappingProxyType({"page_size": (16,)})
 PRESETS = MappingProxyType(
     {
         "quick": Preset(shapes=((1, 64), (256, 64)), axes=_PAGE_SIZE),
-        "design": Preset(shapes=((1, 64), (256, 64), (1024, 128), (4096, 512)), axes=_PAGE_SIZE),
+        "design": Preset(
+            shapes=(
+                *((1, 64), (1, 8192), (16, 64), (256, 64), (256, 512), (1024, 128), (1024, 512)),
+                *((4096, 512), (16_384, 256)),
+            ),
+            axes=_PAGE_SIZE,
+        ),
     }
 )
 AXES = (
@@ -72,6 +80,14 @@ AXES = (
         single=True,
         changes_inputs=False,
     ),
+    Axis(
+        field="out",
+        option="--out/--no-out",
+        help="Whether plans are written into buffers that are kept, with --op plan_paged_kv. Default: they are.",
+        subject="block tables",
+        single=True,
+        changes_inputs=False,
+    ),
 )
 
 
@@ -86,13 +102,15 @@ def _make_inputs(cell: PlanCell, device: torch.device, generator: torch.Generato
     return random(1, cell.width * cell.page_size, cell.batch), random(0, pages - 1, cell.batch, cell.width)
 
 
-def _buffers(cell: PlanCell, device: torch.device) -> PagedKVPlan:
+def _buffers(cell: PlanCell, device: torch.device) -> PagedKVPlan | None:
     from tokendraw.paged_kv import PagedKVPlan
 
+    if not cell.out:
+        return None
     return PagedKVPlan.empty(cell.batch, cell.width, device=device, page_indices=cell.page_indices)
 
 
-def _step(planner: Any, cell: PlanCell, out: PagedKVPlan) -> Draw:
+def _step(planner: Any, cell: PlanCell, out: PagedKVPlan | None) -> Draw:
     def plan(inputs: _Inputs) -> object:
         seq_lens, block_table = inputs
         return planner.plan(seq_lens, block_table, cell.page_size, page_indices=cell.page_indices, out=out)
@@ -111,7 +129,8 @@ BENCH = BenchOperation(
     arguments=_buffers,
     step=_step,
     head=lambda cell: (
-        f"Plans {'with' if cell.page_indices else 'without'} page indices, into buffers that are kept."
+        f"Plans {'with' if cell.page_indices else 'without'} page indices, into "
+        f"{'buffers that are kept' if cell.out else 'new buffers'}."
     ),
     note="Lengths are random, from one token to all that the table has room for.",
 )

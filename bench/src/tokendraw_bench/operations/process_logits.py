@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokendraw.plugin import ProcessNeed
 from tokendraw_bench.axes import BATCH, DTYPE, VOCABULARY
-from tokendraw_bench.operation import Axis, BenchOperation, Preset
+from tokendraw_bench.operation import Axis, BenchOperation, Prepare, Preset
 
 if TYPE_CHECKING:
     import torch
@@ -17,10 +18,9 @@ if TYPE_CHECKING:
     from tokendraw import RequestSlots, SamplingParams
     from tokendraw_bench.timing.timer import Draw
 
-    _Arguments: TypeAlias = tuple[RequestSlots, Tensor, Tensor | None]
-    """Slots, the slot of each row, and a bitmask."""
-
 EDITS = ("penalties", "bitmask", "all")
+BOTH = "penalties-and-bitmask"
+BITMASKS = ("half", "runs", "lower-half", "1-percent", "all")
 _OUTPUT = 16
 
 
@@ -33,9 +33,13 @@ class ProcessCell:
     vocab_size: int
     dtype: str
     edits: str
-    """Edits of the requests, one of ``EDITS``."""
+    """Edits of the requests, one of ``EDITS``, or ``BOTH``."""
     distinct: int = 512
     """Ids that occur in prompt and output of each request."""
+    bitmask: str = "half"
+    """Ids that a bitmask allows, one of ``BITMASKS``."""
+    graph: str = "requested"
+    """Edits that a CUDA graph serves: those of its requests, or ``any``."""
 
     @property
     def nbytes(self) -> int:
@@ -48,7 +52,9 @@ class ProcessCell:
         return min(self.distinct, self.vocab_size)
 
     def __str__(self) -> str:
-        return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.edits}, {self.distinct} ids"
+        bitmask = f" ({self.bitmask})" * (self.bitmask != "half")
+        graph = ", any in a graph" * (self.graph == "any")
+        return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.edits}{bitmask}, {self.distinct} ids{graph}"
 
 
 PRESETS = MappingProxyType(
@@ -73,7 +79,7 @@ AXES = (
         help="What the requests ask for, with --op process_logits; may be given again. All: penalties, bias, a bad "
         "word, min_tokens and a bitmask.",
         subject="edits of logits",
-        choices=EDITS,
+        choices=(*EDITS, BOTH),
         changes_inputs=False,
     ),
     Axis(
@@ -83,7 +89,43 @@ AXES = (
         subject="edits of logits",
         changes_inputs=False,
     ),
+    Axis(
+        field="bitmask",
+        option="--bitmask",
+        help="Ids that bitmasks allow, with --op process_logits: half of them, anywhere, in runs of 256, or the lower "
+        "half; 1 % of them; or all. May be given again. Default: half.",
+        subject="edits of logits",
+        choices=BITMASKS,
+        optional=True,
+        changes_inputs=False,
+    ),
+    Axis(
+        field="graph",
+        option="--graph-edits",
+        title="edits of a graph",
+        help="Edits that a CUDA graph serves, with --op process_logits: those that the requests ask for, or any; may "
+        "be given again. Default: requested.",
+        subject="edits of logits",
+        choices=("requested", "any"),
+        optional=True,
+        changes_inputs=False,
+    ),
 )
+
+
+@dataclass(frozen=True)
+class EditArguments:
+    """The requests of a cell."""
+
+    slots: RequestSlots
+    params: SamplingParams
+    """Edits of each request."""
+    row_index: Tensor
+    """[B] int64: the slot of each row."""
+    ids: Tensor
+    """[B, D] int32: ids that occur in each request."""
+    bitmask: Tensor | None
+    """[B, ceil(V / 32)] int32."""
 
 
 def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Generator) -> Tensor:
@@ -110,7 +152,7 @@ def _params(cell: ProcessCell) -> SamplingParams:
     return SamplingParams(**penalties)
 
 
-def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
+def _arguments(cell: ProcessCell, device: torch.device) -> EditArguments:
     """Fill a slot for each row with a request of random ids, the last 16 in the output."""
     import torch
 
@@ -118,32 +160,55 @@ def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
 
     generator = torch.Generator().manual_seed(2)
     slots = RequestSlots(cell.batch, cell.num_distinct + _OUTPUT, cell.vocab_size, device=device)
-    params, last = _params(cell), []
-    for slot in range(cell.batch):
-        ids = torch.randperm(cell.vocab_size, generator=generator)[: cell.num_distinct].tolist()
-        slots.add(slot, params, prompt_token_ids=ids)
-        last.append(ids[-_OUTPUT:])
-    row_index = torch.arange(cell.batch, device=device)
-    for tokens in zip(*last, strict=True):
-        slots.append(row_index, torch.tensor(tokens, device=device))
-    if cell.edits == "penalties":
-        return slots, row_index, None
-    shape = cell.batch, -(-cell.vocab_size // 32)
-    words = torch.randint(-(2**31), 2**31, shape, generator=generator)
-    return slots, row_index, words.to(torch.int32).to(device)
+    params, row_index = _params(cell), torch.arange(cell.batch, device=device)
+    orders = [torch.randperm(cell.vocab_size, generator=generator) for _ in range(cell.batch)]
+    ids = torch.stack([order[: cell.num_distinct] for order in orders])
+    for slot, prompt in enumerate(ids.tolist()):
+        slots.add(slot, params, prompt_token_ids=prompt)
+    for tokens in ids[:, -_OUTPUT:].T.contiguous().to(device):
+        slots.append(row_index, tokens)
+    bitmask = None if cell.edits == "penalties" else _bitmask(cell, generator).to(device)
+    return EditArguments(slots, params, row_index, ids.to(torch.int32).to(device), bitmask)
 
 
-def _step(processor: Any, cell: ProcessCell, arguments: _Arguments) -> Draw:
-    slots, row_index, bitmask = arguments
+def _bitmask(cell: ProcessCell, generator: torch.Generator) -> Tensor:
+    """Make the words [B, ceil(V / 32)] of a bitmask."""
+    import torch
+
+    rows, words = cell.batch, -(-cell.vocab_size // 32)
+    if cell.bitmask == "half":
+        return torch.randint(-(2**31), 2**31, (rows, words), generator=generator).to(torch.int32)
+    if cell.bitmask == "runs":
+        runs = -torch.randint(2, (rows, -(-words // 8)), generator=generator)
+        return runs.repeat_interleave(8, 1)[:, :words].to(torch.int32).contiguous()
+    if cell.bitmask == "1-percent":
+        bits = torch.rand(rows, words, 32, generator=generator) < 0.01
+        return (bits.int() << torch.arange(32, dtype=torch.int32)).sum(2).to(torch.int32)
+    allowed = words if cell.bitmask == "all" else words // 2
+    return -(torch.arange(words).expand(rows, -1) < allowed).to(torch.int32)
+
+
+def _step(processor: Any, cell: ProcessCell, arguments: EditArguments) -> Draw:
+    from tokendraw.plugin import EditFacts
+
+    slots = arguments.slots
+    edits = EditFacts() if cell.graph == "any" else slots.facts
 
     def process(logits: Tensor) -> object:
-        return processor.process(logits, slots, row_index, bitmask)
+        slots.captured_edits = edits
+        return processor.process(logits, slots, arguments.row_index, arguments.bitmask)
 
     return process
 
 
 def _need_of(cell: ProcessCell | None) -> ProcessNeed:
     return ProcessNeed() if cell is None else ProcessNeed(dtype=cell.dtype, vocab_size=cell.vocab_size)
+
+
+def _baselines() -> Mapping[str, Prepare]:
+    from tokendraw_bench.baselines.edits import baselines
+
+    return baselines()
 
 
 BENCH = BenchOperation(
@@ -153,9 +218,10 @@ BENCH = BenchOperation(
     shape=("batch", "vocab_size"),
     presets=PRESETS,
     make_inputs=_make_logits,
-    arguments=_slots,
+    arguments=_arguments,
     step=_step,
     need=_need_of,
     head=lambda cell: "Edits logits in place, again and again.",
-    note="A bitmask allows half of the ids, which lie anywhere.",
+    baselines=_baselines,
+    note="A bitmask allows half of the ids, which lie anywhere, where no column says otherwise.",
 )

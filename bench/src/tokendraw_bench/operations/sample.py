@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tokendraw
 from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from tokendraw import Need, Sampler, SamplingMetadata
     from tokendraw_bench.timing.timer import Draw
+
+    _Part: TypeAlias = tuple[Cell, SamplingMetadata]
 
 PRESETS = MappingProxyType(
     {
@@ -54,6 +57,26 @@ def _load(name: str, device: torch.device, need: Need) -> Sampler:
 
 def _step(sampler: Sampler, cell: Cell, metadata: SamplingMetadata) -> Draw:
     return functools.partial(sampler.sample, metadata=metadata)
+
+
+def split(cell: Any, device: torch.device) -> tuple[Tensor, _Part, _Part]:
+    """Divide the special rows of a cell from the batch.
+
+    :returns: the indices [special rows], the cell and metadata of the batch without special rows, and theirs.
+    :raises SamplerUnavailableError: no row is special.
+    """
+    import torch
+
+    from tokendraw import SamplerUnavailableError, SamplingMetadata
+    from tokendraw_bench.logits import metadata_of
+
+    if not cell.special_rows:
+        raise SamplerUnavailableError("it needs rows for the companion, found none; add --special")
+    common = replace(cell, special="none", seeded=False)
+    params = [replace(cell.requests[row], seed=cell.seeds[row]) for row in cell.special_rows]
+    metadata = SamplingMetadata.from_params(params, device=device, positions=cell.special_rows)
+    rows = torch.tensor(cell.special_rows, device=device)
+    return rows, (common, metadata_of(common, device)), (replace(cell, batch=len(rows)), metadata)
 
 
 def _baselines() -> Mapping[str, Prepare]:

@@ -114,7 +114,8 @@ def _nucleus(cell: RankCell, local: Tensor) -> dict[str, float]:
     from tokendraw.vocab_parallel import transport_of
     from tokendraw_bench.logits import mean_nucleus
 
-    return {"nucleus": mean_nucleus(_whole(transport_of(None), local[:_MEASURED_ROWS], cell))}
+    rows = _whole(transport_of(None), local[:_MEASURED_ROWS], cell)
+    return {"nucleus": mean_nucleus(rows, cell.temperature or 1.0, cell.top_p)}
 
 
 BENCH = replace(

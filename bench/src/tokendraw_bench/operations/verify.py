@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
-    from tokendraw_bench.timing.timer import Call, Draw
+    from tokendraw_bench.timing.timer import Draw, TimedCall
 
 _DRAFT_NOISE = 0.5
 
@@ -55,9 +55,9 @@ class VerifyCell(Cell):
         return [request for request in range(self.batch) for _ in range(self.drafts + 1)]
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         """Describe the requests of the rows in words."""
-        return f"{self.filters}, {self.mode} of {self.drafts}"
+        return ", ".join([self.filters, f"{self.mode} of {self.drafts}", *self.deviations])
 
 
 PRESETS = MappingProxyType(
@@ -164,7 +164,7 @@ def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Dra
     return verify
 
 
-def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
+def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[TimedCall]:
     from tokendraw_bench.baselines import flashinfer
 
     assert metadata.device is not None

@@ -19,12 +19,13 @@ from tokendraw.vocab_parallel import transport_of
 from tokendraw_bench.contenders import Contender, find_contenders
 from tokendraw_bench.operations import sample_on_ranks
 from tokendraw_bench.operations.sample_on_ranks import RankCell
-from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
+from tokendraw_bench.ranks.traffic import CountingTransport
 from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult, Traffic
 from tokendraw_bench.run import make_inputs, report_of, timer_for
 from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.memory import memory_use
 from tokendraw_bench.timing.rank_group import DistributedRanks
-from tokendraw_bench.timing.timer import Call, Timing
+from tokendraw_bench.timing.timer import TimedCall, Timing
 
 _TIMEOUT = datetime.timedelta(minutes=5)
 """Longest wait for another rank, which makes inputs and compiles kernels between collectives."""
@@ -79,8 +80,8 @@ def rank_samplers(names: Sequence[str], device: torch.device) -> tuple[Contender
 
 
 def _both_ways(
-    prepare: Callable[..., Sequence[Call]], cell: RankCell, arguments: Any, inputs: Any
-) -> Sequence[Call]:
+    prepare: Callable[..., Sequence[TimedCall]], cell: RankCell, arguments: Any, inputs: Any
+) -> Sequence[TimedCall]:
     """Make calls in a CUDA graph and without a graph, if a graph can capture them."""
     calls = prepare(cell, arguments, inputs)
     if inputs.device.type != "cuda":
@@ -125,9 +126,9 @@ def _traffic_of(sampler: Contender, cell: RankCell, inputs: Any, device: torch.d
     call = sampler.prepare(cell, sample_on_ranks.arguments(cell, device, counting), inputs)[0]
     call.draw(inputs)  # at the first one the ranks agree
     counting.collectives = counting.received = 0
-    with torch.no_grad(), peak_memory(device) as peak:
+    with torch.no_grad(), memory_use(device) as use:
         call.draw(inputs)
-        return Traffic(collectives=counting.collectives, received=counting.received, peak=peak())
+        return Traffic(collectives=counting.collectives, received=counting.received, peak=use.peak())
 
 
 def _maximum(traffic: Traffic) -> Traffic:

@@ -1,1 +1,1 @@
-"""Reports of a run: as lines, a table or a picture."""
+"""Reports of a run, as lines and as a table."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from tokendraw.tools import all_of
 from tokendraw_bench import operations
+from tokendraw_bench.cells import UNUSUAL, Cell
 from tokendraw_bench.operation import BenchOperation
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
@@ -47,6 +48,8 @@ class CellResult:
     """Measures of the inputs, by the title of their column."""
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
     """Traffic of a call over ranks, by contender."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Peak bytes of a call beyond its inputs and result, by contender, if measured."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
@@ -136,7 +139,12 @@ class BenchReport:
         baselines = [name for name in self.contenders if name in operation.baselines()]
         floor = operation.floor.note.format(all_of(dict.fromkeys(line.floor_by for line in self.lines)))
         notes = [self.busy, floor, operation.note, operation.baseline_note(self.cell, baselines)]
-        notes = [note for note in notes if note]
+        notes = [*(note for note in notes if note), *_unusual_notes(self.lines, self.contenders)]
+        hosts = [line.floor.host_us for line in self.lines if line.floor.host_us is not None]
+        if hosts and any(line.floor.largest_us for line in self.lines):
+            notes.append(
+                f"The {operation.floor.name} keeps the host for {min(hosts):.1f} to {max(hosts):.1f} us."
+            )
         for name in self.contenders:
             ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
             if ways:
@@ -166,7 +174,6 @@ class BenchReport:
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,
             "busy": self.busy,
-            **self.operation.constants,
             **{axis.field: getattr(self.cell, axis.field) for axis in self.operation.axes if axis.single},
             "cells": [self._line_json(line) for line in self.lines],
         }
@@ -180,7 +187,7 @@ class BenchReport:
             "nbytes": line.cell.nbytes,
             self.operation.floor.name: {**_entry_json(line, line.floor), "by": line.floor_by},
             "entries": {
-                name: {**_entry_json(line, entry), "by": line.way(name), **_traffic_json(line, name)}
+                name: {**_entry_json(line, entry), "by": line.way(name), **_memory_json(line, name)}
                 for name, entry in line.entries.items()
             },
         }
@@ -200,6 +207,37 @@ class BenchReport:
                 yield line, name, entry
 
 
+def _unusual_notes(lines: Sequence[CellResult], contenders: Sequence[str]) -> Iterator[str]:
+    """Say for each contender how many times the time of common logits the slowest unusual logits take."""
+    cells: dict[Cell, list[CellResult]] = {}
+    for line in lines:
+        if isinstance(line.cell, Cell):
+            cells.setdefault(replace(line.cell, family=""), []).append(line)
+    for name in contenders:
+        to_slowest, to_fastest = [], []
+        for group in cells.values():
+            unusual = [us for line in group if line.cell.family in UNUSUAL for us in _us(line, name)]
+            common = [us for line in group if line.cell.family not in UNUSUAL for us in _us(line, name)]
+            if unusual and common:
+                to_slowest.append(max(unusual) / max(common))
+                to_fastest.append(max(unusual) / min(common))
+        if to_slowest:
+            yield (
+                f"{name}: the slowest unusual logits take {_range(to_slowest)} times the slowest common ones under the "
+                f"same filters, {_range(to_fastest)} times the fastest."
+            )
+
+
+def _us(line: CellResult, name: str) -> list[float]:
+    entry = line.entries[name]
+    return [entry.us] if isinstance(entry, Timing) else []
+
+
+def _range(ratios: Sequence[float]) -> str:
+    least, most = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return least if least == most else f"{least} to {most}"
+
+
 _JSON_FIELDS = (
     *("command", "device", "method", "repeats", "threads", "omp_wait_policy", "versions", "contenders"),
     "seconds",
@@ -208,11 +246,14 @@ _JSON_FIELDS = (
 
 def _entry_json(line: CellResult, entry: Timing | Failure) -> dict[str, Any]:
     if isinstance(entry, Failure):
-        return dict.fromkeys(("us", "q1_us", "q3_us", "host_us", "how", "ratio")) | {"reason": entry.reason}
+        return dict.fromkeys([*(item.name for item in fields(Timing)), "ratio"]) | {"reason": entry.reason}
     return {**asdict(entry), "ratio": line.ratio(entry), "reason": ""}
 
 
-def _traffic_json(line: CellResult, name: str) -> dict[str, Any]:
+def _memory_json(line: CellResult, name: str) -> dict[str, Any]:
+    """Return the extra memory of a contender, or its traffic over ranks, if measured."""
+    if line.memory:
+        return {"extra_memory": line.memory.get(name)}
     if not line.traffic:
         return {}
     traffic = line.traffic.get(name)

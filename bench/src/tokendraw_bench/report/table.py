@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from tokendraw_bench.operation import Axis
 from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult
@@ -14,12 +15,18 @@ _TRAFFIC_TITLES = ("collectives", "received", "a row", "peak")
 
 
 def header(report: BenchReport) -> list[str]:
-    """List the titles of the columns: also the host's time on a device, and the traffic over ranks."""
-    host, traffic = ["host us"] * _has_host(report), [*_TRAFFIC_TITLES] * _has_traffic(report)
+    """List the titles of the columns, with those of optional measures."""
+    largest, least = (
+        ["largest"] * _has(report, "largest_us"),
+        ["least host us"] * _has(report, "least_host_us"),
+    )
+    host = ["host us"] * _has(report, "host_us")
+    memory = ["extra memory"] * _has_memory(report)
+    optional = (*largest, *host, *least, *memory, *[*_TRAFFIC_TITLES] * _has_traffic(report))
     names = [
         title
         for name in report.contenders
-        for title in (f"{name} us", *["of all-gather"] * _is_paired(name, report), *host, *traffic)
+        for title in (f"{name} us", *["of all-gather"] * _is_paired(name, report), *optional)
     ]
     facts = [axis.heading for axis in _axes(report)]
     return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
@@ -54,8 +61,18 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_word
 
 
 def _axes(report: BenchReport) -> list[Axis]:
-    """List the axes with a column."""
-    return [axis for axis in report.operation.axes if not axis.single]
+    """List the axes with a column: optional ones only where a cell deviates from the default."""
+    cells = [line.cell for line in report.lines]
+    return [
+        axis
+        for axis in report.operation.axes
+        if not axis.single
+        and not (axis.optional and all(getattr(cell, axis.field) == _default(axis, cell) for cell in cells))
+    ]
+
+
+def _default(axis: Axis, cell: Any) -> Any:
+    return type(cell).__dataclass_fields__[axis.field].default
 
 
 def _in_words(report: BenchReport) -> set[str]:
@@ -71,7 +88,8 @@ def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _facts(line: CellResult, report: BenchReport) -> list[str]:
-    facts = [str(getattr(line.cell, axis.field)) for axis in _axes(report)]
+    values = [getattr(line.cell, axis.field) for axis in _axes(report)]
+    facts = ["none" if value is None else str(value) for value in values]
     figures = [f"{figure:,.0f}" for figure in line.figures.values()]
     return [*facts, *figures, _microseconds(line.floor) + _spread(line.floor)]
 
@@ -84,9 +102,14 @@ def _entries(line: CellResult, report: BenchReport) -> list[str]:
         if _is_paired(name, report):
             share = line.share_of_gather(name)
             texts.append("-" if math.isnan(share) else f"{share:.2f}x")
-        if _has_host(report):
-            host = None if isinstance(entry, Failure) else entry.host_us
-            texts.append("-" if host is None else _number(host))
+        if _has(report, "largest_us"):
+            texts.append(_largest(entry))
+        for field in ("host_us", "least_host_us"):
+            if _has(report, field):
+                host = None if isinstance(entry, Failure) else getattr(entry, field)
+                texts.append("-" if host is None else _number(host))
+        if _has_memory(report):
+            texts.append(_size(line.memory[name]) if name in line.memory else "-")
         if _has_traffic(report):
             texts += _traffic_cells(line, name)
     return texts
@@ -107,6 +130,13 @@ def _entry(line: CellResult, entry: Timing | Failure) -> str:
     ratio = line.ratio(entry)
     places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
     return f"{_microseconds(entry)} ({ratio:.{places}f}x){_spread(entry)}"
+
+
+def _largest(entry: Timing | Failure) -> str:
+    """Write the largest time with its ratio to the median."""
+    if isinstance(entry, Failure) or entry.largest_us is None:
+        return "-"
+    return f"{_number(entry.largest_us)} ({entry.largest_us / entry.us:.2f}x)"
 
 
 def _microseconds(timing: Timing) -> str:
@@ -136,6 +166,11 @@ def _has_traffic(report: BenchReport) -> bool:
     return any(line.traffic for line in report.lines)
 
 
-def _has_host(report: BenchReport) -> bool:
+def _has_memory(report: BenchReport) -> bool:
+    return any(line.memory for line in report.lines)
+
+
+def _has(report: BenchReport, field: str) -> bool:
+    """Whether a contender has a time of an optional field of :class:`Timing`."""
     timings = (entry for line in report.lines for entry in line.entries.values())
-    return any(isinstance(timing, Timing) and timing.host_us is not None for timing in timings)
+    return any(getattr(timing, field, None) is not None for timing in timings)

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tokendraw.tools import format_error
 from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
-from tokendraw_bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
+from tokendraw_bench.timing.timer import Clock, Draw, Failure, SamplePlan, TimedCall, Timing, summary
 
 _L2_MULTIPLE = 4
 _MIN_WORKING_SET_BYTES = 128 << 20
@@ -34,6 +33,8 @@ _MAX_SAMPLE_US = 25_000.0
 _MAX_HOST_SAMPLES, _MIN_HOST_SAMPLES = 20, 5
 _MAX_HOST_SECONDS = 0.05
 _WARM_UP_CALLS = 3
+_MAX_GRAPHS = 8
+"""Graphs of single calls, each on another buffer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,25 +62,33 @@ class CudaTimer:
         *,
         clock: Clock = time.perf_counter,
         group: RankGroup | None = None,
+        plan: SamplePlan | None = None,
     ) -> None:
         self.device = device
+        self._plan = plan or SamplePlan()
         self._group = group or SingleRank()
         self.repeats = repeats
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
         least = _MIN_WORKING_SET_BYTES_ROCM if torch.version.hip else _MIN_WORKING_SET_BYTES
         self.working_set = max(_L2_MULTIPLE * cache, least)
+        calls = "CUDA graphs" if self._plan.graphs else "calls outside of CUDA graphs,"
         self.method = (
-            f"CUDA graphs over buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
+            f"{calls} over one buffer, out of a warm cache (L2 {cache >> 20} MiB)"
+            if self._plan.warm
+            else f"{calls} over buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
             f"{self.working_set >> 20} MiB read before each replay)"
         )
+        self.method += ", single calls" * self._plan.single
         self._evicting = torch.zeros(self.working_set // 4, device=device)
         self._clock = clock
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of buffers that exceeds the cache: from 2 to the most calls of a graph."""
+        """Return the number of buffers that exceeds the cache, from 2 to the most calls of a graph; 1 if it is warm."""
+        if self._plan.warm:
+            return 1
         return min(max(2, math.ceil(self.working_set / nbytes)), _MAX_CALLS)
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Capture every call, then replay each in turn, over and over."""
         try:
             with torch.cuda.device(self.device), torch.no_grad():
@@ -87,44 +96,56 @@ class CudaTimer:
         finally:
             torch.cuda.empty_cache()  # the memory of the graphs, which may be most of the device's
 
-    def _times(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
-        laps: dict[str, _Lap] = {}
-        host: dict[str, float] = {}
+    def _times(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+        laps: dict[str, list[_Lap]] = {}
+        host: dict[str, list[float]] = {}
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
         # Graphs that never run at the same time may share memory. A pool dies with the last of its graphs.
         pool = torch.cuda.graph_pool_handle()
         for name, call in calls.items():
             try:
-                laps[name] = _lap(call, buffers, pool, self._group)
+                laps[name] = self._laps(call, buffers, pool)
                 host[name] = self._host_us(call.draw, buffers)
             except Exception as error:  # of a plugin, which may raise what it likes
                 laps.pop(name, None)
                 failed[name] = Failure(reason=format_error(error))
         for turn in range(-1, self.repeats):
-            for name, lap in laps.items():
-                sample = self._sample_us(lap)
+            for name, rotation in laps.items():
+                if self._plan.single:
+                    calls[name].renew()
+                sample = self._sample_us(rotation[turn % len(rotation)])
                 if turn >= 0:
                     samples[name].append(sample)
         return {
-            name: summary(samples[name], how=laps[name].how, host_us=host[name])
+            name: summary(samples[name], how=laps[name][0].how, host=host[name], is_single=self._plan.single)
             if name in laps
             else failed[name]
             for name in calls
         }
 
+    def _laps(self, call: TimedCall, buffers: Sequence[Any], pool: Any) -> list[_Lap]:
+        """Make the laps that samples take in turn: one of several calls, or one for each of the first buffers."""
+        if not self._plan.graphs:
+            call = replace(call, graph_safe=False)
+        if not self._plan.single:
+            return [_lap(call, buffers, pool, self._group)]
+        return [_lap(call, [buffer], pool, self._group, count=1) for buffer in buffers[:_MAX_GRAPHS]]
+
     def _sample_us(self, lap: _Lap) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._group.wait()
         self._evicting.amax()
+        if self._plan.warm:
+            lap.launch()
         start.record()
         lap.launch()
         end.record()
         end.synchronize()
         return self._group.maximum(1e3 * float(start.elapsed_time(end)) / lap.calls)
 
-    def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> float:
-        """Measure the median time until a call returns on an idle device, whose queue never fills up.
+    def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> list[float]:
+        """Measure the times until calls return on an idle device, whose queue never fills up.
 
         Calls that keep the device busy for milliseconds get fewer samples.
         """
@@ -141,11 +162,14 @@ class CudaTimer:
             draw(buffer)
             times.append(1e6 * (self._clock() - start))
         torch.cuda.synchronize()
-        return statistics.median(times)
+        return times
 
 
-def _lap(call: Call, buffers: Sequence[Any], pool: Any, group: RankGroup) -> _Lap:
-    """Warm a call up, and capture as many repetitions as time and buffers allow."""
+def _lap(call: TimedCall, buffers: Sequence[Any], pool: Any, group: RankGroup, count: int = 0) -> _Lap:
+    """Warm a call up, and capture repetitions.
+
+    :param count: number of repetitions; 0: as many as time and buffers allow.
+    """
     rotation = itertools.cycle(buffers)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -159,9 +183,10 @@ def _lap(call: Call, buffers: Sequence[Any], pool: Any, group: RankGroup) -> _La
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     call_us = group.maximum(1e3 * start.elapsed_time(end))
-    count = max(len(buffers), _MIN_CALLS)
-    if call_us * count > _MAX_SAMPLE_US:
-        count = max(1, int(_MAX_SAMPLE_US / call_us))
+    if not count:
+        count = max(len(buffers), _MIN_CALLS)
+        if call_us * count > _MAX_SAMPLE_US:
+            count = max(1, int(_MAX_SAMPLE_US / call_us))
     inputs = list(itertools.islice(rotation, count))
 
     def launch() -> None:

@@ -16,31 +16,33 @@ import torch
 from torch import Tensor
 
 from tokendraw import TokendrawError
-from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing
+from tokendraw_bench.timing.timer import Failure, TimedCall, Timer, Timing
 
 _READ_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 """Words a program, and warps: for a single row, and for batches."""
 
 
-def readers(device: torch.device) -> Mapping[str, Call]:
+def readers(device: torch.device) -> Mapping[str, TimedCall]:
     """Return the reading passes by their name in reports."""
-    passes = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
+    passes = {"torch.sum": TimedCall(draw=_sum), "torch.amax": TimedCall(draw=_amax)}
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from tokendraw_bench.timing.read_kernel import read
 
         for words, warps in _READ_PROGRAMS:
-            passes[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
+            passes[f"Triton, {words} words a program"] = TimedCall(
+                draw=partial(_by_triton, read, words, warps)
+            )
     return passes
 
 
-def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, Call]:
+def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, TimedCall]:
     """Return the copying passes by their name in reports.
 
     :param source: finds the tensor among the inputs.
     :param inputs: a set of inputs; all sets have the same form.
     """
     copy = torch.empty_like(source(inputs))
-    return {"torch.Tensor.copy_": Call(draw=lambda inputs: copy.copy_(source(inputs)))}
+    return {"torch.Tensor.copy_": TimedCall(draw=lambda inputs: copy.copy_(source(inputs)))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +60,11 @@ class Measured:
 
 
 def measure(
-    calls: Mapping[str, Call],
+    calls: Mapping[str, TimedCall],
     buffers: Sequence[Any],
     timer: Timer,
     *,
-    passes: Mapping[str, Call] | None = None,
+    passes: Mapping[str, TimedCall] | None = None,
     subject: str = "the benchmark",
     floor: str = "read",
 ) -> Measured:

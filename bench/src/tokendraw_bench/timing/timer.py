@@ -24,17 +24,19 @@ _MIN_SAMPLE_SECONDS = 1e-3  # seconds that one sample should take, so that the c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class TimedCall:
     """A timed call: a step on a set of inputs.
 
     :ivar draw: Timed function; takes a set of inputs.
     :ivar graph_safe: Whether a CUDA graph can capture the call.
     :ivar way: Distinguishes the call from other calls of the same contender; "" for a single call.
+    :ivar renew: Changes the arguments of the call in place, so that the next call draws something else.
     """
 
     draw: Draw
     graph_safe: bool = True
     way: str = ""
+    renew: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class Timing:
     :ivar q3_us: Third quartile of the time.
     :ivar host_us: Time until a call returns on an idle device; None where the host itself computes.
     :ivar how: ``wall clock``; on CUDA ``graph``, or ``eager`` for what a graph cannot capture.
+    :ivar largest_us: Largest time of a single call; None where samples are averages of several calls.
+    :ivar least_host_us: Least time until a single call returns on an idle device; None likewise.
     """
 
     us: float
@@ -53,6 +57,8 @@ class Timing:
     q3_us: float
     host_us: float | None
     how: str
+    largest_us: float | None = None
+    least_host_us: float | None = None
 
     @property
     def spread(self) -> float:
@@ -70,6 +76,20 @@ class Failure:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class SamplePlan:
+    """How samples are taken.
+
+    :ivar single: Whether a sample is a single call, each with renewed arguments; else the average of several calls.
+    :ivar warm: Whether the inputs of a call are in the cache.
+    :ivar graphs: Whether CUDA graphs capture the calls.
+    """
+
+    single: bool = False
+    warm: bool = False
+    graphs: bool = True
+
+
 class Timer(Protocol):
     """Times calls on one device.
 
@@ -83,7 +103,7 @@ class Timer(Protocol):
     def buffers(self, nbytes: int) -> int:
         """Return the number of sets of inputs that exceeds the caches together."""
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
 
 
@@ -101,18 +121,24 @@ class WallTimer:
         clock: Clock = time.perf_counter,
         synchronize: Callable[[], object] | None = None,
         group: RankGroup | None = None,
+        plan: SamplePlan | None = None,
     ) -> None:
         self.repeats = repeats
-        self.method = f"wall clock over buffers of {_WORKING_SET_BYTES >> 20} MiB in rotation"
+        self._plan = plan or SamplePlan()
+        rotation = f"over buffers of {_WORKING_SET_BYTES >> 20} MiB in rotation"
+        self.method = f"wall clock {'over one buffer' if self._plan.warm else rotation}"
+        self.method += ", single calls" * self._plan.single
         self._clock = clock
         self._synchronize = synchronize or (lambda: None)
         self._group = group or SingleRank()
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of sets that exceeds the caches, at least 2."""
+        """Return the number of sets that exceeds the caches, at least 2; 1 for a warm cache."""
+        if self._plan.warm:
+            return 1
         return min(max(2, math.ceil(_WORKING_SET_BYTES / nbytes)), _MAX_BUFFERS)
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Warm up, then take samples of all calls in turn."""
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -122,6 +148,8 @@ class WallTimer:
             for name in [name for name in calls if name not in failed]:
                 self._group.wait()
                 try:
+                    if self._plan.single:
+                        calls[name].renew()
                     seconds = self._sample(calls[name].draw, rotation[name], inner[name])
                 except Exception as error:  # of a plugin, which may raise what it likes
                     failed[name] = Failure(reason=format_error(error))
@@ -129,10 +157,12 @@ class WallTimer:
                 seconds = self._group.maximum(seconds)
                 if turn >= 0:
                     samples[name].append(1e6 * seconds)
-                elif seconds > 0:
+                elif seconds > 0 and not self._plan.single:
                     inner[name] = max(1, math.ceil(_MIN_SAMPLE_SECONDS / seconds))
         return {
-            name: failed[name] if name in failed else summary(samples[name], how="wall clock")
+            name: failed[name]
+            if name in failed
+            else summary(samples[name], how="wall clock", is_single=self._plan.single)
             for name in calls
         }
 
@@ -147,9 +177,23 @@ class WallTimer:
         return (self._clock() - start) / count
 
 
-def summary(samples: Sequence[float], *, how: str, host_us: float | None = None) -> Timing:
-    """Return median and quartiles of samples in microseconds."""
+def summary(
+    samples: Sequence[float], *, how: str, host: Sequence[float] | None = None, is_single: bool = False
+) -> Timing:
+    """Return median and quartiles of samples in microseconds.
+
+    :param host: samples of the time until a call returns; None where the host itself computes.
+    :param is_single: whether each sample is of a single call.
+    """
     if len(samples) == 1:
         samples = [*samples, *samples]
     q1, median, q3 = statistics.quantiles(samples, n=4, method="inclusive")
-    return Timing(us=median, q1_us=q1, q3_us=q3, host_us=host_us, how=how)
+    return Timing(
+        us=median,
+        q1_us=q1,
+        q3_us=q3,
+        host_us=statistics.median(host) if host else None,
+        how=how,
+        largest_us=max(samples) if is_single else None,
+        least_host_us=min(host) if host and is_single else None,
+    )

@@ -11,39 +11,17 @@ import importlib_metadata
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, nearest
 
-_KINDS = (
-    "cpu",
-    "cuda",
-    "hpu",
-    "ipu",
-    "maia",
-    "mps",
-    "mtia",
-    "privateuseone",
-    "ve",
-    "vulkan",
-    "xla",
-    "xpu",
-)
+_KINDS = ("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "privateuseone", "ve", "vulkan", "xla", "xpu")
 """Torch's own kinds of devices that hold values and compute on them."""
 _WITHOUT_INDEX = ("cpu", "mps")
-_ALIASES = {
-    "gpu": "cuda",
-    "nvidia": "cuda",
-    "rocm": "cuda",
-    "hip": "cuda",
-    "amd": "cuda",
-    "metal": "mps",
-    "tpu": "xla",
-}
+_ALIASES = {**dict.fromkeys(("gpu", "nvidia", "rocm", "hip", "amd"), "cuda"), "metal": "mps", "tpu": "xla"}
 _MIN_SIMILARITY = 0.7
 """Least similarity of a misspelled name: of three letters, one other letter is another device, as tpu and xpu are."""
 
 
 def parse(device: str | None) -> tuple[str | None, int | None]:
-    """Split a name such as ``cuda:1`` into kind and index.
+    """Split a name such as ``cuda:1`` into kind and index; the index is None without a choice, both are None for None.
 
-    :return: the index is None where there is none in the name, or no other one; both are None for None.
     :raises InvalidParameterError: tensors cannot be on a device of this name.
     """
     if device is None:

@@ -1,14 +1,12 @@
 """Reseeds torch's CPU generator in forked processes, so that unseeded rows of each process draw different tokens.
 
-A fork copies the state of torch's CPU generator, from which rows without a seed get theirs, so that all children would
-draw alike; torch leaves it so. From the first sampler on, each child's generator gets a seed of its own: a function of
-the seed that it inherited and of how many forks there were before, so that a program that begins with
-``torch.manual_seed`` repeats itself as a whole. The parent's generator is left alone, and a child that seeds torch
-itself, as the workers of a ``DataLoader`` do, gets what it asked for.
+A fork copies the state of the generator, so that all children would draw alike. From the first sampler on, each child's
+generator gets a seed that is a function of the inherited seed and of the number of forks before, so that a program that
+begins with ``torch.manual_seed`` repeats itself as a whole. The parent's generator is left alone, and a child that
+seeds torch itself, as the workers of a ``DataLoader`` do, gets what it asked for.
 
-Where other threads ran beside the fork, one of them may have held the generator's lock, which then stays taken in the
-child: there the seed waits for the first draw, which needs the lock in any case, and is left out if the child has used
-the generator meanwhile.
+Where other threads ran beside the fork, the generator's lock may stay taken in the child: there the seed waits for the
+first draw, which needs the lock in any case, and is left out if the child has used the generator meanwhile.
 """
 
 from __future__ import annotations

@@ -13,11 +13,9 @@ from tokendraw.errors.install_commands import NATIVE
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:
-    """Import torch.
+    """Import torch, which ``who`` needs.
 
-    :param who: what needs it, for the message.
-    :raises SamplerUnavailableError: it is not installed, or importing it failed; then the message says how, and where
-        that torch lies.
+    :raises SamplerUnavailableError: it is not installed, or failed to import; says how, and where that torch lies.
     """
     try:
         import torch

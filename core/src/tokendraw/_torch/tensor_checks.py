@@ -26,11 +26,7 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
 
 
 def check_plain(name: str, value: object, mend: str = "Pass a tensor.") -> None:
-    """Refuse anything but a tensor readable by kernels: neither sparse, nor nested, nor with a pending negation.
-
-    :param mend: the advice to who passed something else than a tensor.
-    :raises InvalidInputError: names the argument, what it needs to be and what it is.
-    """
+    """Refuse anything but a tensor readable by kernels: neither sparse, nor nested, nor with a pending negation."""
     if is_plain(value):
         return
     if not isinstance(value, Tensor):
@@ -49,10 +45,7 @@ def check_plain(name: str, value: object, mend: str = "Pass a tensor.") -> None:
 
 
 def check_vector(name: str, value: object, mend: str = "Pass a tensor.") -> None:
-    """Refuse anything but a plain tensor of one dimension.
-
-    :raises InvalidInputError: names the argument, what it needs to be and what it is.
-    """
+    """Refuse anything but a plain tensor of one dimension."""
     check_plain(name, value, mend)
     assert isinstance(value, Tensor)
     if value.dim() != 1:
@@ -60,10 +53,7 @@ def check_vector(name: str, value: object, mend: str = "Pass a tensor.") -> None
 
 
 def check_integers(name: str, tensor: Tensor) -> None:
-    """Refuse a dtype unfit for counts and indices.
-
-    :raises InvalidInputError: with the dtype.
-    """
+    """Refuse a dtype unfit for counts and indices."""
     if tensor.dtype in INTEGERS:
         return
     mend = f" that torch computes with, found {tensor.dtype}. Pass {name}.to(torch.int64)."
@@ -72,17 +62,28 @@ def check_integers(name: str, tensor: Tensor) -> None:
     )
 
 
+def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, mend: str) -> None:
+    """Refuse a tensor of another dtype."""
+    if tensor.dtype is not dtype:
+        raise InvalidInputError(f"'{name}' needs dtype {dtype}, found {tensor.dtype}. {mend}")
+
+
+def check_dense_rows(name: str, tensor: Tensor, elements: str, mend: str = "") -> None:
+    """Refuse a matrix with gaps between the ``elements`` of a row."""
+    if tensor.shape[1] > 1 and tensor.stride(1) != 1:
+        raise InvalidInputError(
+            f"'{name}' needs the {elements} of a row one behind the other, found stride {tensor.stride(1)}. "
+            f"Pass {name}.contiguous(){mend}."
+        )
+
+
 def same_device(device: torch.device, needed: torch.device) -> bool:
     """Whether two devices are the same; the needed device may lack an index."""
     return device == needed or (device.type == needed.type and needed.index is None)
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device, built: str) -> None:
-    """Refuse a tensor on another device than a provider's.
-
-    :param built: names the provider, such as ``planner``.
-    :raises InvalidInputError: names both devices.
-    """
+    """Refuse a tensor on another device than that of a provider, such as a ``planner``."""
     if not same_device(tensor.device, device):
         raise InvalidInputError(
             f"'{name}' needs device {device}, where the {built} was built, found {tensor.device}. "

@@ -23,10 +23,7 @@ def one_thread() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def num_threads(count: int) -> Iterator[None]:
-    """Let torch's operations take ``count`` threads where the calling thread makes them.
-
-    What other threads compute with stays as it is.
-    """
+    """Let torch's operations take ``count`` threads where the calling thread makes them, and nowhere else."""
     threads = torch.get_num_threads()
     if threads == count:
         yield
@@ -45,9 +42,8 @@ def num_threads(count: int) -> Iterator[None]:
 def _setters() -> tuple[Callable[[int], object], Callable[[int], int]]:
     """Find the setters of the number of threads of OpenMP and of MKL; the latter returns the previous number.
 
-    ``torch.set_num_threads`` also decides for threads that start while it holds, and for good. The functions below it,
-    in the library that torch is linked to, are about the calling thread alone; where they cannot be found there is
-    torch's.
+    ``torch.set_num_threads``, the substitute, also decides for threads that start while it holds, and for good. These
+    functions of the library below torch are about the calling thread alone.
     """
     name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
     try:

@@ -1,4 +1,4 @@
-"""Builds and proves providers: one is accepted only after it served a call whose outcome is known.
+"""Builds and proves providers: a provider is accepted only after a call with a known outcome.
 
 A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
 crash at the first request.
@@ -15,7 +15,7 @@ import torch
 
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery import origins, torch_state
+from tokendraw.backends.discovery import guard, torch_state
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.errors.exceptions import PluginError
 
@@ -27,7 +27,7 @@ def build(
     device: torch.device,
     need: HostNeed,
 ) -> Any:
-    """Build what a plugin has for an operation, for one device, and prove it.
+    """Build a plugin's backend of an operation for one device, and prove it.
 
     Torch's random state, default device and default dtype are left alone. One thread at a time does this.
 
@@ -52,7 +52,7 @@ def build(
 
 def package_of(hooks: pluggy.HookRelay) -> str:
     """Return the top-level package of the code behind the hooks of one plugin."""
-    return origins.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
+    return guard.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 
 @contextlib.contextmanager

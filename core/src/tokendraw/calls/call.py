@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw.backends.description.requirement import Requirement
-    from tokendraw.calls.splitting import RowSplit
-    from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-
 OutputCheck: TypeAlias = Callable[[object], str | None]
 """Checks the form of a call's output, but not the values: returns None, or what is needed and what was found."""
-
-NOT_BY_ROW = "every row is one"
-"""Reason for which the rows of a call are not divided."""
 
 
 class Call(ABC):
@@ -65,10 +58,7 @@ class Call(ABC):
         return
 
     def wrong_values(self, output: Any, need: Any) -> str | None:
-        """Describe wrong values of an output of the right form; waits for the device.
-
-        :param need: of the caller.
-        """
+        """Describe wrong values of an output of the right form, for the need of the caller; waits for the device."""
         return None
 
     def copied(self) -> Self:
@@ -87,59 +77,3 @@ class Call(ABC):
     def num_rows(self) -> int:
         """Return the number of rows for :meth:`tokendraw.Sampler.stats`."""
         return 0
-
-
-class RowCall(Call):
-    """A call with parameters for each row: checked once for the same metadata, and perhaps divided between backends."""
-
-    __slots__ = ()
-
-    is_sharded: ClassVar[bool] = False
-    """Whether each rank of a group holds some columns of the logits."""
-
-    @property
-    @abstractmethod
-    def facts(self) -> BatchFacts:
-        """Return the facts about the rows."""
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """Return the number V of token ids."""
-
-    @abstractmethod
-    def cached_check(self, key: object) -> OutputCheck | None:
-        """Look up the output check of a call with the same metadata and form.
-
-        :param key: identifies the selection of backends that served the earlier call.
-        :returns: None if there was no such call, or if this call has to be checked again.
-        """
-
-    @abstractmethod
-    def cache_check(self, key: object, check: OutputCheck) -> None:
-        """Cache the output check after a checked call, served by the selected backend alone."""
-
-    def row_kinds(self) -> RowKinds | str:
-        """Return the kind of each row for the division, or say why the rows stay together."""
-        return NOT_BY_ROW
-
-    def split(
-        self,
-        kinds: RowKinds,
-        reasons: Sequence[str | None],
-        unsupported: Sequence[tuple[Requirement, ...]],
-    ) -> RowSplit:
-        """Divide the rows between the selected backend and the companion.
-
-        :param reasons: for each of the kinds the property that the selected backend does not support, or None.
-        :param unsupported: the requirements that the selected backend does not meet, and those of its companion.
-        """
-        raise NotImplementedError
-
-    def divided(self, split: RowSplit) -> tuple[Self, Self]:
-        """Make the calls of the selected backend and of the companion, with a copy of the leaving rows."""
-        raise NotImplementedError
-
-    def merged(self, split: RowSplit, output: Any, companion_output: Any) -> Any:
-        """Merge the outputs of the selected backend and of the companion, in the order of the rows."""
-        raise NotImplementedError

@@ -8,10 +8,11 @@ from tokendraw._torch.forked import reseed_if_due
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import fallback
-from tokendraw.calls.call import Call, OutputCheck, RowCall
+from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.drawing import RowCall, Sample
 from tokendraw.calls.fallback import CallFailedError
-from tokendraw.calls.mutation_check import MutationCheck, contract_error
 from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.output_checks import MutationCheck, contract_error
 from tokendraw.calls.routing import route, serving_backend
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.errors.exceptions import SamplerUnavailableError
@@ -23,10 +24,7 @@ class Dispatcher:
     def __init__(
         self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None
     ) -> None:
-        """Prepare calls.
-
-        :param selection: None: negotiated at first use.
-        """
+        """Prepare calls; without a selection it is negotiated at first use."""
         self.operation = operation
         self.negotiator = negotiator
         self._selection = selection
@@ -49,7 +47,6 @@ class Dispatcher:
     def dispatch(self, call: Call) -> Any:
         """Check a call, run the rows on supporting backends, and return the output.
 
-        :raises InvalidInputError: before anything is launched.
         :raises SamplerUnavailableError: the call may have a property that no backend here supports, or a backend that
             supports it has failed.
         :raises PluginError: the output of a backend has the wrong form, or ``debug`` found another fault; or a backend
@@ -65,30 +62,26 @@ class Dispatcher:
         return self._fall_back(selection, failure, call)
 
     def dispatch_rows(self, call: RowCall) -> Any:
-        """Dispatch a call, without new checks after a checked call with the same metadata and form.
-
-        Raises as :meth:`dispatch` does.
-        """
-        selection = self._valid_selection()
+        """Dispatch a call, without new checks after a checked call with the same metadata and form."""
+        negotiator = self.negotiator
+        is_current = self._version == negotiator.version
+        selection = self._selection if is_current else self._valid_selection()
         check = None if selection is None else call.cached_check(selection.key)
         if selection is None or check is None:
             return self.dispatch(call)
         reseed_if_due()
         backend = selection.backend
         try:
-            output = run(backend, call, check)
+            output = self.run(backend, call, check)
         except CallFailedError as error:
             failure = error
         else:
-            self.negotiator.count(backend.name, call.num_rows)
+            negotiator.count(backend.name, call.num_rows)
             return output
         return self._fall_back(selection, failure, call)
 
     def validate(self, call: Call) -> None:
-        """Check the arguments of a call; with ``debug`` the values, too.
-
-        :raises InvalidInputError: says what is needed and what was found.
-        """
+        """Check the arguments of a call; with ``debug`` the values, too."""
         negotiator = self.negotiator
         call.check(negotiator.device, negotiator.need)
         if negotiator.debug and not is_capturing():
@@ -100,9 +93,27 @@ class Dispatcher:
         :raises CallFailedError: the backend raised, or its output has the wrong form.
         :raises PluginError: ``debug`` found a fault.
         """
-        if not self.negotiator.debug or is_capturing():
-            return run(backend, call, check)
-        return run(backend, call, check, MutationCheck(backend.name, call.tensors()), self.negotiator.need)
+        mutation = None
+        if self.negotiator.debug and not is_capturing():
+            mutation = MutationCheck(backend.name, call.tensors())
+        try:
+            output = call.run(backend.object)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if mutation is not None:
+                mutation.check(error)
+            raise CallFailedError(backend, error, fallback.reason_of(error, backend)) from error
+        wrong = check(output)
+        if mutation is not None:
+            mutation.check()
+            wrong_values = wrong or call.wrong_values(output, self.negotiator.need)
+            if wrong_values is not None:
+                raise contract_error(backend.name, f"to return {wrong_values}")
+        if wrong is not None:
+            fault = contract_error(backend.name, f"to return {wrong}")
+            raise CallFailedError(backend, fault, f"its call needs to return {wrong}")
+        return output
 
     def _valid_selection(self) -> Selection | None:
         """Return the selection; None before the first, and after the rejection of a backend."""
@@ -115,10 +126,7 @@ class Dispatcher:
         return self._selection
 
     def _serve(self, selection: Selection, call: Call) -> Any:
-        """Run a checked call, each row on a supporting backend.
-
-        :raises CallFailedError: a backend failed.
-        """
+        """Run a checked call, each row on a supporting backend."""
         routed, count = route(selection, call), self.negotiator.count
         if isinstance(routed, LoadedBackend):
             output = self._run_first(selection, routed, call)
@@ -126,7 +134,7 @@ class Dispatcher:
             return output
         companion = selection.companion
         assert companion is not None
-        assert isinstance(call, RowCall)
+        assert isinstance(call, Sample)
         part, companion_part = call.divided(routed)
         # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
         companion_output = self._run_first(selection, companion, companion_part, is_copy=True)
@@ -149,7 +157,6 @@ class Dispatcher:
 
         :param is_copy: the tensors are copies of the caller's.
         :param is_part: other rows of the caller's call are served by the companion.
-        :raises CallFailedError: the backend failed.
         """
         given, signature = call, None
         if selection.can_fall_back and call.may_fall_back:
@@ -170,10 +177,7 @@ class Dispatcher:
         return output
 
     def _fall_back(self, selection: Selection, failure: CallFailedError, call: Call) -> Any:
-        """Serve a failed call by a successor in place of the failed backend; or raise.
-
-        One thread at a time: a thread that fails later finds the successor in place.
-        """
+        """Serve a failed call by a successor, or raise. One thread at a time: a later one finds the successor."""
         refusal = fallback.refusal(failure, selection, call)
         if refusal is not None:
             raise refusal
@@ -204,37 +208,3 @@ class Dispatcher:
             self._selection = selection
             negotiator.adopt(rejections)
         return output
-
-
-def run(
-    backend: LoadedBackend,
-    call: Call,
-    check: OutputCheck,
-    mutation: MutationCheck | None = None,
-    need: Any = None,
-) -> Any:
-    """Run a call on a backend and check the output.
-
-    :param mutation: with ``debug``: the check of the inputs; then the values of the output are checked too.
-    :param need: need of the caller, for the values.
-    :raises CallFailedError: the backend raised, or its output has the wrong form.
-    :raises PluginError: ``debug`` found a fault.
-    """
-    try:
-        output = call.run(backend.object)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        if mutation is not None:
-            mutation.check(error)
-        raise CallFailedError(backend, error, fallback.reason_of(error, backend)) from error
-    wrong = check(output)
-    if mutation is not None:
-        mutation.check()
-        wrong_values = wrong or call.wrong_values(output, need)
-        if wrong_values is not None:
-            raise contract_error(backend.name, f"to return {wrong_values}")
-    if wrong is not None:
-        fault = contract_error(backend.name, f"to return {wrong}")
-        raise CallFailedError(backend, fault, f"its call needs to return {wrong}")
-    return output

@@ -1,7 +1,8 @@
-"""Calls for a token a row: samples, and the drafts of speculative decoding, from separate streams."""
+"""Calls with parameters of rows; those for a token a row are samples, and the drafts of speculative decoding."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from torch import Tensor
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
-from tokendraw.calls.call import OutputCheck, RowCall
+from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import wrong_bounds, wrong_form, wrong_tokens
 from tokendraw.calls.row_requirements import LOGPROBS
 from tokendraw.calls.splitting import RowSplit
@@ -25,23 +26,84 @@ _CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
 """Form of a checked call's logits and the check of its output, cached with the metadata."""
 
 
-class Sample(RowCall):
-    """A batch of logits [B, V] and the parameters of the rows."""
+class RowCall(Call):
+    """A call with logits and parameters of rows, checked once for the same metadata and form."""
 
     __slots__ = ("logits", "metadata")
 
     hint_field: ClassVar[str] = "SamplingMetadata.facts"
+    output_class: ClassVar[type[Any]] = SamplerOutput
 
     def __init__(self, logits: Tensor, metadata: SamplingMetadata) -> None:
         self.logits = logits
         self.metadata = metadata
 
-    def check(self, device: torch.device, need: Need) -> None:
-        input_checks.check_logits("logits", self.logits, device)
-        input_checks.check_batch("logits", self.logits, self.metadata, need)
+    @property
+    @abstractmethod
+    def tokens_shape(self) -> tuple[int, ...]:
+        """Return the shape of the output's tokens."""
+
+    @abstractmethod
+    def wrong_tokens(self, output: Any) -> str | None:
+        """Describe the first wrong token of an output of the right form."""
+
+    @abstractmethod
+    def cached_check(self, key: object) -> OutputCheck | None:
+        """Look up the output check of a call with the same metadata and form.
+
+        :param key: identifies the selection of backends that served the earlier call.
+        :returns: None if there was no such call, or if this call has to be checked again.
+        """
+
+    @abstractmethod
+    def cache_check(self, key: object, check: OutputCheck) -> None:
+        """Cache the output check after a checked call, served by the selected backend alone."""
 
     def check_values(self) -> None:
         self.metadata.check_values()
+
+    def output_check(self, need: Need) -> OutputCheck:
+        return partial(
+            wrong_form,
+            kind=self.output_class,
+            shape=self.tokens_shape,
+            device=self.logits.device,
+            width=self.facts.logprobs_width(self.vocab_size),
+            ranks=need.logprob_ranks,
+        )
+
+    def wrong_values(self, output: Any, need: Need) -> str | None:
+        wrong = self.wrong_tokens(output)
+        if wrong is not None or self.facts.max_logprobs is None:
+            return wrong
+        return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
+
+    def undeclared_class(self, capabilities: Capabilities) -> str | None:
+        name = plugin_class(self.metadata)
+        return None if name in capabilities.metadata_classes else name
+
+    @property
+    def facts(self) -> BatchFacts:
+        """Return the facts about the rows."""
+        return self.metadata.facts
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number V of token ids."""
+        return self.logits.shape[1]
+
+
+class Sample(RowCall):
+    """A batch of logits [B, V] and the parameters of the rows, perhaps divided between two backends."""
+
+    __slots__ = ()
+
+    is_sharded: ClassVar[bool] = False
+    """Whether each rank of a group holds some columns of the logits."""
+
+    def check(self, device: torch.device, need: Need) -> None:
+        input_checks.check_logits("logits", self.logits, device)
+        input_checks.check_batch("logits", self.logits, self.metadata, need)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"logits": self.logits}
@@ -52,31 +114,15 @@ class Sample(RowCall):
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata)
 
-    def output_check(self, need: Need) -> OutputCheck:
-        width = self.facts.logprobs_width(self.vocab_size)
-        shape, device = self.logits.shape[:1], self.logits.device
-        return partial(wrong_form, shape=shape, device=device, width=width, ranks=need.logprob_ranks)
-
-    def wrong_values(self, output: SamplerOutput, need: Need) -> str | None:
-        wrong = wrong_tokens(output, self.vocab_size)
-        if wrong is not None or self.facts.max_logprobs is None:
-            return wrong
-        return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
+    def wrong_tokens(self, output: SamplerOutput) -> str | None:
+        return wrong_tokens(output, self.vocab_size)
 
     def signature(self) -> Hashable:
         return logits_signature(self.logits, self.facts)
 
-    def undeclared_class(self, capabilities: Capabilities) -> str | None:
-        name = plugin_class(self.metadata)
-        return None if name in capabilities.metadata_classes else name
-
     @property
-    def facts(self) -> BatchFacts:
-        return self.metadata.facts
-
-    @property
-    def vocab_size(self) -> int:
-        return self.logits.shape[1]
+    def tokens_shape(self) -> tuple[int, ...]:
+        return self.logits.shape[:1]
 
     @property
     def num_rows(self) -> int:
@@ -92,6 +138,7 @@ class Sample(RowCall):
         self.metadata.memo[key] = (input_checks.form_of(self.logits), check)
 
     def row_kinds(self) -> RowKinds | str:
+        """Return the kind of each row for the division, or say why the rows stay together."""
         metadata, rows = self.metadata, self.logits.shape[0]
         kinds = metadata.row_kinds
         if kinds is None:
@@ -105,11 +152,13 @@ class Sample(RowCall):
         return kinds
 
     def split(
-        self,
-        kinds: RowKinds,
-        reasons: Sequence[str | None],
-        unsupported: Sequence[tuple[Requirement, ...]],
+        self, kinds: RowKinds, reasons: Sequence[str | None], unsupported: Sequence[tuple[Requirement, ...]]
     ) -> RowSplit:
+        """Divide the rows between the selected backend and the companion.
+
+        :param reasons: for each of the kinds the property that the selected backend does not support, or None.
+        :param unsupported: the requirements that the selected backend does not meet, and those of its companion.
+        """
         split, widest = RowSplit.of(kinds, reasons, self.logits.device), self.facts.max_logprobs
         # Logprob columns as from a single sampler: if it supports logprobs, rows that did not ask get them too.
         staying, leaving = (None if LOGPROBS in missing else widest for missing in unsupported)
@@ -120,6 +169,7 @@ class Sample(RowCall):
         )
 
     def divided(self, split: RowSplit) -> tuple[Self, Self]:
+        """Make the calls of the selected backend and of the companion, with a copy of the leaving rows."""
         leaving = self.logits.index_select(0, split.rows)
         return (
             type(self)(self.logits, split.for_chosen(self.metadata)),
@@ -129,6 +179,7 @@ class Sample(RowCall):
     def merged(
         self, split: RowSplit, output: SamplerOutput, companion_output: SamplerOutput
     ) -> SamplerOutput:
+        """Merge the outputs of the selected backend and of the companion, in the order of the rows."""
         return split.merged(output, companion_output, self.facts.logprobs_width(self.vocab_size))
 
 

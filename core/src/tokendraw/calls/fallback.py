@@ -23,8 +23,7 @@ from collections.abc import Sequence
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery.guard import log_traceback
-from tokendraw.backends.discovery.origins import format_origin, package_of
+from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.resolution import advice
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.backends.resolution.refusals import install, undo
@@ -67,10 +66,9 @@ class CallFailedError(Exception):
 
     @property
     def is_verdict(self) -> bool:
-        """Whether the error may speak against the backend.
+        """Whether the error may speak against the backend, unlike a mistake of the caller.
 
-        A mistake of the caller does not; nor does too little memory, which another backend would hide: the batch was
-        too large for the memory that the host left free.
+        Nor does too little memory, which another backend would hide: the batch was too large for the free memory.
         """
         is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError))
         return not (is_mistake or is_out_of_memory(self.error))
@@ -124,16 +122,9 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
 
 
 def successor(
-    operation: Operation,
-    negotiator: Negotiator,
-    rejections: Rejections,
-    failure: CallFailedError,
-    call: Call,
+    operation: Operation, negotiator: Negotiator, rejections: Rejections, failure: CallFailedError, call: Call
 ) -> tuple[Selection, Rejections]:
-    """Select again, without the failed backend.
-
-    :raises SamplerUnavailableError: no other backend can serve the operation, or the call.
-    """
+    """Select again, without the failed backend."""
     name, reason = failure.backend.name, failure.reason
     rejections = rejected(rejections, operation, name, reason, failure.error)
     selection, rejections = negotiator.settle(operation, rejections)
@@ -151,10 +142,7 @@ def successor(
 def warn_of(
     failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
 ) -> None:
-    """Warn once a process of each failed backend, and of the successor's untested versions.
-
-    :param strict: raise the first of these warnings instead.
-    """
+    """Warn once a process of each failed backend, and of the successor's untested versions; raise if strict."""
     resolution, outcome = selection.resolution, advice.using_from_here_on(successor)
     for failure in failures:
         name = failure.backend.name

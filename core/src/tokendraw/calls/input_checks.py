@@ -1,6 +1,7 @@
 """Checks the inputs of a call before anything is launched: tensors of the right form on the right device.
 
-:mod:`tokendraw.calls.mutation_check` checks that a backend leaves them unmodified. No value is read here.
+The checks raise an InvalidInputError that says what is needed and what was found, and read no values. More logprobs
+than the need grants are an InvalidParameterError.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ def check_logits(
     :param name: of the argument.
     :param built: names what was built for the device.
     :param least_columns: 0 where they are those of one rank of several.
-    :raises InvalidInputError: says what it needs to be and what it is.
     """
     if not is_plain(logits):
         check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
@@ -67,12 +67,7 @@ def has_form(logits: object, form: LogitsForm) -> bool:
 def check_batch(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
-    """Refuse metadata unfit for the logits, an entry a row, or beyond the need.
-
-    :param vocab_size: V; None: the number of columns.
-    :raises InvalidInputError: says what it needs to be and what it is.
-    :raises InvalidParameterError: more logprobs than ``need`` grants.
-    """
+    """Refuse metadata unfit for the logits, an entry a row, or beyond the need; V is by default the columns."""
     check_metadata(name, logits, metadata, need, vocab_size)
     rows = metadata.num_rows
     if rows is not None and rows != logits.shape[0]:
@@ -84,12 +79,7 @@ def check_batch(
 def check_metadata(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
-    """Refuse anything but metadata on the device of the logits, of any number of rows.
-
-    :param vocab_size: as for :func:`check_batch`.
-    :raises InvalidInputError: says what it needs to be and what it is.
-    :raises InvalidParameterError: more logprobs than ``need`` grants.
-    """
+    """Refuse anything but metadata on the device of the logits, of any number of rows."""
     if not isinstance(metadata, SamplingMetadata):
         raise InvalidInputError(
             f"'metadata' needs a tokendraw.SamplingMetadata, found {type_name(metadata)}. "

@@ -166,10 +166,7 @@ class Negotiator:
         return decide(candidates, host, self.need, choice, operation=operation, companions=companions)
 
     def _build(self, operation: Operation, name: str) -> LoadedBackend:
-        """Build and prove the backend of a plugin.
-
-        :raises PluginError: the backend could not be built, or failed its proof.
-        """
+        """Build and prove the backend of a plugin."""
         assert self.discovery is not None
         hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, operation)
         if self._before_build is not None:
@@ -182,18 +179,12 @@ class Negotiator:
 def rejected(
     rejections: Rejections, operation: Operation, name: str, reason: str, error: BaseException | None
 ) -> Rejections:
-    """Copy rejections with a plugin added.
-
-    :param error: the exception; a fault of the device rejects the plugin in every operation.
-    """
+    """Copy rejections with a plugin added; a fault of the device rejects the plugin in every operation."""
     return {**rejections, (None if is_device_fault(error) else operation.name, name): reason}
 
 
 def warn_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) -> None:
-    """Warn of a decision's passed-over plugins, once for ``once_for``, and of untested versions.
-
-    :param strict: raise the first of these warnings instead.
-    """
+    """Warn of a decision's passed-over plugins, once for ``once_for``, and of untested versions; raise if strict."""
     if resolution.fallback:
         outcome = using(resolution.chosen)
         announce(

@@ -1,44 +1,61 @@
-"""The form of outputs: types, shapes, dtypes, devices; and values in range.
+"""The form of outputs: types, shapes, dtypes, devices; values in range; and whether inputs were modified.
 
 Each function says what was needed and what was found, or returns None. :func:`wrong_form` reads no values, and looks at
-every call; :func:`wrong_tokens` and :func:`wrong_bounds` wait for the device.
+every call. With ``TOKENDRAW_DEBUG=1`` alone, and not during the capture of a CUDA graph, the others wait for the
+device, and :class:`MutationCheck` copies the logits.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.output import LogprobsTensors, SamplerOutput
 
-
-def wrong_output(output: object, logits: Tensor, width: int | None, *, ranks: bool = True) -> str | None:
-    """Compare the output of a sample from logits [B, V] with the form of :class:`tokendraw.SamplerOutput`.
-
-    :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
-    :param ranks: whether their ranks are needed too.
-    """
-    return wrong_form(output, logits.shape[:1], logits.device, width, ranks=ranks)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer dtype by bytes an element, to compare bits: NaN differs from itself."""
 
 
 def wrong_form(
-    output: object, shape: tuple[int, ...], device: torch.device, width: int | None, *, ranks: bool
+    output: Any,
+    *,
+    kind: type[Any],
+    shape: tuple[int, ...],
+    device: torch.device,
+    width: int | None,
+    ranks: bool,
 ) -> str | None:
-    """Compare a sample's output with the form of :class:`tokendraw.SamplerOutput`.
+    """Compare the output of a draw or a verification with the form of its class.
 
-    :param shape: [B].
-    :param width: as for :func:`wrong_output`.
+    :param kind: class of the output.
+    :param shape: of its tokens: [B], or [B, K + 1] with the number of accepted drafts beside them.
+    :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
+    :param ranks: whether their ranks are needed too.
     """
-    if not isinstance(output, SamplerOutput):
-        return f"a SamplerOutput, found {type(output).__name__}"
-    reason = misfit("token_ids", output.token_ids, shape, torch.int64, device) or misfit(
-        "valid", output.valid, shape, torch.bool, device
-    )
+    if not isinstance(output, kind):
+        return f"a {kind.__name__}, found {type(output).__name__}"
+    is_verified = len(shape) > 1
+    rows = shape[:1] if is_verified else shape
+    reason = misfit("token_ids", output.token_ids, shape, torch.int64, device)
+    if reason is None and is_verified:
+        reason = misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
+    reason = reason or misfit("valid", output.valid, rows, torch.bool, device)
     if reason is not None or width is None:
         return reason
-    return wrong_logprobs(output.logprobs, shape, width, device, ranks=ranks) or misfit(
-        "log_kept_mass", output.log_kept_mass, shape, torch.float32, device
+    best, wide = output.logprobs, (*shape, 1 + width)
+    if not isinstance(best, LogprobsTensors):
+        return f"logprobs of the type LogprobsTensors, found {type(best).__name__}"
+    needs_ranks = ranks or best.ranks is not None
+    return (
+        misfit("logprobs.token_ids", best.token_ids, wide, torch.int64, device)
+        or misfit("logprobs.logprobs", best.logprobs, wide, torch.float32, device)
+        or (misfit("logprobs.ranks", best.ranks, shape, torch.int64, device) if needs_ranks else None)
+        or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
     )
 
 
@@ -53,45 +70,24 @@ def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:
 def wrong_bounds(
     logprobs: LogprobsTensors | None, log_kept_mass: Tensor | None, mode: LogprobsMode
 ) -> str | None:
-    """Compare logprobs and kept masses of the right form with 0, exceeded by raw logits alone.
-
-    :param mode: of the logprobs.
-    """
-    shown = [("log_kept_mass", log_kept_mass)]
+    """Compare logprobs and kept masses of the right form with 0, exceeded by raw logits alone."""
+    bounded = [("log_kept_mass", log_kept_mass)]
     if mode != "raw_logits":
-        shown.append(("logprobs.logprobs", None if logprobs is None else logprobs.logprobs))
-    for name, values in shown:
-        for place in [] if values is None else first_of(values > 0):
+        bounded.append(("logprobs.logprobs", None if logprobs is None else logprobs.logprobs))
+    for name, values in bounded:
+        for index in [] if values is None else first_of(values > 0):
             assert values is not None
-            found = f"found {float(values[tuple(place)]):.3g} at {place} of {list(values.shape)}"
+            found = f"found {float(values[tuple(index)]):.3g} at {index} of {list(values.shape)}"
             return f"{name} at most 0 in the mode {mode}, {found}"
     return None
 
 
-def wrong_logprobs(
-    found: object,
-    shape: tuple[int, ...],
-    width: int,
-    device: torch.device,
-    *,
-    ranks: bool,
-) -> str | None:
-    """Compare the logprobs of an output with :class:`tokendraw.LogprobsTensors`.
-
-    :param shape: of the tokens that they describe.
-    """
-    if not isinstance(found, LogprobsTensors):
-        return f"logprobs of the type LogprobsTensors, found {type(found).__name__}"
-    wide = (*shape, 1 + width)
-    return (
-        misfit("logprobs.token_ids", found.token_ids, wide, torch.int64, device)
-        or misfit("logprobs.logprobs", found.logprobs, wide, torch.float32, device)
-        or (
-            misfit("logprobs.ranks", found.ranks, shape, torch.int64, device)
-            if ranks or found.ranks is not None
-            else None
-        )
-    )
+def wrong_object(output: object, needed: object, name: str) -> str | None:
+    """Compare the output of a call that fills an object with that object, described by ``name``."""
+    if output is needed:
+        return None
+    other = "another " if isinstance(output, type(needed)) else ""
+    return f"{name}, found {other}{type(output).__name__}"
 
 
 def misfit(
@@ -111,3 +107,32 @@ def first_of(wrong: Tensor) -> list[list[int]]:
     """Return the indices of the first True element, in a list; an empty list without any."""
     found: list[list[int]] = wrong.nonzero()[:1].tolist()
     return found
+
+
+def contract_error(name: str, need: str) -> PluginError:
+    """Build the error of a sampler ``name`` that broke the contract in a call."""
+    return PluginError(f"{name!r} needs {need}. Mend the plugin, or set TOKENDRAW_DISABLE={name}.")
+
+
+class MutationCheck:
+    """Copies of a call's input tensors, made before a backend runs."""
+
+    def __init__(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Copy the tensors that the named backend has to leave unmodified."""
+        self._name = name
+        self._tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._copies = {name: tensor.clone() for name, tensor in self._tensors.items()}
+
+    def check(self, error: BaseException | None = None) -> None:
+        """Compare the tensors with their copies, bit by bit.
+
+        :param error: exception that the backend raised, if any, as the cause of a PluginError.
+        """
+        for name, tensor in self._tensors.items():
+            bits = _BITS[tensor.element_size()]
+            changed = tensor.view(bits) != self._copies[name].view(bits)
+            unit = "rows" if changed.dim() > 1 else "elements"
+            changed = changed.any(dim=-1) if changed.dim() > 1 else changed
+            if bool(changed.any()):
+                found = f"{int(changed.sum())} of {len(changed)} {unit} changed"
+                raise contract_error(self._name, f"to leave {name} unmodified, found {found}") from error

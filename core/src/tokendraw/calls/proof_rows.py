@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.calls.drawing import RowCall
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.parameters.params import SamplingParams
 
@@ -38,11 +41,10 @@ def params(capabilities: Capabilities, need: Need) -> SamplingParams:
     )
 
 
-def require(reason: str | None) -> None:
-    """Refuse an output.
-
-    :param reason: what it needs to be and what it is; None: nothing is wrong.
-    :raises PluginError: something is.
-    """
-    if reason is not None:
-        raise PluginError(f"the proof draw needs {reason}")
+def output_of(call: RowCall, backend: Any, need: Need) -> Any:
+    """Run a call on a backend, and refuse an output of the wrong form."""
+    output = call.run(backend)
+    wrong = call.output_check(need)(output)
+    if wrong is not None:
+        raise PluginError(f"the proof draw needs {wrong}")
+    return output

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +9,6 @@ import torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.call import Call
 from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.selection import Selection
@@ -20,21 +17,13 @@ from tokendraw.calls.selection import Selection
 class Provider:
     """A loaded operation. :func:`tokendraw.load` makes one of the class of the operation, with its methods.
 
-    Where tokendraw chose the plugin by default and the first call of a kind fails (it raises, or its output has the
-    wrong form), the next best plugin serves that call and, if it can, all that follow; a
-    :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised, and no plugin is replaced, where
-    no other one can serve the call either, where the user asked for a plugin, while a CUDA graph is captured, and where
-    it says nothing against the plugin, as ``torch.OutOfMemoryError``. A later call that fails raises its error too: it
-    was given the caller's tensors, and may have overwritten them.
+    Failures of calls have the consequences that :class:`tokendraw.Sampler` describes.
     """
 
     def __init__(
         self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None
     ) -> None:
-        """Hold an operation.
-
-        :param selection: None: negotiated at first use.
-        """
+        """Hold an operation; without a selection it is negotiated at first use."""
         self._negotiator = negotiator
         self._dispatcher = Dispatcher(operation, negotiator, selection)
         self._dispatchers = {operation.name: self._dispatcher}
@@ -65,33 +54,16 @@ class Provider:
 
     @untraced
     def stats(self) -> dict[str, int]:
-        """Return the number of rows drawn by each plugin here; replays of graphs do not count."""
+        """Return the number of rows drawn by each plugin here, drafts included.
+
+        Rows that were verified do not count, nor do warmups and replays of graphs.
+        """
         return self._negotiator.stats()
 
     @untraced
     def warmup(self, *arguments: Any, **options: Any) -> float:
-        """Return 0.0: the operation has no kernels to compile or load before its first call.
-
-        Operations on logits have warmups: that of :class:`tokendraw.Sampler`, and of the processor in
-        docs/logits-processing.md.
-        """
+        """Return 0.0: the operation has no kernels to compile or load. :class:`tokendraw.Sampler` warms up."""
         return 0.0
 
     def __repr__(self) -> str:
         return f"<tokendraw.{self._dispatcher.operation.name} {self.name!r} on {self.device}>"
-
-
-class CallsProvider(Provider):
-    """A provider with methods made from the operation's calls, for operations without a class."""
-
-    def __init__(
-        self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None
-    ) -> None:
-        super().__init__(operation, negotiator, selection)
-        for name, make_call in operation.calls().items():
-            method = untraced(partial(self._dispatch, make_call))
-            method.__name__ = name
-            setattr(self, name, method)
-
-    def _dispatch(self, make_call: Callable[..., Call], *arguments: Any, **options: Any) -> Any:
-        return self._dispatcher.dispatch(make_call(*arguments, **options))

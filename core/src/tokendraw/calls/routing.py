@@ -7,14 +7,17 @@ from collections.abc import Iterable, Sequence
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.resolution.refusals import install
-from tokendraw.calls.call import NOT_BY_ROW, Call, RowCall
-from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.call import Call
+from tokendraw.calls.drawing import Sample
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.calls.splitting import RowSplit, is_worthwhile
 from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.errors.formatting import all_of
 from tokendraw.parameters.batch_facts import RowKinds
 
+_NOT_BY_ROW = "every row is one"
+"""Reason for which the rows of a call are not divided."""
 _MAX_NAMED_ROWS = 8
 """Rows that a message names, at most."""
 _log = logging.getLogger("tokendraw")
@@ -30,14 +33,14 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
         return selection.backend
     kinds = _row_kinds(selection, call)
     _check_declared(selection, call, kinds)
-    if isinstance(kinds, str) or not isinstance(call, RowCall):
+    if isinstance(kinds, str) or not isinstance(call, Sample):
         return _whole_call(selection, call, [reason], str(kinds))
     split = _split(selection, call, kinds)
     if isinstance(split, str):
         return _whole_call(selection, call, [reason], split)
     if not split.num_leaving:
         return selection.backend
-    leaving = Rows(split.leaving, call.vocab_size)
+    leaving = RowGroup(split.leaving, call.vocab_size)
     companion = serving_backend(selection, call, leaving)
     is_split = split.num_staying and (
         is_worthwhile(split.num_staying, split.num_leaving, split.rows.device)
@@ -52,7 +55,7 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
     return split
 
 
-def serving_backend(selection: Selection, call: Call, rows: Rows | None = None) -> LoadedBackend:
+def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = None) -> LoadedBackend:
     """Find the backend for a whole call, or for rows of one kind.
 
     :raises SamplerUnavailableError: no selected backend supports all properties that the call may have.
@@ -80,7 +83,7 @@ def serving_backend(selection: Selection, call: Call, rows: Rows | None = None) 
     return companion
 
 
-def is_served(selection: Selection, call: Call | Rows) -> bool:
+def is_served(selection: Selection, call: Call | RowGroup) -> bool:
     """Whether the selected backend or the companion supports all of a call."""
     backends = (selection.backend, selection.companion)
     return any(backend is not None and backend.reason_against(call) is None for backend in backends)
@@ -98,15 +101,15 @@ def undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
 def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
     """Return the kind of each row of a call, or say why the call is not divided."""
     backend = selection.backend
-    if selection.companion is None or not isinstance(call, RowCall):
-        return NOT_BY_ROW
+    if selection.companion is None or not isinstance(call, Sample):
+        return _NOT_BY_ROW
     for requirement in backend.unsupported:
         if requirement.concerns_call and requirement.is_asked(call, backend.capabilities):
-            return NOT_BY_ROW
+            return _NOT_BY_ROW
     return call.row_kinds()
 
 
-def _split(selection: Selection, call: RowCall, kinds: RowKinds) -> RowSplit | str:
+def _split(selection: Selection, call: Sample, kinds: RowKinds) -> RowSplit | str:
     """Divide the rows of a call, or say why not."""
     split = selection.row_splits.get(kinds)
     if split is None:
@@ -120,19 +123,15 @@ def _split(selection: Selection, call: RowCall, kinds: RowKinds) -> RowSplit | s
     return split
 
 
-def _reasons_by_kind(backend: LoadedBackend, call: RowCall, kinds: RowKinds) -> list[str | None]:
+def _reasons_by_kind(backend: LoadedBackend, call: Sample, kinds: RowKinds) -> list[str | None]:
     """Name the unsupported property of each kind of row."""
     if backend.undeclared_class(call) is not None:
         return [backend.reason_against(call)] * len(kinds.kinds)
-    return [backend.reason_against(Rows(kind, call.vocab_size)) for kind in kinds.kinds]
+    return [backend.reason_against(RowGroup(kind, call.vocab_size)) for kind in kinds.kinds]
 
 
 def _whole_call(selection: Selection, call: Call, reasons: Sequence[str], because: str) -> LoadedBackend:
-    """Send a whole call to the companion.
-
-    :param reasons: properties of rows that the selected backend does not support.
-    :param because: says why the rows are not divided.
-    """
+    """Send a whole call to the companion, for unsupported ``reasons``, and ``because`` rows stay together."""
     companion = serving_backend(selection, call)
     _log_companion(selection, reasons, because)
     return companion
@@ -150,11 +149,7 @@ def _log_companion(selection: Selection, reasons: Iterable[str], because: str = 
 
 
 def _check_declared(selection: Selection, call: Call, kinds: RowKinds | str) -> None:
-    """Refuse a part of a call for a backend without a declaration of an argument's class.
-
-    :param kinds: kinds of the rows; words if the call is not divided.
-    :raises SamplerUnavailableError: names the rows and the class.
-    """
+    """Refuse a part of a call for a backend without a declaration of an argument's class; names the rows."""
     backend, companion = selection.backend, selection.companion
     undeclared = backend.undeclared_class(call)
     if companion is None:
@@ -166,7 +161,7 @@ def _check_declared(selection: Selection, call: Call, kinds: RowKinds | str) -> 
         return
     if undeclared is not None:
         raise undeclared_class(name, backend.name, companion.name)
-    if isinstance(kinds, str) or not isinstance(call, RowCall):
+    if isinstance(kinds, str) or not isinstance(call, Sample):
         subject, reasons = "every row", [backend.reason_against(call)]
     else:
         by_kind = _reasons_by_kind(backend, call, kinds)

@@ -6,18 +6,17 @@ not support a property of some rows still serves all other rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, Capabilities, Need
 from tokendraw.backends.description.requirement import Requirement
 
 if TYPE_CHECKING:
-    from tokendraw.calls.call import RowCall
     from tokendraw.parameters.batch_facts import BatchFacts
 
 
-class Rows(NamedTuple):
-    """Rows of a batch, comparable with requirements like a call."""
+class RowGroup(NamedTuple):
+    """Rows of a batch, comparable with requirements like a call, which has the same properties."""
 
     facts: BatchFacts
     vocab_size: int
@@ -27,21 +26,18 @@ class Rows(NamedTuple):
         """Name no class: every backend takes the parameters of :class:`SamplingMetadata`."""
 
 
-_Asked: TypeAlias = "RowCall | Rows"
-
-
-def _exceeds_top_k(rows: _Asked, capabilities: Capabilities) -> bool:
+def _exceeds_top_k(rows: RowGroup, capabilities: Capabilities) -> bool:
     limit, largest = capabilities.max_top_k, rows.facts.max_top_k
     return limit is not None and (largest is None or largest > limit)
 
 
-def _exceeds_vocabulary(rows: _Asked, capabilities: Capabilities) -> bool:
+def _exceeds_vocabulary(rows: RowGroup, capabilities: Capabilities) -> bool:
     limit = capabilities.max_vocab_size
     return limit is not None and rows.vocab_size > limit
 
 
 def _per_row(name: str) -> Requirement:
-    def is_asked(rows: _Asked, capabilities: Capabilities) -> bool:
+    def is_asked(rows: RowGroup, capabilities: Capabilities) -> bool:
         return rows.facts.max_top_k != 0 if name == "top_k" else getattr(rows.facts, f"any_{name}")
 
     return Requirement(

@@ -12,7 +12,7 @@ from tokendraw.backends.resolution.candidate import Resolution
 
 if TYPE_CHECKING:
     from tokendraw.calls.call import Call
-    from tokendraw.calls.row_requirements import Rows
+    from tokendraw.calls.row_requirements import RowGroup
     from tokendraw.calls.splitting import RowSplit
     from tokendraw.parameters.batch_facts import RowKinds
 
@@ -36,7 +36,7 @@ class LoadedBackend:
     """Top-level package of the plugin's code."""
     _signatures: set[Hashable] = field(default_factory=set)
 
-    def reason_against(self, call: Call | Rows) -> str | None:
+    def reason_against(self, call: Call | RowGroup) -> str | None:
         """Name the first unsupported property of a call or of rows; None: all are supported."""
         capabilities = self.capabilities
         if capabilities is None:

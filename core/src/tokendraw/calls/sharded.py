@@ -6,8 +6,7 @@ successor after a failure, the ranks would part.
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from tokendraw.errors.install_commands import NATIVE
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.agreement import agree
-from tokendraw.vocab_parallel.shard import Agreed, VocabShard
+from tokendraw.vocab_parallel.shard import VocabShard
 
 
 class ShardedSample(Sample):
@@ -42,12 +41,7 @@ class ShardedSample(Sample):
         self.shard = shard
 
     def agree(self, backend: str, need: Need, error: TokendrawError | None) -> None:
-        """Compare the calls of all ranks, before the run.
-
-        :param backend: name of the backend that serves it on this rank.
-        :param error: error of the call on this rank.
-        :raises TokendrawError: the calls differ, or one of them has an error.
-        """
+        """Compare the calls of all ranks before the run; ``error`` is that of the call on this rank."""
         if error is not None and not isinstance(self.shard, VocabShard):
             raise error
         agree(self.shard, self.logits, self.metadata, need, backend, error)
@@ -69,28 +63,11 @@ class ShardedSample(Sample):
         return self.shard.vocab_size
 
     def cached_check(self, key: object) -> OutputCheck | None:
-        if type(self.metadata) is not SamplingMetadata or type(self.shard) is not VocabShard:
-            return None
-        checked: _CheckedCall | None = self.metadata.memo.get((key, _MEMO))
-        if checked is None or checked.agreed() is not self.shard.agreed:
-            return None
-        return checked.check if input_checks.has_form(self.logits, checked.form) else None
+        is_shard = type(self.shard) is VocabShard
+        return super().cached_check((key, self.shard.agreed.key)) if is_shard else None
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
-        form = input_checks.form_of(self.logits)
-        self.metadata.memo[key, _MEMO] = _CheckedCall(form, check, weakref.ref(self.shard.agreed))
-
-
-class _CheckedCall(NamedTuple):
-    """Facts about a checked call, cached with the metadata."""
-
-    form: input_checks.LogitsForm
-    check: OutputCheck
-    agreed: weakref.ref[Agreed]
-    """Agreement of the ranks of the shard; the metadata do not keep it alive."""
-
-
-_MEMO: Final = "checked over ranks"
+        super().cache_check((key, self.shard.agreed.key), check)
 
 
 def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None) -> Sample:
@@ -101,9 +78,7 @@ def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard
 def dispatch_over_ranks(dispatcher: Dispatcher, call: ShardedSample) -> SamplerOutput:
     """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another.
 
-    :raises InvalidInputError: before anything is launched.
-    :raises SamplerUnavailableError: the selected backend does not support a property that the call may have.
-    :raises PluginError: as of :meth:`tokendraw.calls.dispatcher.Dispatcher.dispatch`.
+    Raises as :meth:`tokendraw.calls.dispatcher.Dispatcher.dispatch` does.
     """
     selection, negotiator = dispatcher.selection, dispatcher.negotiator
     backend = selection.backend
@@ -132,10 +107,7 @@ def dispatch_over_ranks(dispatcher: Dispatcher, call: ShardedSample) -> SamplerO
 
 
 def _check_supported(selection: Selection, call: ShardedSample) -> None:
-    """Refuse a call beyond the selected backend.
-
-    :raises SamplerUnavailableError: names the property that the backend does not support.
-    """
+    """Refuse a call with a property that the selected backend does not support."""
     backend = selection.backend
     undeclared, reason = backend.undeclared_class(call), backend.reason_against(call)
     if undeclared is not None:

@@ -51,10 +51,7 @@ class RowSplit:
 
     @classmethod
     def of(cls, row_kinds: RowKinds, reasons: Sequence[str | None], device: torch.device) -> Self:
-        """Divide rows by kind.
-
-        :param reasons: for each kind of ``row_kinds`` the property that the chosen sampler does not support, or None.
-        """
+        """Divide rows by kind, each with the property that the chosen sampler does not support, or None."""
         of_row = row_kinds.slot_of_row or range(row_kinds.num_rows)
         leaves = [reason is not None for reason in reasons]
         rows = [row for row, slot in enumerate(of_row) if leaves[row_kinds.of_slot[slot]]]
@@ -113,10 +110,7 @@ class RowSplit:
         )
 
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
-        """Merge the outputs in the order of the rows.
-
-        :param width: how many best tokens every row of the whole batch gets; None: no row wants any.
-        """
+        """Merge the outputs in the order of the rows, with ``width`` best tokens each; None: no row wants any."""
         best = mass = None
         if width is not None:
             best, mass = self._merged_logprobs(chosen, companion, width)

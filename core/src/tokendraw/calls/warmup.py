@@ -5,14 +5,16 @@ An operation makes up the calls, in groups that are made side by side.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -20,7 +22,6 @@ from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
 from tokendraw.calls.dispatcher import Dispatcher
-from tokendraw.calls.progress import ShowCount, progress_line
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError
 
@@ -43,15 +44,13 @@ class CallGroups(NamedTuple):
     """Number of the calls; None if it is not known yet."""
 
 
-class Warmup(Protocol):
-    """Makes up calls of every kind. Built from checked arguments."""
-
-    def stages(self, selection: Selection, device: torch.device) -> Iterable[CallGroups]:
-        """Make up the calls for the selected backends."""
-        ...
+Stages: TypeAlias = Callable[[Selection, torch.device], Iterable[CallGroups]]
+"""Makes up calls of every kind for the selected backends on a device, from checked arguments."""
+ShowCount: TypeAlias = Callable[[str, int | None], Callable[[], object]]
+"""Shows a title beside a count of calls with a total, None if unknown; returns the function that adds one."""
 
 
-def warm_up(warmups: Sequence[tuple[Dispatcher, Warmup]], *, progress: bool | None) -> float:
+def warm_up(warmups: Sequence[tuple[Dispatcher, Stages]], *, progress: bool | None) -> float:
     """Make the calls of each warmup, and restore torch's random state and the counted rows.
 
     :param warmups: of one loaded object.
@@ -74,9 +73,9 @@ def warm_up(warmups: Sequence[tuple[Dispatcher, Warmup]], *, progress: bool | No
         _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0
     rows = negotiator.stats()
-    with random_state_kept(device), torch.no_grad(), progress_line(progress) as show:
-        for dispatcher, warmup in warmups:
-            _make(dispatcher, warmup, device, show)
+    with random_state_kept(device), torch.no_grad(), _progress_line(progress) as show:
+        for dispatcher, stages in warmups:
+            _make(dispatcher, stages, device, show)
     negotiator.restore_stats(rows)
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
@@ -88,14 +87,14 @@ def compiles_nothing(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def _make(dispatcher: Dispatcher, warmup: Warmup, device: torch.device, show: ShowCount) -> None:
+def _make(dispatcher: Dispatcher, stages: Stages, device: torch.device, show: ShowCount) -> None:
     selection = None
     while selection is not dispatcher.selection:  # a successor starts from the beginning
         selection = dispatcher.selection
-        for stage in warmup.stages(selection, device):
+        for stage in stages(selection, device):
             count_one = show(stage.title, stage.total)
             if not all(
-                _make_group(dispatcher, selection, group, device, count_one) for group in stage.groups
+                _make_group(dispatcher, selection, calls, device, count_one) for calls in stage.groups
             ):
                 break
 
@@ -103,25 +102,25 @@ def _make(dispatcher: Dispatcher, warmup: Warmup, device: torch.device, show: Sh
 def _make_group(
     dispatcher: Dispatcher,
     selection: Selection,
-    group: Iterable[Call],
+    calls: Iterable[Call],
     device: torch.device,
-    count_one: Callable[[], None],
+    count_one: Callable[[], object],
 ) -> bool:
     """Make calls in several threads, for most time goes to compilers; return whether the selection is unchanged.
 
     The first call is made alone: a backend builds some things once.
     """
-    with ThreadPoolExecutor(
-        _at_once(device), initializer=_begin_thread, initargs=(_stream_of(device),)
-    ) as pool:
+    most = _at_once(device)
+    stream = None if device.type == "cpu" else torch.accelerator.current_stream(device)
+    with ThreadPoolExecutor(most, initializer=_begin_thread, initargs=(stream,)) as pool:
         pending: deque[Future[Any]] = deque()
         limit = 1
-        for call in group:
+        for call in calls:
             pending.append(pool.submit(copy_context().run, dispatcher.dispatch, call))
             while len(pending) >= limit:
                 pending.popleft().result()
                 count_one()
-            limit = _at_once(device)
+            limit = most
             if dispatcher.selection is not selection:
                 break
         for future in pending:
@@ -142,5 +141,15 @@ def _begin_thread(stream: torch.Stream | None) -> None:
         torch.accelerator.set_stream(stream)
 
 
-def _stream_of(device: torch.device) -> torch.Stream | None:
-    return None if device.type == "cpu" else torch.accelerator.current_stream(device)
+@contextlib.contextmanager
+def _progress_line(is_shown: bool | None) -> Iterator[ShowCount]:
+    """Show a line on stderr that is erased at the end; None: if stderr is a terminal."""
+    if not (sys.stderr.isatty() if is_shown is None else is_shown):
+        yield lambda title, total: lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("tokendraw warms up: {task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as line:
+        yield lambda title, total: partial(line.advance, line.add_task(title, total=total))

@@ -7,8 +7,9 @@ of their rows and another set of parameters. These batches cause the compilation
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Self, TypeVar
 
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.calls.drawing import Sample
-from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.routing import is_served
+from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.calls.selection import Selection
-from tokendraw.calls.warmup import CallGroups
+from tokendraw.calls.warmup import CallGroups, Stages
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import one_of
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -38,7 +40,7 @@ class Batches:
     batch_sizes: tuple[int, ...]
     """Ascending, so that the first, which may be drawn from a copy, is small."""
     row_stride: int
-    seeds: bool
+    seedings: tuple[str, ...]
     logprobs: tuple[int | None, ...]
     row_index: bool
     examples: tuple[SamplingMetadata, ...] | None
@@ -57,42 +59,40 @@ class Batches:
         row_index: bool = False,
         metadata: Iterable[SamplingMetadata] | None = None,
     ) -> Self:
-        """Check the arguments.
-
-        :raises InvalidInputError: one of them cannot be drawn; the message names it.
-        """
-        size = whole("vocab_size", vocab_size, 1)
-        logits_dtypes = some_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
-        batches = {whole("batch_sizes", rows, 1) for rows in _several("batch_sizes", batch_sizes, "numbers")}
-        widths = [whole("logprobs", n, -1) for n in _several("logprobs", logprobs, "numbers", least=0)]
-        examples = None
-        if metadata is not None:
-            examples = tuple(_several("metadata", metadata, "SamplingMetadata"))
-            for example in examples:
-                if not isinstance(example, SamplingMetadata):
-                    raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
+        """Check the arguments."""
+        size = checked_integer("vocab_size", vocab_size, 1)
+        logits_dtypes = checked_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
+        sizes = [checked_integer("batch_sizes", n, 1) for n in _items("batch_sizes", batch_sizes, "numbers")]
+        counts = [
+            checked_integer("logprobs", n, -1) for n in _items("logprobs", logprobs, "numbers", least=0)
+        ]
+        examples = None if metadata is None else _items("metadata", metadata, "SamplingMetadata")
+        for example in examples or ():
+            if not isinstance(example, SamplingMetadata):
+                raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
         return cls(
             vocab_size=size,
             dtypes=logits_dtypes,
-            batch_sizes=tuple(sorted(batches)),
-            row_stride=size if row_stride is None else whole("row_stride", row_stride, size),
-            seeds=bool(seeds),
-            logprobs=(None, *dict.fromkeys(widths)),
+            batch_sizes=tuple(sorted({*sizes})),
+            row_stride=size if row_stride is None else checked_integer("row_stride", row_stride, size),
+            seedings=_SEEDINGS if seeds else _SEEDINGS[:1],
+            logprobs=(None, *dict.fromkeys(counts)),
             row_index=bool(row_index),
             examples=examples,
         )
 
-    @property
-    def seedings(self) -> tuple[str, ...]:
-        """List the seedings: rows with a seed and with a position."""
-        return _SEEDINGS if self.seeds else _SEEDINGS[:1]
+    def drawn_by(self, title: str, call: type[Sample]) -> Stages:
+        """Make a stage that draws every batch in each dtype, kinds without a supporting backend left out."""
 
-    def stage(self, title: str, call: type[Sample], selection: Selection, device: torch.device) -> CallGroups:
-        """Make a call of every batch in each dtype, kinds without a supporting backend left out."""
-        batches = list(self._batches(selection, device))
-        logits_by_dtype = self.logits(max(rows for rows, _ in batches), device)
-        calls = [call(logits[:rows], metadata) for logits in logits_by_dtype for rows, metadata in batches]
-        return CallGroups(title, [calls], len(calls))
+        def stages(selection: Selection, device: torch.device) -> Iterator[CallGroups]:
+            batches = list(self._batches(selection, device))
+            logits_by_dtype = self.logits(max(rows for rows, _ in batches), device)
+            calls = [
+                call(logits[:rows], metadata) for logits in logits_by_dtype for rows, metadata in batches
+            ]
+            yield CallGroups(title, [calls], len(calls))
+
+        return stages
 
     def logits(self, rows: int, device: torch.device) -> list[Tensor]:
         """Make logits [rows, V] of each dtype, all 0, in one memory: a warmup depends on no values."""
@@ -104,39 +104,29 @@ class Batches:
     def kinds(
         self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
     ) -> Iterator[SamplingMetadata]:
-        """Make every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
-
-        :param by_slot: with a ``row_index`` too, and not only without.
-        """
-        index = torch.arange(rows, device=device)
-        for requests in _requests(min(50, self.vocab_size)):
-            for seeded in seedings:
-                for wanted in self.logprobs:
-                    params = [replace(requests[i % len(requests)], logprobs=wanted) for i in range(rows)]
-                    params = [
-                        replace(p, seed=i) if seeded == "all" or (seeded == "some" and i % 2) else p
-                        for i, p in enumerate(params)
-                    ]
-                    positions = None if seeded == "none" else index
-                    for slots in (None, index)[: 1 + by_slot]:
-                        yield SamplingMetadata.from_params(
-                            params, device=device, positions=positions, row_index=slots
-                        )
+        """Make every combination of filters, seeds and logprobs; ``by_slot`` with a ``row_index`` too."""
+        index, requests_of_kind = torch.arange(rows, device=device), _requests(min(50, self.vocab_size))
+        for requests, seeding, count in product(requests_of_kind, seedings, self.logprobs):
+            params = [replace(requests[i % len(requests)], logprobs=count) for i in range(rows)]
+            if seeding in ("some", "all"):
+                is_mixed = seeding == "some"
+                params = [p if is_mixed and i % 2 == 0 else replace(p, seed=i) for i, p in enumerate(params)]
+            positions = None if seeding == "none" else index
+            for slots in (None, index)[: 1 + by_slot]:
+                yield SamplingMetadata.from_params(
+                    params, device=device, positions=positions, row_index=slots
+                )
 
     def _batches(self, selection: Selection, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
-        if self.examples is not None:
-            for example in self.examples:
-                own = example.num_rows
-                yield from ((rows, example) for rows in (self.batch_sizes if own is None else (own,)))
-            return
-        for rows in self.batch_sizes:
+        for example in self.examples or ():
+            rows = example.num_rows
+            yield from ((n, example) for n in (self.batch_sizes if rows is None else (rows,)))
+        for rows in self.batch_sizes if self.examples is None else ():
             for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
                 is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
-                if is_plain or selection.companion is not None or self._is_served(metadata, selection):
+                group = RowGroup(metadata.facts, self.vocab_size)
+                if is_plain or selection.companion is not None or is_served(selection, group):
                     yield rows, metadata
-
-    def _is_served(self, metadata: SamplingMetadata, selection: Selection) -> bool:
-        return selection.backend.reason_against(Rows(metadata.facts, self.vocab_size)) is None
 
 
 def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
@@ -153,11 +143,8 @@ def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
     yield (greedy,)
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    """Check an argument for an integer of at least ``least``.
-
-    :raises InvalidInputError: it is none.
-    """
+def checked_integer(name: str, value: Any, least: int) -> int:
+    """Check an argument for an integer of at least ``least``."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -167,34 +154,29 @@ def whole(name: str, value: Any, least: int) -> int:
     return number
 
 
-def some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[_Name, ...]:
-    """Check an argument for a sequence of words among ``known``, and drop repetitions.
-
-    :raises InvalidInputError: it does not.
-    """
-    return _among(_several(name, values, what), name, known, known)
+def checked_words(name: str, values: Any, what: str, words: Sequence[_Name]) -> tuple[_Name, ...]:
+    """Check an argument for a sequence of some of the words, and drop repetitions."""
+    return _checked(name, values, what, {word: word for word in words})
 
 
-def some_dtypes(name: str, values: Any, what: str, known: Sequence[str]) -> tuple[torch.dtype, ...]:
-    """Check an argument for a sequence of torch dtypes among ``known``, and drop repetitions.
-
-    :raises InvalidInputError: it does not.
-    """
-    return _among(_several(name, values, what), name, [getattr(torch, each) for each in known], known)
+def checked_dtypes(name: str, values: Any, what: str, dtypes: Sequence[str]) -> tuple[torch.dtype, ...]:
+    """Check an argument for a sequence of some of the torch dtypes, given by name, and drop repetitions."""
+    return _checked(name, values, what, {dtype: getattr(torch, dtype) for dtype in dtypes})
 
 
-def _among(found: tuple[Any, ...], name: str, known: Sequence[Any], names: Sequence[str]) -> tuple[Any, ...]:
-    for value in found:
-        if value not in known:
-            raise InvalidInputError(f"'{name}' needs {one_of(names)}, found {value!r}.")
-    return tuple(dict.fromkeys(found))
+def _checked(name: str, values: Any, what: str, permitted: Mapping[str, Any]) -> tuple[Any, ...]:
+    items = _items(name, values, what)
+    for value in items:
+        if value not in permitted.values():
+            raise InvalidInputError(f"'{name}' needs {one_of(permitted)}, found {value!r}.")
+    return tuple(dict.fromkeys(items))
 
 
-def _several(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:
+def _items(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:
     try:
-        found = None if isinstance(values, (str, bytes)) else tuple(values)
+        items = None if isinstance(values, (str, bytes)) else tuple(values)
     except TypeError:
-        found = None
-    if found is None or len(found) < least:
+        items = None
+    if items is None or len(items) < least:
         raise InvalidInputError(f"'{name}' needs a sequence of {what}, found {values!r}.")
-    return found
+    return items

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from tokendraw._version import __version__
-from tokendraw.cli.command import GuardedCommand, errors_as_json, has_json_option
+from tokendraw.cli.command import GuardedCommand, errors_as_json
 from tokendraw.cli.installed_commands import (
     BUILT_IN,
     OWNERS,
     InstalledCommand,
+    examined_commands,
     installed_commands,
     load,
     missing_distribution,
@@ -23,59 +26,29 @@ from tokendraw.errors.exceptions import PluginError, TokendrawError
 _ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
 """Order of tokendraw's own commands in ``--help``; third-party commands follow by name."""
 _INSTALLED = "tokendraw.installed_commands"
-_LOADED = "tokendraw.loaded_commands"
-
-
-class _UnusableCommand(GuardedCommand):
-    """Stand-in for a command that cannot run: prints the reason, whatever the arguments.
-
-    :param summary: the line in ``--help``; "" leaves the command out of the list.
-    :param reason: reason in the list of unusable commands; None: not listed there.
-    """
-
-    def __init__(self, name: str, message: str, *, summary: str = "", reason: str | None = None) -> None:
-        super().__init__(
-            name,
-            help=message,
-            short_help=summary,
-            hidden=not summary,
-            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-            params=[
-                click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),
-                click.Option(["--json", "as_json"], is_flag=True, help="One JSON object on stdout."),
-            ],
-            callback=self._refuse,
-        )
-        self.message, self.reason = message, reason
-
-    def _refuse(self, **arguments: Any) -> None:
-        raise TokendrawError(self.message)
+_AS_JSON = "tokendraw.as_json"
 
 
 class _Commands(click.Group):
-    """A group that imports a command at its first call."""
+    """A group that imports a command at its first call, and prints every error for all of them."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with process.interrupts_end_imports():
-            process.open_missing_streams()
-            process.never_fail_to_encode()
+            process.prepare_streams()
             return super().main(*args, **kwargs)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with process.ended_by_exit_code(), errors_as_json(has_json_option(args)):
-            return super().make_context(info_name, args, parent, **extra)
+        as_json = any(arg.partition("=")[0] == "--json" for arg in args)
+        with _guarded(as_json):
+            context = super().make_context(info_name, args, parent, **extra)
+        context.meta[_AS_JSON] = as_json
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        with process.ended_by_exit_code():
+        with _guarded(ctx.meta[_AS_JSON]):
             return super().invoke(ctx)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        with errors_as_json(has_json_option(args)):
-            return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = (command.name for command in _installed(ctx) if command.is_callable)
@@ -89,21 +62,20 @@ class _Commands(click.Group):
             return self.commands[cmd_name]
         for command in _installed(ctx):
             if command.name == cmd_name and command.is_callable:
-                return _loaded(ctx, command)
+                try:
+                    return load(command)
+                except PluginError as error:
+                    return _stand_in(cmd_name, f"{cmd_name!r} of {command.owner} cannot be used: {error}.")
         if cmd_name in OWNERS:
             summary = f"Needs {OWNERS[cmd_name]}, which is not installed."
-            return _UnusableCommand(cmd_name, missing_distribution(cmd_name), summary=summary)
+            return _stand_in(cmd_name, missing_distribution(cmd_name), summary)
         for name in self.list_commands(ctx):  # click looks for the nearest among these
             self.commands.setdefault(name, click.Command(name))
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_commands(ctx, formatter)
-        rows = [
-            (command.name, f"{command.owner}: {reason}")
-            for command in _installed(ctx)
-            if (reason := _reason_against(ctx, command)) is not None
-        ]
+        rows = [(c.name, f"{c.owner}: {c.reason}") for c in examined_commands() if c.reason is not None]
         if rows:
             with formatter.section("Commands that cannot be used"):
                 formatter.write_dl(rows)
@@ -120,29 +92,35 @@ def main() -> None:
     """
 
 
+@contextlib.contextmanager
+def _guarded(as_json: bool) -> Iterator[None]:
+    with process.ended_by_exit_code(), errors_as_json(as_json):
+        yield
+
+
 def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
     """List the installed commands, once in a run of the main command."""
-    commands: tuple[InstalledCommand, ...] | None = ctx.meta.get(_INSTALLED)
-    if commands is None:
-        commands = ctx.meta[_INSTALLED] = installed_commands()
+    if _INSTALLED not in ctx.meta:
+        ctx.meta[_INSTALLED] = installed_commands()
+    commands: tuple[InstalledCommand, ...] = ctx.meta[_INSTALLED]
     return commands
 
 
-def _loaded(ctx: click.Context, command: InstalledCommand) -> click.Command:
-    """Import a command, once in a run; return a stand-in with the reason if the import fails."""
-    commands: dict[InstalledCommand, click.Command] = ctx.meta.setdefault(_LOADED, {})
-    if command not in commands:
-        try:
-            commands[command] = load(command)
-        except PluginError as error:
-            message = f"{command.name!r} of {command.owner} cannot be used: {error}."
-            commands[command] = _UnusableCommand(command.name, message, reason=str(error))
-    return commands[command]
+def _stand_in(name: str, message: str, summary: str = "") -> click.Command:
+    """Make a command that fails with a message, whatever its arguments.
 
+    :param summary: the line in ``--help``; "" leaves the command out of the list.
+    """
 
-def _reason_against(ctx: click.Context, command: InstalledCommand) -> str | None:
-    """Say why an installed command cannot be used; None if nothing speaks against it."""
-    if not command.is_callable:
-        return command.reason
-    loaded = _loaded(ctx, command)
-    return loaded.reason if isinstance(loaded, _UnusableCommand) else None
+    def refuse(arguments: tuple[str, ...]) -> None:
+        raise TokendrawError(message)
+
+    return GuardedCommand(
+        name,
+        help=message,
+        short_help=summary,
+        hidden=not summary,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        callback=refuse,
+    )

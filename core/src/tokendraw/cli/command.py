@@ -8,82 +8,71 @@ reader of a pipe left.
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, TextIO
 
 import click
 
 from tokendraw.cli.option_names import in_options
 from tokendraw.cli.terminal import process
 from tokendraw.cli.terminal.tables import has_printed_json, print_json
-from tokendraw.cli.terminal.verbose import show_cause
 from tokendraw.errors.exceptions import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
 from tokendraw.errors.notices import as_error
 
 NOT_USABLE = 1
 USAGE = 2
 
+_log = logging.getLogger("tokendraw")
+
 
 class GuardedCommand(click.Command):
-    """Command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
-
-    With ``--json`` stdout gets the sentence as well, as ``error`` of a JSON object.
-    """
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Parse the arguments; with ``--json`` among them a usage error is printed as JSON."""
-        with errors_as_json(has_json_option(args)):
-            return super().make_context(info_name, args, parent, **extra)
+    """Command that reports errors of tokendraw as a sentence on stderr and an exit code, not as tracebacks."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and report an error of tokendraw as a sentence."""
-        as_json = ctx.params.get("as_json", False)
-        with errors_as_json(as_json):
-            try:
-                with warnings.catch_warnings():
-                    warnings.showwarning = _show_warning
-                    return super().invoke(ctx)
-            except (TokendrawError, TokendrawWarning) as error:
-                if process.was_interrupted(error):
-                    raise KeyboardInterrupt from None
-                show_cause(ctx, error)
-                of_options = not isinstance(error, SettingsError)  # which is about variables and a file
-                message = in_options(str(error), self) if of_options else str(error)
-                click.echo(message, err=True)
-                if as_json:
-                    _print_error(message)
-                ctx.exit(USAGE if isinstance(error, (InvalidParameterError, SettingsError)) else NOT_USABLE)
+        """Run the command; raise an error of tokendraw as one that click shows."""
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
+        except (TokendrawError, TokendrawWarning) as error:
+            if error.__cause__ is not None:
+                _log.debug("the cause:", exc_info=error.__cause__)  # shown with --verbose
+            of_settings = isinstance(error, SettingsError)  # which is about variables and a file, not options
+            message = str(error) if of_settings else in_options(str(error), self)
+            is_usage = of_settings or isinstance(error, InvalidParameterError)
+            raise (_Misused if is_usage else _NotUsable)(message) from error
 
 
-def has_json_option(args: Sequence[str]) -> bool:
-    """Tell whether ``--json`` is among the arguments, before click parses them."""
-    return any(arg.partition("=")[0] == "--json" for arg in args)
+class _NotUsable(click.ClickException):
+    """Error shown as its sentence alone."""
+
+    exit_code = NOT_USABLE
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the sentence on stderr."""
+        click.echo(self.message, file, err=True)
+
+
+class _Misused(_NotUsable):
+    exit_code = USAGE
 
 
 @contextlib.contextmanager
 def errors_as_json(as_json: bool) -> Iterator[None]:
-    """With ``--json`` print an error as a JSON object, and raise it again."""
+    """With ``--json`` print an error as a JSON object, unless the command has printed an object; raise it again."""
     try:
         yield
     except (click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
-        if as_json and not process.was_interrupted(error):
-            _print_error(
-                error.format_message()
-                if isinstance(error, click.ClickException)
-                else f"{type(error).__name__}: {error}"
+        if as_json and not process.was_interrupted(error) and not has_printed_json():
+            unexpected = f"{type(error).__name__}: {error}"
+            print_json(
+                {"error": error.format_message() if isinstance(error, click.ClickException) else unexpected}
             )
         raise
-
-
-def _print_error(message: str) -> None:
-    """Print an error as a JSON object, unless the command has printed an object already."""
-    if not has_printed_json():
-        print_json({"error": message})
 
 
 def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
@@ -103,10 +92,10 @@ def _show_warning(
     category: type[Warning],
     filename: str,
     lineno: int,
-    file: Any = None,
+    file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
     text = str(message)
     if not issubclass(category, TokendrawWarning):  # not ours: where it comes from helps
-        text = warnings.formatwarning(text, category, filename, lineno, line).rstrip()
+        text = warnings.formatwarning(text, category, filename, lineno).rstrip()
     click.echo(text, err=True)

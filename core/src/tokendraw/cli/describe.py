@@ -6,6 +6,7 @@ null.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.plugin_info import PluginInfo
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
+from tokendraw.cli.terminal.tables import print_table
 from tokendraw.errors.formatting import all_of, dotted
 
 if TYPE_CHECKING:
@@ -27,13 +29,31 @@ def described(candidate: Candidate) -> PluginInfo | None:
     return None if candidate.state is State.INCOMPATIBLE else candidate.info
 
 
+def rank(candidate: Candidate) -> tuple[bool, int, str]:
+    """Sort key: available candidates first, then by priority and name."""
+    return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
+
+
+def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> None:
+    """Print a table with a row for each candidate and every reason in full."""
+    rows = []
+    for c in candidates:
+        info = described(c)
+        words = c.reason or (info.summary if info else "")
+        rows.append((c.name, str(c.state), str(c.priority) if c.info else "", c.version, words))
+    header = ("name", "state", "priority", "version", "what it does, or why it cannot")
+    print_table(header, rows, indent=indent)
+
+
 def candidate_json(candidate: Candidate) -> JsonObject:
     """Describe a plugin.
 
     Keys: ``name``, ``state``, ``reason``, ``priority``, ``summary``, ``distribution``, ``version``,
-    ``entry_point``, ``first_party``, ``verified``, ``kernels``, ``api_version``, ``upstream`` and ``operations``.
+    ``entry_point``, ``first_party``, ``verified``, ``kernels``, ``api_version``, ``upstream`` (``distribution``,
+    ``required``, ``installed``, ``tested``, ``releases``, ``found``) and ``operations`` (capabilities by name).
     """
     info = described(candidate)
+    upstream = info.upstream if info else None
     return {
         "name": candidate.name,
         "state": str(candidate.state),
@@ -47,7 +67,15 @@ def candidate_json(candidate: Candidate) -> JsonObject:
         "verified": info.verified if info else None,
         "kernels": info.kernels if info else None,
         "api_version": candidate.info.api_version if candidate.info else None,
-        "upstream": _upstream_json(candidate),
+        "upstream": upstream
+        and {
+            "distribution": upstream.distribution,
+            "required": upstream.versions,
+            "installed": candidate.upstream_version,
+            "tested": upstream.tested,
+            "releases": [asdict(row) for row in upstream.releases],
+            "found": upstream.found,
+        },
         "operations": {op: capabilities_json(c) for op, c in info.operations.items()} if info else None,
     }
 
@@ -58,8 +86,7 @@ def capabilities_json(capabilities: HostCapabilities) -> JsonObject:
     if "filters" in fields:
         fields["filters"] = dict(fields["filters"])
     if capabilities.compute_capability:
-        least, largest = capabilities.compute_capability
-        fields["compute_capability"] = [dotted(least), dotted(largest) if largest else None]
+        fields["compute_capability"] = [v and dotted(v) for v in capabilities.compute_capability]
     return fields
 
 
@@ -67,11 +94,11 @@ def host_json(host: Host) -> JsonObject:
     """Return every field of :class:`tokendraw.plugin.Host`."""
     fields = asdict(host)
     for name in ("compute_capability", "cuda_version"):
-        fields[name] = dotted(fields[name]) if fields[name] else None
+        fields[name] = fields[name] and dotted(fields[name])
     return fields
 
 
-def decisions_json(decisions: tuple[Decision, ...]) -> list[JsonObject]:
+def decisions_json(decisions: Iterable[Decision]) -> list[JsonObject]:
     """Return ``name``, ``accepted``, ``state``, ``reason`` and ``priority`` of each decision."""
     return [{**asdict(decision), "state": str(decision.state)} for decision in decisions]
 
@@ -86,22 +113,19 @@ def resolution_json(resolution: Resolution) -> JsonObject:
         "operation": resolution.operation,
         "chosen": resolution.chosen,
         "companion": resolution.companion,
-        "companion_serves": list(resolution.beyond),
+        "companion_serves": resolution.beyond,
         "host": host_json(resolution.host),
         "need": asdict(resolution.need),
         "choice": asdict(resolution.choice),
         "decisions": decisions_json(resolution.decisions),
-        "warnings": list(resolution.warnings),
+        "warnings": resolution.warnings,
     }
 
 
 def sampler_json(sampler: Sampler) -> JsonObject:
     """Return the keys ``sampler`` (its name), ``device`` and ``resolution``."""
-    return {
-        "sampler": sampler.name,
-        "device": str(sampler.device),
-        "resolution": resolution_json(sampler.resolution),
-    }
+    resolution = resolution_json(sampler.resolution)
+    return {"sampler": sampler.name, "device": str(sampler.device), "resolution": resolution}
 
 
 def drawn_by(sampler: Sampler) -> str:
@@ -121,33 +145,18 @@ def drawn_by(sampler: Sampler) -> str:
     return f"{line}; {companion} draws {beyond}" if companion else line
 
 
-def settings_in_force(settings: Settings) -> list[tuple[str, str]]:
-    """List the settings from outside the program as pairs (variable, or key and file; value)."""
-    given = {
+def settings_in_force(settings: Settings) -> dict[str, str]:
+    """Map the settings from outside the program, a variable or ``KEY in FILE``, to their values."""
+
+    def label(key: str, source: str) -> str:
+        return source if source.startswith("TOKENDRAW_") else f"{key} in {source}"
+
+    values = {
         "TOKENDRAW_NO_PLUGINS": "1" if settings.first_party_only else "",
         "TOKENDRAW_STRICT": "1" if settings.strict else "",
         "TOKENDRAW_DEBUG": "1" if settings.debug else "",
-        _label("sampler", settings.sampler_source): settings.sampler or "",
-        _label("priority", settings.priority_source): ", ".join(settings.priority),
-        _label("disable", settings.disabled_source): ", ".join(settings.disabled),
+        label("sampler", settings.sampler_source): settings.sampler or "",
+        label("priority", settings.priority_source): ", ".join(settings.priority),
+        label("disable", settings.disabled_source): ", ".join(settings.disabled),
     }
-    return [(name, value) for name, value in given.items() if value]
-
-
-def _label(key: str, source: str) -> str:
-    return source if source.startswith("TOKENDRAW_") else f"{key} in {source}"
-
-
-def _upstream_json(candidate: Candidate) -> JsonObject | None:
-    info = described(candidate)
-    if info is None or info.upstream is None:
-        return None
-    upstream = info.upstream
-    return {
-        "distribution": upstream.distribution,
-        "required": upstream.versions,
-        "installed": candidate.upstream_version,
-        "tested": list(upstream.tested),
-        "releases": [asdict(row) for row in upstream.releases],
-        "found": dict(upstream.found),
-    }
+    return {name: value for name, value in values.items() if value}

@@ -77,12 +77,8 @@ class InstalledCommand:
 
 def installed_commands() -> tuple[InstalledCommand, ...]:
     """List every entry point of the group, sorted by name, with none of their code run."""
-    commands = [_command(declaration) for declaration in declarations(ENTRY_POINT_GROUP)]
-    commands.sort(key=lambda command: (command.name, command.distribution, command.version))
-    claims: dict[str, list[InstalledCommand]] = {command.name: [] for command in commands}
-    for command in commands:
-        claims[command.name] += [] if command.reason else [command]
-    return tuple(_disputed(command, claims[command.name]) for command in commands)
+    commands = sorted(map(_command, declarations(ENTRY_POINT_GROUP)), key=lambda c: (c.name, c.owner))
+    return tuple(_disputed(command, commands) for command in commands)
 
 
 def load(command: InstalledCommand) -> click.Command:
@@ -129,15 +125,14 @@ def _command(declaration: Declaration) -> InstalledCommand:
     return replace(command, reason=reason)
 
 
-def _disputed(command: InstalledCommand, claims: Sequence[InstalledCommand]) -> InstalledCommand:
+def _disputed(command: InstalledCommand, commands: Sequence[InstalledCommand]) -> InstalledCommand:
     """Refuse every claim if several distributions bring a command of the same name."""
-    if command.reason is not None or len(claims) < 2:
+    claimants = [c.owner for c in commands if c.name == command.name and c.reason is None]
+    if command.reason is not None or len(claimants) < 2:
         return command
-    surplus = "one" if len(claims) == 2 else "all but one"
-    claimants = all_of(claim.owner for claim in claims)
-    return replace(
-        command, reason=f"the name {command.name!r} is claimed by {claimants}; uninstall {surplus} of them"
-    )
+    surplus = "one" if len(claimants) == 2 else "all but one"
+    reason = f"the name {command.name!r} is claimed by {all_of(claimants)}; uninstall {surplus} of them"
+    return replace(command, reason=reason)
 
 
 def _examined(command: InstalledCommand) -> InstalledCommand:

@@ -18,19 +18,16 @@ def in_options(text: str, command: click.Command) -> str:
     """
     options = {str(param.name): param.opts[0] for param in command.params if isinstance(param, click.Option)}
     for argument, name in _OPTION_OF_ARGUMENT.items():
-        if argument not in options and name in options:
-            options[argument] = options[name]
-    if not options:
-        return text
-    names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
-    text = re.sub(
-        rf"^'({names})'( of row \d+)?",  # further on it may be a key of the configuration file
-        lambda match: f"'{options[match[1]]}'{match[2] or '' if match[1] == 'positions' else ''}",
-        text,
-    )
+        if name in options:
+            options.setdefault(argument, options[name])
+    leading = re.match(r"'(\w+)'( of row \d+)?", text)  # further on it may be a key of the configuration file
+    if leading and leading[1] in options:
+        row = leading[2] if leading[1] == "positions" else None
+        text = f"'{options[leading[1]]}'{row or ''}{text[leading.end() :]}"
     text = text.replace(" or None, found", ", found")  # an option is left out instead
-    return re.sub(
-        rf"\b({names})=(?:'([^']*)')?",
-        lambda match: options[match[1]] + (f" {match[2]}" if match[2] is not None else ""),
-        text,
-    )
+
+    def as_option(argument: re.Match[str]) -> str:
+        option, value = options.get(argument[1]), argument[2]
+        return argument[0] if option is None else option if value is None else f"{option} {value}"
+
+    return re.sub(r"\b(\w+)=(?:'([^']*)')?", as_option, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,7 +12,6 @@ from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.entry_points import installed_candidates
-from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.cli.terminal import verbose as _verbose
 from tokendraw.parameters.params import SamplingParams
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_DEFAULTS = SamplingParams()
-_SAMPLER = "--sampler"
+SAMPLER = "--sampler"
 
 
 def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -76,65 +74,45 @@ def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
     return click.option("--operation", metavar=names, callback=_known, shell_complete=_operations, **settings)
 
 
+def _choice_option(name: str, values: Sequence[str], default: str, text: str) -> Callable[[_F], _F]:
+    return click.option(name, type=click.Choice(values), default=default, show_default=True, help=text)
+
+
 operation_option = build_operation_option(default="sample", show_default=True)
 
 device_option = click.option(
     "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
 )
 
+_SAMPLER_HELP = "Use this sampler or fail. Default: the best that is available."
 selection_options = all_of_options(
-    click.option(
-        _SAMPLER,
-        metavar="NAME",
-        shell_complete=installed_names,
-        help="Use this sampler or fail. Default: the best that is available.",
-    ),
-    device_option,
+    click.option(SAMPLER, metavar="NAME", shell_complete=installed_names, help=_SAMPLER_HELP), device_option
 )
 
-logprobs_mode_option = click.option(
-    "--logprobs-mode",
-    type=click.Choice(LOGPROBS_MODES),
-    default="raw_logprobs",
-    show_default=True,
-    help="What log-probabilities are taken of.",
+logprobs_mode_option = _choice_option(
+    "--logprobs-mode", LOGPROBS_MODES, "raw_logprobs", "What log-probabilities are taken of."
 )
 
-gumbel_dtype_option = click.option(
-    "--gumbel-dtype",
-    type=click.Choice(GUMBEL_DTYPES),
-    default="fp32",
-    show_default=True,
-    help="Precision of the random numbers.",
+gumbel_dtype_option = _choice_option(
+    "--gumbel-dtype", GUMBEL_DTYPES, "fp32", "Precision of the random numbers."
 )
 
+_TOP_P_HELP = "Keep the likeliest tokens that make up this share of the mass. 1: off."
+_MIN_P_HELP = "Keep tokens at least this likely relative to the likeliest. 0: off."
 params_options = all_of_options(
-    click.option(
-        "--temperature", type=float, default=_DEFAULTS.temperature, show_default=True, help="0 is greedy."
-    ),
-    click.option("--top-k", type=int, default=_DEFAULTS.top_k, help="Keep the k likeliest tokens. 0: off."),
-    click.option(
-        "--top-p",
-        type=float,
-        default=_DEFAULTS.top_p,
-        help="Keep the likeliest tokens that make up this share of the mass. 1: off.",
-    ),
-    click.option(
-        "--min-p",
-        type=float,
-        default=_DEFAULTS.min_p,
-        help="Keep tokens at least this likely relative to the likeliest. 0: off.",
-    ),
-    click.option(
+    click.option("--temperature", type=float, default=1.0, show_default=True, help="0 is greedy."),
+    click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens. 0: off."),
+    click.option("--top-p", type=float, default=1.0, help=_TOP_P_HELP),
+    click.option("--min-p", type=float, default=0.0, help=_MIN_P_HELP),
+    _choice_option(
         "--filter-order",
-        type=click.Choice(FILTER_ORDERS),
-        default=_DEFAULTS.filter_order,
-        show_default=True,
-        help="Whether top-p counts what top-k left, or both count everything.",
+        FILTER_ORDERS,
+        "top_k_first",
+        "Whether top-p counts what top-k left, or both count everything.",
     ),
     click.option("--seed", type=int, help="Same seed, same tokens. Default: others in every run."),
 )
-"""Options for the fields of ``SamplingParams``, under the same names."""
+"""Options for the fields of ``SamplingParams``, under the same names and with the same defaults."""
 
 
 def checked_params(**fields: Any) -> SamplingParams:
@@ -151,17 +129,12 @@ def checked_params(**fields: Any) -> SamplingParams:
     return params
 
 
-def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
-    """Return the choice made by ``--sampler`` and the settings."""
-    return settings.choice(sampler, _SAMPLER)
-
-
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
     from tokendraw.providers.load import open_negotiator
     from tokendraw.providers.sampler import Sampler
 
     settings = _settings.read_settings()
-    loaded = Sampler(open_negotiator(settings, chosen(settings, sampler), device, need))
+    loaded = Sampler(open_negotiator(settings, settings.choice(sampler, SAMPLER), device, need))
     loaded.prepare()
     return loaded

@@ -30,12 +30,17 @@ def find(name: str) -> Operation | None:
     return operation
 
 
+def operation_names() -> tuple[str, ...]:
+    """List the operations that plugins can serve, in the order of the registry."""
+    return tuple(FOLDERS)
+
+
 def each() -> tuple[Operation, ...]:
     """List the operations in the order of the registry."""
-    return tuple(map(get, FOLDERS))
+    return tuple(map(find_operation, FOLDERS))
 
 
-def get(name: str) -> Operation:
+def find_operation(name: str) -> Operation:
     """Look up an operation.
 
     :raises InvalidParameterError: there is none of that name; the message lists those that there are.
@@ -46,3 +51,6 @@ def get(name: str) -> Operation:
             f"'operation' needs {one_of(FOLDERS)}, found {name!r}. Pass one of these."
         )
     return operation
+
+
+get = find_operation

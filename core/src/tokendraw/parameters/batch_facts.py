@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Self, TypeAlias
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.declared import at_least, check_fields
-from tokendraw.parameters.params import CheckedParams, SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
 from tokendraw.parameters.request_columns import RequestColumns, check_columns
 
@@ -87,18 +87,12 @@ class BatchFacts:
         every = list(parts)
         if len(every) == 1:
             return every[0]
-        largest = [facts.max_top_k for facts in every]
+        flags = {name: any(getattr(facts, name) for facts in every) for name in _ANY_FLAGS}
+        flags |= {name: bool(every) and all(getattr(facts, name) for facts in every) for name in _ALL_FLAGS}
+        top_k = [facts.max_top_k for facts in every]
         return cls(
-            any_greedy=any(facts.any_greedy for facts in every),
-            all_greedy=bool(every) and all(facts.all_greedy for facts in every),
-            any_seeded=any(facts.any_seeded for facts in every),
-            all_seeded=bool(every) and all(facts.all_seeded for facts in every),
-            max_top_k=None if None in largest else max((k for k in largest if k is not None), default=0),
-            all_top_k=bool(every) and all(facts.all_top_k for facts in every),
-            any_top_p=any(facts.any_top_p for facts in every),
-            any_min_p=any(facts.any_min_p for facts in every),
-            any_joint=any(facts.any_joint for facts in every),
-            any_top_k_first=any(facts.any_top_k_first for facts in every),
+            **flags,
+            max_top_k=None if None in top_k else max((k for k in top_k if k is not None), default=0),
             max_logprobs=_widest([facts.max_logprobs for facts in every]),
         )
 
@@ -127,6 +121,12 @@ class BatchFacts:
         return replace(self, **tight)  # type: ignore[arg-type]
 
 
+_ANY_FLAGS, _ALL_FLAGS = (
+    [field.name for field in fields(BatchFacts) if field.name.startswith(prefix)]
+    for prefix in ("any_", "all_")
+)
+
+
 class RowKinds:
     """The kind of each row, as the host knows it, for routing single rows: see ``docs/engine-authors.md``.
 
@@ -137,18 +137,10 @@ class RowKinds:
     """
 
     def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
-        keys: Iterable[RowKind] = zip(
-            [temperature == 0.0 for temperature in columns.temperature],
-            [seed is not None for seed in columns.seed],
-            columns.top_k,
-            [top_p < 1.0 for top_p in columns.top_p],
-            [min_p > 0.0 for min_p in columns.min_p],
-            columns.filter_order,
-            columns.logprobs,
-            strict=True,
-        )
         index: dict[RowKind, int] = {}
-        self.of_slot: tuple[int, ...] = tuple([index.setdefault(key, len(index)) for key in keys])
+        self.of_slot: tuple[int, ...] = tuple(
+            [index.setdefault(key, len(index)) for key in row_kinds(columns)]
+        )
         """[slots]: index of the slot's kind."""
         self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
         """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
@@ -197,16 +189,17 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
-def row_kind(params: CheckedParams) -> RowKind:
-    """Return the kind of a row with these parameters."""
-    return (
-        params.temperature == 0.0,
-        params.seed is not None,
-        params.top_k,
-        params.top_p < 1.0,
-        params.min_p > 0.0,
-        params.filter_order,
-        params.logprobs,
+def row_kinds(columns: RequestColumns) -> Iterable[RowKind]:
+    """Return the kind of each request's rows."""
+    return zip(
+        [temperature == 0.0 for temperature in columns.temperature],
+        [seed is not None for seed in columns.seed],
+        columns.top_k,
+        [top_p < 1.0 for top_p in columns.top_p],
+        [min_p > 0.0 for min_p in columns.min_p],
+        columns.filter_order,
+        columns.logprobs,
+        strict=True,
     )
 
 

@@ -21,7 +21,6 @@ def check_ids(ids: Tensor, offsets: Tensor) -> None:
 
     :param ids: ``draft_token_ids``.
     :param offsets: ``cu_num_logits``.
-    :raises InvalidInputError: names the tensor, what it needs to be and what it is.
     """
     check_plain("draft_token_ids", ids, "Pass a tensor of ids, or use Drafts.from_lists.")
     check_plain("cu_num_logits", offsets, "Pass a tensor, or use Drafts.from_lists.")
@@ -40,10 +39,7 @@ def check_ids(ids: Tensor, offsets: Tensor) -> None:
 
 
 def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-    """Check the probabilities or logits of drafts against the ids.
-
-    :raises InvalidInputError: names the tensor, what it needs to be and what it is.
-    """
+    """Check the probabilities or logits of drafts against the ids."""
     distributions = {name: tensor for name, tensor in _named(probs, logits) if tensor is not None}
     for name, tensor in distributions.items():
         check_plain(name, tensor, f"Pass torch.as_tensor({name}).")
@@ -73,8 +69,6 @@ def check_counts(
     """Check the number of drafts of each request against the tensors.
 
     :param requests: B.
-    :raises InvalidInputError: a tensor has another number of rows.
-    :raises InvalidParameterError: a count has no place in them.
     """
     if len(num_drafts) != requests:
         raise InvalidParameterError(
@@ -104,7 +98,6 @@ def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows:
     """Read the first row of each request, and refuse impossible offsets.
 
     :param rows: L, or None where the host does not know it.
-    :raises InvalidParameterError: names the request, what is needed there and what is found.
     """
     offsets = cu_num_logits.tolist()
     if num_drafts is not None and offsets == first_rows(num_drafts):
@@ -126,10 +119,7 @@ def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows:
 
 
 def most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) -> int:
-    """Return ``max_drafts``, or for -1 the host's upper bound.
-
-    :raises InvalidParameterError: it knows nothing, or ``max_drafts`` is less than one of the counts.
-    """
+    """Return ``max_drafts``, or for -1 the host's upper bound."""
     if max_drafts != -1:
         return integer("max_drafts", max_drafts, None, max(num_drafts or (0,)), 2**62)
     if ids.dim() == 2:

@@ -15,7 +15,6 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
-from tokendraw.parameters.device_columns import index_column, parameter_columns
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata_checks import (
     MAX_POSITION,
@@ -25,11 +24,13 @@ from tokendraw.parameters.metadata_checks import (
     check_positions,
     check_record,
     check_together,
+    index_column,
+    missing_positions,
     num_slots,
 )
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import check_columns
+from tokendraw.parameters.request_columns import check_columns, parameter_columns
 
 _ANYTHING = BatchFacts()
 _TENSORS = (*SLOT_FIELDS, "positions", "row_index")
@@ -93,10 +94,7 @@ class SamplingMetadata:
             check_form(name, tensor)
         check_together(tensors)
         if self.seed is not None and self.positions is None:
-            raise InvalidParameterError(
-                "'seed' needs 'positions', found none: without them every step would draw with the same noise. "
-                "Pass positions, one integer a row: the sequence length minus one."
-            )
+            raise missing_positions()
         if self.logprobs is not None and self.facts.max_logprobs is None:
             raise InvalidParameterError(
                 "'logprobs' needs 'facts.max_logprobs', found None: it is the width of the result. "
@@ -141,10 +139,7 @@ class SamplingMetadata:
         checked, device = check_columns(params), device_of(device)
         columns = parameter_columns(checked, device)
         if "seed" in columns and positions is None:
-            raise InvalidParameterError(
-                f"'seed' of row {columns['seeded'][0].index(True)} needs 'positions', found none: without them every "
-                "step would draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
-            )
+            raise missing_positions(f" of row {columns['seeded'][0].index(True)}")
         slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked.seed))
         row_kinds = RowKinds(checked, slots)
         kept = {}

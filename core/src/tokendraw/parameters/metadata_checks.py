@@ -6,7 +6,7 @@ looked at with ``TOKENDRAW_DEBUG=1`` alone, call by call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import get_args
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw._torch.upload import Column
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import RowKinds, slots_of_rows
@@ -25,10 +26,7 @@ MAX_POSITION = 2**63 - 1
 
 
 def check_form(name: str, tensor: Tensor) -> None:
-    """Refuse anything but a vector of a field's dtype. Reads no values.
-
-    :raises InvalidInputError: names the field, what it needs to be and what it is.
-    """
+    """Refuse anything but a vector of a field's dtype. Reads no values."""
     check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
     kind = SLOT_FIELDS.get(name)
     if kind == "real":
@@ -42,10 +40,7 @@ def check_form(name: str, tensor: Tensor) -> None:
 
 
 def check_together(tensors: Mapping[str, Tensor]) -> None:
-    """Check the lengths and devices of tensors, by field, against each other. Reads no values.
-
-    :raises InvalidInputError: names them with what they are.
-    """
+    """Check the lengths and devices of tensors, by field, against each other. Reads no values."""
     rows = {name: tensor for name, tensor in tensors.items() if name in ROW_FIELDS}
     slots = {name: tensor for name, tensor in tensors.items() if name not in ROW_FIELDS}
     _check_lengths(slots if "row_index" in tensors else tensors)
@@ -70,7 +65,6 @@ def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> N
     """Refuse slots out of range, and positions below 0.
 
     :param anywhere: look at values on other devices than the CPU too, and wait for those.
-    :raises InvalidParameterError: names the field, the row and the value.
     """
     index = tensors.get("row_index")
     if index is not None and (anywhere or index.is_cpu) and index.shape[0]:
@@ -88,11 +82,19 @@ def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
         integers("positions", positions.tolist(), 0, MAX_POSITION)
 
 
-def check_record(name: str, value: object, needed: type | UnionType) -> None:
-    """Refuse anything but a record of the host's knowledge.
+def missing_positions(owner: str = "") -> InvalidParameterError:
+    """Make the error for a seed without positions.
 
-    :raises InvalidParameterError: says what it is.
+    :param owner: of the seed, such as `` of row 3``.
     """
+    return InvalidParameterError(
+        f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
+        "Pass positions, one integer a row: the sequence length minus one."
+    )
+
+
+def check_record(name: str, value: object, needed: type | UnionType) -> None:
+    """Refuse anything but a record of the host's knowledge."""
     if not isinstance(value, needed):
         record = (get_args(needed) or (needed,))[0].__name__
         raise InvalidParameterError(
@@ -101,10 +103,7 @@ def check_record(name: str, value: object, needed: type | UnionType) -> None:
 
 
 def check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None) -> None:
-    """Check the numbers of slots and rows of row kinds.
-
-    :raises InvalidInputError: with both numbers.
-    """
+    """Check the numbers of slots and rows of row kinds."""
     if slots is not None and slots != len(row_kinds.of_slot):
         raise InvalidInputError(
             f"'row_kinds' needs one entry a slot, {slots}, found {len(row_kinds.of_slot)}."
@@ -115,3 +114,13 @@ def check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None
             f"'row_kinds' needs the slots of as many rows as 'row_index' has, {row_index.shape[0]}, "
             f"found {len(slot_of_row)}. Pass row_index= to RowKinds.of."
         )
+
+
+def index_column(name: str, indices: Iterable[int] | Tensor, device: torch.device) -> Tensor | Column:
+    """Return positions or slots as a tensor [rows] int64 on the device, or as a column to be uploaded."""
+    if isinstance(indices, Tensor):
+        check_form(name, indices)
+        if device.type == "cpu" or not indices.is_cpu:
+            return indices.to(device=device, dtype=torch.int64)
+        indices = indices.tolist()
+    return integers(name, indices, 0, MAX_POSITION), torch.int64

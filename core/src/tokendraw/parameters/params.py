@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
 from tokendraw.parameters.edits import check_edits
@@ -100,7 +100,7 @@ class SamplingParams(_EditFlag):
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
-        logprobs = check_params(self).logprobs
+        logprobs = stored_values(self)["logprobs"]
         if vocab_size is not None:
             vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
         if self.may_edit:
@@ -110,50 +110,21 @@ class SamplingParams(_EditFlag):
         return self
 
 
-class CheckedParams(NamedTuple):
-    """The parameters of a request, each in range and as stored in a tensor."""
-
-    temperature: float
-    top_k: int
-    """0: off."""
-    top_p: float
-    min_p: float
-    seed: int | None
-    """The 64 bits as a signed number."""
-    logprobs: int | None
-    filter_order: str
-
-
-def check_params(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
-    """Check the parameters of a request.
+def stored_values(params: SamplingParams, row: int | str | None = None) -> dict[str, Any]:
+    """Check the parameters of a request, and return them by name, as stored in tensors.
 
     :param row: in its batch, or its place in words, for the message.
-    :raises InvalidParameterError: it names the field and the row.
     """
-    values = [parameter.check(getattr(params, parameter.name), row) for parameter in PARAMETERS]
-    temperature, top_k, top_p, min_p, seed, logprobs = values
-    order = params.filter_order
+    values = {
+        parameter.name: parameter.check(getattr(params, parameter.name), row) for parameter in PARAMETERS
+    }
+    order, seed, logprobs = params.filter_order, values["seed"], values["logprobs"]
     if not isinstance(order, str) or order not in FILTER_ORDERS:
         raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
-    return CheckedParams(
-        temperature + 0.0,  # -0.0 is 0.0
-        min(top_k, MAX_TOP_K) if top_k > 0 else 0,
-        top_p,
-        min_p,
-        seed if seed is None or seed < 2**63 else seed - 2**64,
-        logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
-        order,
-    )
-
-
-def slot_values(params: CheckedParams) -> dict[str, float]:
-    """Return the entry of a request in each tensor of the metadata, by field."""
-    values = params._asdict()
-    order = values.pop("filter_order")
-    has_seed = params.seed is not None
     return values | {
-        "seed": params.seed or 0,
-        "logprobs": params.logprobs or 0,
-        "seeded": has_seed,
-        "joint": order == "joint",
+        "temperature": values["temperature"] + 0.0,  # -0.0 is 0.0
+        "top_k": min(max(values["top_k"], 0), MAX_TOP_K),
+        "seed": seed if seed is None or seed < 2**63 else seed - 2**64,
+        "logprobs": logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
+        "filter_order": order,
     }

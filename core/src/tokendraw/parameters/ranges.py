@@ -14,10 +14,7 @@ T = TypeVar("T")
 
 
 def each(name: str, values: Iterable[T], needed: str, row: int | str | None = None) -> Iterator[T]:
-    """Iterate over ``values``.
-
-    :raises InvalidParameterError: they cannot be iterated over.
-    """
+    """Iterate over ``values``."""
     try:
         return iter(values)
     except TypeError:
@@ -37,7 +34,6 @@ def integer(
     """Return ``value`` as an int in [least, largest].
 
     :param row: in its batch, or its place in words, for the message; None: it is in none.
-    :raises InvalidParameterError: it is something else, a bool included.
     """
     if type(value) is int and least <= value <= largest:
         return value
@@ -65,7 +61,6 @@ def integers(
     """Return ``values`` as a list of ints in [least, largest].
 
     :param row: whose they all are, for the message, "" where there is nobody; None: each is that of a row.
-    :raises InvalidParameterError: one is something else; or they are no list.
     """
     found = list(each(field, values, "integers", row))
     if are_integers(found, least, largest):
@@ -85,7 +80,6 @@ def real(field: str, value: Any, row: int | str | None, least: float, largest: f
     """Return ``value`` as a float in [least, largest].
 
     :param row: in its batch, or its place in words, for the message; None: it is in none.
-    :raises InvalidParameterError: it is something else, NaN or a bool included.
     """
     if type(value) is float and least <= value <= largest:
         return value
@@ -109,10 +103,7 @@ def are_reals(values: Sequence[Any], least: float, largest: float) -> bool:
 
 
 def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> None:
-    """Refuse ``logprobs`` above the limit of a server. -1 asks for all V, or beyond any limit where V is unknown.
-
-    :raises InvalidParameterError: with both numbers.
-    """
+    """Refuse ``logprobs`` above the limit of a server. -1 asks for all V, or beyond any limit where V is unknown."""
     if logprobs is None or 0 <= logprobs <= limit:
         return
     if logprobs >= 0:

@@ -1,17 +1,21 @@
-"""Checks the parameters of a batch as columns: a few passes in C in place of a call for each value."""
+"""Checks the parameters of a batch as columns, in a few passes in C, and gives them the dtypes of their tensors."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
+import torch
+
+from tokendraw._torch.upload import Column
 from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import check_edits, refuse_edits
-from tokendraw.parameters.fields import PARAMETERS
-from tokendraw.parameters.params import SamplingParams, check_params
+from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
+from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
 
 
@@ -31,6 +35,7 @@ _RANGES = [
     (are_reals if p.kind == "real" else are_integers, p.least, min(p.largest, p.max_stored), p.is_optional)
     for p in PARAMETERS
 ]
+_REQUIRED = tuple(parameter.name for parameter in PARAMETERS if not parameter.is_optional)
 _values_of = operator.attrgetter(*RequestColumns._fields)
 
 
@@ -39,7 +44,6 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
 
     :param params: one entry a request.
     :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
-    :raises InvalidParameterError: it names the field and the row; or they are no batch.
     """
     check = check_edits if may_edit else refuse_edits
     if isinstance(params, SamplingParams):
@@ -67,13 +71,13 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
                 f"'params'{of_row(row)} needs a tokendraw.SamplingParams, found {type_name(request)}. "
                 "Make one a request: SamplingParams(temperature=..., top_k=...)."
             )
-        rows.append(check_params(request, row))
+        rows.append(stored_values(request, row).values())
         check(request, row)
     return RequestColumns(*zip(*rows, strict=True))
 
 
 def _are_plain(columns: RequestColumns) -> bool:
-    """Whether all values are in range and of Python's own types; else :func:`check_params` checks row by row."""
+    """Whether all values are in range and of Python's own types; else :func:`stored_values` checks row by row."""
     if {*map(type, columns.filter_order)} != {str} or not {*columns.filter_order} <= {*FILTER_ORDERS}:
         return False
     for column, (are_in_range, least, largest, is_optional) in zip(columns, _RANGES, strict=False):
@@ -81,3 +85,26 @@ def _are_plain(columns: RequestColumns) -> bool:
         if not are_in_range(values, least, largest):
             return False
     return True
+
+
+@cache
+def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
+    """Return the dtype of each field with an entry a slot, on devices of a type."""
+    real = torch.float32 if device_type == "mps" else torch.float64  # so that 0.9 stays 0.9
+    dtypes = {"real": real, "integer": torch.int64, "flag": torch.bool}
+    return {name: dtypes[kind] for name, kind in SLOT_FIELDS.items()}
+
+
+def parameter_columns(columns: RequestColumns, device: torch.device) -> dict[str, Column]:
+    """Return a column [slots] for each field of the metadata used by a request."""
+    dtypes = field_dtypes(device.type)
+    uploads: dict[str, Column] = {name: (getattr(columns, name), dtypes[name]) for name in _REQUIRED}
+    has_seed = [seed is not None for seed in columns.seed]
+    if any(has_seed):
+        uploads["seed"] = [seed or 0 for seed in columns.seed], dtypes["seed"]
+        uploads["seeded"] = has_seed, dtypes["seeded"]
+    if "joint" in columns.filter_order:
+        uploads["joint"] = [order == "joint" for order in columns.filter_order], dtypes["joint"]
+    if columns.logprobs.count(None) < len(columns.logprobs):
+        uploads["logprobs"] = [n or 0 for n in columns.logprobs], dtypes["logprobs"]
+    return uploads

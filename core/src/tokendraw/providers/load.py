@@ -11,7 +11,6 @@ from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES, HostNeed, LogprobsMode, Need
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.candidate import Choice
@@ -34,23 +33,16 @@ if TYPE_CHECKING:
     from tokendraw.providers.sampler import Sampler
 
 _Device: TypeAlias = "str | torch.device | None"
+_Need: TypeAlias = HostNeed | None
 
 
 @overload
 def load(
-    operation: Literal["sample"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: HostNeed | None = None,
+    operation: Literal["sample"], plugin: str | None = None, *, device: _Device = None, need: _Need = None
 ) -> SampleProvider: ...
 @overload
 def load(
-    operation: Literal["verify"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: HostNeed | None = None,
+    operation: Literal["verify"], plugin: str | None = None, *, device: _Device = None, need: _Need = None
 ) -> VerifyProvider: ...
 @overload
 def load(
@@ -58,7 +50,7 @@ def load(
     plugin: str | None = None,
     *,
     device: _Device = None,
-    need: HostNeed | None = None,
+    need: _Need = None,
 ) -> PagedKVPlanner: ...
 @overload
 def load(
@@ -66,7 +58,7 @@ def load(
     plugin: str | None = None,
     *,
     device: _Device = None,
-    need: HostNeed | None = None,
+    need: _Need = None,
 ) -> Sm90W4Packer: ...
 @overload
 def load(
@@ -74,23 +66,17 @@ def load(
     plugin: str | None = None,
     *,
     device: _Device = None,
-    need: HostNeed | None = None,
+    need: _Need = None,
 ) -> LogitsProcessor: ...
 @overload
-def load(
-    operation: str, plugin: str | None = None, *, device: _Device = None, need: HostNeed | None = None
-) -> Any: ...
+def load(operation: str, plugin: str | None = None, *, device: _Device = None, need: _Need = None) -> Any: ...
 @untraced
 def load(
-    operation: str,
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: HostNeed | None = None,
+    operation: str, plugin: str | None = None, *, device: _Device = None, need: _Need = None
 ) -> Provider:
     """Find the best plugin of an operation for a device, build and prove the backend.
 
-    The result has ``name``, ``resolution`` and the methods of the operation. Warnings are those of
+    The result has ``name``, ``resolution`` and the methods of the operation. Warnings and errors are those of
     :func:`load_sampler`.
 
     :param operation: such as ``sample``; ``tokendraw resolve --help`` lists them.
@@ -98,10 +84,6 @@ def load(
         best.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param need: what it has to do, of the operation's need type; None: what that says by default.
-    :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
-        imported.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
-    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
     """
@@ -111,10 +93,7 @@ def load(
     settings = _settings.read_settings()
     choice = settings.choice(plugin, "the argument plugin=")
     negotiator = open_negotiator(settings, choice, device, need)
-    from tokendraw.calls.provider import CallsProvider
-
-    provider_class = CallsProvider if record.provider is None else record.provider()
-    provider: Provider = provider_class(record, negotiator)
+    provider: Provider = record.provider()(record, negotiator)
     provider.prepare()
     return provider
 
@@ -160,7 +139,11 @@ def load_sampler(
 
     sample = _registry.get("sample")
     needed(sample, need)
-    others = [record for record in _records(operations) if record is not sample]
+    if isinstance(operations, str):
+        raise InvalidParameterError(
+            f"'operations' needs a sequence of names, found {format_value(operations)}. Pass ({operations!r},)."
+        )
+    others = [record for record in map(_registry.get, operations) if record is not sample]
     settings = _settings.read_settings()
     negotiator = open_negotiator(settings, settings.choice(sampler), device, need, companions=companion)
     from tokendraw.providers.sampler import Sampler
@@ -179,22 +162,11 @@ def load_sampler(
 
 
 def check_name(argument: str, plugin: object) -> None:
-    """Refuse anything but a plugin's name or None.
-
-    :raises TypeError: names the argument.
-    """
+    """Refuse anything but a plugin's name or None."""
     if plugin is not None and not isinstance(plugin, str):
         raise TypeError(
             f"'{argument}' needs a plugin's name or None, found {type(plugin).__name__}. Pass a str."
         )
-
-
-def _records(names: Iterable[str]) -> list[Operation]:
-    if isinstance(names, str):
-        raise InvalidParameterError(
-            f"'operations' needs a sequence of names, found {format_value(names)}. Pass ({names!r},)."
-        )
-    return [_registry.get(name) for name in names]
 
 
 def open_negotiator(
@@ -206,11 +178,8 @@ def open_negotiator(
     companions: bool = True,
     before_build: Callable[[str], None] | None = None,
 ) -> Negotiator:
-    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings.
-
-    :param before_build: called with the name of each plugin that is about to be built.
-    """
-    target, host = _target(device)
+    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings."""
+    target, host = find_device(device)
     from tokendraw.calls.negotiator import Negotiator
 
     discovery = gather(host, choice)
@@ -227,8 +196,13 @@ def open_negotiator(
     )
 
 
-def _target(device: _Device) -> tuple[torch.device, Host]:
-    """Find a device with index, as on a tensor, and the facts about the device."""
+def find_device(device: _Device) -> tuple[torch.device, Host]:
+    """Find a device with index, as on a tensor, and the facts about the device.
+
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :raises SamplerUnavailableError: torch cannot be imported.
+    :raises InvalidParameterError: torch has no such device.
+    """
     torch = require_torch()
     host = detect.detect_host(None if device is None else str(device))
     name = device or ("cuda" if host.device_type == "rocm" else host.device_type)

@@ -82,18 +82,11 @@ def resolve(
 
 
 def decide(
-    candidates: Iterable[Candidate],
-    host: Host,
-    need: HostNeed,
-    choice: Choice,
-    *,
-    operation: str = "sample",
+    candidates: Iterable[Candidate], host: Host, need: HostNeed, choice: Choice, *, operation: str = "sample"
 ) -> Resolution:
     """Decide from facts alone: a pure function.
 
-    :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
-    :raises InvalidParameterError: the operation is unknown, or ``need`` is not of its type.
+    Raises as :func:`resolve` does.
     """
     about = operations.get(operation)
     return _decide(candidates, host, needed(about, need), choice, operation=about)
@@ -105,10 +98,7 @@ def gather(host: Host, choice: Choice) -> Discovery:
 
 
 def needed(operation: Operation, need: HostNeed | None) -> HostNeed:
-    """Return a caller's need, or the operation's default need.
-
-    :raises InvalidParameterError: what is given is of another type.
-    """
+    """Return a caller's need, or the default of the operation; refuse a need of another type."""
     if need is None:
         return operation.need()
     if not isinstance(need, operation.need):

@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
 from tokendraw import operations
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.dispatcher import Dispatcher
-from tokendraw.calls.drawing import Draft, Sample
+from tokendraw.calls.drawing import Sample
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.provider import Provider
 from tokendraw.calls.selection import Selection
-from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
-from tokendraw.calls.warmup import Warmup, warm_up
+from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
-from tokendraw.operations.sample.warmup import SampleWarmup
-from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.operations.sample.provider import SampleProvider
+from tokendraw.operations.verify import VerifyMode
+from tokendraw.operations.verify.provider import VerifyProvider
 from tokendraw.operations.verify.warmup import VerifyWarmup
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.vocab_parallel import VocabShard
 
 
-class Sampler(Provider):
+class Sampler(SampleProvider, VerifyProvider):
     """A negotiated, built and proven sampler, made by :func:`tokendraw.load_sampler`.
 
     Where tokendraw chose it by default and it fails the first batch of a kind (it raises, or its output has the wrong
@@ -44,113 +37,24 @@ class Sampler(Provider):
     def __init__(
         self, negotiator: Negotiator, sampling: Selection | None = None, verification: Selection | None = None
     ) -> None:
-        """Hold the operations.
-
-        :param sampling: backends of ``sample``; None: negotiated at first use.
-        :param verification: backends of ``verify``, likewise.
-        """
+        """Hold the operations; without selections they are negotiated at first use."""
         super().__init__(operations.get("sample"), negotiator, sampling)
-        self._verifier = Dispatcher(operations.get("verify"), negotiator, verification)
-        self._dispatchers["verify"] = self._verifier
+        self._dispatchers["verify"] = Dispatcher(operations.get("verify"), negotiator, verification)
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
 
-    @untraced
-    def sample(
-        self, logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None
-    ) -> SamplerOutput:
-        """Draw a token for each row.
-
-        Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
-        has the call checked.
-
-        A sampler that another one could replace draws its first batch of each kind (dtype, vocabulary, and which of
-        greedy rows, seeds, filters and logprobs it may hold) from a copy of the logits, so that its successor finds
-        them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; of kinds
-        that :meth:`warmup` drew there is none. The logits are never modified.
-
-        With a ``shard`` every rank of a group calls with the columns that it holds and the same metadata, and gets the
-        same output, the one of all columns together. Only this sampler draws then: no companion, and no successor.
-
-        :param logits: [B, V] float32, bfloat16 or float16, any row stride; with ``shard`` [B, n], its columns.
-        :param metadata: the parameters of the B rows, on the same device.
-        :param shard: which ids the columns are, where other ranks hold the rest.
-        :raises InvalidInputError: a ValueError, before anything is launched; with ``shard`` on every rank alike.
-        :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
-            failed.
-        :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
-            ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
-        """
-        if shard is not None:
-            return dispatch_over_ranks(self._dispatcher, ShardedSample(logits, metadata, shard))
-        output: SamplerOutput = self._dispatcher.dispatch_rows(Sample(logits, metadata))
-        return output
-
-    @untraced
-    def verify(
-        self,
-        target_logits: Tensor,
-        drafts: Drafts,
-        metadata: SamplingMetadata,
-        *,
-        mode: VerifyMode = "rejection",
-    ) -> VerifyOutput:
-        """Verify the drafts of B requests: emit the accepted drafts and a token more, distributed as by the target.
-
-        ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
-        those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
-        would be without drafts; it looks at no draft's distribution. Both leave the target's distribution as it is.
-
-        Who verifies is negotiated when the first call of this or of :meth:`draft` comes; see :attr:`verify_resolution`.
-        Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
-        ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in :meth:`sample`, where it was
-        given copies of the logits and of the drafts.
-
-        :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
-            draft, in order, and its bonus row. Never modified.
-        :param drafts: on the same device.
-        :param metadata: one entry a request, with the positions of their first rows, or one a row, as
-            ``row_index`` makes it; on the same device.
-        :raises InvalidInputError: a ValueError, before anything is launched.
-        :raises InvalidParameterError: a ValueError: there is no such mode.
-        :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
-            nothing.
-        :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
-            ``TOKENDRAW_DEBUG=1`` found another fault.
-        """
-        call = Verify(target_logits, drafts, metadata, mode=mode)
-        output: VerifyOutput = self._verifier.dispatch_rows(call)
-        return output
-
-    @untraced
-    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw a draft for each row, from noise unused by verifications at the same seeds and positions.
-
-        It is :meth:`sample` otherwise, but that whoever verifies draws.
-        """
-        output: SamplerOutput = self._verifier.dispatch_rows(Draft(logits, metadata))
-        return output
-
     @property
     @untraced
     def verify_resolution(self) -> Resolution:
-        """Decisions on every candidate for verification.
+        """Decisions on every candidate for verification, negotiated at the first draft or verification.
 
-        :raises SamplerUnavailableError: nobody does.
+        :raises SamplerUnavailableError: no plugin verifies.
         """
         return self._verifier.selection.resolution
 
     @untraced
-    def stats(self) -> dict[str, int]:
-        """Return the number of rows drawn by each sampler here, :meth:`draft` included.
-
-        Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
-        """
-        return super().stats()
-
-    @untraced
-    def warmup(
+    def warmup(  # type: ignore[override]  # it takes the arguments of both operations
         self,
         vocab_size: int,
         *,
@@ -215,10 +119,10 @@ class Sampler(Provider):
             row_index=row_index,
             metadata=metadata,
         )
-        warmups: list[tuple[Dispatcher, Warmup]] = [(self._dispatcher, SampleWarmup(batches))]
-        verifications = VerifyWarmup.checked(
+        verifications = VerifyWarmup.of(
             batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
         )
+        warmups = [(self._dispatcher, batches.drawn_by("batches", Sample))]
         if max_drafts is not None:
-            warmups.append((self._verifier, verifications))
+            warmups.append((self._verifier, verifications.stages))
         return warm_up(warmups, progress=progress)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tokendraw import operations
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed, Need
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery import entry_points, settings
 from tokendraw.backends.resolution.candidate import Candidate, Resolution
-from tokendraw.providers.load import _target
+from tokendraw.providers.load import find_device
 from tokendraw.providers.resolve import gather
 
 if TYPE_CHECKING:
@@ -21,39 +19,13 @@ if TYPE_CHECKING:
     from tokendraw.calls.selection import LoadedBackend
 
 
-def operation_names() -> tuple[str, ...]:
-    """List the operations that plugins can serve, in the order of the registry."""
-    return tuple(operations.FOLDERS)
-
-
-def find_operation(name: str) -> Operation:
-    """Look up the record of an operation.
-
-    :raises InvalidParameterError: there is no operation of that name.
-    """
-    return operations.get(name)
-
-
-def find_device(device: torch.device | str | None = None) -> tuple[torch.device, Host]:
-    """Find a device with its index, and the facts about it.
-
-    :param device: None: the accelerator if torch sees one, else the CPU.
-    :raises SamplerUnavailableError: torch cannot be imported.
-    :raises InvalidParameterError: torch has no such device.
-    """
-    return _target(device)
-
-
-def find_entry_points() -> tuple[Candidate, ...]:
-    """List the entry points of all installed plugins, sorted by name, and run none of their code."""
-    return entry_points.installed_candidates()
+find_entry_points = entry_points.installed_candidates
 
 
 def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> Call:
     """Make a call of an operation's method, as a provider's method makes it of the same arguments.
 
-    The call can be checked, run on an object that a plugin has built, and compared with what comes back. Making one
-    checks nothing.
+    Making checks nothing. The call can be checked, run on a plugin's object, and compared with the output.
     """
     call: Call = operations.get(operation).calls()[method](*arguments, **options)
     return call
@@ -138,7 +110,7 @@ class InstalledPlugin:
 
     def __init__(self, name: str, device: torch.device | str | None, source: str) -> None:
         self.name = name
-        self.device, self.host = _target(device)
+        self.device, self.host = find_device(device)
         choice = replace(settings.read_settings().choice(name), source=source)
         self._discovery = gather(self.host, choice)
 
@@ -153,10 +125,7 @@ class InstalledPlugin:
         return offered
 
     def build(self, operation: str, need: HostNeed) -> Any:
-        """Build what the plugin has for an operation, and prove it with a known call.
-
-        :raises PluginError: it did not build, or its proof failed; the reason in words.
-        """
+        """Build what the plugin has for an operation, and prove it; a PluginError has the reason in words."""
         from tokendraw.backends import proof
 
         hooks, capabilities = self._discovery.hooks[self.name], self.capabilities(operation)

@@ -70,17 +70,8 @@ class Workspace(NamedTuple):
     @property
     def memory(self) -> tuple[Tensor, ...]:
         """Tensors that are no views."""
-        step = (
-            self.none,
-            self.values,
-            self.changes,
-            self.room,
-            self.counts,
-            self.indices,
-            self.added,
-            self.last,
-        )
-        return *self.bounds, *step
+        masks, numbers = (self.changes, self.room), (self.none, self.values, self.counts, self.indices)
+        return *self.bounds, *masks, *numbers, self.added, self.last
 
 
 def _workspace(lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int) -> Workspace:

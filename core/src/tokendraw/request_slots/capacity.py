@@ -39,10 +39,7 @@ class SlotSizes(NamedTuple):
 
 
 def check_sizes(*sizes: int) -> SlotSizes:
-    """Check the sizes given by a caller, in the order of :class:`SlotSizes`.
-
-    :raises InvalidParameterError: it names the size out of range.
-    """
+    """Check the sizes given by a caller, in the order of :class:`SlotSizes`."""
     most = {"max_tokens": _MAX_TOKENS, "max_bad_word_len": _MAX_TOKENS}
     by_field = zip(SlotSizes._fields, sizes, strict=True)
     slot_sizes = SlotSizes(
@@ -103,7 +100,6 @@ class Room:
         :param num_tokens: by slot.
         :param row_index: [B] integer: the slot of each row.
         :param tokens: [B] or [B, K] integer.
-        :raises InvalidParameterError: a history is too long for its tokens; names the row.
         """
         most = sizes.max_tokens
         lengths: list[int] = num_tokens.tolist()

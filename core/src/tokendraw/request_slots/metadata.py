@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions
+from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
 from tokendraw.parameters.ranges import each, integers
 from tokendraw.request_slots.requests import Population
 
@@ -37,11 +37,7 @@ class RowInput(NamedTuple):
 
 
 def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -> RowInput:
-    """Read an integer for each row, from the host or a device.
-
-    :raises InvalidInputError: it is a tensor of another form, or on another device.
-    :raises InvalidParameterError: it is no list.
-    """
+    """Read an integer for each row, from the host or a device."""
     if not isinstance(values, Tensor):
         return RowInput(list(each(name, values, "integers")), None)
     if not is_plain(values) or values.dim() != 1 or values.dtype not in (torch.int64, torch.int32):
@@ -53,11 +49,7 @@ def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -
 
 
 def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
-    """Read the position of each row, from the host or a device; values on the device stay unread.
-
-    :raises InvalidInputError: it is a tensor of another form, or on another device.
-    :raises InvalidParameterError: it is no list, or one on the host is out of range.
-    """
+    """Read the position of each row, from the host or a device; values on the device stay unread."""
     if isinstance(positions, Tensor) and positions.device == device:
         check_form("positions", positions, 1)
         check_positions(positions)
@@ -72,7 +64,6 @@ def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, devi
 
     :param needed: what it has to be, in words.
     :param advice: what mends it, in a sentence.
-    :raises InvalidInputError: it is something else, or its tensor is of another form or on another device.
     """
     tokens: Tensor | None = getattr(output, "token_ids", None)
     if tokens is None:
@@ -83,10 +74,7 @@ def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, devi
 
 
 def check_form(name: str, tensor: object, dims: int) -> None:
-    """Refuse anything but a tensor of integers with ``dims`` dimensions.
-
-    :raises InvalidInputError: says what it is.
-    """
+    """Refuse anything but a tensor of integers with ``dims`` dimensions."""
     check_plain(name, tensor)
     assert isinstance(tensor, Tensor)
     if tensor.dim() != dims:
@@ -96,21 +84,19 @@ def check_form(name: str, tensor: object, dims: int) -> None:
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    """Refuse a tensor on another device than the slots.
-
-    :raises InvalidInputError: names both.
-    """
+    """Refuse a tensor on another device than the slots."""
     if tensor.device != device:
         raise InvalidInputError(f"'{name}' needs the device of the slots, {device}, found {tensor.device}.")
 
 
-def check_slots(slots: Sequence[int], live: Container[int], num_slots: int, *, once: bool = False) -> None:
+def check_slots(slots: Sequence[int], live: set[int], num_slots: int, *, once: bool = False) -> None:
     """Refuse slots out of range, or without a request.
 
     :param once: also refuse one that is named twice.
-    :raises InvalidParameterError: it names the row.
     """
     integers("row_index", slots, 0, num_slots - 1)
+    if live.issuperset(slots) and not (once and len({*slots}) < len(slots)):
+        return
     seen = set()
     for row, slot in enumerate(slots):
         if slot not in live:
@@ -148,11 +134,7 @@ class MetadataCache:
     def of(
         self, population: Population, row_index: Tensor, positions: Tensor | None = None
     ) -> SamplingMetadata:
-        """Describe rows.
-
-        :raises InvalidInputError: the tensors do not fit each other.
-        :raises InvalidParameterError: a request has a seed, and there are no positions.
-        """
+        """Describe rows."""
         facts = population.facts
         if facts is not self._facts:
             self._values.clear()
@@ -179,11 +161,8 @@ class MetadataCache:
         tensors: dict[str, Any] = dict(self._parameters)
         if positions is None:
             for slot, request in population.requests.items():
-                if request.params.seed is not None:
-                    raise InvalidParameterError(
-                        f"'seed' of slot {slot} needs 'positions', found none: without them every step would draw with "
-                        "the same noise. Pass positions, one integer a row: the sequence length minus one."
-                    )
+                if request.params["seed"] is not None:
+                    raise missing_positions(f" of slot {slot}")
             del tensors["seed"], tensors["seeded"]
         if population.facts.max_logprobs is None:
             del tensors["logprobs"]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kind
+from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
 from tokendraw.parameters.edits import EDITS, MAX_ID, CheckedEdits, Edit, check_edits
-from tokendraw.parameters.params import CheckedParams, SamplingParams, check_params
+from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import are_integers, integers
+from tokendraw.parameters.request_columns import RequestColumns
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.tables import FACT_OF_EDIT, EditFacts
 
@@ -25,28 +26,28 @@ from tokendraw.request_slots.tables import FACT_OF_EDIT, EditFacts
 class SlotRequest:
     """The host's part of a request in a slot."""
 
-    params: CheckedParams
+    params: Mapping[str, Any]
+    """Values by name, as stored in tensors."""
     edits: CheckedEdits
+    edit_names: tuple[Edit, ...]
+    """Names of the edits in effect."""
     kind: RowKind
 
     @property
-    def families(self) -> list[str]:
+    def families(self) -> set[str]:
         """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
-        return [*dict.fromkeys(FACT_OF_EDIT[name] for name in self.edits.names)]
+        return {FACT_OF_EDIT[name] for name in self.edit_names}
 
 
 def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRequest:
-    """Check the parameters of a request.
-
-    :raises InvalidParameterError: it names the field and the slot.
-    """
+    """Check the parameters of a request."""
     owner = f"slot {slot}"
     if not isinstance(params, SamplingParams):
         raise InvalidParameterError(
             f"'params' of {owner} needs a tokendraw.SamplingParams, found {type_name(params)}. "
             "Make one: SamplingParams(temperature=..., top_k=...)."
         )
-    checked_params, edits = check_params(params, owner), check_edits(params, owner, sizes.vocab_size)
+    values, edits = stored_values(params, owner), check_edits(params, owner, sizes.vocab_size)
     longest = max(map(len, edits.bad_words), default=0)
     for field, unit, count, limit, capacity in (
         ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
@@ -59,7 +60,8 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
                 f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
                 f"Ask for fewer, or make RequestSlots with a larger {limit}."
             )
-    return SlotRequest(checked_params, edits, row_kind(checked_params))
+    (kind,) = row_kinds(RequestColumns._make([value] for value in values.values()))
+    return SlotRequest(values, edits, edits.names, kind)
 
 
 class TokenHistory(NamedTuple):
@@ -77,11 +79,7 @@ class TokenHistory(NamedTuple):
 def check_history(
     slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: SlotSizes
 ) -> TokenHistory:
-    """Return the tokens of a request, each as an int32.
-
-    :raises InvalidParameterError: one is no integer, or they are too many; names the slot.
-    :raises InvalidInputError: they are a tensor of another form.
-    """
+    """Return the tokens of a request, each as an int32."""
     owner, most = f"slot {slot}", sizes.max_tokens
     tokens = TokenHistory(
         _integers_of("prompt_token_ids", prompt, owner), _integers_of("output_token_ids", output, owner)
@@ -148,7 +146,7 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
-        for edit in request.edits.names:
+        for edit in request.edit_names:
             self._edits[edit] += by
         edits = tuple([edit for edit in EDITS if self._edits[edit]])
         if edits != self.edits:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.upload import uploaded
-from tokendraw.parameters.params import slot_values
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.requests import SlotRequest, TokenHistory
@@ -34,10 +33,7 @@ class PackedRequest(NamedTuple):
     """Words of each piece, in order: the columns of the parameters, and every list with entries."""
 
     def uploaded(self, device: torch.device) -> dict[str, Tensor]:
-        """Copy the request to a device in a single asynchronous upload.
-
-        :raises InvalidInputError: a CUDA graph is being captured.
-        """
+        """Copy the request to a device in a single asynchronous upload."""
         words = uploaded({"words": (self.words, torch.int32)}, device)["words"]
         return dict(zip(self.sizes, torch.split(words, [*self.sizes.values()]), strict=True))
 
@@ -46,7 +42,7 @@ def pack_request(
     request: SlotRequest, tokens: TokenHistory, sizes: SlotSizes, device: torch.device
 ) -> PackedRequest:
     """Lay out a request for a single upload."""
-    edits = request.edits
+    params, edits = request.params, request.edits
     ends = [word[-1] for word in edits.bad_words]
     flags = dict.fromkeys(tokens.prompt, IN_PROMPT)
     for token, times in Counter(tokens.output).items():
@@ -57,7 +53,11 @@ def pack_request(
         for token in ids:
             flags[token] = flags.get(token, 0) | flag
     values: dict[str, float] = {
-        **slot_values(request.params),
+        **params,
+        "seed": params["seed"] or 0,
+        "seeded": params["seed"] is not None,
+        "joint": params["filter_order"] == "joint",
+        "logprobs": params["logprobs"] or 0,
         "num_tokens": tokens.num_tokens,
         "num_distinct": len(distinct),
         "limit": sizes.max_tokens,
@@ -137,6 +137,7 @@ def clean_slot(state: SlotTensors, slot: int, request: SlotRequest) -> None:
     state.tokens[:, slot].zero_()
     for name, block in state.blocks.items():
         block[:, slot].copy_(state.at_rest[name])
-    for edit in request.families:
-        for name, padding in state.families.padding.get(edit, {}).items():
-            getattr(tables, name)[slot].fill_(padding)
+    families = request.families
+    for name, table in state.lists.items() if families else ():
+        if table.family in families:
+            getattr(tables, name)[slot].fill_(table.padding)

@@ -105,7 +105,7 @@ class RequestSlots:
         What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
         the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
         """
-        missing = self._state.families.missing
+        missing = self._state.missing
         if missing and is_capturing():  # requests that the graph serves later may ask for them
             self._state.give_memory([name for name in missing if getattr(self.captured_edits, name)])
         return self._state.tables
@@ -164,7 +164,7 @@ class RequestSlots:
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
         pieces = pack_request(request, tokens, sizes, self._device).uploaded(self._device)
         self._state.give_memory(request.families)
-        self._state.families.fill(self._state.tables)
+        self._state.fill()
         write_request(self._state, slot, pieces)
         self._population.add(slot, request)
         self._room.set(slot, sizes.max_tokens - tokens.num_tokens)

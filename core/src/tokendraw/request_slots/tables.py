@@ -11,11 +11,11 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.device_columns import field_dtypes
 from tokendraw.parameters.edits import EDITS, Edit
 from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
+from tokendraw.parameters.request_columns import field_dtypes
 
-_STATE_DTYPES = {
+STATE_COLUMNS = {
     # A step reads the first three together.
     **dict.fromkeys(
         ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
@@ -30,7 +30,7 @@ _BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
 """Dtype of each block; a block holds the parameters of every dtype of its size."""
 _WORD_BYTES = 4
 VALUES_AT_REST: dict[str, float] = {
-    **dict.fromkeys((*SLOT_FIELDS, *_STATE_DTYPES), 0),
+    **dict.fromkeys((*SLOT_FIELDS, *STATE_COLUMNS), 0),
     **{parameter.name: parameter.neutral for parameter in PARAMETERS},
     "repetition": 1,
 }
@@ -56,7 +56,7 @@ class ParameterLayout(NamedTuple):
 @cache
 def layout_on(device_type: str) -> ParameterLayout:
     """Lay out the parameters for devices of a type."""
-    dtype_of = field_dtypes(device_type) | _STATE_DTYPES
+    dtype_of = field_dtypes(device_type) | STATE_COLUMNS
     dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
     rows = {
         block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]

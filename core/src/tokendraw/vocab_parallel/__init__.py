@@ -14,9 +14,6 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.row_parameters import RowParameters as RowParameters
-    from tokendraw.vocab_parallel.layout import Layout as Layout
-    from tokendraw.vocab_parallel.layout import Span as Span
-    from tokendraw.vocab_parallel.layout import Tiles as Tiles
     from tokendraw.vocab_parallel.local import Argmax as Argmax
     from tokendraw.vocab_parallel.local import Bounds as Bounds
     from tokendraw.vocab_parallel.local import Digits as Digits
@@ -27,18 +24,21 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.merging import Merging as Merging
     from tokendraw.vocab_parallel.merging import TorchMerging as TorchMerging
     from tokendraw.vocab_parallel.messages import Received as Received
+    from tokendraw.vocab_parallel.messages import Transport as Transport
+    from tokendraw.vocab_parallel.messages import transport_of as transport_of
     from tokendraw.vocab_parallel.parameters import MetadataParameters as MetadataParameters
+    from tokendraw.vocab_parallel.parameters import RowSeeds as RowSeeds
+    from tokendraw.vocab_parallel.parameters import Seeds as Seeds
     from tokendraw.vocab_parallel.radix import BINS as BINS
     from tokendraw.vocab_parallel.radix import DIGIT_BITS as DIGIT_BITS
     from tokendraw.vocab_parallel.radix import KEY_BITS as KEY_BITS
     from tokendraw.vocab_parallel.radix import Histograms as Histograms
     from tokendraw.vocab_parallel.radix import keys as keys
     from tokendraw.vocab_parallel.sampling import sample_shard as sample_shard
-    from tokendraw.vocab_parallel.seeds import RowSeeds as RowSeeds
-    from tokendraw.vocab_parallel.seeds import Seeds as Seeds
+    from tokendraw.vocab_parallel.shard import Layout as Layout
+    from tokendraw.vocab_parallel.shard import Span as Span
+    from tokendraw.vocab_parallel.shard import Tiles as Tiles
     from tokendraw.vocab_parallel.shard import VocabShard as VocabShard
-    from tokendraw.vocab_parallel.thresholds import Plan as Plan
-    from tokendraw.vocab_parallel.transport import Transport as Transport
-    from tokendraw.vocab_parallel.transport import transport_of as transport_of
+    from tokendraw.vocab_parallel.thresholds import ThresholdPlan as ThresholdPlan
 
 __getattr__, __dir__ = lazy_names(__name__)

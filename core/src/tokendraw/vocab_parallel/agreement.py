@@ -16,9 +16,8 @@ from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
-from tokendraw.vocab_parallel.layout import Layout, Span
-from tokendraw.vocab_parallel.shard import Agreement, VocabShard
-from tokendraw.vocab_parallel.transport import transport_of
+from tokendraw.vocab_parallel.messages import transport_of
+from tokendraw.vocab_parallel.shard import Agreement, Layout, Span, VocabShard
 
 _FACTS = tuple(field.name for field in fields(BatchFacts))
 MESSAGES = 1
@@ -44,11 +43,10 @@ def agree(
 ) -> None:
     """Run the agreement of a shard's ranks, at the first call.
 
-    :param logits: [B, n] on this rank.
-    :param sampler: name of who draws.
+    :param sampler: name of the selected backend.
     :param wrong: what speaks against this rank's call.
     :raises InvalidInputError: they do not agree: the same on every rank, at this and every later call.
-    :raises SamplerUnavailableError: likewise, if that is what is wrong on the first rank on which something is.
+    :raises SamplerUnavailableError: likewise, if that is the error of the first rank with an error.
     """
     agreed = shard.agreed
     if agreed.by_all is None and agreed.error is None:
@@ -122,22 +120,14 @@ def _digests(metadata: SamplingMetadata) -> dict[str, object]:
 
 
 def disagreement(received: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
-    """Return an error for the first disagreement between ranks: the same on every rank.
-
-    :param received: what each rank brings, or what speaks against its call.
-    :param vocab_size: V of this rank, which is every rank's unless that is what they do not agree on.
-    """
+    """Return an error for the first disagreement in the messages of all ranks: the same on every rank."""
+    described: list[Description] = []
     for rank, message in enumerate(received):
         if isinstance(message, Exception):
-            kind = (
-                SamplerUnavailableError if isinstance(message, SamplerUnavailableError) else InvalidInputError
-            )
+            is_unserved = isinstance(message, SamplerUnavailableError)
+            kind = SamplerUnavailableError if is_unserved else InvalidInputError
             return kind(f"'shard' needs a call that every rank can serve, found on rank {rank}: {message}")
-    described = [message for message in received if isinstance(message, Description)]
-    return _difference(described) or _misplaced([each.ids for each in described], vocab_size)
-
-
-def _difference(described: Sequence[Description]) -> InvalidInputError | None:
+        described.append(message)
     first = described[0].alike
     for rank, other in enumerate(described):
         for name, value in other.alike.items():
@@ -146,7 +136,7 @@ def _difference(described: Sequence[Description]) -> InvalidInputError | None:
                     f"{name} needs to be the same on every rank, found {format_value(first.get(name))} on rank 0 and "
                     f"{format_value(value)} on rank {rank}. Call every rank with the same batch."
                 )
-    return None
+    return _misplaced([each.ids for each in described], vocab_size)
 
 
 def _misplaced(shards: Sequence[Span], vocab_size: int) -> InvalidInputError | None:

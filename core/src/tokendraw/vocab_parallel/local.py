@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from tokendraw.vocab_parallel.seeds import RowSeeds
+from tokendraw.vocab_parallel.parameters import RowSeeds
 
 
 class Bounds(NamedTuple):
@@ -132,11 +132,9 @@ class LocalLogits(Protocol):
     @property
     def logits(self) -> Tensor:
         """Return the logits, for their rows, dtype and device."""
-        ...
 
     def argmax(self) -> Argmax:
         """Find the largest value of each row."""
-        ...
 
     def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
         """Find the largest values.
@@ -145,14 +143,12 @@ class LocalLogits(Protocol):
         :param masses: 0: none is wanted; 1: that of all values; 256: of those with each first digit of their keys.
         :param fresh: [B, 1] int64 or None: goes with them.
         """
-        ...
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Sum the weights of values by a digit of their keys: [B, 256] int64.
 
         :param weighing: None: 1.
         """
-        ...
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates.
@@ -162,8 +158,6 @@ class LocalLogits(Protocol):
             can.
         :param best: m; None: the fields that come with logprobs are not wanted.
         """
-        ...
 
     def count(self, least: Tensor) -> Tensor:
         """Count the values from ``least`` [B, 1] float32 on: [B] int64."""
-        ...

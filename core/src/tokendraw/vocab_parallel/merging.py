@@ -15,13 +15,12 @@ from torch.nn.functional import pad
 
 from tokendraw import philox
 from tokendraw.backends.description.capabilities import GumbelDtype
-from tokendraw.vocab_parallel.layout import Layout
 from tokendraw.vocab_parallel.local import Argmax, Bounds, Draws, Sums, Survey
 from tokendraw.vocab_parallel.messages import Received
-from tokendraw.vocab_parallel.parameters import Parameters
+from tokendraw.vocab_parallel.parameters import Parameters, RowSeeds, Seeds
 from tokendraw.vocab_parallel.radix import Histograms
-from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
-from tokendraw.vocab_parallel.thresholds import Plan, thresholds
+from tokendraw.vocab_parallel.shard import Layout
+from tokendraw.vocab_parallel.thresholds import ThresholdPlan, thresholds
 
 _INF = float("inf")
 
@@ -49,19 +48,16 @@ class Merging(Protocol):
 
     def greedy(self, received: Received[Argmax]) -> tuple[Tensor, Tensor]:
         """Return the tokens [B] int64 of greedy rows, and the validity of each row, [B] bool."""
-        ...
 
     def thresholds(
-        self, received: Received[Survey], plan: Plan, histograms: Histograms
+        self, received: Received[Survey], plan: ThresholdPlan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
         """Return the thresholds of all filters, and the fresh seeds of rank 0, [B, 1] int64, if ranks sent any."""
-        ...
 
     def token(
         self, received: Received[Draws], bounds: Bounds | None, seeds: RowSeeds
     ) -> tuple[Tensor, Tensor]:
         """Return the tokens [B] int64, and the validity of each row, [B] bool."""
-        ...
 
 
 class TorchMerging:
@@ -75,12 +71,12 @@ class TorchMerging:
     def greedy(self, received: Received[Argmax]) -> tuple[Tensor, Tensor]:
         """Take the lowest id of the largest value."""
         ranks = received.tensors()
-        token, top = greedy_token(ranks.max, ranks.ids)
+        token, top = _greedy_token(ranks.max, ranks.ids)
         valid = (ranks.has_nan.amax(0) == 0) & (top > -_INF)
         return token.where(top > -_INF, 0).squeeze(-1), valid.squeeze(-1)
 
     def thresholds(
-        self, received: Received[Survey], plan: Plan, histograms: Histograms
+        self, received: Received[Survey], plan: ThresholdPlan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
         """Find them as :func:`tokendraw.vocab_parallel.thresholds.thresholds` does."""
         survey = received.tensors()
@@ -95,54 +91,31 @@ class TorchMerging:
         return draw.token.squeeze(-1), draw.valid.squeeze(-1)
 
     def merge(self, received: Received[Draws], bounds: Bounds | None, seeds: RowSeeds | None) -> Merged:
-        """Merge the draws and the values for logprobs.
+        """Merge the draws and the values for logprobs; without seeds every row is greedy."""
+        draws, params, layout = received.tensors(), self._params, self._layout
+        token, top = _greedy_token(draws.max, draws.ids[..., :1])
+        valid = (draws.has_nan.amax(0) == 0) & (top > -_INF)
+        shift = None if bounds else _shift(draws.max, top, params.inverse_temperature)
+        x = None if draws.x is None else top
+        if seeds is not None:
+            drawn, drawn_x = _drawn(draws, shift, layout, seeds(), self._dtype)
+            if params.greedy is not None:
+                drawn = torch.where(params.greedy, token, drawn)
+                drawn_x = None if drawn_x is None else torch.where(params.greedy, top, drawn_x)
+            token, x = drawn, drawn_x
+        sums = None
+        if draws.kept is not None and draws.mass is not None and draws.raw is not None:
+            ones = torch.ones_like(params.inverse_temperature)
+            raw_shift = None if bounds else _shift(draws.max, top, ones)
+            sums = Sums(_sum(draws.kept, shift), _sum(draws.mass, shift), _sum(draws.raw, raw_shift))
+        token = torch.where(top > -_INF, token, 0).clamp(0, layout.vocab_size - 1)
+        return Merged(token, top, valid, x, sums)
 
-        :param seeds: None: every row is greedy.
-        """
-        row_seeds = None if seeds is None else seeds()
-        return merge(received.tensors(), bounds, self._layout, self._params, row_seeds, self._dtype)
 
-
-def greedy_token(max_of: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lowest id of the largest value [B, 1] int64, and the value.
-
-    :param max_of: [R, B, 1]: each rank's largest value.
-    :param ids: [R, B, 1]: its lowest id there.
-    """
+def _greedy_token(max_of: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lowest id of the largest value, [B, 1] int64, and the value, of each rank's [R, B, 1]."""
     top = max_of.amax(0)
     return _lowest(max_of == top, ids), top
-
-
-def merge(
-    draws: Draws,
-    bounds: Bounds | None,
-    layout: Layout,
-    params: Parameters,
-    seeds: Seeds | None,
-    dtype: GumbelDtype,
-) -> Merged:
-    """Merge the candidates of all ranks.
-
-    :param draws: tensors [R, B, n].
-    :param seeds: None: every row is greedy.
-    """
-    token, top = greedy_token(draws.max, draws.ids[..., :1])
-    valid = (draws.has_nan.amax(0) == 0) & (top > -_INF)
-    shift = None if bounds else _shift(draws.max, top, params.inverse_temperature)
-    x = None if draws.x is None else top
-    if seeds is not None:
-        drawn, drawn_x = _drawn(draws, shift, layout, seeds, dtype)
-        if params.greedy is not None:
-            drawn = torch.where(params.greedy, token, drawn)
-            drawn_x = None if drawn_x is None else torch.where(params.greedy, top, drawn_x)
-        token, x = drawn, drawn_x
-    sums = None
-    if draws.kept is not None and draws.mass is not None and draws.raw is not None:
-        ones = torch.ones_like(params.inverse_temperature)
-        raw_shift = None if bounds else _shift(draws.max, top, ones)
-        sums = Sums(_sum(draws.kept, shift), _sum(draws.mass, shift), _sum(draws.raw, raw_shift))
-    token = torch.where(top > -_INF, token, 0).clamp(0, layout.vocab_size - 1)
-    return Merged(token, top, valid, x, sums)
 
 
 def _drawn(

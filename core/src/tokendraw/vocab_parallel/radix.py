@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tokendraw.probabilities import first_reaching
 from tokendraw.vocab_parallel.local import Digits, LocalLogits, Weighing
-from tokendraw.vocab_parallel.transport import Transport
+from tokendraw.vocab_parallel.messages import Transport
 
 DIGIT_BITS: Final = 8
 """Bits of a digit."""
@@ -52,8 +52,7 @@ class FirstDigit(NamedTuple):
 def first_digit(masses: Tensor, target: Tensor, bits: int) -> FirstDigit:
     """Find the first digit from the mass of each digit's values, if known before the search.
 
-    :param masses: [B, 256] in the widest float, the same on every rank.
-    :param target: [B, 1] of them.
+    :param masses: [B, 256] in the widest float, the same on every rank, and ``target`` [B, 1] of them.
     :param bits: of the units in which the search goes on: :attr:`Weighing.bits`.
     """
     downwards = masses.flip(-1)
@@ -85,13 +84,11 @@ def search(
     target_of: Callable[[Tensor], Tensor],
     first: FirstDigit | None = None,
 ) -> Tensor:
-    """Return the largest value v with a weight of all ``x >= v`` on all ranks at least equal to a target.
+    """Return the largest value v, [B, 1] float32, with a weight of ``x >= v`` on all ranks at least equal to a target.
 
     :param weighing: None: every value weighs 1.
     :param target_of: computes the target from the total, [B, 1] int64 both; below 1 it is the largest value, above the
         total the least that weighs anything.
-    :param first: the first digit, if found before.
-    :returns: [B, 1] float32.
     """
     prefix, target = (None, None) if first is None else first
     missing = KEY_BITS if first is None else KEY_BITS - DIGIT_BITS

@@ -21,23 +21,24 @@ that nothing waits for the device; but ranks do not read again the values of row
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from tokendraw import philox
-from tokendraw.backends.description.capabilities import Need
-from tokendraw.logprobs import RowMasses
-from tokendraw.output import SamplerOutput
+from tokendraw.backends.description.capabilities import LogprobsMode, Need
+from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
+from tokendraw.output import LogprobsTensors, SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.row_parameters import FilterPresence
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits
-from tokendraw.vocab_parallel.logprobs import log_kept_mass, logprobs
-from tokendraw.vocab_parallel.merging import Merging, TorchMerging
-from tokendraw.vocab_parallel.messages import exchange
-from tokendraw.vocab_parallel.parameters import Parameters
+from tokendraw.vocab_parallel.merging import Merged, Merging, TorchMerging
+from tokendraw.vocab_parallel.messages import Wait, exchange
+from tokendraw.vocab_parallel.parameters import Parameters, RowSeeds
 from tokendraw.vocab_parallel.radix import Histograms
-from tokendraw.vocab_parallel.seeds import RowSeeds
 from tokendraw.vocab_parallel.shard import VocabShard
-from tokendraw.vocab_parallel.thresholds import Plan
-from tokendraw.vocab_parallel.transport import Wait
+from tokendraw.vocab_parallel.thresholds import ThresholdPlan
+
+_INF = float("inf")
 
 
 def sample_shard(
@@ -69,7 +70,7 @@ def sample_shard(
     wait: Wait = _at_once
     if filters.top_k or filters.top_p or filters.min_p:
         of_survivors = metadata.facts.any_top_k_first
-        plan = Plan.of(filters, params, layout.vocab_size, device, of_survivors=of_survivors)
+        plan = ThresholdPlan.of(filters, params, layout.vocab_size, device, of_survivors=of_survivors)
         received = exchange(transport, local.largest(plan.values, plan.masses, fresh))
         bounds, fresh = merging.thresholds(received, plan, Histograms(local, transport))
     elif fresh is not None and is_drawn:
@@ -88,12 +89,69 @@ def sample_shard(
     if need.logprob_ranks and drawn.x is not None:
         ranks = local.count(drawn.x)
         transport.all_sum(ranks)
-    threshold = torch.full_like(drawn.max, -float("inf")) if bounds is None else bounds.threshold
+    threshold = torch.full_like(drawn.max, -_INF) if bounds is None else bounds.threshold
     row, num_best = RowMasses(drawn.max, threshold, *drawn.sums), metadata.per_row("logprobs")
     best = candidates.best_x, candidates.best_ids
-    row_logprobs = logprobs(drawn, row, best, width, num_best, params, need.logprobs_mode, ranks)
-    return SamplerOutput(token, valid, row_logprobs, log_kept_mass(row, params))
+    row_logprobs = _logprobs(drawn, row, best, width, num_best, params, need.logprobs_mode, ranks)
+    return SamplerOutput(token, valid, row_logprobs, _log_kept_mass(row, params))
 
 
 def _at_once() -> None:
     """Wait for nothing."""
+
+
+def _logprobs(
+    drawn: Merged,
+    row: RowMasses,
+    best: tuple[Tensor, Tensor],
+    width: int,
+    num_best: Tensor | None,
+    params: Parameters,
+    mode: LogprobsMode,
+    ranks: Tensor | None,
+) -> LogprobsTensors:
+    """Compute the values of the drawn token and of the N = ``width`` best tokens.
+
+    :param best: [R, B, m] each: the largest values of every rank, float32, and their ids, int32; -inf and V behind the
+        last.
+    :param num_best: [B] integer, number of best tokens of each row (-1: all), or None for all N.
+    """
+    assert drawn.x is not None
+    x, ids = _shown(*_best(*best, width), drawn, row, params, mode)
+    ids, x = torch.cat((drawn.token, ids), -1), torch.cat((drawn.x, x), -1)
+    values = mode_values(x, row, params.inverse_temperature, mode)
+    if params.greedy is not None and not mode.startswith("raw"):
+        values = torch.where(params.greedy, torch.where(ids == drawn.token, 0.0, -_INF), values)
+    values = torch.where(row.max > -_INF, values, -_INF).to(torch.float32)
+    return LogprobsTensors(*pad_logprobs(ids, values, num_best), ranks)
+
+
+def _log_kept_mass(row: RowMasses, params: Parameters) -> Tensor:
+    """Return the log of the kept share of the temperature-scaled mass, [B] float32, at most 0; 0 in greedy rows."""
+    share = (row.kept.log() - row.mass.log()).clamp_(max=0.0)
+    if params.greedy is not None:
+        share = torch.where(params.greedy, 0.0, share)
+    return share.squeeze(-1).to(torch.float32)
+
+
+def _best(x: Tensor, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return the N largest values of all ranks and their ids, [B, N] float32 and int64."""
+    x, ids = (column.transpose(0, 1).flatten(1) for column in (x, ids))
+    indices = best_places(x, ids.to(torch.int64), width)
+    return x.gather(-1, indices), ids.gather(-1, indices).to(torch.int64)
+
+
+def _shown(
+    x: Tensor, ids: Tensor, drawn: Merged, row: RowMasses, params: Parameters, mode: LogprobsMode
+) -> tuple[Tensor, Tensor]:
+    """Replace values shown as -inf by the lowest ids among the tokens shown as -inf."""
+    is_shown = x >= least_shown(row, params.temperature, mode)
+    if params.greedy is not None and not mode.startswith("raw"):
+        is_shown &= ~params.greedy | (ids == drawn.token)
+    width = ids.shape[-1]
+    is_taken = torch.zeros_like(pad(is_shown, (0, 1)))  # [B, N + 1]: of the ids below N, and any above
+    is_taken.scatter_(-1, torch.where(is_shown, ids, width).clamp(max=width), value=True)
+    free = is_taken[:, :width].to(torch.int32).argsort(dim=-1, stable=True)
+    index = torch.arange(width, device=ids.device) - is_shown.sum(-1, keepdim=True)
+    filled = free.gather(-1, index.clamp(min=0))
+    return torch.where(is_shown, x, -_INF), torch.where(is_shown, ids, filled)

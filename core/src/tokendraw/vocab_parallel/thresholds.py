@@ -33,7 +33,7 @@ def may_read_values(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-class Plan(NamedTuple):
+class ThresholdPlan(NamedTuple):
     """The host's knowledge of the filters of a batch: the same on every rank.
 
     :ivar vocab_size: Vocabulary size V of all ranks together.
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
         device: torch.device,
         *,
         of_survivors: bool,
-    ) -> Plan:
+    ) -> ThresholdPlan:
         """Plan a batch.
 
         :param device: of the logits.
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
         return cls(vocab_size, filters, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
 
 
-def thresholds(received: Survey, plan: Plan, params: Parameters, histograms: Histograms) -> Bounds:
+def thresholds(received: Survey, plan: ThresholdPlan, params: Parameters, histograms: Histograms) -> Bounds:
     """Find the largest value and the threshold of each row.
 
     :param received: tensors [R, B, n].
@@ -149,7 +149,7 @@ class _Largest:
 
 
 def _nucleus(
-    histograms: Histograms, params: Parameters, plan: Plan, largest: _Largest, base: Tensor
+    histograms: Histograms, params: Parameters, plan: ThresholdPlan, largest: _Largest, base: Tensor
 ) -> Tensor:
     """Return the smallest value of top-p's set, [B, 1]; -inf in rows without top-p.
 

@@ -57,7 +57,7 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
     )
 
 
-class MetadataCache:
+class LastMetadata:
     """Describes the batches of a run, and caches the last description."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ import tokendraw
 from tokendraw.engines import format_error
 from tokendraw_sglang._default_backend import default_backend
 from tokendraw_sglang._messages import fallback_message, log
-from tokendraw_sglang._metadata import MetadataCache
+from tokendraw_sglang._metadata import LastMetadata
 from tokendraw_sglang._warmup import warm_up
 
 
@@ -41,7 +41,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         super().__init__()
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
-        self._batches = MetadataCache()
+        self._batches = LastMetadata()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
         """Logits already processed by SGLang."""

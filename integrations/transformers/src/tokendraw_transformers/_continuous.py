@@ -33,7 +33,7 @@ from tokendraw_transformers._batch_settings import (
 from tokendraw_transformers._loading import load_sampler
 from tokendraw_transformers._scores import one_hot_scores
 from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused_seeds
-from tokendraw_transformers._warpers import Plan, plan
+from tokendraw_transformers._warpers import StepPlan, plan
 
 PRIVATE_NAMES = (
     "GenerationMixin._prepare_generation_config",
@@ -160,7 +160,7 @@ def _results(manager: Any, ids: Sequence[str]) -> dict[str, Any]:
     return {request_id: results[request_id] for request_id in ids}
 
 
-def _processors(plans: Plan, sampler: str | Sampler | None, device: torch.device) -> Any:
+def _processors(plans: StepPlan, sampler: str | Sampler | None, device: torch.device) -> Any:
     low, high = SeedHalf(0), SeedHalf(32)
     drawing = Draw(plans, sampler, device, low, high)
     processors = ContinuousBatchingLogitsProcessorList(
@@ -209,7 +209,12 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     ignored_kwargs: tuple[str, ...] = ()
 
     def __init__(
-        self, plans: Plan, sampler: str | Sampler | None, device: torch.device, low: SeedHalf, high: SeedHalf
+        self,
+        plans: StepPlan,
+        sampler: str | Sampler | None,
+        device: torch.device,
+        low: SeedHalf,
+        high: SeedHalf,
     ) -> None:
         self._plan, self._low, self._high = plans, low, high
         params = plans.params

@@ -15,8 +15,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaL
 
 from tokendraw import SamplerOutput
 from tokendraw_transformers._errors import TransformersVersionError
-from tokendraw_transformers._rows import Rows
-from tokendraw_transformers._warpers import Plan
+from tokendraw_transformers._rows import BatchDrawer
+from tokendraw_transformers._warpers import StepPlan
 
 _ARGMAX = (torch.argmax, Tensor.argmax)
 
@@ -50,7 +50,7 @@ class DrawnScores(Tensor):
 class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
     """The last processor of the list: draws, records the outputs, and returns :class:`DrawnScores`."""
 
-    def __init__(self, plan: Plan, rows: Rows, offset: Tensor, *, records_scores: bool) -> None:
+    def __init__(self, plan: StepPlan, rows: BatchDrawer, offset: Tensor, *, records_scores: bool) -> None:
         self._plan = plan
         self._rows = rows
         self._offset = offset

@@ -18,7 +18,7 @@ from tokendraw_transformers._edits import with_edits
 from tokendraw_transformers._errors import InvalidRowsWarning, warn
 from tokendraw_transformers._output import with_draws
 from tokendraw_transformers._positions import position_offset, prompts
-from tokendraw_transformers._rows import Rows
+from tokendraw_transformers._rows import BatchDrawer
 from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused_seeds
 from tokendraw_transformers._warpers import plan
 
@@ -89,7 +89,7 @@ def generate(
     params = replace(plans.params, logprobs=logprobs)
     draws = DrawProcessor(
         plans,
-        Rows([replace(params, seed=seed) for seed in seeds_by_row], sampler, logprobs_mode),
+        BatchDrawer([replace(params, seed=seed) for seed in seeds_by_row], sampler, logprobs_mode),
         position_offset(model, input_ids, generation_config, model_kwargs),
         records_scores=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from tokendraw import InvalidParameterError, Sampler, SamplingParams
-from tokendraw_transformers._rows import Rows
+from tokendraw_transformers._rows import BatchDrawer
 from tokendraw_transformers._scores import one_hot_scores
 
 
@@ -61,7 +61,7 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._params = list(entries)
         self._sampler = sampler
         self._left_padding = _paddings(left_padding)
-        self._rows = Rows(entries, sampler)
+        self._rows = BatchDrawer(entries, sampler)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Draw a token in each row.
@@ -73,7 +73,7 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         count = scores.shape[0]
         if self._is_shared and len(self._params) != count:
             self._params = self._params[:1] * count
-            self._rows = Rows(self._params, self._sampler)
+            self._rows = BatchDrawer(self._params, self._sampler)
         if len(self._params) != count:
             raise InvalidParameterError(
                 f"'params' needs one entry a row, {count}, found {len(self._params)}. Pass as many, or one for all."

@@ -11,7 +11,7 @@ from tokendraw import InvalidParameterError, Need, Sampler, SamplerOutput, Sampl
 from tokendraw_transformers._loading import load_sampler
 
 
-class Rows:
+class BatchDrawer:
     """The sampling parameters of a batch. The sampler and the tensors are made at the first draw, on its device."""
 
     def __init__(

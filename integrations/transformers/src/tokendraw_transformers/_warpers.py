@@ -41,7 +41,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """The division of a step between transformers' processors and tokendraw."""
 
     processors: LogitsProcessorList
@@ -54,13 +54,13 @@ class Plan:
     """Processors for ``output_scores``."""
 
 
-def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
+def plan(prepared: Sequence[Any], *, do_sample: bool) -> StepPlan:
     """Divide a list of prepared processors between transformers and tokendraw.
 
     :raises InvalidParameterError: a warper is unknown to tokendraw.
     """
     if not do_sample:
-        return Plan(LogitsProcessorList(prepared), SamplingParams(temperature=0.0))
+        return StepPlan(LogitsProcessorList(prepared), SamplingParams(temperature=0.0))
     for processor in prepared:
         name = REFUSED.get(type(processor))
         if name is not None:
@@ -76,7 +76,7 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
         start, index = start - 1, previous
     warpers = {type(processor): processor for processor in prepared[start:end]}
     params, narrowing = _sampling_params(warpers)
-    return Plan(
+    return StepPlan(
         processors=LogitsProcessorList(prepared[:start]),
         params=params,
         narrowing=LogitsProcessorList(narrowing),

@@ -29,7 +29,7 @@ _MAX_CACHED_BATCHES = 64
 """Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
 
 
-class _Batch(NamedTuple):
+class _BatchSummary(NamedTuple):
     """Host facts about the requests of a batch."""
 
     all_greedy: bool
@@ -68,9 +68,9 @@ class Slots:
         self._unit_temperatures = torch.zeros(requests, dtype=torch.float32, device=device)
         self._is_stale = True
         self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
-        self._batches: dict[bytes, _Batch] = {}
+        self._batches: dict[bytes, _BatchSummary] = {}
         """Batches by the slots of their rows: steps of a running batch are equal until a request is added."""
-        self._last: tuple[bytes, _Batch] | None = None
+        self._last: tuple[bytes, _BatchSummary] | None = None
         """The last batch."""
         self._original_add_request = self._states.add_request
 
@@ -112,14 +112,14 @@ class Slots:
         """Return whether a batch of requests can be drawn from the model's logits."""
         return self._raw and self._batch(requests).may_draw_raw
 
-    def _batch(self, requests: np.ndarray) -> _Batch:
+    def _batch(self, requests: np.ndarray) -> _BatchSummary:
         key = requests.tobytes()
         if self._last is not None and key == self._last[0]:  # a comparison is quicker than a hash
             return self._last[1]
         batch = self._batches.get(key)
         if batch is None:
             all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
-            batch = _Batch(all_greedy, not (all_greedy or self._edits_logits[requests].any()), {})
+            batch = _BatchSummary(all_greedy, not (all_greedy or self._edits_logits[requests].any()), {})
             if len(self._batches) >= _MAX_CACHED_BATCHES:
                 self._batches.clear()
             self._batches[key] = batch

@@ -44,7 +44,7 @@ DrawResult: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class DrawInputs:
     """Rows to be drawn, with their parameters and random numbers."""
 
     functions: Functions
@@ -82,20 +82,20 @@ def batch_kind(filters: Filters) -> Kind:
     return "none" if filters.min_p is None else "min_p"
 
 
-def draw(sequence: KernelSequence, batch: Batch) -> DrawResult:
+def draw(sequence: KernelSequence, batch: DrawInputs) -> DrawResult:
     """Draw a token in each row."""
     result = _run_steps(sequence.steps, batch)
     return (result, None) if isinstance(result, Tensor) else result
 
 
-def kept_probabilities(batch: Batch) -> Tensor:
+def kept_probabilities(batch: DrawInputs) -> Tensor:
     """Return the probabilities [rows, V] behind every sequence: of kept tokens, else 0."""
     steps = [step for name, step in RENORMS.items() if getattr(batch.filters, name) is not None]
     probs: Tensor = _run_steps(steps, batch)
     return probs
 
 
-def _run_steps(steps: Sequence[Step], batch: Batch) -> Any:
+def _run_steps(steps: Sequence[Step], batch: DrawInputs) -> Any:
     """Run the steps and return the result of the last; without steps, the probabilities.
 
     Each filter renormalises. So the top-p of rows that count the unfiltered mass is restated for what is left.
@@ -113,7 +113,7 @@ def _run_steps(steps: Sequence[Step], batch: Batch) -> Any:
     return probs
 
 
-def _arguments(step: Step, batch: Batch, top_p: Tensor | None) -> dict[str, Any]:
+def _arguments(step: Step, batch: DrawInputs, top_p: Tensor | None) -> dict[str, Any]:
     values: dict[str, Any] = {
         "top_k": batch.filters.top_k,
         "top_k_max": batch.largest_top_k,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata, philox
 from tokendraw.probabilities import MAX_ELEMENTS, Filters, relative, sample_in_parts
-from tokendraw_flashinfer.draws import Batch, batch_kind, draw, import_functions
+from tokendraw_flashinfer.draws import DrawInputs, batch_kind, draw, import_functions
 from tokendraw_flashinfer.kernel_sequences import SAMPLE, SEQUENCES, SOFTMAX, KernelSequence, Kind, available
 from tokendraw_flashinfer.signatures import EntryPoints, Step
 
@@ -107,8 +107,8 @@ class FlashInferSampler:
         y, valid = relative(logits)
         return self._functions[SOFTMAX.entry_point](y, temperature=temperature), valid
 
-    def _batch(self, probs: Tensor, filters: Filters, largest_top_k: int) -> Batch:
-        return Batch(
+    def _batch(self, probs: Tensor, filters: Filters, largest_top_k: int) -> DrawInputs:
+        return DrawInputs(
             functions=self._functions,
             probs=probs,
             filters=filters,

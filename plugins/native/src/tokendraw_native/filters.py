@@ -26,7 +26,7 @@ from torch import Tensor
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
 from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.rows import INF, Rows, keep_mask, scale
+from tokendraw_native.rows import INF, CleanedLogits, keep_mask, scale
 from tokendraw_native.threshold_search import threshold_of
 from tokendraw_native.topk import topk
 
@@ -44,7 +44,7 @@ class Thresholds(NamedTuple):
 
 
 def thresholds(
-    rows: Rows, weight: Tensor, params: RowParameters, vocab_size: int, buffers: Buffers
+    rows: CleanedLogits, weight: Tensor, params: RowParameters, vocab_size: int, buffers: Buffers
 ) -> Thresholds:
     """Find the least kept value of each row.
 
@@ -69,7 +69,7 @@ def thresholds(
     )
 
 
-def _clamp_thresholds(threshold: Tensor | None, rows: Rows, params: RowParameters) -> Tensor:
+def _clamp_thresholds(threshold: Tensor | None, rows: CleanedLogits, params: RowParameters) -> Tensor:
     """Lower thresholds to the maximum of their rows, which is the threshold of greedy rows; None is -inf."""
     if threshold is None:
         threshold = torch.full_like(rows.max, -INF)
@@ -78,7 +78,7 @@ def _clamp_thresholds(threshold: Tensor | None, rows: Rows, params: RowParameter
     return threshold.minimum(rows.max) if params.may_drop_tokens else threshold
 
 
-def _top_values(rows: Rows, params: RowParameters, vocab_size: int) -> Tensor | None:
+def _top_values(rows: CleanedLogits, params: RowParameters, vocab_size: int) -> Tensor | None:
     """Return the largest values [rows, n] in descending order, n being the largest k; None if n is too large."""
     n = min(params.max_top_k or vocab_size, rows.x.shape[-1])
     if n > MAX_TOPK_VALUES:
@@ -87,7 +87,7 @@ def _top_values(rows: Rows, params: RowParameters, vocab_size: int) -> Tensor | 
 
 
 def _top_k_threshold(
-    rows: Rows, top_values: Tensor | None, params: RowParameters, vocab_size: int, buffers: Buffers
+    rows: CleanedLogits, top_values: Tensor | None, params: RowParameters, vocab_size: int, buffers: Buffers
 ) -> Tensor:
     """Return the k-th largest value, [rows, 1]; -inf in rows without top-k."""
     top_k, max_top_k = params.top_k, params.max_top_k
@@ -102,7 +102,7 @@ def _top_k_threshold(
 
 
 def _top_p_threshold(
-    rows: Rows,
+    rows: CleanedLogits,
     top_values: Tensor | None,
     weight: Tensor,
     threshold: Tensor | None,

@@ -20,7 +20,7 @@ from tokendraw.row_parameters import PerRow, RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.filters import MAX_TOPK_VALUES, thresholds
 from tokendraw_native.row_threads import map_chunks
-from tokendraw_native.rows import Rows, is_finite, keep_mask, load, scale
+from tokendraw_native.rows import CleanedLogits, is_finite, keep_mask, load, scale
 from tokendraw_native.topk import topk_by_chunks
 
 _TILE = philox.TILE_SIZE
@@ -53,7 +53,7 @@ class RowStats(PerRow):
     tile_weights: Tensor
     """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
     finite: bool
-    """Whether every maximum is known to be finite, as in :class:`~tokendraw_native.rows.Rows`."""
+    """Whether every maximum is known to be finite, as in :class:`~tokendraw_native.rows.CleanedLogits`."""
     mass: Tensor | None = None
     """Sum of ``exp(y)`` over the row, after temperature and before filters, for log-probabilities."""
     raw_mass: Tensor | None = None
@@ -99,7 +99,7 @@ def join(parts: Sequence[RowStats]) -> RowStats:
     return RowStats(**tensors, finite=all(part.finite for part in parts))
 
 
-def _chunk_stats(rows: Rows, params: RowParameters, buffers: Buffers, masses: bool) -> RowStats:
+def _chunk_stats(rows: CleanedLogits, params: RowParameters, buffers: Buffers, masses: bool) -> RowStats:
     weight, padded = weights(rows, params, buffers)
     raw_mass = raw_masses(rows) if masses else None
     mass = padded_tile_sums(padded).sum(-1, keepdim=True) if masses else None
@@ -109,7 +109,9 @@ def _chunk_stats(rows: Rows, params: RowParameters, buffers: Buffers, masses: bo
     return RowStats(rows.max, rows.valid, threshold, padded_tile_sums(padded), rows.finite, mass, raw_mass)
 
 
-def weights(rows: Rows, params: RowParameters, buffers: Buffers, lead: int = 0) -> tuple[Tensor, Tensor]:
+def weights(
+    rows: CleanedLogits, params: RowParameters, buffers: Buffers, lead: int = 0
+) -> tuple[Tensor, Tensor]:
     """Return ``exp(y)`` [rows, n] as a view, and the tensor around it: full tiles, padded with 0.
 
     :param lead: columns of the first tile on another rank.
@@ -127,7 +129,7 @@ def weights(rows: Rows, params: RowParameters, buffers: Buffers, lead: int = 0) 
     return weight, padded
 
 
-def raw_masses(rows: Rows) -> Tensor:
+def raw_masses(rows: CleanedLogits) -> Tensor:
     """Return the sums of ``exp(x - max x)``, [rows, 1]."""
     one = torch.ones_like(rows.max, dtype=widest_float(rows.x.device))
     return scale(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
@@ -163,7 +165,7 @@ def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     x, buffers = values.to(torch.float32), Buffers(logits.device)
     y = scale(x, x_max, params.inverse_temperature, finite=True)
     weight = y.exp()
-    rows = Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True, descending=True)
+    rows = CleanedLogits(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True, descending=True)
     before_top_p, threshold = thresholds(rows, weight, params, vocab_size, buffers)
     if n < vocab_size and not (before_top_p > x[:, -1:]).all():  # values beyond may be ties
         return None

@@ -19,7 +19,7 @@ INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CleanedLogits:
     """Rows of logits, cleaned."""
 
     x: Tensor
@@ -39,7 +39,7 @@ class Rows:
 def clean(logits: Tensor, *, finite: bool = False) -> Tensor:
     """Return the logits as float32 with -inf for NaN: the same tensor if nothing has to change, else a copy.
 
-    :param finite: as in :class:`Rows`.
+    :param finite: as in :class:`CleanedLogits`.
     """
     if finite:
         return logits.to(torch.float32)
@@ -47,17 +47,17 @@ def clean(logits: Tensor, *, finite: bool = False) -> Tensor:
     return x.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
 
 
-def load(logits: Tensor, buffers: Buffers) -> Rows:
+def load(logits: Tensor, buffers: Buffers) -> CleanedLogits:
     """Clean rows [rows, V] of logits and find their maxima."""
     x = logits
     if x.dtype != torch.float32:
         x = buffers.like("logits", x, torch.float32).copy_(x)
     x_max = x.amax(-1, keepdim=True)  # NaN where the row has one
     if is_finite(x_max):
-        return Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True)
+        return CleanedLogits(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True)
     valid = x_max > -INF
     x = torch.nan_to_num(x, nan=-INF, posinf=INF, neginf=-INF, out=buffers.like("logits", x, torch.float32))
-    return Rows(x, x.amax(-1, keepdim=True), valid, finite=False, has_nan=x_max.isnan())
+    return CleanedLogits(x, x.amax(-1, keepdim=True), valid, finite=False, has_nan=x_max.isnan())
 
 
 def is_finite(x_max: Tensor) -> bool:
@@ -72,7 +72,7 @@ def scale(
 
     Where the maximum is infinite, y is 0 at the maxima and -inf elsewhere: +inf tokens share the mass.
 
-    :param finite: as in :class:`Rows`; False: unknown.
+    :param finite: as in :class:`CleanedLogits`; False: unknown.
     """
     y = x.to(widest_float(x.device)) if out is None else out.copy_(x)
     y.sub_(x_max).mul_(inverse_temperature)

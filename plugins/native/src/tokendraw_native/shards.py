@@ -34,7 +34,7 @@ from tokendraw_native.buffers import Buffers
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats, join, padded_tile_sums, raw_masses, weights
 from tokendraw_native.row_threads import map_chunks
-from tokendraw_native.rows import INF, Rows, is_finite, keep_mask, load, scale
+from tokendraw_native.rows import INF, CleanedLogits, is_finite, keep_mask, load, scale
 from tokendraw_native.shard_draw import ShardDraw
 from tokendraw_native.topk import argmax, topk
 
@@ -64,7 +64,9 @@ class LocalColumns:
     def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
         """Find the largest values, how many more tie with the last, and the mass of each row."""
 
-        def survey(part: slice, rows: Rows, buffers: Buffers) -> tuple[Tensor, Tensor, Tensor | None]:
+        def survey(
+            part: slice, rows: CleanedLogits, buffers: Buffers
+        ) -> tuple[Tensor, Tensor, Tensor | None]:
             x = rows.x
             values = topk(x, min(count, x.shape[-1]))[0]
             last = values[:, -1:]
@@ -81,7 +83,7 @@ class LocalColumns:
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up the weights of values by a digit of their keys."""
 
-        def chunk_histogram(part: slice, rows: Rows, _: Buffers) -> Tensor:
+        def chunk_histogram(part: slice, rows: CleanedLogits, _: Buffers) -> Tensor:
             digit = keys(rows.x) >> digits.shift
             if digits.prefix is not None:
                 digit -= digits.prefix[part] << DIGIT_BITS
@@ -100,7 +102,7 @@ class LocalColumns:
         """Draw the candidates for the token of each row."""
 
         def chunk_stats(
-            part: slice, rows: Rows, buffers: Buffers
+            part: slice, rows: CleanedLogits, buffers: Buffers
         ) -> tuple[Tensor, Tensor, Tensor | None, RowStats]:
             argmax_ids = None if self._params.greedy is None else self._argmax(rows)
             chunk_bounds = None if bounds is None else Bounds(*(column[part] for column in bounds))
@@ -133,7 +135,7 @@ class LocalColumns:
         local_ids = self._layout.ids
         missing = count - min(count, local_ids.size)
 
-        def chunk_best(_: slice, rows: Rows, __: Buffers) -> tuple[Tensor, Tensor]:
+        def chunk_best(_: slice, rows: CleanedLogits, __: Buffers) -> tuple[Tensor, Tensor]:
             columns = best_token_ids(rows.x, count - missing)
             ids = pad(columns + local_ids.start, (0, missing), value=self._layout.vocab_size).to(torch.int32)
             return pad(rows.x.gather(-1, columns), (0, missing), value=-INF), ids
@@ -141,7 +143,7 @@ class LocalColumns:
         x, ids = (torch.cat(column) for column in zip(*self._map_chunks(chunk_best), strict=True))
         return x, ids
 
-    def _map_chunks(self, compute: Callable[[slice, Rows, Buffers], _T]) -> list[_T]:
+    def _map_chunks(self, compute: Callable[[slice, CleanedLogits, Buffers], _T]) -> list[_T]:
         """Compute the results of successive chunks of rows, passing a slice of row numbers and the loaded rows."""
 
         def chunk(part: slice, buffers: Buffers) -> _T:
@@ -149,11 +151,16 @@ class LocalColumns:
 
         return map_chunks(chunk, len(self._logits), self._logits)
 
-    def _argmax(self, rows: Rows) -> Tensor:
+    def _argmax(self, rows: CleanedLogits) -> Tensor:
         return (argmax(rows.x) + self._layout.ids.start).to(torch.int32).unsqueeze(-1)
 
     def _stats(
-        self, rows: Rows, params: RowParameters, bounds: Bounds | None, buffers: Buffers, masses: bool
+        self,
+        rows: CleanedLogits,
+        params: RowParameters,
+        bounds: Bounds | None,
+        buffers: Buffers,
+        masses: bool,
     ) -> RowStats:
         threshold = torch.full_like(rows.max, -INF) if bounds is None else bounds.threshold
         if bounds is not None:
@@ -172,7 +179,7 @@ def _sum_by_digit(x: Tensor, weight: Tensor) -> Tensor:
     return weight.new_zeros(len(x), BINS).scatter_add_(-1, keys(x) >> (32 - DIGIT_BITS), weight)
 
 
-def _has_nan(rows: Rows) -> Tensor:
+def _has_nan(rows: CleanedLogits) -> Tensor:
     return (
         torch.zeros_like(rows.max, dtype=torch.int32)
         if rows.has_nan is None

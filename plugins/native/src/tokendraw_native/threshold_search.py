@@ -16,7 +16,7 @@ from torch import Tensor
 from tokendraw.plugin import numpy_is_usable
 from tokendraw.probabilities import first_reaching, threshold_of_sorted
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.rows import INF, Rows
+from tokendraw_native.rows import INF, CleanedLogits
 
 _NUM_BINS = 1 << 15
 _MAX_SORTED_VOCAB = 1 << 13
@@ -28,7 +28,7 @@ _MAX_BIN_SHARE = 1 / 16
 """Share of all values in a bin, above which picking out its members costs more than sorting all values."""
 
 
-def threshold_of(rows: Rows, weight: Tensor, target: Tensor, buffers: Buffers) -> Tensor:
+def threshold_of(rows: CleanedLogits, weight: Tensor, target: Tensor, buffers: Buffers) -> Tensor:
     """Return the largest value v where the weight of ``x >= v`` is at least ``target``, or comes nearest to it.
 
     :param weight: [rows, V], non-negative, positive at the maximum.
@@ -62,7 +62,7 @@ def descending_order(x: Tensor) -> Tensor:
     return order.bitwise_and_(0xFFFFFFFF)
 
 
-def _search_bins(rows: Rows, weight: Tensor, target: Tensor, buffers: Buffers) -> Tensor | None:
+def _search_bins(rows: CleanedLogits, weight: Tensor, target: Tensor, buffers: Buffers) -> Tensor | None:
     """Search by bins; None if the last bin holds too many values. Its shapes depend on the data: for CPUs only."""
     x = rows.x
     x_max = rows.max + 0.0  # -0.0 less 0.0 would be a negative distance

@@ -1,4 +1,4 @@
-"""``tokendraw check NAME``: hold an installed sampler against everything that it advertises.
+"""``tokendraw check NAME``: hold an installed sampler against its advertised capabilities.
 
 JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
 and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
@@ -48,8 +48,8 @@ from tokendraw.plugin import GUMBEL_DTYPES
 from tokendraw.resolution import read_settings
 from tokendraw.tools import find_operation, heavy_imports, slow_start
 from tokendraw_testing.commands import runs
+from tokendraw_testing.commands.report_output import ReportOutput
 from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
-from tokendraw_testing.commands.showing import Showing
 
 if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
@@ -59,10 +59,10 @@ _Case = tuple[int, int]
 
 
 def _case(ctx: click.Context, param: click.Parameter, value: str | None) -> _Case | None:
-    found = re.fullmatch(r"(\d+):(\d+)", value or "")
-    if value is not None and found is None:
+    match = re.fullmatch(r"(\d+):(\d+)", value or "")
+    if value is not None and match is None:
         raise click.BadParameter(f"{value!r} needs the form SEED:NUMBER, such as 0:17.")
-    return (int(found[1]), int(found[2])) if found else None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 _run_options = all_of_options(
@@ -126,7 +126,7 @@ def check(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Test the sampler NAME: what it advertises it does, and requests for what it does not are refused.
+    """Test the sampler NAME against its advertised capabilities; requests for anything else have to be refused.
 
     The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
     more draws, so that a correct sampler fails one run in a million at most.
@@ -137,8 +137,8 @@ def check(
         if name is not None:
             raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
         with progress("loading the kit"):
-            listed = select_properties(only, operation)
-        _print_properties(listed, as_json=as_json)
+            properties_to_list = select_properties(only, operation)
+        _print_properties(properties_to_list, as_json=as_json)
         return
     if name is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
@@ -153,12 +153,8 @@ def check(
         # Those of tokendraw's own plugins are tested where they are made.
         heavy = () if candidate.first_party else heavy_imports(candidate.entry_point)
     warn([slow_start(name, heavy)] if heavy else [], strict=settings.strict)
-    showing = Showing(
-        subject=subject,
-        candidate=candidate,
-        heavy_imports=heavy,
-        gumbel_dtype=gumbel_dtype,
-        as_json=as_json,
+    showing = ReportOutput(
+        subject=subject, candidate=candidate, heavy_imports=heavy, gumbel_dtype=gumbel_dtype, as_json=as_json
     )
     if fuzz is not None:
         is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
@@ -171,27 +167,24 @@ def check(
 
 
 def _refuse_contradictions(ctx: click.Context) -> None:
-    """Refuse options of which one leaves another without a meaning."""
-    given = {name: value for name, value in ctx.params.items() if value}
-    operation = given.get("operation")
-    if (
-        "gumbel_dtype" in given
-        and operation
-        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
-    ):
+    """Refuse an option without meaning beside another option."""
+    options = {name: value for name, value in ctx.params.items() if value}
+    operation = options.get("operation")
+    has_no_noise = operation and not hasattr(find_operation(operation).need(), "gumbel_dtype")
+    if "gumbel_dtype" in options and has_no_noise:
         raise click.UsageError(
             f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
         )
-    fuzzing = [option for option in ("fuzz", "fuzz_case") if given.get(option) is not None]
+    fuzzing = [option for option in ("fuzz", "fuzz_case") if options.get(option) is not None]
     if len(fuzzing) == 2:
         raise click.UsageError(
             "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them."
         )
-    if fuzzing and "only" in given:
+    if fuzzing and "only" in options:
         raise click.UsageError(
             "'--only' picks properties, which random cases are in place of. Leave out one of them."
         )
-    if "fuzz_case" in given and ctx.get_parameter_source("seed") is not ParameterSource.DEFAULT:
+    if "fuzz_case" in options and ctx.get_parameter_source("seed") is not ParameterSource.DEFAULT:
         raise click.UsageError("'--fuzz-case' begins with the seed. Leave out '--seed'.")
 
 

@@ -1,4 +1,4 @@
-"""Prints a report of random cases: the cases of each operation, the findings, and the command that repeats each."""
+"""Prints a report of random cases: cases by operation, findings, and the command that repeats each finding."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tokendraw_testing.commands.check_lines import heading
 from tokendraw_testing.commands.matrix_lines import print_matrix
 
 if TYPE_CHECKING:
-    from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport
+    from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
 
 _MOST_SHOWN = 20
 
 
 def print_fuzz_report(
-    report: FuzzReport, host: str, versions: Mapping[str, str], again: Mapping[Finding, str]
+    report: FuzzReport, host: str, versions: Mapping[str, str], repeat_commands: Mapping[FuzzFinding, str]
 ) -> None:
     """Print all of a report on stdout.
 
     :param host: the device and what is known about it.
     :param versions: version of each distribution that took part.
-    :param again: the command that repeats each finding.
+    :param repeat_commands: the command that repeats each finding.
     """
     click.echo(heading(report.sampler, host, versions))
     click.echo()
@@ -32,16 +32,17 @@ def print_fuzz_report(
         (name, f"{cases:,}", f"{sum(f.operation == name for f in report.findings):,}")
         for name, cases in report.cases.items()
     ]
-    none = [(name, "", "not looked at: the kit has no random cases of it") for name in report.left_out]
-    print_table(("operation", "cases", "findings"), [*rows, *none])
+    reason = "not looked at: the kit has no random cases of it"
+    rows_without_cases = [(name, "", reason) for name in report.left_out]
+    print_table(("operation", "cases", "findings"), [*rows, *rows_without_cases])
     print_matrix([("random cases", report.looked)], report.places)
     for finding in report.findings[:_MOST_SHOWN]:
-        _print_finding(finding, again[finding])
+        _print_finding(finding, repeat_commands[finding])
     click.echo()
     _print_end(report)
 
 
-def _print_finding(finding: Finding, again: str) -> None:
+def _print_finding(finding: FuzzFinding, repeat_command: str) -> None:
     click.echo()
     click.echo(click.style(f"{finding.operation}, case {finding.number}", bold=True, fg="red"))
     facts = [("found", finding.detail)]
@@ -50,11 +51,11 @@ def _print_finding(finding: Finding, again: str) -> None:
     if finding.times > 1:
         facts.append(("times", f"{finding.times}, which differ in numbers alone"))
     print_table(("", ""), facts, indent=2)
-    click.echo(f"  Again: {again}")
+    click.echo(f"  Again: {repeat_command}")
 
 
 def fuzz_outcome(report: FuzzReport) -> str:
-    """Count the findings of a report and its random cases, in a sentence."""
+    """Count the findings and random cases of a report, in a sentence."""
     cases, findings = sum(report.cases.values()), len(report.findings)
     word = "finding" if findings == 1 else "findings"
     return f"{findings or 'No'} {word} in {cases:,} case{'' if cases == 1 else 's'}."

@@ -26,7 +26,7 @@ from tokendraw_testing.commands.template import OPERATIONS, File, package_of, pl
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--operation",
-    "chosen",
+    "operations",
     type=click.Choice(OPERATIONS),
     multiple=True,
     default=OPERATIONS[:1],
@@ -34,7 +34,7 @@ from tokendraw_testing.commands.template import OPERATIONS, File, package_of, pl
     help="What it serves. May be given more than once.",
 )
 @json_option
-def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> None:
+def new(name: str, directory: Path, operations: tuple[str, ...], as_json: bool) -> None:
     """Write a complete plugin, NAME-tokendraw, into the folder DIR.
 
     It passes the conformance kit as it is: plain PyTorch, to be replaced piece by piece. NAME is what users will
@@ -44,9 +44,9 @@ def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> N
     distribution = f"{name}-tokendraw"
     settings = read_settings()
     warn(_already_installed(name, distribution), strict=settings.strict)
-    served = [each for each in OPERATIONS if each in chosen]
-    written = list(plugin_files(name, served))
-    _write(directory, written)
+    names = [operation for operation in OPERATIONS if operation in operations]
+    files = list(plugin_files(name, names))
+    _write(directory, files)
     steps = _next_steps(name, directory)
     if as_json:
         print_json(
@@ -54,15 +54,15 @@ def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> N
                 "name": name,
                 "distribution": distribution,
                 "package": package_of(name),
-                "operations": served,
+                "operations": names,
                 "directory": str(directory),
-                "files": [{"path": file.path, "holds": file.holds} for file in written],
+                "files": [{"path": file.path, "holds": file.holds} for file in files],
                 "next": list(steps),
             }
         )
         return
     click.echo(f"{click.style(distribution, bold=True)} in {_place(directory)}")
-    print_table(("", ""), [(file.path, file.holds) for file in written], indent=2)
+    print_table(("", ""), [(file.path, file.holds) for file in files], indent=2)
     click.echo("\nnext")
     for step in steps:
         click.echo(f"  {step}")
@@ -70,10 +70,10 @@ def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> N
 
 def _check_name(name: str) -> None:
     if not is_name(name):
-        near = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-")
+        suggestion = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-")
         raise InvalidParameterError(
             f"'NAME' needs {NAME_RULE}, found {format_value(name)}. "
-            f"Choose a name such as {near if is_name(near) else 'acme'}."
+            f"Choose a name such as {suggestion if is_name(suggestion) else 'acme'}."
         )
     if name in FIRST_PARTY:
         raise InvalidParameterError(
@@ -83,14 +83,13 @@ def _check_name(name: str) -> None:
 
 
 def _already_installed(name: str, distribution: str) -> list[str]:
-    """Warn if the plugin itself is installed; refuse a name that another distribution has."""
-    claims = [
-        candidate for candidate in find_entry_points() if candidate.name == name and candidate.distribution
-    ]
-    others = [c for c in claims if canonicalize_name(c.distribution) != distribution]
-    if others:
+    """Warn if the plugin is installed already; refuse a name claimed by another distribution."""
+    entry_points = find_entry_points()
+    claims = [entry for entry in entry_points if entry.name == name and entry.distribution]
+    conflicts = [c for c in claims if canonicalize_name(c.distribution) != distribution]
+    if conflicts:
         raise TokendrawError(
-            f"'NAME' needs a name that no other distribution claims, found {name!r} in {_owners(others)}. "
+            f"'NAME' needs a name that no other distribution claims, found {name!r} in {_owners(conflicts)}. "
             "Choose another, or uninstall that."
         )
     return [f"{_owners(claims)} is installed already; installing this one replaces it." for _ in claims[:1]]
@@ -98,11 +97,11 @@ def _already_installed(name: str, distribution: str) -> list[str]:
 
 def _owners(candidates: Sequence[Candidate]) -> str:
     """List distributions with their versions."""
-    return all_of(f"{each.distribution} {each.version}".rstrip() for each in candidates)
+    return all_of(f"{candidate.distribution} {candidate.version}".rstrip() for candidate in candidates)
 
 
-def _write(directory: Path, written: Sequence[File]) -> None:
-    """Write every file; the folder is empty or not there.
+def _write(directory: Path, files: Sequence[File]) -> None:
+    """Write every file to a folder that is empty or missing.
 
     :raises TokendrawError: it is neither, or cannot be written to.
     """
@@ -113,11 +112,11 @@ def _write(directory: Path, written: Sequence[File]) -> None:
                 f"'DIR' needs a folder that is empty or not there, found {str(directory)!r}, {holds}. "
                 "Choose another."
             )
-        for each in written:
-            target = directory / each.path
+        for template in files:
+            target = directory / template.path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as file:  # x: whatever appeared meanwhile stays as it is
-                file.write(each.text)
+                file.write(template.text)
     except OSError as error:
         raise TokendrawError(
             f"'DIR' needs a folder that can be written to, found {str(directory)!r}: {error.strerror}. "
@@ -131,5 +130,5 @@ def _next_steps(name: str, directory: Path) -> tuple[str, ...]:
 
 
 def _place(directory: Path) -> str:
-    """Write the folder as pip takes it: it would read a bare word as the name of a distribution."""
+    """Write the folder as a path for pip: a bare word would be the name of a distribution."""
     return str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"

@@ -1,4 +1,4 @@
-"""Runs the kit and shows on a terminal how far it is."""
+"""Runs the kit and shows the progress on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_NAMES = 3
 
 
 def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
-    """Check the properties; a bar on stderr, or a line now and then, shows those in work.
+    """Check the properties; a bar on stderr, or a line now and then, names the current properties.
 
     :param jobs: number of processes; None: what suits the subject.
     """
@@ -33,13 +33,13 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
 
         def starting(prop: Property) -> None:
             in_work[prop.name] = None
-            show(_some(list(in_work)), done)
+            show(_shorten(list(in_work)), done)
 
         def finished(line: Line) -> None:
             nonlocal done
             done += 1
             in_work.pop(line.name)
-            show(_some(list(in_work)), done)
+            show(_shorten(list(in_work)), done)
 
         return tokendraw_testing.run(
             subject,
@@ -51,7 +51,7 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
 
 
 def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:
-    """Look at random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
+    """Check random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
     from tokendraw_testing.kit import fuzz
     from tokendraw_testing.kit.workers import usual_jobs
 
@@ -65,19 +65,18 @@ def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | No
             done = min(round(time.monotonic() - start), round(seconds))
             show(f"{cases:,} cases, {findings:,} findings", done)
 
-        return fuzz.fuzz(
-            subject, seconds, operation=operation, jobs=jobs or usual_jobs(subject), progress=count
-        )
+        jobs = jobs or usual_jobs(subject)
+        return fuzz.fuzz(subject, seconds, operation=operation, jobs=jobs, progress=count)
 
 
 def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzReport:
-    """Look at one random case, in this process."""
+    """Check one random case, in this process."""
     from tokendraw_testing.kit import fuzz
 
     with progress(f"looking at case {number}"):
         return fuzz.fuzz_case(subject, number, operation=operation)
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Selects what is checked: the installed sampler, its subject, the properties."""
+"""Selects the installed sampler, its subject, and the properties to check."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def select_properties(only: Sequence[str], operation: str | None) -> tuple[Prope
     """
     require_torch("Checking")
     try:
-        from tokendraw_testing.kit.run import selected
+        from tokendraw_testing.kit.run import select_properties
 
-        return selected(only or None, operation)
+        return select_properties(only or None, operation)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("numpy", "scipy"):
@@ -37,20 +37,20 @@ def select_properties(only: Sequence[str], operation: str | None) -> tuple[Prope
 
 
 def find_candidate(name: str, device: str | None) -> Candidate:
-    """Find the plugin that is called ``name``.
+    """Find the plugin named ``name``.
 
     :raises TokendrawError: there is none; the message has the nearest name.
     """
     candidates = tokendraw.discover(host=detect_host(device))
-    named = [candidate for candidate in candidates if candidate.name == name]
-    if named:  # beside the owner of a reserved name there may be others, none of which is ever loaded
-        return max(named, key=lambda candidate: (candidate.info is not None, candidate.first_party))
+    matches = [candidate for candidate in candidates if candidate.name == name]
+    if matches:  # beside the owner of a reserved name there may be others, none of which is ever loaded
+        return max(matches, key=lambda candidate: (candidate.info is not None, candidate.first_party))
     names = sorted({candidate.name for candidate in candidates})
     if not names:
         install = how_to_install("tokendraw-native")
         raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; run {install}.")
-    near = nearest(name, names)
-    command = "list" if near is None else f"check {near}"
+    suggestion = nearest(name, names)
+    command = "list" if suggestion is None else f"check {suggestion}"
     raise TokendrawError(
         f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw {command}"
     )
@@ -65,7 +65,7 @@ def make_subject(
     quick: bool,
     seed: int,
 ) -> Subject:
-    """Build the sampler and prove it.
+    """Build and prove the sampler.
 
     :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
     :raises TokendrawError: it did not build, or did not pass its proof.

@@ -1,4 +1,4 @@
-"""The files of a new plugin, from the template: what every plugin has, and a part for each operation that it serves.
+"""Writes the files of a new plugin from the template: common files, and a part for each operation served.
 
 A folder of the template with the name of an operation is its part. ``part.toml`` describes it: what it is called, its
 module and the class in it, what the class is built from, what describing it imports from ``tokendraw.plugin``, and how
@@ -37,16 +37,16 @@ def package_of(name: str) -> str:
     return f"{name.replace('-', '_')}_tokendraw"
 
 
-def plugin_files(name: str, served: Sequence[str]) -> Iterator[File]:
+def plugin_files(name: str, operations: Sequence[str]) -> Iterator[File]:
     """Write the files of a plugin.
 
-    :param served: some of :data:`OPERATIONS`, in that order.
+    :param operations: some of :data:`OPERATIONS`, in that order.
     """
-    parts = {operation: tomllib.loads(_text(operation, "part.toml")) for operation in served}
+    parts = {operation: tomllib.loads(_text(operation, "part.toml")) for operation in operations}
     words = _words(name, parts)
 
     def file(path: str, holds: str, *source: str) -> File:
-        return File(path, holds, _filled(_text(*source), words))
+        return File(path, holds, _fill_in(_text(*source), words))
 
     package = f"src/{words['package']}"
     yield file(
@@ -64,23 +64,23 @@ def plugin_files(name: str, served: Sequence[str]) -> Iterator[File]:
 
 
 def _words(name: str, parts: dict[str, Any]) -> dict[str, str]:
-    """Write what differs from plugin to plugin."""
-    stem, described = "".join(part.capitalize() for part in name.split("-")), list(parts.values())
+    """Write the words that differ from plugin to plugin."""
+    stem, part_list = "".join(part.capitalize() for part in name.split("-")), list(parts.values())
     words = {
         "name": name,
         "distribution": f"{name}-tokendraw",
         "package": package_of(name),
         "class_name": stem,
-        "what": " and ".join(part["noun"] for part in described),
+        "what": " and ".join(part["noun"] for part in part_list),
     }
-    words["selected"] = _filled(described[0]["load"], {**words, "device": ""})
+    words["selected"] = _fill_in(part_list[0]["load"], {**words, "device": ""})
     local = {**words, "device": ', device="cpu"'}
-    words["loads"] = "\n".join(f"{part['module']} = {_filled(part['load'], local)}" for part in described)
-    rows = (f"| `src/{words['package']}/{part['module']}.py` | the {part['noun']} |" for part in described)
+    words["loads"] = "\n".join(f"{part['module']} = {_fill_in(part['load'], local)}" for part in part_list)
+    rows = (f"| `src/{words['package']}/{part['module']}.py` | the {part['noun']} |" for part in part_list)
     words["modules"] = "\n".join(rows)
-    names = {each for part in described for each in part["imports"]}.union(_IMPORTS)
+    names = {name for part in part_list for name in part["imports"]}.union(_IMPORTS)
     words["imports"] = ", ".join(sorted(names, key=_import_order))
-    texts = (_filled(_text(operation, "capabilities.py.template"), words) for operation in parts)
+    texts = (_fill_in(_text(operation, "capabilities.py.template"), words) for operation in parts)
     words["capabilities"] = "".join(texts).rstrip("\n")
     words["operations"] = ", ".join(f'"{operation}": _{operation.upper()}' for operation in parts)
     words["build"] = _build(words["package"], stem, parts)
@@ -88,17 +88,17 @@ def _words(name: str, parts: dict[str, Any]) -> dict[str, str]:
 
 
 def _build(package: str, stem: str, parts: dict[str, Any]) -> str:
-    """Write the body of the hook that builds: the first part is what is built for no other operation."""
-    (_, first), *others = parts.items()
+    """Write the body of the hook that builds: the first part serves operations without a part of their own."""
+    (_, first), *optional_parts = parts.items()
 
     def lines(part: dict[str, str], indent: str) -> str:
-        built = f"{stem}{part['class']}"
+        class_name = f"{stem}{part['class']}"
         return (
-            f"{indent}from {package}.{part['module']} import {built}  # imports torch\n\n"
-            f"{indent}return {built}({part['arguments']})\n"
+            f"{indent}from {package}.{part['module']} import {class_name}  # imports torch\n\n"
+            f"{indent}return {class_name}({part['arguments']})\n"
         )
 
-    tests = (f'        if operation == "{name}":\n{lines(part, " " * 12)}' for name, part in others)
+    tests = (f'        if operation == "{name}":\n{lines(part, " " * 12)}' for name, part in optional_parts)
     return "".join((*tests, lines(first, " " * 8))).rstrip("\n")
 
 
@@ -111,5 +111,5 @@ def _text(*path: str) -> str:
     return _ROOT.joinpath(*path).read_text(encoding="utf-8")
 
 
-def _filled(text: str, words: dict[str, str]) -> str:
+def _fill_in(text: str, words: dict[str, str]) -> str:
     return Template(text).substitute(words)

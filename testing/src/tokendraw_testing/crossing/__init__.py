@@ -1,1 +1,1 @@
-"""Crossing of dtypes, vocabulary sizes, values and requests, so that a bug that lives in one corner meets a call."""
+"""Crosses dtypes, vocabulary sizes, values and requests, so that calls reach bugs in a single corner."""

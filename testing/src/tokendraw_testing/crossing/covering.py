@@ -1,4 +1,4 @@
-"""Covering tables: few cases that hold every pair of values of two factors, and cases at random."""
+"""Covering tables: few cases with every pair of values of two factors, and random cases."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 Case = dict[str, Any]
 """The value of each factor, by its name."""
-Allowed = Callable[[Mapping[str, Any]], bool]
-"""Whether a case may be. It is asked of incomplete cases too, and says False as soon as nothing can mend one."""
+CaseFilter = Callable[[Mapping[str, Any]], bool]
+"""Whether a case is allowed; for an incomplete case, whether it can be completed."""
 
 _CANDIDATES: Final = 6
 """Cases to choose the next one of a table from."""
 _ATTEMPTS: Final = 100
 
 
-def anything(case: Mapping[str, Any]) -> bool:
+def allow_every_case(case: Mapping[str, Any]) -> bool:
     """Allow every case."""
     return True
 
 
 def covering(
-    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: Allowed = anything
+    factors: Mapping[str, Sequence[Any]], rng: Generator, allowed: CaseFilter = allow_every_case
 ) -> list[Case]:
-    """Return cases that together hold every pair of values of two factors that any allowed case holds.
+    """Return cases that together hold every pair of values of two factors found in any allowed case.
 
     Each case begins with a pair that is still missing, and takes factor by factor the value that adds most of the
     missing pairs; the best of a few such cases is kept.
@@ -35,7 +36,7 @@ def covering(
     cases = []
     while table.missing.any():
         pair = rng.choice(np.argwhere(table.missing))
-        grown = [case for _ in range(_CANDIDATES) if (case := table.grown(pair, rng, allowed)) is not None]
+        grown = [case for _ in range(_CANDIDATES) if (case := table.complete(pair, rng, allowed)) is not None]
         best = max(grown, key=table.gain, default=None)
         table.strike(pair if best is None else best)
         if best is not None:
@@ -44,7 +45,7 @@ def covering(
 
 
 def random_case(
-    factors: Mapping[str, Sequence[Any]], rng: np.random.Generator, allowed: Allowed = anything
+    factors: Mapping[str, Sequence[Any]], rng: Generator, allowed: CaseFilter = allow_every_case
 ) -> Case:
     """Return an allowed case with values at random.
 
@@ -63,7 +64,7 @@ def random_case(
 
 
 class _Table:
-    """The pairs of values that no case holds yet. A value is known by its number among those of all factors."""
+    """Pairs of values still missing from the cases. A value is numbered among the values of all factors."""
 
     def __init__(self, factors: Mapping[str, Sequence[Any]]) -> None:
         self.values = [(name, value) for name, values in factors.items() for value in values]
@@ -75,31 +76,31 @@ class _Table:
         np.fill_diagonal(self.missing, True)
 
     def case(self, numbers: NDArray[Any]) -> Case:
-        """Return the values of these numbers by name, in the order of the factors."""
+        """Return values by factor name, in the order of the factors."""
         return dict(self.values[i] for i in sorted(numbers))
 
     def gain(self, numbers: NDArray[Any]) -> int:
-        """Count the missing pairs that a case holds."""
+        """Count the missing pairs in a case."""
         return int(self.missing[np.ix_(numbers, numbers)].sum())
 
     def strike(self, numbers: NDArray[Any]) -> None:
-        """Note the pairs of these values as held."""
+        """Mark the pairs of some values as covered."""
         self.missing[np.ix_(numbers, numbers)] = False
 
-    def grown(self, pair: NDArray[Any], rng: np.random.Generator, allowed: Allowed) -> NDArray[Any] | None:
-        """Complete a pair to a case; None if that comes to a dead end."""
-        fixed = list(dict.fromkeys(pair.tolist()))
-        case = self.case(np.array(fixed))
+    def complete(self, pair: NDArray[Any], rng: Generator, allowed: CaseFilter) -> NDArray[Any] | None:
+        """Complete a pair to a case; None in a dead end."""
+        numbers_so_far = list(dict.fromkeys(pair.tolist()))
+        case = self.case(np.array(numbers_so_far))
         if not allowed(case):
             return None
-        gains = self.missing[fixed].sum(0)  # of each value, beside those that are fixed
+        gains = self.missing[numbers_so_far].sum(0)  # of each value, beside those that are fixed
         for name in rng.permutation([name for name in self.numbers if name not in case]).tolist():
             numbers = rng.permutation(self.numbers[name])
             order = np.argsort(-gains[numbers], kind="stable")
             number = next((i for i in numbers[order] if allowed({**case, name: self.values[i][1]})), None)
             if number is None:
                 return None
-            fixed.append(int(number))
+            numbers_so_far.append(int(number))
             gains += self.missing[number]
             case[name] = self.values[number][1]
-        return np.array(fixed)
+        return np.array(numbers_so_far)

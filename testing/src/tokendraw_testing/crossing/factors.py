@@ -1,4 +1,4 @@
-"""The factors that requests on rows of logits are crossed over, within what a provider advertises."""
+"""Factors of requests on rows of logits, within the capabilities of a provider."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Kind = Literal["seeded", "unseeded", "greedy", "greedy with a seed"]
 ALL_BUT_ONE: Final = "V - 1"
 """A value of the factor ``top_k``, for which :func:`params_of` puts a number."""
 _MOST_FILTERS: Final = 2
-"""Filters of one case. Three of them hide each other."""
-_OFF: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-NO_FILTERS: Final = {"temperature": 1.0, **_OFF, "filter_order": "top_k_first"}
+"""Most filters of a case: three filters hide each other."""
+_DISABLED_FILTERS: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+NO_FILTERS: Final = {"temperature": 1.0, **_DISABLED_FILTERS, "filter_order": "top_k_first"}
 """The case of a plain row."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Dtype and vocabulary size of a call: one factor, so that each pair of them meets each value of the others."""
+    """Dtype and vocabulary size of a call, as one factor: each pair of dtype and size meets each value of the rest."""
 
     dtype: str
-    """By its torch name."""
+    """Name of the dtype in torch."""
     size: int
     """V."""
 
@@ -40,19 +40,19 @@ class Site:
     @property
     def torch_dtype(self) -> torch.dtype:
         """Return the dtype itself."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
 
 def sites(capabilities: Capabilities, effort: Effort) -> list[Site]:
-    """List every advertised dtype with every vocabulary of the effort that the provider serves."""
+    """List every advertised dtype with every vocabulary of the effort within the provider's limit."""
     limit = capabilities.max_vocab_size
     sizes = [size for size in effort.crossed_sizes if limit is None or size <= limit] or [limit or 1]
     return [Site(dtype, size) for size in sizes for dtype in capabilities.dtypes]
 
 
 def request_factors(capabilities: Capabilities) -> Factors:
-    """Return temperatures, filters, per row or scalar, and their order, as far as they are advertised."""
+    """Return the advertised temperatures, filters, per row or scalar, and filter orders."""
     filters = {name for name, _ in capabilities.filters}
     limit = capabilities.max_top_k
     ks = [k for k in (1, 40, 100, 256, 1025, 3000) if limit is None or k <= limit]
@@ -66,33 +66,41 @@ def request_factors(capabilities: Capabilities) -> Factors:
 
 
 def kinds(capabilities: Capabilities) -> list[Kind]:
-    """List the kinds of rows that may stand in a batch."""
-    found: list[Kind] = ["unseeded"]
+    """List the kinds of rows for a batch."""
+    row_kinds: list[Kind] = ["unseeded"]
     if capabilities.seeding == "counter":
-        found.append("seeded")
+        row_kinds.append("seeded")
     if capabilities.greedy:
-        found.append("greedy")
+        row_kinds.append("greedy")
     if capabilities.greedy and capabilities.seeding == "counter":
-        found.append("greedy with a seed")
-    return found
+        row_kinds.append("greedy with a seed")
+    return row_kinds
 
 
-def allowed(case: Mapping[str, Any]) -> bool:
-    """Allow cases, complete or not yet, with top-k below V, and the filter that a design needs, or two at most."""
-    site, k, needs = case.get("site"), case.get("top_k", 0), getattr(case.get("design"), "needs", None)
+def is_allowed(case: Mapping[str, Any]) -> bool:
+    """Allow complete or partial cases with top-k below V and at most two filters, or the design's filter alone."""
+    site, k, design_filter = (
+        case.get("site"),
+        case.get("top_k", 0),
+        getattr(case.get("design"), "needs", None),
+    )
     if site is not None and isinstance(k, int) and k >= site.size:
         return False
-    on = {name for name, off in _OFF.items() if case.get(name, off) != off}
-    if needs is None:
-        return len(on) <= _MOST_FILTERS
+    active_filters = {
+        name for name, default in _DISABLED_FILTERS.items() if case.get(name, default) != default
+    }
+    if design_filter is None:
+        return len(active_filters) <= _MOST_FILTERS
     # Far from zero, a dtype has no room for the levels of a designed row.
     return (
-        on <= {needs} and case.get(needs) not in (_OFF[needs], ALL_BUT_ONE) and abs(case.get("top", 0)) < 1000
+        active_filters <= {design_filter}
+        and case.get(design_filter) not in (_DISABLED_FILTERS[design_filter], ALL_BUT_ONE)
+        and abs(case.get("top", 0)) < 1000
     )
 
 
 def params_of(case: Mapping[str, Any], **changes: Any) -> SamplingParams:
-    """Return the request of a case, unseeded, with other fields as given."""
+    """Return the unseeded request of a case, with some fields changed."""
     request = {name: case[name] for name in ("temperature", "top_k", "top_p", "min_p", "filter_order")}
     if case["top_k"] == ALL_BUT_ONE:
         request["top_k"] = case["site"].size - 1

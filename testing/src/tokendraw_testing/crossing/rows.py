@@ -1,4 +1,4 @@
-"""Rows designed so that a mistake in one corner changes the tokens of most of them, not of one in a thousand.
+"""Rows designed so that a mistake in one corner changes the tokens of most rows, not of one in a thousand.
 
 A design gives the distances y from the largest logit as they are after temperature, so that it stands on its filter's
 threshold at any temperature. The logits are then rounded to the dtype, and whatever is expected of them is worked out
@@ -14,22 +14,23 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw.plugin import Filter, TieRule
+from tokendraw.plugin import Capabilities, Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.covering import Case
 from tokendraw_testing.crossing.factors import Site, params_of
-from tokendraw_testing.rows.expected import Expected, expect
+from tokendraw_testing.rows.expectation import Expectation, expect
 
 Array = NDArray[Any]
-Make = Callable[[np.random.Generator, int, SamplingParams], Array]
+Make = Callable[[Generator, int, SamplingParams], Array]
 """Makes y [V] float64, the largest of which is 0, for a request."""
 
 NEGLIGIBLE: Final = -60.0
-SHIFT: Final = 2.7
-TOPS: Final = (SHIFT, -4.3, 0.0, 2e4, -12e3)
+LARGEST_Y_SHIFT: Final = 2.7
+TOPS: Final = (LARGEST_Y_SHIFT, -4.3, 0.0, 2e4, -12e3)
 """Largest logits, the small ones in units of the temperature.
 
 At 2.7 a dtype is at its finest 2.7 below the largest, and y has more bits than the logits, so that rounding it shows.
@@ -43,7 +44,7 @@ class Design:
     name: str
     make: Make
     needs: Filter | None = None
-    """The filter that it is made for, which is the only one of its requests."""
+    """The only filter of the design's requests."""
 
     def __str__(self) -> str:
         return self.name
@@ -51,7 +52,7 @@ class Design:
 
 @dataclass(frozen=True)
 class CrossedRow:
-    """A row of logits with a request, and what float64 makes of them."""
+    """A row of logits with a request, and its float64 expectation."""
 
     site: Site
     design: str
@@ -62,83 +63,98 @@ class CrossedRow:
     tie_rule: TieRule
 
     @functools.cached_property
-    def own(self) -> reference.Logits:
+    def sorted_logits(self) -> reference.SortedLogits:
         """Holds the values in float64, sorted once."""
-        return reference.Logits.of(self.logits.double().numpy())
+        return reference.SortedLogits.of(self.logits.double().numpy())
 
     @property
     def x(self) -> Array:
         """The same values, [V] float64, NaN replaced by -inf."""
-        return self.own.x
+        return self.sorted_logits.x
 
     @functools.cached_property
-    def expected(self) -> Expected:
-        """The tokens that may be drawn, and those that are kept."""
-        return expect(self.own, self.params, self.tie_rule)
+    def expected(self) -> Expectation:
+        """Possible tokens, and the kept tokens."""
+        return expect(self.sorted_logits, self.params, self.tie_rule)
 
     @functools.cached_property
-    def prepared(self) -> reference.Row:
+    def prepared(self) -> reference.ReferenceRow:
         """The state before the draw, for :func:`tokendraw_testing.reference.draw`."""
-        return reference.prepare(self.own, self.params)
+        return reference.prepare(self.sorted_logits, self.params)
 
     @property
     def is_settled(self) -> bool:
-        """Whether neither rounding nor the sampler's choice among tied tokens decides what is kept."""
-        told = self.expected
-        return told.certain and self.prepared.certain and told.count == np.count_nonzero(self.prepared.kept)
+        """Whether neither rounding nor the sampler's choice among ties decides the kept set."""
+        expected = self.expected
+        return (
+            expected.certain
+            and self.prepared.certain
+            and expected.count == np.count_nonzero(self.prepared.kept)
+        )
 
 
-def crossed_row(case: Case, rng: np.random.Generator, tie_rule: TieRule) -> CrossedRow:
+def crossed_row(case: Case, rng: Generator, tie_rule: TieRule) -> CrossedRow:
     """Make the row of a case with a ``site``, a ``design``, a ``top`` and the fields of a request.
 
     Zeros in it have either sign.
     """
     site, params = case["site"], params_of(case)
     y = case["design"].make(rng, site.size, params)
-    logits = in_dtype(_largest(case, site) + params.temperature * y, site.torch_dtype)
+    logits = round_to_dtype(_largest_logit(case, site) + params.temperature * y, site.torch_dtype)
     logits[(logits == 0) & torch.from_numpy(rng.random(site.size) < 0.5)] *= -1
     return CrossedRow(site, str(case["design"]), logits, params, tie_rule)
 
 
-def _largest(case: Case, site: Site) -> Array:
+def row_of(
+    capabilities: Capabilities, site: Site, design: str, logits: Array | torch.Tensor, params: SamplingParams
+) -> CrossedRow:
+    """Make a row from a tensor in the dtype of the site, or from float64 values rounded to the dtype."""
+    if not isinstance(logits, torch.Tensor):
+        logits = round_to_dtype(logits, site.torch_dtype)
+    return CrossedRow(site, design, logits, params, capabilities.tie_rule)
+
+
+def _largest_logit(case: Case, site: Site) -> Array:
     """Return the largest logit, exact in the dtype.
 
     On the threshold of min-p the values of a dtype lie densest if it is at zero.
     """
-    top, temperature = case.get("top", SHIFT), case["temperature"]
+    top, temperature = case.get("top", LARGEST_Y_SHIFT), case["temperature"]
     if case["design"].needs == "min_p":
         top = -np.log(case["min_p"])
     return (
-        in_dtype(np.array(top if abs(top) > 1000 else top * temperature), site.torch_dtype).double().numpy()
+        round_to_dtype(np.array(top if abs(top) > 1000 else top * temperature), site.torch_dtype)
+        .double()
+        .numpy()
     )
 
 
-def in_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
+def round_to_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
     """Round float64 values to a dtype, within its finite range."""
     limit = torch.finfo(dtype).max
     return torch.as_tensor(np.clip(values, -limit, limit)).to(dtype)
 
 
-def _bell(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """Gaussian, from a wide nucleus to a narrow one."""
+def _bell(rng: Generator, size: int, params: SamplingParams) -> Array:
+    """Gaussian, from a wide nucleus to a narrow nucleus."""
     y = rng.choice([0.5, 2.0, 4.0]) * rng.standard_normal(size)
     return np.asarray(y - y.max())
 
 
-def _peaked(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _peaked(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Like a language model's."""
     y = -1.3 * np.log(rng.permutation(size) + 1) + 0.05 * rng.standard_normal(size)
     return np.asarray(y - y.max())
 
 
-def _stairs(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _stairs(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Gaussian in steps of a quarter: ties everywhere, in every dtype."""
     y = np.round(8 * rng.standard_normal(size)) / 4
     return np.asarray(y - y.max())
 
 
-def _last_ids(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """All mass on the ids behind the last full vector of 4, 8, 16 or 1024, as far as there are any."""
+def _last_ids(rng: Generator, size: int, params: SamplingParams) -> Array:
+    """All mass on the ids behind the last full vector of 4, 8, 16 or 1024, if there are any."""
     y = np.full(size, NEGLIGIBLE)
     vector = int(rng.choice([v for v in (4, 8, 16, 1024) if size % v] or [1]))
     last = min(size % vector or 1, 20)
@@ -146,36 +162,38 @@ def _last_ids(rng: np.random.Generator, size: int, params: SamplingParams) -> Ar
     return y
 
 
-def _deep_bulk(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """One token on top, and about as much mass in all the others, as far below it as their number allows."""
+def _deep_bulk(rng: Generator, size: int, params: SamplingParams) -> Array:
+    """One token on top, and about as much mass in a bulk far below."""
     y = -np.log(size) + 0.3 * rng.standard_normal(size)
     y[rng.integers(size)] = 0.0
     return np.asarray(np.minimum(y, 0.0))
 
 
-def _tied_at_k(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """The k-th largest is one of many equals that hold most of the mass; the rest holds as much again."""
-    inside = max(1, params.top_k // 50)
-    above = params.top_k - inside
-    tied = min(max(600, 20 * inside, 3 * above), max(2, (size - above) * 2 // 3))
-    y = np.concatenate([rng.uniform(-0.9, 0.0, above), np.full(tied, -1.0), np.zeros(size - above - tied)])
+def _tied_at_k(rng: Generator, size: int, params: SamplingParams) -> Array:
+    """The k-th largest is one of many ties with most of the mass; the rest holds as much again."""
+    num_ties_kept = max(1, params.top_k // 50)
+    above = params.top_k - num_ties_kept
+    num_ties = min(max(600, 20 * num_ties_kept, 3 * above), max(2, (size - above) * 2 // 3))
+    y = np.concatenate(
+        [rng.uniform(-0.9, 0.0, above), np.full(num_ties, -1.0), np.zeros(size - above - num_ties)]
+    )
     y = y[:size]
-    _fill(y, above + tied, share=0.5, below=-1.1)
+    _fill(y, above + num_ties, share=0.5, below=-1.1)
     return rng.permutation(y - y.max())
 
 
-def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
-    """Equal tokens cross p together; those below them hold what the nucleus leaves.
+def _plateau_at_p(rng: Generator, size: int, params: SamplingParams) -> Array:
+    """Equal tokens cross p together; the tokens below hold the mass outside the nucleus.
 
     In a large vocabulary each level has a tile of its own: the noise of three tiles then tells what was kept.
     """
     p, head = params.top_p, max(1, min(5, size // 6))
-    tied = min(size - head, max(1, min(400, size // 3)))
-    below = min(500, size - head - tied)
+    num_ties = min(size - head, max(1, min(400, size // 3)))
+    below = min(500, size - head - num_ties)
     shares = np.concatenate(
         [
             np.full(head, 0.6 * p / head) * np.linspace(1.1, 0.9, head),
-            np.full(tied, (p + 0.6 * (1 - p) - 0.6 * p) / max(tied, 1)),
+            np.full(num_ties, (p + 0.6 * (1 - p) - 0.6 * p) / max(num_ties, 1)),
             np.full(below, 0.4 * (1 - p) / max(below, 1)),
         ]
     )
@@ -186,13 +204,13 @@ def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -
     if tiles < 3:
         row[rng.permutation(size)[: len(y)]] = y
         return row
-    starts = np.repeat(rng.choice(tiles, 3, replace=False) * reference.TILE_SIZE, [head, tied, below])
-    offsets = np.concatenate([rng.permutation(reference.TILE_SIZE)[:n] for n in (head, tied, below)])
+    starts = np.repeat(rng.choice(tiles, 3, replace=False) * reference.TILE_SIZE, [head, num_ties, below])
+    offsets = np.concatenate([rng.permutation(reference.TILE_SIZE)[:n] for n in (head, num_ties, below)])
     row[starts + offsets] = y
     return row
 
 
-def _edges_of_min_p(rng: np.random.Generator, size: int, params: SamplingParams) -> Array:
+def _edges_of_min_p(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Heavy levels just above and just below the threshold, nearer than a step of bfloat16 at its distance."""
     floor = np.log(params.min_p)
     group = max(1, min(size // 3, int(20 / params.min_p)))
@@ -202,7 +220,7 @@ def _edges_of_min_p(rng: np.random.Generator, size: int, params: SamplingParams)
 
 
 def _fill(y: Array, start: int, *, share: float, below: float) -> None:
-    """Give the tokens from ``start`` on this share of the mass of those before them, but none more than ``below``."""
+    """Give the tokens from ``start`` on a share of the mass before ``start``, but no token more than ``below``."""
     if start < len(y):
         level = np.log(share * np.exp(y[:start]).sum() / (len(y) - start))
         y[start:] = min(level, below)

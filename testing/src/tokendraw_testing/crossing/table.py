@@ -1,51 +1,55 @@
-"""Rows of a covering table within what a provider advertises, and rows of every design in one vocabulary."""
+"""Rows of a covering table within the capabilities of a provider, and rows of every design in one vocabulary."""
 
 from __future__ import annotations
 
-import numpy as np
+from numpy.random import Generator
 
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.covering import covering, random_case
-from tokendraw_testing.crossing.factors import NO_FILTERS, Factors, Site, allowed, request_factors, sites
+from tokendraw_testing.crossing.factors import NO_FILTERS, Factors, Site, is_allowed, request_factors, sites
 from tokendraw_testing.crossing.rows import DESIGNS, TOPS, CrossedRow, crossed_row
-from tokendraw_testing.rows.sampling import RowSubject
+from tokendraw_testing.rows.subjects import RowSubject
 
 
 def factors(subject: RowSubject) -> Factors:
-    """Return the factors that rows of logits are crossed over."""
-    return {"site": sites(subject.capabilities, subject.effort), **_of_rows(subject.capabilities)}
+    """Return the factors of rows of logits."""
+    return {"site": sites(subject.capabilities, subject.effort), **_row_factors(subject.capabilities)}
 
 
-def table(subject: RowSubject, rng: np.random.Generator) -> dict[Site, list[CrossedRow]]:
+def covering_rows(subject: RowSubject, rng: Generator) -> dict[Site, list[CrossedRow]]:
     """Make the rows of a covering table, by site."""
-    cases = subject.effort.some(covering(factors(subject), rng, allowed))
-    found: dict[Site, list[CrossedRow]] = {}
+    cases = subject.effort.some(covering(factors(subject), rng, is_allowed))
+    rows_by_site: dict[Site, list[CrossedRow]] = {}
     for case in cases:
-        found.setdefault(case["site"], []).append(crossed_row(case, rng, subject.capabilities.tie_rule))
-    return found
+        rows_by_site.setdefault(case["site"], []).append(
+            crossed_row(case, rng, subject.capabilities.tie_rule)
+        )
+    return rows_by_site
 
 
-def designed(capabilities: Capabilities, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
-    """Make a row of every design in one dtype and vocabulary, each with a request at random."""
-    given = {"site": [site], **_of_rows(capabilities), "top": TOPS[:1]}
-    cases = [random_case({**given, "design": [design]}, rng, allowed) for design in given["design"]]
+def rows_of_designs(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
+    """Make a row of every design in one dtype and vocabulary, each with a random request."""
+    domains = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
+    cases = [random_case({**domains, "design": [design]}, rng, is_allowed) for design in domains["design"]]
     return [crossed_row(case, rng, capabilities.tie_rule) for case in cases]
 
 
-def by_value(capabilities: Capabilities, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
+def threshold_rows(capabilities: Capabilities, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row on the threshold of each value of each filter, in one dtype and vocabulary."""
-    given = {"site": [site], **_of_rows(capabilities), "top": TOPS[:1]}
-    fixed = [(design, value) for design in given["design"] if design.needs for value in given[design.needs]]
-    off = {name: [NO_FILTERS[name]] for name in ("top_k", "top_p", "min_p")}
-    found = []
-    for design, value in fixed:
-        own = {**given, **off, "design": [design], design.needs: [value]}
-        if allowed({"site": site, "design": design, design.needs: value}):
-            found.append(crossed_row(random_case(own, rng, allowed), rng, capabilities.tie_rule))
-    return found
+    domains = {"site": [site], **_row_factors(capabilities), "top": TOPS[:1]}
+    thresholds = [
+        (design, value) for design in domains["design"] if design.needs for value in domains[design.needs]
+    ]
+    disabled_filters = {name: [NO_FILTERS[name]] for name in ("top_k", "top_p", "min_p")}
+    rows = []
+    for design, value in thresholds:
+        values = {**domains, **disabled_filters, "design": [design], design.needs: [value]}
+        if is_allowed({"site": site, "design": design, design.needs: value}):
+            rows.append(crossed_row(random_case(values, rng, is_allowed), rng, capabilities.tie_rule))
+    return rows
 
 
-def _of_rows(capabilities: Capabilities) -> Factors:
-    asked = request_factors(capabilities)
-    designs = [design for design in DESIGNS if design.needs is None or len(asked[design.needs]) > 1]
-    return {"design": designs, "top": TOPS, **asked}
+def _row_factors(capabilities: Capabilities) -> Factors:
+    filters = request_factors(capabilities)
+    designs = [design for design in DESIGNS if design.needs is None or len(filters[design.needs]) > 1]
+    return {"design": designs, "top": TOPS, **filters}

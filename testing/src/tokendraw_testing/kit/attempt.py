@@ -1,4 +1,4 @@
-"""Runs what may find a violation, or may raise in the sampler, and says in words what came of it."""
+"""Runs a check that may raise, and describes the outcome in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Attempt:
 
     failed: bool
     detail: str
-    """Says what was looked at; for a failure, what was needed and found."""
+    """Sizes that were checked; for a failure, needed against found."""
     traceback: str = ""
     """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
     not_run: bool = False
@@ -32,7 +32,7 @@ class Attempt:
 
 
 def attempt(look: Callable[[], str]) -> Attempt:
-    """Look, and turn whatever is raised into a failure, except an interrupt."""
+    """Run a check and turn any exception into a failure, except an interrupt."""
     try:
         return Attempt(failed=False, detail=look())
     except NotRun as reason:
@@ -46,8 +46,8 @@ def attempt(look: Callable[[], str]) -> Attempt:
 
 
 @contextmanager
-def repeatable(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch, for rows without a seed, and compute on one thread; both are put back."""
+def fixed_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch and compute on one thread; restore the random state and thread count afterwards."""
     devices = [device.index or 0] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), one_thread():
         torch.manual_seed(seed)

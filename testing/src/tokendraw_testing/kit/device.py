@@ -1,4 +1,4 @@
-"""Examines calls on a CUDA device: whether one waits for it, and whether a CUDA graph can replay it."""
+"""Examines calls on a CUDA device: waiting for the device, and replay from a CUDA graph."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 
 from tokendraw_testing.kit.trial import Trial, Violation
 
-LONGEST_CALL: Final = 0.02
+LONGEST_CALL_SECONDS: Final = 0.02
 """Seconds that a call may take to return while the device is busy."""
-_SLEEP: Final = 0.2
-_READINGS: Final = 3
+_SLEEP_SECONDS: Final = 0.2
+_MOST_READINGS: Final = 3
 """Readings of a call that takes long, at most."""
 
 _Output = TypeVar("_Output")
@@ -26,7 +26,7 @@ _Output = TypeVar("_Output")
 
 @contextlib.contextmanager
 def sync_is_an_error() -> Iterator[None]:
-    """Make torch raise RuntimeError where it would wait for the current CUDA device.
+    """Make torch raise RuntimeError for each wait for the current CUDA device.
 
     It misses copies of large pageable memory, and kernels that wait by themselves: :func:`seconds_behind_a_busy_device`
     sees these.
@@ -54,34 +54,34 @@ def _cycles_per_second() -> float:
 
 
 def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, bool]:
-    """Measure the host time of ``work()`` behind a device that sleeps for 0.2 s, and whether it slept on return.
+    """Measure the host time of ``work()`` behind a device that sleeps for 0.2 s; tell whether it slept on return.
 
     On a busy machine another program may hold up a call that waits for nothing, so one that takes long is measured
     again: the least time counts, or that of the call that waited.
     """
     for _ in range(3):
         work()  # compiles, and fills the cache of the allocator
-    cycles = int(_SLEEP * _cycles_per_second())
+    cycles = int(_SLEEP_SECONDS * _cycles_per_second())
     least = math.inf
-    for _ in range(_READINGS):
+    for _ in range(_MOST_READINGS):
         torch.cuda.synchronize()
         awake = torch.cuda.Event()
         torch.cuda._sleep(cycles)
         awake.record()
         start = time.perf_counter()
         work()
-        seconds, slept = time.perf_counter() - start, not awake.query()
+        seconds, is_asleep = time.perf_counter() - start, not awake.query()
         torch.cuda.synchronize()
-        if not slept:
+        if not is_asleep:
             return seconds, False
         least = min(least, seconds)
-        if least < LONGEST_CALL:
+        if least < LONGEST_CALL_SECONDS:
             break
     return least, True
 
 
 def require_no_wait(trial: Trial, what: str, work: Callable[[], object]) -> None:
-    """Require that ``work()`` returns without waiting for the device: by torch's own check, and by a stopwatch.
+    """Require that ``work()`` returns without waiting for the device: by torch's own check and by a stopwatch.
 
     :param what: name of the call in the message.
     """
@@ -91,14 +91,14 @@ def require_no_wait(trial: Trial, what: str, work: Callable[[], object]) -> None
             work()
     except RuntimeError as error:
         raise Violation(f"{what} needs to return without waiting, found {error}") from error
-    seconds, slept = seconds_behind_a_busy_device(work)
+    seconds, is_asleep = seconds_behind_a_busy_device(work)
     trial.require(
-        slept and seconds < LONGEST_CALL,
-        f"{what} needs to return within {LONGEST_CALL:g} s of a busy device, found {seconds:.3f} s",
+        is_asleep and seconds < LONGEST_CALL_SECONDS,
+        f"{what} needs to return within {LONGEST_CALL_SECONDS:g} s of a busy device, found {seconds:.3f} s",
     )
 
 
-def captured(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
+def capture(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
     """Capture a call in a CUDA graph.
 
     :returns: a replay that has ended when it returns, and the output that every replay writes anew.
@@ -121,7 +121,7 @@ def captured(work: Callable[[], _Output]) -> tuple[Callable[[], None], _Output]:
 
 
 def require_new_draws(trial: Trial, replay: Callable[[], None], tokens: torch.Tensor, what: str) -> None:
-    """Require that each of three replays draws anew.
+    """Require new draws from each of three replays.
 
     :param tokens: [B] or [B, K]: what a replay writes, from rows that draw among thousands of equal tokens.
     :param what: what a row of them is, in the plural.
@@ -131,5 +131,8 @@ def require_new_draws(trial: Trial, replay: Callable[[], None], tokens: torch.Te
         replay()
         replays.append(tokens.cpu().view(len(tokens), -1))
     for left, right in itertools.combinations(replays, 2):
-        again = int((left == right).all(1).sum())
-        trial.require(again <= 3, f"replays need to draw anew, found {again} of {len(tokens)} {what} again")
+        num_repeated = int((left == right).all(1).sum())
+        trial.require(
+            num_repeated <= 3,
+            f"replays need to draw anew, found {num_repeated} of {len(tokens)} {what} again",
+        )

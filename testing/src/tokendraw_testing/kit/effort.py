@@ -8,15 +8,15 @@ from typing import Any, Self
 VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 262145)
 BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
 LARGE_VOCAB_SIZE = 262145
-_WIDE = 1 << 14
-_SMALL = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63)
-_REMAINDERS = (*_SMALL, *(1024 + r for r in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 63, 1024)))
+_WIDE_VOCAB_SIZE = 1 << 14
+_SMALL_REMAINDERS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63)
+_REMAINDERS = (*_SMALL_REMAINDERS, *(1024 + r for r in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 63, 1024)))
 _WIDE_REMAINDERS = (
     *((1 << 16) + r for r in (0, 1, 2, 3, 5, 9, 1024)),
     *((1 << 17) + r for r in (0, 1, 6)),
     *((1 << 18) + r for r in (1, 3, 6)),
 )
-_WIDEST = (1 << 18) + 3
+_WIDEST_VOCAB_SIZE = (1 << 18) + 3
 _CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
 """Vocabularies of less than a tile, of a few tiles, and on the two sides of 2**17; each leaves a remainder by 4."""
 
@@ -70,14 +70,14 @@ class Effort:
     interpreted: bool = False
     mixed: bool = False
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
-    widest: int | None = _WIDEST
+    widest: int | None = _WIDEST_VOCAB_SIZE
     crossed_rows: int | None = None
     remainders: tuple[int, ...] = (*_REMAINDERS, *_WIDE_REMAINDERS)
     crossed_batch: int = 300
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
-        """Return the effort for a device: a quick run takes under a minute, a full one minutes."""
+        """Return the effort for a device: a quick run takes under a minute, a full run minutes."""
         on_cpu = device_type == "cpu"
         if quick:
             tails = ((12.0, 100), (14.0, 100), (17.0, 20)) if on_cpu else _ALL_TAILS
@@ -94,7 +94,7 @@ class Effort:
             elements=1 << 22 if on_cpu else 1 << 27,
             crossed_sizes=_CROSSED_SIZES
             if quick
-            else (2, *_CROSSED_SIZES[:3], 20_011, *_CROSSED_SIZES[3:], _WIDEST),
+            else (2, *_CROSSED_SIZES[:3], 20_011, *_CROSSED_SIZES[3:], _WIDEST_VOCAB_SIZE),
         )
 
     @classmethod
@@ -130,46 +130,46 @@ class Effort:
             crossed_batch=9,
         )
 
-    def rows(self, wanted: int, least: int = 1) -> int:
-        """Return the number of rows of an exact check that asks for ``wanted``."""
-        return max(least, wanted // self.fewer)
+    def rows(self, count: int, least: int = 1) -> int:
+        """Scale the number of rows of an exact check to the effort."""
+        return max(least, count // self.fewer)
 
     def some(self, cases: list[Any], divisor: int = 1) -> list[Any]:
-        """Pick cases of a covering table, spread over all of it, where the effort has no time for all."""
+        """Pick cases spread over a covering table, where the effort has no time for all cases."""
         if self.crossed_rows is None:
             return cases
         return cases[:: max(1, len(cases) * divisor // self.crossed_rows)]
 
     def skips(self, size: int, turn: int) -> bool:
-        """Whether a quick run leaves out a call for this vocabulary, as it does with two of three wide ones."""
-        return self.quick and size > _WIDE and turn % 3 > 0
+        """Whether a quick run leaves out a call for this vocabulary: two of three calls for wide vocabularies."""
+        return self.quick and size > _WIDE_VOCAB_SIZE and turn % 3 > 0
 
     def batch_of(self, size: int) -> int:
         """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
-        return self.crossed_batch if size <= _WIDE else max(1, self.crossed_batch // 6)
+        return self.crossed_batch if size <= _WIDE_VOCAB_SIZE else max(1, self.crossed_batch // 6)
 
     def shown_copies(self, size: int) -> int:
-        """Return how often a row stands in the largest of its batches with logprobs, for a vocabulary of ``size``."""
-        return 1 if self.fewer > 1 or size > _WIDE else 10
+        """Return the copies of a row in the largest batch with logprobs, for a vocabulary of ``size``."""
+        return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else 10
 
     def poisoned_copies(self, size: int) -> int:
-        """Return how often a poisoned row stands in a batch, for a vocabulary of ``size``."""
-        return 1 if self.fewer > 1 or size > _WIDE else 4
+        """Return the copies of a row with NaN or infinities in a batch, for a vocabulary of ``size``."""
+        return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else 4
 
     def crossed_draws(self, size: int) -> int:
         """Return the draws of a designed row for a vocabulary of ``size``."""
-        return self.draws_of(300 if size <= _WIDE else 48)
+        return self.draws_of(300 if size <= _WIDE_VOCAB_SIZE else 48)
 
     def crowd_of(self, size: int) -> int:
-        """Return the rows of a batch in which no two may share noise, for a vocabulary of ``size``."""
-        return min(self.batch_rows // 5, 1100 if size <= _WIDE else 140)
+        """Return the rows of a batch without shared noise, for a vocabulary of ``size``."""
+        return min(self.batch_rows // 5, 1100 if size <= _WIDE_VOCAB_SIZE else 140)
 
-    def draws_of(self, wanted: int) -> int:
-        """Return the number of draws of a statistical check that asks for ``wanted``."""
-        return wanted if self.most_draws is None else min(wanted, self.most_draws)
+    def draws_of(self, count: int) -> int:
+        """Limit the number of draws of a statistical check to the effort."""
+        return count if self.most_draws is None else min(count, self.most_draws)
 
     def edge_draws(self, probability: float) -> int:
-        """Return the number of draws that shows whether a token of this probability is drawn often enough."""
+        """Return enough draws to judge the frequency of a token with this probability."""
         least = self.least_edge_draws
         return self.draws_of(max(least, int(self.edge_hits / probability)) if probability < 1 else least // 4)
 
@@ -178,10 +178,10 @@ class Effort:
         sizes, batches = self.vocab_sizes, self.batch_sizes
         if self.every_pair:
             return [(v, b) for v in sizes for b in batches]
-        longest = max(len(sizes), len(batches))
-        met = [(sizes[i % len(sizes)], batches[i % len(batches)]) for i in range(longest)]
-        shifted = [(sizes[i % len(sizes)], batches[(i + 4) % len(batches)]) for i in range(longest)]
-        return [(v, b) for v, b in (*met, *shifted) if v * b <= 1 << 23]
+        num_steps = max(len(sizes), len(batches))
+        pairs = [(sizes[i % len(sizes)], batches[i % len(batches)]) for i in range(num_steps)]
+        shifted = [(sizes[i % len(sizes)], batches[(i + 4) % len(batches)]) for i in range(num_steps)]
+        return [(v, b) for v, b in (*pairs, *shifted) if v * b <= 1 << 23]
 
 
 _ALL_TAILS = ((12.0, 100), (14.0, 100), (17.0, 100), (18.0, 100), (20.5, 100))

@@ -1,4 +1,4 @@
-"""Whether a call leaves the tensors that it is given as they are."""
+"""Checks that a call leaves its input tensors unmodified."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tokendraw_testing.kit.trial import Trial
 
 
 @contextlib.contextmanager
-def unmodified(trial: Trial, **given: object) -> Iterator[None]:
-    """Require that what runs inside leaves every bit of the inputs as it is.
+def require_unmodified(trial: Trial, **inputs: object) -> Iterator[None]:
+    """Require that the block leaves every bit of the inputs unmodified.
 
-    :param given: tensors by name, and dataclasses whose fields hold some.
+    :param inputs: tensors by name, and dataclasses whose fields hold some.
     """
-    tensors = _tensors(given)
+    tensors = _tensors(inputs)
     before = {name: bits(tensor).clone() for name, tensor in tensors.items()}
     yield
     for name, tensor in tensors.items():
@@ -26,16 +26,16 @@ def unmodified(trial: Trial, **given: object) -> Iterator[None]:
         )
 
 
-def _tensors(given: dict[str, object]) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for name, part in given.items():
+def _tensors(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for name, part in inputs.items():
         if isinstance(part, torch.Tensor):
-            found[name] = part
+            tensors[name] = part
         elif is_dataclass(part):
-            found |= _tensors({field.name: getattr(part, field.name) for field in fields(part)})
-    return found
+            tensors |= _tensors({field.name: getattr(part, field.name) for field in fields(part)})
+    return tensors
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """View a tensor as bytes: NaN equals no NaN, its bits do."""
+    """View a tensor as bytes: NaN is unequal to NaN, but its bits are equal."""
     return tensor.reshape(-1).contiguous().view(torch.uint8)

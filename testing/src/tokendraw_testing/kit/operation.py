@@ -1,4 +1,4 @@
-"""The kit's record of each operation: the ``KIT`` of the package of its name beside this one."""
+"""The kit's record of each operation: ``KIT`` in the package named like the operation."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
+from numpy.random import Generator
 
 from tokendraw.tools import find_operation, operation_names
 from tokendraw_testing.kit.property import Property
 from tokendraw_testing.kit.trial import Trial
 
-Fuzz: TypeAlias = Callable[[Any, np.random.Generator, Trial], str]
+Fuzz: TypeAlias = Callable[[Any, Generator, Trial], str]
 """Makes one random case from the generator alone, looks at it as a property's check does, and says what it looked at,
 in words; raises Violation with the whole case in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperationKit:
-    """The kit's part about one operation."""
+    """Properties and random cases of an operation."""
 
     view: type[Any]
-    """The subject that its properties get: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
+    """Class of the properties' subject: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
     properties: tuple[Property, ...]
-    """The properties, in the order of a report: exact ones, then statistics, then those of optional capabilities."""
+    """Properties in the order of a report: exact demands, statistics, then optional capabilities."""
     fuzz: Fuzz | None = None
-    """Looks at a random case of what the operation's subject advertises; None: the kit has no random cases of it."""
+    """Checks a random case within the capabilities; None: the kit has no random cases of the operation."""
 
 
 def find(operation: str) -> OperationKit | None:
-    """Look up the kit's part about an operation; None if it has none."""
+    """Look up the kit of an operation; None if the kit has no package for the operation."""
     home = f"{__package__.rpartition('.')[0]}.{operation}"
     if importlib.util.find_spec(home) is None:
         return None

@@ -1,4 +1,4 @@
-"""A property of a provider: its check, the capability that asks for it, and how its absence has to be refused."""
+"""A property of a provider: its check, its capability, and the refusal required without the capability."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Check = Callable[[Any, Trial], str]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request for a capability, to be refused by whoever does not advertise it."""
+class Refusal:
+    """A request that a provider without a capability has to refuse."""
 
     need: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the need in which it differs from the plainest one."""
+    """Fields of the need beside the plainest need."""
     call: Callable[[Any], Call] | None = None
-    """Prepares a call that needs it, for the operation's subject; None: the need itself is refused."""
+    """Prepares the call to be refused, for the operation's subject; None: the need itself is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """A property, which makes one line of a report.
+    """A demand on providers, and the line of a report about it.
 
     :ivar name: Name of the line, by which ``--only`` picks it.
     :ivar about: States the demand in a sentence.
@@ -44,38 +44,38 @@ class Property:
     about: str
     check: Check
     advertised: Callable[[Any], bool] | None = None
-    refusal: Ask | None = None
+    refusal: Refusal | None = None
     needs_cuda: bool = False
     operation: str
 
 
 class Properties:
-    """Collects the properties of one module, in the order in which they stand there."""
+    """Collects the properties of one module, in order of definition."""
 
     def __init__(self, operation: str) -> None:
         self.all: list[Property] = []
         self._operation = operation
 
     def required(self, name: str) -> Callable[[Check], Check]:
-        """Register a check that everybody has to pass; its docstring says what is demanded."""
+        """Register a check for all providers; its docstring states the demand."""
         return self._registering(name)
 
     def advertised(
         self,
         name: str,
         advertised: Callable[[Any], bool],
-        refusal: Ask | None = None,
+        refusal: Refusal | None = None,
         *,
         needs_cuda: bool = False,
     ) -> Callable[[Check], Check]:
-        """Register a check that a capability switches on."""
+        """Register a check for providers with a capability."""
         return self._registering(name, advertised, refusal, needs_cuda)
 
     def _registering(
         self,
         name: str,
         advertised: Callable[[Any], bool] | None = None,
-        refusal: Ask | None = None,
+        refusal: Refusal | None = None,
         needs_cuda: bool = False,
     ) -> Callable[[Check], Check]:
         def register(check: Check) -> Check:

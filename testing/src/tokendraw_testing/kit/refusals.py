@@ -1,4 +1,4 @@
-"""Demands that a request for a capability that is not advertised is refused, in words, before any call."""
+"""Requires that the core refuses an unadvertised capability in words, before any call."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Never
 from tokendraw import SamplerUnavailableError
 from tokendraw.resolution import Choice, decide
 from tokendraw.tools import dispatch_call
-from tokendraw_testing.kit.property import Ask
+from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Violation
 
 
 class _Tripwire:
-    """Stands where the provider would: to reach it is the failure."""
+    """Stands in for the provider: any method call is a violation."""
 
     def __getattr__(self, method: str) -> Callable[..., Never]:
-        def reached(*given: object, **options: object) -> Never:
+        def reached(*arguments: object, **options: object) -> Never:
             raise Violation(f"a call beyond the capabilities needs to be refused, found {method!r} called")
 
         return reached
 
 
-def refused(subject: OperationSubject, ask: Ask) -> str:
-    """Return the words in which the core refuses the request ``ask``.
+def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
+    """Require that the core refuses a request, and return the message.
 
     :raises Violation: it does not refuse.
     """
     need = replace(subject.usual_need, **ask.need)
-    own, operation = subject.subject, subject.operation
+    plugin, operation = subject.subject, subject.operation
     try:
-        resolution = decide([own.candidate], own.host, need, Choice(sampler=own.name), operation=operation)
+        resolution = decide(
+            [plugin.candidate], plugin.host, need, Choice(sampler=plugin.name), operation=operation
+        )
         if ask.call is None:
             raise Violation(f"{need} needs to be refused, found it granted")
         dispatch_call(

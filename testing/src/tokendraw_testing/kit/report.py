@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from tokendraw_testing.kit.looked import Looked, Place, together
+from tokendraw_testing.kit.matrix import Looked, Place, add_up
 
 
 class Status(StrEnum):
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The line of one property.
+    """Result of one property.
 
     :ivar name: Name of the property.
     :ivar status: Outcome: passed, failed, refused or not run.
@@ -49,12 +49,12 @@ class Line:
     looked: Looked = ()
 
     def __str__(self) -> str:
-        """Say what was found and what is demanded, as a failing test prints it."""
+        """Say needed against found and state the demand, as a failing test prints it."""
         text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
         return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything in a form that JSON can hold."""
+        """Return the line as JSON types."""
         return {**asdict(self), "status": str(self.status), "looked": looked_json(self.looked)}
 
 
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def failed(self) -> tuple[Line, ...]:
-        """Return the lines that failed."""
+        """Return the failed lines."""
         return self.ended(Status.FAILED)
 
     @property
@@ -104,14 +104,14 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that all properties took together."""
+        """Return the sum of the seconds of all lines."""
         return sum(line.seconds for line in self.lines)
 
     @property
     def missed(self) -> tuple[Place, ...]:
-        """Return the places that no line has looked at."""
-        seen = dict(together(line.looked for line in self.lines))
-        return tuple(place for place in self.places if place not in seen)
+        """Return the places without a checked row."""
+        coverage = dict(add_up(line.looked for line in self.lines))
+        return tuple(place for place in self.places if place not in coverage)
 
     @property
     def summary(self) -> str:
@@ -125,11 +125,11 @@ class Report:
         )
 
     def ended(self, status: Status) -> tuple[Line, ...]:
-        """Return the lines with one outcome."""
+        """Return the lines with a status."""
         return tuple(line for line in self.lines if line.status is status)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything in a form that JSON can hold."""
+        """Return the report as JSON types."""
         facts = {**asdict(self), "passed": self.passed, "seconds": self.seconds}
         del facts["places"]
         facts["lines"] = [line.as_json() for line in self.lines]
@@ -137,6 +137,6 @@ class Report:
         return facts
 
 
-def looked_json(looked: Looked) -> list[dict[str, Any]]:
-    """Return a matrix in a form that JSON can hold, a row for each place."""
-    return [{**place._asdict(), "rows": rows} for place, rows in looked]
+def looked_json(coverage: Looked) -> list[dict[str, Any]]:
+    """Return the matrix as JSON types, with one entry for each place."""
+    return [{**place._asdict(), "rows": rows} for place, rows in coverage]

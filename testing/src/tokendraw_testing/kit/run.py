@@ -1,4 +1,4 @@
-"""Checks all properties of a subject, in one process or in several; a failure ends its own line and no other."""
+"""Checks all properties of a subject, in one process or several; a failure ends only its own line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 
 from tokendraw import InvalidParameterError
 from tokendraw.tools import one_of
-from tokendraw_testing.kit.attempt import Attempt, attempt, repeatable
-from tokendraw_testing.kit.looked import Place, in_order
+from tokendraw_testing.kit.attempt import Attempt, attempt, fixed_randomness
+from tokendraw_testing.kit.matrix import Place, order_places
 from tokendraw_testing.kit.operation import find, properties
 from tokendraw_testing.kit.property import Property
-from tokendraw_testing.kit.refusals import refused
+from tokendraw_testing.kit.refusals import require_refusal
 from tokendraw_testing.kit.report import Line, Report, Status
 from tokendraw_testing.kit.subject import OperationSubject, Subject
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial
@@ -41,14 +41,16 @@ def run(
         are several ``jobs`` for a subject that is not installed.
     """
     start = time.perf_counter()
-    chosen = [prop for prop in selected(only, operation) if applies(subject, prop)]
-    jobs = min(jobs, len(chosen)) or 1
-    in_turn = (
-        _in_turn(subject, chosen, starting) if jobs == 1 else _side_by_side(subject, chosen, jobs, starting)
+    properties_to_run = [prop for prop in select_properties(only, operation) if applies(subject, prop)]
+    jobs = min(jobs, len(properties_to_run)) or 1
+    results_iterator = (
+        _check_in_turn(subject, properties_to_run, starting)
+        if jobs == 1
+        else _check_in_processes(subject, properties_to_run, jobs, starting)
     )
     lines = {}
-    with contextlib.closing(in_turn):
-        for line in in_turn:
+    with contextlib.closing(results_iterator):
+        for line in results_iterator:
             lines[line.name] = line
             if finished:
                 finished(line)
@@ -58,61 +60,64 @@ def run(
         quick=subject.effort.quick,
         seed=subject.seed,
         false_alarm=FALSE_ALARM,
-        lines=tuple(lines[prop.name] for prop in chosen),
-        places=every_place(subject, dict.fromkeys(prop.operation for prop in chosen)),
+        lines=tuple(lines[prop.name] for prop in properties_to_run),
+        places=places_of(subject, dict.fromkeys(prop.operation for prop in properties_to_run)),
         jobs=jobs,
         elapsed=time.perf_counter() - start,
     )
 
 
-def selected(only: Iterable[str] | None = None, operation: str | None = None) -> tuple[Property, ...]:
-    """Return the properties of these names, in the order of a report.
+def select_properties(
+    only: Iterable[str] | None = None, operation: str | None = None
+) -> tuple[Property, ...]:
+    """Select properties by name, in the order of a report.
 
     :param only: names, or one name; None: all.
     :param operation: take those of this operation alone; None: of every one.
     :raises InvalidParameterError: there is no such operation, or no property of one of the names; the message has the
         nearest.
     """
-    every = properties(operation)
+    all_properties = properties(operation)
     if only is None:
-        return every
-    wanted = [only] if isinstance(only, str) else list(only)
-    names = [prop.name for prop in every]
-    for name in wanted:
+        return all_properties
+    wanted_names = [only] if isinstance(only, str) else list(only)
+    names = [prop.name for prop in all_properties]
+    for name in wanted_names:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=3)
-            advice = f"Nearest: {one_of(map(repr, near))}." if near else "See `tokendraw check --list`."
+            suggestions = difflib.get_close_matches(name, names, n=3)
+            near = f"Nearest: {one_of(map(repr, suggestions))}."
+            advice = near if suggestions else "See `tokendraw check --list`."
             raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
-    return tuple(prop for prop in every if prop.name in wanted)
+    return tuple(prop for prop in all_properties if prop.name in wanted_names)
 
 
 def applies(subject: Subject, prop: Property) -> bool:
-    """Whether a property makes a line for a subject: it offers the operation, and promises this or has to refuse it."""
-    offered = subject.capabilities.get(prop.operation)
-    if offered is None or find(prop.operation) is None:
+    """Whether a property makes a line for a subject: a check of a promise, or a refusal."""
+    capabilities = subject.capabilities.get(prop.operation)
+    if capabilities is None or find(prop.operation) is None:
         return False
-    return prop.advertised is None or prop.advertised(offered) or prop.refusal is not None
+    return prop.advertised is None or prop.advertised(capabilities) or prop.refusal is not None
 
 
-def every_place(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
-    """List the places of a matrix of these operations, which the subject offers."""
+def places_of(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
+    """List the places of some operations of a subject, in the order of a matrix."""
     kits = {operation: find(operation) for operation in operations}
     return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
 
 
 def check(subject: Subject, prop: Property) -> Line | None:
-    """Check one property; None if it is not for this subject. Torch's random state is put back."""
+    """Check one property; None if the property does not apply to the subject. Torch's random state is restored."""
     kit = find(prop.operation)
     if kit is None or not applies(subject, prop):
         return None
     start = time.perf_counter()
-    trial, viewed, uses = Trial(prop.name, subject.seed), kit.view(subject), subject.uses
-    status, detail, raised_in = Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
-    is_refusal = prop.advertised is not None and not prop.advertised(viewed.capabilities)
+    trial, view, uses = Trial(prop.name, subject.seed), kit.view(subject), subject.uses
+    status, detail, traceback = Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
+    is_refusal = prop.advertised is not None and not prop.advertised(view.capabilities)
     if is_refusal or not prop.needs_cuda or subject.device.type == "cuda":
-        with repeatable(int(trial.generator("torch").integers(2**63)), subject.device):
-            outcome = attempt(lambda: _look(viewed, prop, trial, is_refusal=is_refusal))
-        detail, raised_in = outcome.detail, outcome.traceback
+        with fixed_randomness(int(trial.generator("torch").integers(2**63)), subject.device):
+            outcome = attempt(lambda: _look(view, prop, trial, is_refusal=is_refusal))
+        detail, traceback = outcome.detail, outcome.traceback
         status = _status(outcome, is_refusal=is_refusal)
         if status is Status.PASSED and subject.uses == uses:
             status, detail = Status.NOT_RUN, f"needs a call to look at, found none: {detail}"
@@ -125,9 +130,9 @@ def check(subject: Subject, prop: Property) -> Line | None:
         draws=trial.draws,
         p_value=trial.least[0] if trial.least else None,
         worst=trial.least[1] if trial.least else "",
-        traceback=raised_in,
+        traceback=traceback,
         seconds=time.perf_counter() - start,
-        looked=in_order(viewed.looked, viewed.places()),
+        looked=order_places(view.looked, view.places()),
     )
 
 
@@ -139,17 +144,17 @@ def _status(outcome: Attempt, *, is_refusal: bool) -> Status:
     return Status.REFUSED if is_refusal else Status.PASSED
 
 
-def _look(viewed: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:
+def _look(view: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:
     if is_refusal:
         assert prop.refusal is not None, "without one the property does not apply"
-        return refused(viewed, prop.refusal)
-    return prop.check(viewed, trial)
+        return require_refusal(view, prop.refusal)
+    return prop.check(view, trial)
 
 
-def _in_turn(
-    subject: Subject, chosen: Sequence[Property], starting: Callable[[Property], None] | None
+def _check_in_turn(
+    subject: Subject, properties_to_run: Sequence[Property], starting: Callable[[Property], None] | None
 ) -> Generator[Line]:
-    for prop in chosen:
+    for prop in properties_to_run:
         if starting:
             starting(prop)
         line = check(subject, prop)
@@ -157,24 +162,27 @@ def _in_turn(
         yield line
 
 
-def _side_by_side(
-    subject: Subject, chosen: Sequence[Property], jobs: int, starting: Callable[[Property], None] | None
+def _check_in_processes(
+    subject: Subject,
+    properties_to_run: Sequence[Property],
+    jobs: int,
+    starting: Callable[[Property], None] | None,
 ) -> Generator[Line]:
-    by_name = {prop.name: prop for prop in chosen}
+    by_name = {prop.name: prop for prop in properties_to_run}
     begin = (lambda name: starting(by_name[name])) if starting else None
-    found = results(subject, check_named, by_name, jobs, begin)
-    with contextlib.closing(found):
-        for name, line in found:
-            yield _killed(by_name[name], line) if isinstance(line, Death) else line
+    results_iterator = results(subject, check_named, by_name, jobs, begin)
+    with contextlib.closing(results_iterator):
+        for name, line in results_iterator:
+            yield _line_of_death(by_name[name], line) if isinstance(line, Death) else line
 
 
 def check_named(subject: Subject, name: str) -> Line:
-    """Check the property of this name, which makes a line."""
-    (prop,) = selected(name)
+    """Check the property with a name; the property has to apply to the subject."""
+    (prop,) = select_properties(name)
     line = check(subject, prop)
     assert line is not None, "those without were left out"
     return line
 
 
-def _killed(prop: Property, death: Death) -> Line:
+def _line_of_death(prop: Property, death: Death) -> Line:
     return Line(name=prop.name, about=prop.about, status=Status.FAILED, detail=f"a call {death.how}")

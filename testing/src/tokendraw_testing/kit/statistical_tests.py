@@ -1,4 +1,4 @@
-"""Tests drawn tokens against a distribution that is known in full. Every test gives a p-value.
+"""Tests drawn tokens against a fully known distribution. Every test gives a p-value.
 
 The bins are pooled so that each expects at least :data:`LEAST_EXPECTED` draws: there the chi-square approximation of
 the G-test holds far into its tail, and an exact binomial sees a shift of a third. Too few draws for five such bins are
@@ -20,33 +20,33 @@ LEAST_EXPECTED: Final = 100.0
 Array = NDArray[Any]
 
 
-def pooled(probabilities: Array, draws: int, together: Array | None = None) -> Array:
+def pool_tokens(probabilities: Array, draws: int, group: Array | None = None) -> Array:
     """Put every token into a bin of falling probability, each with 100 expected draws or more, or a fifth of all.
 
     Tokens of probability 0 are in bin -1.
 
-    :param together: [V] bool: tokens whose probability is known as a whole alone; they share a bin.
+    :param group: [V] bool: tokens whose probability is known as a whole alone; they share a bin.
     """
-    if together is not None and together.any():
-        first, alone = int(together.argmax()), np.where(together, 0.0, probabilities)
-        alone[first] = probabilities[together].sum()
-        bins = pooled(alone, draws)
-        bins[together] = bins[first]
+    if group is not None and group.any():
+        first, merged_probabilities = int(group.argmax()), np.where(group, 0.0, probabilities)
+        merged_probabilities[first] = probabilities[group].sum()
+        bins = pool_tokens(merged_probabilities, draws)
+        bins[group] = bins[first]
         return bins
     order = np.argsort(-probabilities, kind="stable")
     expected = probabilities[order] * draws
     bins = np.full(len(probabilities), -1)
-    current, filled = 0, 0.0
+    bin_number, bin_count = 0, 0.0
     least = min(LEAST_EXPECTED, draws / 5)
     for token, mass in zip(order, expected, strict=True):
         if mass <= 0:
             break
-        bins[token] = current
-        filled += mass
-        if filled >= least:
-            current, filled = current + 1, 0.0
-    if filled and current:  # what is left over joins the last full bin
-        bins[bins == current] = current - 1
+        bins[token] = bin_number
+        bin_count += mass
+        if bin_count >= least:
+            bin_number, bin_count = bin_number + 1, 0.0
+    if bin_count and bin_number:  # what is left over joins the last full bin
+        bins[bins == bin_number] = bin_number - 1
     return bins
 
 
@@ -55,26 +55,29 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
 
     Where a bin expects fewer than 100 draws, there is no G-test.
 
-    :param bins: [V] the bin of each token, from 0 without a gap, -1 for what must not be drawn; None: :func:`pooled`.
+    :param bins: [V] the bin of each token, from 0 without a gap, -1 for tokens that must not be drawn; None:
+        :func:`pool_tokens`.
     :returns: twice the smaller of the two p-values; that of the binomials is the least, times their number.
     """
     draws = len(tokens)
     probabilities = probabilities / probabilities.sum()
-    bins = pooled(probabilities, draws) if bins is None else bins
-    found = bins[tokens]
-    if (found < 0).any():
-        return Verdict(0.0, f"token {int(tokens[found < 0][0])} was drawn and has no mass", draws)
-    inside = bins >= 0
-    share = np.bincount(bins[inside], probabilities[inside])
-    counts = np.bincount(found, minlength=len(share))
+    bins = pool_tokens(probabilities, draws) if bins is None else bins
+    drawn_bins = bins[tokens]
+    if (drawn_bins < 0).any():
+        return Verdict(0.0, f"token {int(tokens[drawn_bins < 0][0])} was drawn and has no mass", draws)
+    has_bin = bins >= 0
+    share = np.bincount(bins[has_bin], probabilities[has_bin])
+    counts = np.bincount(drawn_bins, minlength=len(share))
     tails = two_sided(counts, draws, share)
     worst = int(tails.argmin())
-    exact = min(1.0, float(tails[worst]) * len(tails))
-    shape = g_test(counts, share * draws) if round(share.min() * draws) >= LEAST_EXPECTED else 1.0
-    members = np.flatnonzero(bins == worst)
-    name = f"token {members[0]}" if len(members) == 1 else f"{len(members)} tokens such as {members[0]}"
+    binomial_p = min(1.0, float(tails[worst]) * len(tails))
+    g_test_p = g_test(counts, share * draws) if round(share.min() * draws) >= LEAST_EXPECTED else 1.0
+    bin_tokens = np.flatnonzero(bins == worst)
+    name = f"token {bin_tokens[0]}"
+    if len(bin_tokens) > 1:
+        name = f"{len(bin_tokens)} tokens such as {bin_tokens[0]}"
     return Verdict(
-        min(1.0, 2 * min(exact, shape)),
+        min(1.0, 2 * min(binomial_p, g_test_p)),
         f"{name} drawn {counts[worst]} times, expected {share[worst] * draws:.1f}",
         draws,
     )
@@ -97,15 +100,37 @@ def independence(left: Array, right: Array, probabilities: Array, what: str) -> 
     is_small = round(table.min() * len(left)) < LEAST_EXPECTED
     bins = 1 - np.eye(size, dtype=int).ravel() if is_small else None
     pairs = fit(left * size + right, table.ravel(), bins)
-    equal = float((left == right).mean())
-    expected = float((probabilities**2).sum())
+    equal_share = float((left == right).mean())
+    expected_share = float((probabilities**2).sum())
     return Verdict(
-        pairs.p_value, f"{what} equal in {equal:.3f} of {len(left)}, expected {expected:.3f}", len(left)
+        pairs.p_value,
+        f"{what} equal in {equal_share:.3f} of {len(left)}, expected {expected_share:.3f}",
+        len(left),
     )
 
 
+def worst_distance(values: Array, equal_share: float) -> tuple[float, int, int]:
+    """Test at every distance how many values so far apart are equal: (p-value, worst distance, number of pairs).
+
+    Whether values i and i + d are equal is independent for all i, given d, even though most values stand in two of the
+    pairs: the pairs of one distance make no circle. So the number of equal pairs is binomial for each distance, exactly
+    if all values are equally likely.
+
+    :param values: [n] int64, not negative.
+    :param equal_share: probability that two values are equal.
+    """
+    n, order = len(values), np.argsort(values, kind="stable")
+    ordered, pairs = values[order], np.zeros(len(values), np.int64)
+    for step in range(1, int(np.bincount(values).max())):
+        is_equal = ordered[step:] == ordered[:-step]
+        pairs += np.bincount((order[step:] - order[:-step])[is_equal], minlength=n)
+    tails = stats.binom.sf(pairs[1:] - 1, n - np.arange(1, n), equal_share)
+    worst = int(tails.argmin()) + 1
+    return min(1.0, float(tails[worst - 1]) * (n - 1)), worst, int(pairs[worst])
+
+
 def g_test(counts: Array, expected: Array) -> float:
-    """Return the p-value of the log-likelihood ratio statistic of a table whose expected counts are known."""
+    """Return the p-value of the log-likelihood ratio of counts against known expected counts."""
     if len(counts) < 2:
         return 1.0
     scaled = expected * (counts.sum() / expected.sum())

@@ -1,4 +1,4 @@
-"""The provider under test, built by itself, without a companion, with its capabilities."""
+"""The provider under test with its capabilities: built by itself, without a companion."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tokendraw.tools import (
     run_call,
 )
 from tokendraw_testing.kit.effort import Effort
-from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.matrix import Place
 from tokendraw_testing.kit.operation import find
 from tokendraw_testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
 """Makes what serves an operation, as the hook ``tokendraw_build``: (operation, need)."""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Subject:
@@ -58,21 +58,21 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         effort: Effort | None = None,
-        need: Mapping[str, Any] = _NOTHING,
+        need: Mapping[str, Any] = _NO_FIELDS,
     ) -> None:
         self.name = name
         self.need = need
-        self.capabilities = {name: offered for name, offered in capabilities.items() if _has(name, need)}
+        self.capabilities = {name: limits for name, limits in capabilities.items() if _has_fields(name, need)}
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
         self._build = functools.cache(
-            lambda operation, need, rank: _built_apart(build, self.device, operation, need)
+            lambda operation, need, rank: _build_without_noise(build, self.device, operation, need)
         )
         self.uses = 0
-        """How often the kit took a provider, to call it: a line that takes none has looked at nothing."""
+        """Number of providers taken for calls: a line without any has checked nothing."""
         self.again: Callable[[], Subject] | None = None
-        """Makes the same subject in another process; None: only one that is installed can be made there."""
+        """Makes the same subject in another process; None for a subject that is not installed."""
 
     def __repr__(self) -> str:
         return f"<Subject {self.name!r} on {self.device}>"
@@ -86,9 +86,9 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         operation: str | None = None,
-        need: Mapping[str, Any] = _NOTHING,
+        need: Mapping[str, Any] = _NO_FIELDS,
     ) -> Self:
-        """Find an installed plugin, as users find it, with the operations that it can serve here.
+        """Find an installed plugin by name, with the operations served on this machine.
 
         :param device: None: the accelerator if torch sees one, else the CPU.
         :param operation: one that it has to serve here; None: any.
@@ -97,21 +97,27 @@ class Subject:
         :raises InvalidParameterError: there is no such operation.
         """
         plugin = InstalledPlugin(name, device, "the conformance kit")
-        needed = None if operation is None else find_operation(operation).name
-        found: dict[str, HostCapabilities] = {}
+        required = None if operation is None else find_operation(operation).name
+        capabilities: dict[str, HostCapabilities] = {}
         reasons: dict[str | None, str | None] = {}
-        for served in filter(lambda served: _has(served, need), operation_names()):
-            for candidate in plugin.candidates(served, replace(plain_need(served), **need)):
+        for operation_name in [each for each in operation_names() if _has_fields(each, need)]:
+            for candidate in plugin.candidates(operation_name, replace(plain_need(operation_name), **need)):
                 if candidate.state is State.AVAILABLE:
-                    found[served] = plugin.capabilities(served)
+                    capabilities[operation_name] = plugin.capabilities(operation_name)
                 else:
-                    reasons.setdefault(needed and served, candidate.reason)
-        if not found or needed not in (None, *found):
-            reason = reasons.get(needed) or "no plugin of that name is installed"
+                    reasons.setdefault(required and operation_name, candidate.reason)
+        if not capabilities or required not in (None, *capabilities):
+            reason = reasons.get(required) or "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
         target = plugin.device
         subject = cls(
-            name, capabilities=found, device=target, build=plugin.build, quick=quick, seed=seed, need=need
+            name,
+            capabilities=capabilities,
+            device=target,
+            build=plugin.build,
+            quick=quick,
+            seed=seed,
+            need=need,
         )
         options: Mapping[str, Any] = {
             "quick": quick,
@@ -130,11 +136,11 @@ class Subject:
 
     @property
     def host(self) -> Host:
-        """Return the facts about its device."""
+        """Return the facts about the subject's device."""
         return detect_host(str(self.device))
 
     def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
-        """Build the provider of an operation that the subject offers, once for each need and rank.
+        """Build the provider of an operation, once for each need and rank.
 
         :param need: None: that of :meth:`usual_need`.
         :param rank: of several that make a call together, each with a provider of its own.
@@ -144,12 +150,12 @@ class Subject:
         return self._build(operation, need or self.usual_need(operation), rank)
 
     def usual_need(self, operation: str) -> Any:
-        """Return the plainest need that it meets, with the fields that hold throughout the run."""
+        """Return the plainest need within the capabilities, with the fixed fields of the run."""
         return replace(plain_need(operation, self.capabilities[operation]), **self.need)
 
 
 class OperationSubject:
-    """A subject in one operation, which it offers: what the properties of that operation are given.
+    """A subject in a single operation, for the checks of the operation.
 
     The kit's part about an operation extends it by ways to call.
     """
@@ -165,26 +171,26 @@ class OperationSubject:
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
-        """Return the plainest need that these capabilities meet; without any, one that most providers meet."""
+        """Return the plainest need within the capabilities; without capabilities, a need that most providers meet."""
         return find_operation(cls.operation).need()
 
     @property
     def usual_need(self) -> Any:
-        """Return the need that :meth:`Subject.usual_need` says."""
+        """Return the need of :meth:`Subject.usual_need`."""
         return self.subject.usual_need(self.operation)
 
     def built(self, need: Any = None) -> Any:
-        """Build what serves the operation, as :meth:`Subject.built` does."""
+        """Build the provider, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
 
     @classmethod
     def new_call(cls, method: str, *arguments: Any, **options: Any) -> Call:
-        """Make a call of a method of the operation, as a provider's method makes it of the same arguments."""
+        """Make the call of a provider's method with some arguments."""
         return make_call(cls.operation, method, *arguments, **options)
 
     @torch.no_grad()
     def make(self, call: Call, need: Any = None) -> Any:
-        """Make a call without the core around it, and hold what it returns against the contract.
+        """Make a call without the dispatcher and hold the output against the contract.
 
         :param need: of who makes it; None: the usual one.
         :raises Violation: the output has a wrong form, or values that cannot be.
@@ -205,13 +211,13 @@ class OperationSubject:
         return {}
 
 
-def _built_apart(build: Build, device: torch.device, operation: str, need: Any) -> Any:
-    """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
+def _build_without_noise(build: Build, device: torch.device, operation: str, need: Any) -> Any:
+    """Build and leave torch's random state unchanged, so that the order of lines makes no difference."""
     with random_state_kept(device):
         return build(operation, need)
 
 
-def _has(operation: str, need: Mapping[str, Any]) -> bool:
+def _has_fields(operation: str, need: Mapping[str, Any]) -> bool:
     return need.keys() <= {field.name for field in fields(find_operation(operation).need)}
 
 

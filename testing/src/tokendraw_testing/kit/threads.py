@@ -1,4 +1,4 @@
-"""Compares calls of several threads with calls of one thread; all other lines of the kit compute with one thread.
+"""Compares calls with several threads with calls on one thread; all other lines of the kit compute on one thread.
 
 A race shows now and then, so each call is repeated. A correct provider fails no repetition: what is compared are
 results that no noise and no rounding decides.
@@ -21,24 +21,24 @@ from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.kit.workers import usable_cores
 
-MANY_CALLS: Final = 10
+FIRST_REPEATS: Final = 10
 """Repetitions of a line's first call: a race that shows in three calls of five escapes them once in 9,500."""
-FEW_CALLS: Final = 3
-"""Repetitions of its other calls."""
-LEAST_ROWS: Final = 256
-"""Rows of a large batch: a backend that shares out rows shares out these."""
-_PATIENCE: Final = 300.0
+OTHER_REPEATS: Final = 3
+"""Repetitions of a line's later calls."""
+LARGE_BATCH_ROWS: Final = 256
+"""Rows of a large batch, enough for any backend to share them out."""
+_TIMEOUT_SECONDS: Final = 300.0
 """Seconds that the calls of two objects may take together."""
-_SWITCH: Final = 1e-5
+_SWITCH_SECONDS: Final = 1e-5
 """Seconds after which Python's threads take turns, in place of 0.005: as often as many threads of an engine would."""
 
 Differ = Callable[[Any, Any], str | None]
-"""Says how an output differs from that of one thread, in words; None if it does not."""
+"""Describes the difference of an output from the output of one thread; None if there is none."""
 
 
 @dataclass(frozen=True)
 class RepeatedCall:
-    """A call of one object, made anew for each repetition, and the comparison of outputs."""
+    """A call of one object, remade for each repetition, and the comparison of its outputs."""
 
     make: Callable[[], Call]
     differs: Differ
@@ -64,26 +64,27 @@ def require_thread_free(
     subject: OperationSubject,
     trial: Trial,
     what: str,
-    repeated: Sequence[RepeatedCall],
-    calls: int = MANY_CALLS,
+    calls_by_object: Sequence[RepeatedCall],
+    calls: int = FIRST_REPEATS,
 ) -> None:
-    """Require the output of one thread from calls with several threads, and from objects called at once.
+    """Require the output of one thread from calls with several threads and from objects called at once.
 
     :param what: name of the calls in messages.
-    :param repeated: the call of each object. The rows of no two are equal: memory that objects share holds one object's
-        rows while another object reads.
+    :param calls_by_object: the call of each object. The rows of no two are equal: memory that objects share holds one
+        object's rows while another object reads.
     :param calls: number of repetitions with each number of threads, and by each object.
     :raises Violation: an output differs, or a call raised in a thread.
     """
-    alone = [subject.make(call.make()) for call in repeated]
+    references = [subject.make(call.make()) for call in calls_by_object]
     for count in thread_counts():
-        with num_threads(count), _named(f"{what}, {count} threads of torch"):
+        with num_threads(count), _name_violations(f"{what}, {count} threads of torch"):
             for _ in range(calls):
-                reason = repeated[0].differs(alone[0], subject.make(repeated[0].make()))
+                reason = calls_by_object[0].differs(references[0], subject.make(calls_by_object[0].make()))
                 trial.require(reason is None, str(reason))
-    with _named(f"{what}, {len(repeated)} objects in {len(repeated)} Python threads at once"):
-        for rank, output in _at_once(subject, repeated, calls):
-            reason = repeated[rank].differs(alone[rank], output)
+    num_objects = len(calls_by_object)
+    with _name_violations(f"{what}, {num_objects} objects in {num_objects} Python threads at once"):
+        for rank, output in _at_once(subject, calls_by_object, calls):
+            reason = calls_by_object[rank].differs(references[rank], output)
             trial.require(reason is None, str(reason))
 
 
@@ -93,24 +94,24 @@ def thread_words() -> str:
 
 
 def _at_once(
-    subject: OperationSubject, repeated: Sequence[RepeatedCall], calls: int
+    subject: OperationSubject, calls_by_object: Sequence[RepeatedCall], calls: int
 ) -> list[tuple[int, Any]]:
-    """Call an object for each of these calls, in a separate Python thread, and list (rank, output).
+    """Make the calls of several objects at once, each in a Python thread, and list (rank, output).
 
     Each repetition begins in all threads at the same time.
     """
     need = subject.usual_need
-    providers = [subject.subject.built(subject.operation, need, rank) for rank in range(len(repeated))]
+    providers = [subject.subject.built(subject.operation, need, rank) for rank in range(len(calls_by_object))]
     outputs: list[tuple[int, Any]] = []
-    raised: list[BaseException] = []
-    together = threading.Barrier(len(repeated))
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(calls_by_object))
 
     def work(rank: int) -> None:
         try:
             with torch.no_grad(), one_thread():
                 for _ in range(calls):
-                    call = repeated[rank].make()
-                    together.wait(_PATIENCE)
+                    call = calls_by_object[rank].make()
+                    barrier.wait(_TIMEOUT_SECONDS)
                     output = call.run(providers[rank])
                     reason = call.output_check(need)(output) or call.wrong_values(output, need)
                     if reason is not None:
@@ -119,26 +120,29 @@ def _at_once(
         except threading.BrokenBarrierError:  # another object's call raised, or has not returned
             return
         except BaseException as error:  # a provider that calls sys.exit must not end a thread in silence
-            raised.append(error)
-            together.abort()
+            errors.append(error)
+            barrier.abort()
 
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(repeated))]
-    with _switching():
+    threads = [
+        threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(calls_by_object))
+    ]
+    with _switch_often():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(_PATIENCE)
-    for error in raised:
+            thread.join(_TIMEOUT_SECONDS)
+    for error in errors:
         raise error
-    if len(outputs) < len(repeated) * calls:
+    if len(outputs) < len(calls_by_object) * calls:
         raise Violation(
-            f"calls of {len(repeated)} objects at once need to return, found them at work after {_PATIENCE:g} s"
+            f"calls of {len(calls_by_object)} objects at once need to return, found them at work after "
+            f"{_TIMEOUT_SECONDS:g} s"
         )
     return outputs
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
+def _name_violations(what: str) -> Iterator[None]:
     """Put the name of the call and the number of threads in front of a violation's message."""
     try:
         yield
@@ -147,9 +151,9 @@ def _named(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _switching() -> Iterator[None]:
+def _switch_often() -> Iterator[None]:
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         yield
     finally:

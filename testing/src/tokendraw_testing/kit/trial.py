@@ -13,41 +13,42 @@ from dataclasses import dataclass
 from typing import Any, Final, Never
 
 import numpy as np
+from numpy.random import Generator
 
-SUSPICIOUS: Final = 1e-3
+FIRST_LOOK_P: Final = 1e-3
 """A first look below this is followed by a second."""
-CONVICTED: Final = 1e-6
+SECOND_LOOK_P: Final = 1e-6
 """A second look below this is a failure."""
-MORE_DRAWS: Final = 4
+SECOND_LOOK_FACTOR: Final = 4
 MOST_CHECKS: Final = 1000
-FALSE_ALARM: Final = SUSPICIOUS * CONVICTED * MOST_CHECKS
+FALSE_ALARM: Final = FIRST_LOOK_P * SECOND_LOOK_P * MOST_CHECKS
 """Highest probability that a correct sampler fails a run, by all of its statistics together."""
 
 
 class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, not an error of the kit
-    """The sampler broke a property; the message says what was needed and what was found."""
+    """The sampler broke a property; the message says needed against found."""
 
 
 class NotRun(Exception):  # noqa: N818 - no error: the claim cannot be tested here
-    """Nothing of a line could be tested; the message says what the line needs and what the kit found."""
+    """A line could not be tested; the message says needed against found."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one statistic."""
+    """Result of one statistic."""
 
     p_value: float
     worst: str
-    """Describes the bin that is furthest from its expectation."""
+    """Description of the bin furthest from its expectation."""
     draws: int
 
 
-Experiment = Callable[[np.random.Generator, int], Verdict]
+Experiment = Callable[[Generator, int], Verdict]
 """Draws the given number of tokens, or about as many, with noise from the generator alone, and judges them."""
 
 
 class Trial:
-    """A property under test: its random numbers, its demands, and its figures."""
+    """Random numbers, demands and figures of one property under test."""
 
     def __init__(self, name: str, seed: int) -> None:
         self._name = name
@@ -57,20 +58,20 @@ class Trial:
         self.draws = 0
         """Number of tokens that went into statistics."""
         self.least: tuple[float, str] | None = None
-        """The smallest p-value of the first looks, or that of the second look that convicted, and its check."""
+        """Smallest p-value of the first looks, or p-value of the failed second look, with its check."""
 
-    def generator(self, label: str, look: int = 0) -> np.random.Generator:
-        """Return the random numbers of one check, which depend on the run's seed and its name, not on other checks."""
+    def generator(self, label: str, look: int = 0) -> Generator:
+        """Return the random numbers of one check, which depend only on the run's seed and the check's name."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
 
-    def require(self, holds: Any, needed: str) -> None:
+    def require(self, holds: Any, message: str) -> None:
         """Demand something exact.
 
-        :param needed: what was needed, and what was found.
+        :param message: what was needed, and what was found.
         :raises Violation: it does not hold.
         """
         if not holds:
-            raise Violation(needed)
+            raise Violation(message)
 
     def skip(self, reason: str) -> Never:
         """End the line as not run: the claim cannot be tested.
@@ -91,11 +92,11 @@ class Trial:
         self.draws += first.draws
         if self.least is None or first.p_value < self.least[0]:
             self.least = (first.p_value, f"{label}: {first.worst}")
-        if first.p_value >= SUSPICIOUS:
+        if first.p_value >= FIRST_LOOK_P:
             return
-        second = experiment(self.generator(label, 2), MORE_DRAWS * draws)
+        second = experiment(self.generator(label, 2), SECOND_LOOK_FACTOR * draws)
         self.draws += second.draws
-        if second.p_value < CONVICTED:
+        if second.p_value < SECOND_LOOK_P:
             self.least = (second.p_value, f"{label}: {second.worst}")
             raise Violation(
                 f"{label}: {second.worst} (p = {first.p_value:.1e}, then {second.p_value:.1e} in {second.draws} draws)"

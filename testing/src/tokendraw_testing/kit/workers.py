@@ -1,4 +1,4 @@
-"""Shares tasks among processes, each of which builds the subject once; one that dies costs its task and no other."""
+"""Shares tasks among processes with a subject each; a killed process costs only its task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 MOST_JOBS: Final = 16
-"""Most processes where nobody says how many: the longest line takes longer than a share of the others by then."""
+"""Most processes by default: with more, the longest line alone takes longer than the shared rest."""
 _SECONDS_TO_END: Final = 5
 _SPAWNING: Final = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
 
@@ -40,14 +40,14 @@ class Death:
 
 
 def usual_jobs(subject: Subject) -> int:
-    """Return how many processes suit a subject: as many as this one may use cores, on a CPU; elsewhere one."""
+    """Return the number of processes for a subject: the usable cores on a CPU, otherwise 1."""
     if subject.again is None or subject.device.type != "cpu":
         return 1
     return min(usable_cores(), MOST_JOBS)
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores usable by the process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -58,7 +58,7 @@ def results(
     jobs: int,
     starting: Callable[[_Task], None] | None = None,
 ) -> Generator[tuple[_Task, _Result | Death]]:
-    """Yield each task with its result, in the order in which they end. Close it to end every process at once.
+    """Yield each task with its result as soon as it ends. Close the generator to end every process at once.
 
     A task is taken from ``tasks`` when a process can begin with it: the start of a process takes seconds.
 
@@ -120,7 +120,7 @@ def results(
 
 
 class _Worker(Generic[_Result]):
-    """A process and the pipe to it. It sends None when it is ready, and then the result of each task."""
+    """A process and the pipe to it. The process sends None when it is ready, then the result of each task."""
 
     def __init__(self, again: Callable[[], Subject], work: Callable[[Subject, Any], _Result]) -> None:
         self.pipe, its_end = _SPAWNING.Pipe()
@@ -130,7 +130,7 @@ class _Worker(Generic[_Result]):
         self.is_alive = True
 
     def takes(self, task: object) -> bool:
-        """Give it another task; False if it is dead."""
+        """Send a task to the process; False if the process is dead."""
         try:
             self.pipe.send(task)
         except OSError:
@@ -138,7 +138,7 @@ class _Worker(Generic[_Result]):
         return True
 
     def result(self) -> _Result | Death:
-        """Receive the result of its task, or None from a process that is ready."""
+        """Receive the result of a task, or None from a ready process."""
         try:
             return self.pipe.recv()  # type: ignore[no-any-return]
         except (EOFError, OSError):
@@ -152,7 +152,7 @@ class _Worker(Generic[_Result]):
             return Death(f"ended the process with exit code {code}")
 
     def kill(self) -> None:
-        """End the process, whatever it is at."""
+        """End the process at once."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
@@ -192,7 +192,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Let a process that starts here be deaf to Ctrl-C, which its parent answers by ending it."""
+    """Let processes started in the block ignore Ctrl-C: the parent answers it by ending them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

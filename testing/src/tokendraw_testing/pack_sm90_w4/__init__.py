@@ -2,8 +2,8 @@
 
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.pack_sm90_w4 import lines
-from tokendraw_testing.pack_sm90_w4.packing import Packing
+from tokendraw_testing.pack_sm90_w4.subject import PackSubject
 
-KIT = OperationKit(view=Packing, properties=tuple(lines.properties.all))
+KIT = OperationKit(view=PackSubject, properties=tuple(lines.properties.all))
 
-__all__ = ["KIT", "Packing"]
+__all__ = ["KIT", "PackSubject"]

@@ -1,4 +1,4 @@
-"""Plans on a CUDA device: none waits for it, and what a graph captured follows its inputs."""
+"""Plans on a CUDA device: calls without waiting, and graphs with changing inputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from tokendraw.paged_kv import PagedKVPlan
-from tokendraw_testing.kit.device import captured, require_no_wait
-from tokendraw_testing.kit.property import Ask, Properties
+from tokendraw_testing.kit.device import capture, require_no_wait
+from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.plan_paged_kv.planning import Planning, fill
+from tokendraw_testing.plan_paged_kv.subject import PlanSubject, fill_with_sentinels
 
 properties = Properties("plan_paged_kv")
 
@@ -18,25 +18,27 @@ _REQUESTS, _COLUMNS, _PAGE_SIZE = 256, 64, 16
 _REPLAYS = 5
 
 
-def _batch(subject: Planning, trial: Trial, label: str) -> tuple[Tensor, Tensor]:
+def _batch(subject: PlanSubject, trial: Trial, label: str) -> tuple[Tensor, Tensor]:
     rng = trial.generator(label)
     lengths = subject.lengths(rng, _REQUESTS, _COLUMNS, _PAGE_SIZE)
     return subject.ints(lengths), subject.table(rng, _REQUESTS, _COLUMNS)
 
 
-def _work(subject: Planning, seq_lens: Tensor, table: Tensor, out: PagedKVPlan) -> Callable[[], PagedKVPlan]:
-    """Return a plan without the checks of the kit, which would wait."""
-    planner, wanted = subject.built(), out.page_indices is not None
+def _work(
+    subject: PlanSubject, seq_lens: Tensor, table: Tensor, out: PagedKVPlan
+) -> Callable[[], PagedKVPlan]:
+    """Return a plan without the checks of the kit, because the checks wait."""
+    planner, has_pages = subject.built(), out.page_indices is not None
 
     def work() -> PagedKVPlan:
-        plan: PagedKVPlan = planner.plan(seq_lens, table, _PAGE_SIZE, wanted, -1, out)
+        plan: PagedKVPlan = planner.plan(seq_lens, table, _PAGE_SIZE, has_pages, -1, out)
         return plan
 
     return work
 
 
-@properties.advertised("plan sync-free", lambda c: c.sync_free, Ask({"sync_free": True}), needs_cuda=True)
-def sync_free(subject: Planning, trial: Trial) -> str:
+@properties.advertised("plan sync-free", lambda c: c.sync_free, Refusal({"sync_free": True}), needs_cuda=True)
+def sync_free(subject: PlanSubject, trial: Trial) -> str:
     """No plan waits for the device: by torch's check, and by a stopwatch behind a sleeping device."""
     seq_lens, table = _batch(subject, trial, "batch")
     for page_indices in (True, False):
@@ -46,20 +48,20 @@ def sync_free(subject: Planning, trial: Trial) -> str:
 
 
 @properties.advertised(
-    "plan graph replay", lambda c: c.graph_safe, Ask({"graph_safe": True}), needs_cuda=True
+    "plan graph replay", lambda c: c.graph_safe, Refusal({"graph_safe": True}), needs_cuda=True
 )
-def graph_replay(subject: Planning, trial: Trial) -> str:
+def graph_replay(subject: PlanSubject, trial: Trial) -> str:
     """A captured plan follows lengths and block tables that change in place."""
     seq_lens, table = _batch(subject, trial, "captured")
     out = subject.buffers(_REQUESTS, _COLUMNS)
-    replay, _ = captured(_work(subject, seq_lens, table, out))
+    replay, _ = capture(_work(subject, seq_lens, table, out))
     for step in range(_REPLAYS):
         new_lens, new_table = _batch(subject, trial, f"replay {step}")
         seq_lens.copy_(new_lens)
         table.copy_(new_table)
-        fill(out)
+        fill_with_sentinels(out)
         replay()
         call = subject.new_call("plan", seq_lens, table, _PAGE_SIZE)
-        wrong = call.wrong_values(out, subject.usual_need)
-        trial.require(wrong is None, f"replay {step + 1} needs {wrong}")
+        reason = call.wrong_values(out, subject.usual_need)
+        trial.require(reason is None, f"replay {step + 1} needs {reason}")
     return f"{_REPLAYS} replays"

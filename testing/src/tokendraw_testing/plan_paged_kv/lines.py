@@ -1,21 +1,21 @@
-"""Checks what a plan holds, for every batch, and what it leaves alone."""
+"""Checks the values of plans for every batch, and memory outside the plan."""
 
 from __future__ import annotations
 
 import torch
 
 from tokendraw.paged_kv import PagedKVPlan
-from tokendraw_testing.kit.inputs import unmodified
+from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
-    LEAST_ROWS,
+    LARGE_BATCH_ROWS,
     RepeatedCall,
     require_cpu_threads,
     require_thread_free,
     thread_words,
 )
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.plan_paged_kv.planning import INT32, SENTINEL, Planning, fill
+from tokendraw_testing.plan_paged_kv.subject import INT32_RANGE, SENTINEL, PlanSubject, fill_with_sentinels
 
 properties = Properties("plan_paged_kv")
 
@@ -24,96 +24,88 @@ _PAGE_SIZES = (1, 3, 16, 128)
 
 
 @properties.required("plan values")
-def values(subject: Planning, trial: Trial) -> str:
-    """Offsets, last pages and pages are those of the lengths, for batches of many sizes."""
-    looked = 0
+def values(subject: PlanSubject, trial: Trial) -> str:
+    """Offsets, last pages and pages are those of the lengths: batches of many sizes, no token, edges of pages."""
+    num_batches = 0
     for i, requests in enumerate(subject.effort.batch_sizes):
         columns = _WIDTHS[i % len(_WIDTHS)]
         page_size = _PAGE_SIZES[i % len(_PAGE_SIZES)]
         rng = trial.generator(f"{requests} requests")
         lengths = subject.lengths(rng, requests, columns, page_size)
         subject.plan(lengths, subject.table(rng, requests, columns), page_size)
-        looked += 1
-    return f"{looked} batches"
-
-
-@properties.required("plan edges")
-def edges(subject: Planning, trial: Trial) -> str:
-    """No request, no token, one column and lengths at the edges of pages give the plan of their lengths."""
-    rng = trial.generator("tables")
-    subject.plan([], subject.table(rng, 0, 4), 16)
-    subject.plan([3, 0], subject.table(rng, 2, 0), 16)
-    subject.plan([0, 0, 7, 0, 0, 33, 0], subject.table(rng, 7, 4), 16)
-    subject.plan([0, 1, 15, 16], subject.table(rng, 4, 1), 16)
+        num_batches += 1
+    rng = trial.generator("edges")
+    for lengths, columns in (([3, 0], 0), ([0, 0, 7, 0, 0, 33, 0], 4), ([0, 1, 15, 16], 1)):
+        subject.plan(lengths, subject.table(rng, len(lengths), columns), 16)
     for page_size in (1, 2, 16):
-        near = [max(page_size * pages + off, 0) for pages in range(4) for off in (-1, 0, 1)]
-        subject.plan(near, subject.table(rng, len(near), 4), page_size)
-    return "7 batches"
+        lengths = [max(page_size * pages + distance, 0) for pages in range(4) for distance in (-1, 0, 1)]
+        subject.plan(lengths, subject.table(rng, len(lengths), 4), page_size)
+    return f"{num_batches + 6} batches"
 
 
 @properties.required("plan clamped lengths")
-def clamped_lengths(subject: Planning, trial: Trial) -> str:
+def clamped_lengths(subject: PlanSubject, trial: Trial) -> str:
     """Lengths below 0 count as 0, and those beyond the block table as a full row."""
     table = subject.table(trial.generator("table"), 8, 4)
-    subject.plan([-1, 5, -16, INT32[0], 65, 80, INT32[1], INT32[1] - 15], table, 16)
+    subject.plan([-1, 5, -16, INT32_RANGE[0], 65, 80, INT32_RANGE[1], INT32_RANGE[1] - 15], table, 16)
     return "8 lengths"
 
 
 @properties.required("plan large numbers")
-def large_numbers(subject: Planning, trial: Trial) -> str:
+def large_numbers(subject: PlanSubject, trial: Trial) -> str:
     """Lengths and page sizes up to 2^31 - 1, and rows that hold more tokens than int32 counts, do not overflow."""
     table = subject.table(trial.generator("table"), 5, 3)
-    page_sizes = (2**29 + 1, 2**30, 2**30 + 1, INT32[1] - 1, INT32[1])
+    page_sizes = (2**29 + 1, 2**30, 2**30 + 1, INT32_RANGE[1] - 1, INT32_RANGE[1])
     for page_size in page_sizes:
-        subject.plan([INT32[1], INT32[1] - 1, 2**30, 1, 0], table, page_size)
+        subject.plan([INT32_RANGE[1], INT32_RANGE[1] - 1, 2**30, 1, 0], table, page_size)
     return f"{len(page_sizes)} page sizes"
 
 
 @properties.required("plan padding")
-def padding(subject: Planning, trial: Trial) -> str:
+def padding(subject: PlanSubject, trial: Trial) -> str:
     """Behind the last page stands what was asked for, whichever int32 that is."""
-    table, pads = subject.table(trial.generator("table"), 4, 3), (-1, 0, 7, *INT32)
+    table, pads = subject.table(trial.generator("table"), 4, 3), (-1, 0, 7, *INT32_RANGE)
     for pad in pads:
         subject.plan([17, 0, 48, 1], table, 16, pad=pad)
     return f"{len(pads)} values"
 
 
 @properties.required("plan without pages")
-def without_pages(subject: Planning, trial: Trial) -> str:
+def without_pages(subject: PlanSubject, trial: Trial) -> str:
     """Offsets and last pages are the same where pages are not asked for."""
     table = subject.table(trial.generator("table"), 5, 4)
-    found = subject.plan([17, 0, 64, 1, 16], table, 16, page_indices=False)
-    trial.require(found.page_indices is None, "page_indices needs None, found a buffer")
+    plan = subject.plan([17, 0, 64, 1, 16], table, 16, page_indices=False)
+    trial.require(plan.page_indices is None, "page_indices needs None, found a buffer")
     return "5 requests"
 
 
 @properties.required("plan buffers")
-def buffers(subject: Planning, trial: Trial) -> str:
+def buffers(subject: PlanSubject, trial: Trial) -> str:
     """Every element of the buffers is written at every call, and nothing beside them."""
     rng, requests, columns = trial.generator("batches"), 5, 4
     sizes = {"page_indptr": requests + 1, "last_page_len": requests, "page_indices": requests * columns}
     memory = subject.ints([SENTINEL] * 128)
     starts = {"page_indptr": 32, "last_page_len": 48, "page_indices": 64}
     out = PagedKVPlan(**{name: memory[start : start + sizes[name]] for name, start in starts.items()})
-    around = torch.ones(len(memory), dtype=torch.bool)
+    is_outside = torch.ones(len(memory), dtype=torch.bool)
     for name, start in starts.items():
-        around[start : start + sizes[name]] = False
+        is_outside[start : start + sizes[name]] = False
     steps = ([64] * 5, [17, 0, 48, 1, 16], [0, 0, 0, 0, 1], [0] * 5)
     for lengths in steps:
-        fill(out)
+        fill_with_sentinels(out)
         subject.plan(lengths, subject.table(rng, requests, columns), 16, out=out)
         trial.require(
-            bool((memory.cpu()[around] == SENTINEL).all()),
+            bool((memory.cpu()[is_outside] == SENTINEL).all()),
             "memory beside the buffers needs to stay as it is, found changed",
         )
     return f"{len(steps)} calls into one plan"
 
 
 @properties.required("plan threads")
-def threads(subject: Planning, trial: Trial) -> str:
+def threads(subject: PlanSubject, trial: Trial) -> str:
     """Plans of large batches are those of their lengths with several threads, and by two objects at once."""
     require_cpu_threads(subject, trial)
-    rng, requests, columns, page_size = trial.generator("batch"), 4 * LEAST_ROWS, 64, 16
+    rng, requests, columns, page_size = trial.generator("batch"), 4 * LARGE_BATCH_ROWS, 64, 16
     lengths = subject.ints(subject.lengths(rng, requests, columns, page_size))
     table = subject.table(rng, requests, columns)
 
@@ -123,29 +115,29 @@ def threads(subject: Planning, trial: Trial) -> str:
             lambda: subject.new_call(
                 "plan", lengths, table, page_size, True, -1, subject.buffers(requests, columns)
             ),
-            lambda alone, plan: None,
+            lambda reference, plan: None,
         )
 
-    both = [repeated(lengths, table), repeated(lengths.flip(0), table.flip(0))]
-    require_thread_free(subject, trial, f"{requests} requests", both)
+    calls = [repeated(lengths, table), repeated(lengths.flip(0), table.flip(0))]
+    require_thread_free(subject, trial, f"{requests} requests", calls)
     return f"{requests} requests, {thread_words()}"
 
 
 @properties.required("plan inputs unmodified")
-def inputs_unmodified(subject: Planning, trial: Trial) -> str:
+def inputs_unmodified(subject: PlanSubject, trial: Trial) -> str:
     """Lengths and block table keep every bit, also lengths that are out of range."""
-    seq_lens = subject.ints([-5, 17, INT32[1]])
+    seq_lens = subject.ints([-5, 17, INT32_RANGE[1]])
     table = subject.table(trial.generator("table"), 3, 4)
-    with unmodified(trial, seq_lens=seq_lens, block_table=table):
+    with require_unmodified(trial, seq_lens=seq_lens, block_table=table):
         subject.plan(seq_lens, table, 16)
     return "3 requests"
 
 
 @properties.required("plan strided tables")
-def strided_tables(subject: Planning, trial: Trial) -> str:
-    """A block table may be columns of a wider one, every other row of one, or one row for all."""
-    wide = subject.table(trial.generator("table"), 12, 9)
-    views = (wide[:6, :4], wide[::2, 2:7], wide[6:, 8:], wide[3:4, :5].expand(6, 5))
+def strided_tables(subject: PlanSubject, trial: Trial) -> str:
+    """A block table may be columns or every second row of a wider table, or one row for all requests."""
+    buffer = subject.table(trial.generator("table"), 12, 9)
+    views = (buffer[:6, :4], buffer[::2, 2:7], buffer[6:, 8:], buffer[3:4, :5].expand(6, 5))
     for table in views:
         subject.plan([5, 0, 16, 17, 1, 64], table, 16)
     return f"{len(views)} views"

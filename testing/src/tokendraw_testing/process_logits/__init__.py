@@ -2,14 +2,14 @@
 
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.process_logits import contract, device, drafts, formulas, fuzz, threads
-from tokendraw_testing.process_logits.processing import Processing
+from tokendraw_testing.process_logits.subject import ProcessSubject
 
 KIT = OperationKit(
-    view=Processing,
+    view=ProcessSubject,
     properties=tuple(
         prop for module in (formulas, contract, threads, drafts, device) for prop in module.properties.all
     ),
     fuzz=fuzz.random_case,
 )
 
-__all__ = ["KIT", "Processing"]
+__all__ = ["KIT", "ProcessSubject"]

@@ -1,4 +1,4 @@
-"""Checks what edits leave alone: rows and ids that nobody edits, requests of other slots, memory beside the logits."""
+"""Checks unedited rows and ids, foreign slots, and memory around the logits."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from tokendraw import SamplingParams
-from tokendraw_testing.kit.inputs import unmodified
+from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.process_logits.formulas import whole_request
-from tokendraw_testing.process_logits.processing import Processing, Request
+from tokendraw_testing.process_logits.formulas import random_edits
+from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
 _VOCAB_SIZE = 300
 _NANS: Final = {torch.float32: 0x7FA00001, torch.bfloat16: 0x7FA1, torch.float16: 0x7D01}
 """Bits of a NaN that no computation makes."""
-_EVERYTHING: Final = SamplingParams(
+_ALL_EDITS: Final = SamplingParams(
     repetition_penalty=1.7,
     frequency_penalty=-1.1,
     presence_penalty=0.9,
@@ -28,9 +28,9 @@ _EVERYTHING: Final = SamplingParams(
 
 
 @properties.required("process shapes")
-def shapes(subject: Processing, trial: Trial) -> str:
+def shapes(subject: ProcessSubject, trial: Trial) -> str:
     """Rows of every size are edited to the last id, in batches of every size."""
-    looked = 0
+    num_shapes = 0
     for vocab_size, rows in subject.effort.pairs():
         if vocab_size * rows > 1 << 20 or subject.vocab_size(vocab_size) != vocab_size:
             continue
@@ -44,91 +44,88 @@ def shapes(subject: Processing, trial: Trial) -> str:
             min_tokens=1,
             bad_words=[[last // 3]],
         )
-        engine = subject.engine(
-            {s: Request(params, [last, 0], []) for s in range(count)}, max(count, 1), vocab_size
-        )
+        requests = {s: EditRequest(params, [last, 0], []) for s in range(count)}
+        engine = subject.engine(requests, max(count, 1), vocab_size)
         logits = subject.logits(rng, count, vocab_size, subject.dtypes[0])
-        subject.edited(trial, f"{vocab_size} ids", engine, range(count), logits)
-        looked += 1
-    return f"{looked} shapes"
+        subject.check_edits(trial, f"{vocab_size} ids", engine, range(count), logits)
+        num_shapes += 1
+    return f"{num_shapes} shapes"
 
 
 @properties.required("process strides")
-def strides(subject: Processing, trial: Trial) -> str:
+def strides(subject: ProcessSubject, trial: Trial) -> str:
     """Logits may be columns of wider ones, and so may bitmasks; what lies beside the logits keeps its bits."""
     vocab_size, rows = subject.vocab_size(_VOCAB_SIZE), 5
     for dtype in subject.dtypes:
-        for before, behind in ((0, 1), (3, 0), (1, 7), (8, 8)):
-            rng = trial.generator(f"{before}, {behind}, {dtype}")
-            requests = {slot: whole_request(rng, vocab_size) for slot in range(rows)}
-            wide = subject.logits(rng, rows, before + vocab_size + behind, dtype)
-            old = wide.cpu().clone()
-            logits = wide[:, before : before + vocab_size]
+        for num_before, num_after in ((0, 1), (3, 0), (1, 7), (8, 8)):
+            rng = trial.generator(f"{num_before}, {num_after}, {dtype}")
+            requests = {slot: random_edits(rng, vocab_size) for slot in range(rows)}
+            buffer = subject.logits(rng, rows, num_before + vocab_size + num_after, dtype)
+            original = buffer.cpu().clone()
+            logits = buffer[:, num_before : num_before + vocab_size]
             engine = subject.engine(requests, rows, vocab_size)
-            subject.edited(trial, f"{before} before, {behind} behind, {dtype}", engine, range(rows), logits)
-            kept = wide.cpu().clone()
-            kept[:, before : before + vocab_size] = old[:, before : before + vocab_size]
+            what = f"{num_before} before, {num_after} behind, {dtype}"
+            subject.check_edits(trial, what, engine, range(rows), logits)
+            result = buffer.cpu().clone()
+            result[:, num_before : num_before + vocab_size] = original[
+                :, num_before : num_before + vocab_size
+            ]
             trial.require(
-                torch.equal(kept, old), "memory beside the logits needs to stay as it is, found changed"
+                torch.equal(result, original),
+                "memory beside the logits needs to stay as it is, found changed",
             )
     if subject.has_bitmask:
         _require_mask_columns(subject, trial, rows, vocab_size)
     return f"4 places in {len(subject.dtypes)} dtypes"
 
 
-def _require_mask_columns(subject: Processing, trial: Trial, rows: int, vocab_size: int) -> None:
+def _require_mask_columns(subject: ProcessSubject, trial: Trial, rows: int, vocab_size: int) -> None:
     wide_mask = torch.full((rows, 40), -1, dtype=torch.int32, device=subject.device)
     words = -(-vocab_size // 32)
     wide_mask[:, 7] = 0  # beside the mask, and the first word of it
-    engine = subject.engine({s: Request(SamplingParams()) for s in range(rows)}, rows, vocab_size)
+    engine = subject.engine({s: EditRequest(SamplingParams()) for s in range(rows)}, rows, vocab_size)
     logits = torch.zeros(rows, vocab_size, dtype=subject.dtypes[0], device=subject.device)
     slots = torch.arange(rows, device=subject.device)
     subject.make(subject.new_call("process", logits, engine.slots, slots, wide_mask[:, 7 : 7 + words]))
-    found = logits.cpu() == float("-inf")
+    is_forbidden = logits.cpu() == float("-inf")
     trial.require(
-        bool(found[:, :32].all()) and not bool(found[:, 32:].any()),
-        f"a bitmask of row stride 40 needs to forbid the first 32 ids, found {int(found.sum())} forbidden",
+        bool(is_forbidden[:, :32].all()) and not bool(is_forbidden[:, 32:].any()),
+        f"a bitmask of row stride 40 needs to forbid the first 32 ids, found {int(is_forbidden.sum())} forbidden",
     )
 
 
 @properties.required("process rows left alone")
-def rows_left_alone(subject: Processing, trial: Trial) -> str:
+def rows_left_alone(subject: ProcessSubject, trial: Trial) -> str:
     """Rows of requests that ask for nothing keep every bit, also of NaN, beside rows that are edited."""
     vocab_size, rows = subject.vocab_size(_VOCAB_SIZE), 6
     for dtype in subject.dtypes:
         rng = trial.generator(str(dtype))
-        plain = SamplingParams(temperature=0.5, stop_token_ids=[1], frequency_penalty=-0.0)
+        plain_params = SamplingParams(temperature=0.5, stop_token_ids=[1], frequency_penalty=-0.0)
         requests = {
-            slot: Request(_EVERYTHING if slot % 2 else plain, [1, 5], [3, 5, 40]) for slot in range(rows)
+            slot: EditRequest(_ALL_EDITS if slot % 2 else plain_params, [1, 5], [3, 5, 40])
+            for slot in range(rows)
         }
         logits = subject.logits(rng, rows, vocab_size, dtype)
         bits = logits.view(torch.int32 if dtype is torch.float32 else torch.int16)
         bits[::2, :100:3] = _NANS[dtype]
         logits[::2, 1:100:3] = -0.0
-        subject.edited(trial, str(dtype), subject.engine(requests, rows, vocab_size), range(rows), logits)
+        subject.check_edits(
+            trial, str(dtype), subject.engine(requests, rows, vocab_size), range(rows), logits
+        )
     return f"{rows} rows in {len(subject.dtypes)} dtypes"
 
 
 @properties.required("process special values")
-def special_values(subject: Processing, trial: Trial) -> str:
+def special_values(subject: ProcessSubject, trial: Trial) -> str:
     """-inf stays -inf, NaN stays NaN, and infinities, zeros and the largest numbers go through the formulas."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     for dtype in subject.dtypes:
         top = torch.finfo(dtype).max
-        values = [
-            float("-inf"),
-            float("inf"),
-            float("nan"),
-            0.0,
-            -0.0,
-            top,
-            -top,
-            torch.finfo(dtype).tiny,
-            1.0,
-        ]
+        inf, tiny = float("inf"), torch.finfo(dtype).tiny
+        values = [-inf, inf, float("nan"), 0.0, -0.0, top, -top, tiny, 1.0]
         values = values[:vocab_size]
         ids = list(range(len(values)))
-        asked = [
+        fields = [
             {"repetition_penalty": 1.5},
             {"repetition_penalty": 0.5},
             {"frequency_penalty": -2.0},
@@ -137,16 +134,16 @@ def special_values(subject: Processing, trial: Trial) -> str:
             {"logit_bias": dict.fromkeys(ids, 3.5), "repetition_penalty": 2.0},
             {"allowed_token_ids": ids[:1]},
         ]
-        requests = {s: Request(SamplingParams(**a), [], list(ids)) for s, a in enumerate(asked)}  # type: ignore[arg-type]
-        logits = subject.logits(trial.generator(str(dtype)), len(asked), vocab_size, dtype)
+        requests = {s: EditRequest(SamplingParams(**a), [], list(ids)) for s, a in enumerate(fields)}  # type: ignore[arg-type]
+        logits = subject.logits(trial.generator(str(dtype)), len(fields), vocab_size, dtype)
         logits[:, : len(values)] = torch.tensor(values, dtype=dtype, device=subject.device)
-        engine = subject.engine(requests, len(asked), vocab_size)
-        subject.edited(trial, str(dtype), engine, range(len(asked)), logits)
+        engine = subject.engine(requests, len(fields), vocab_size)
+        subject.check_edits(trial, str(dtype), engine, range(len(fields)), logits)
     return f"9 values in {len(subject.dtypes)} dtypes"
 
 
 @properties.required("process any slots")
-def any_slots(subject: Processing, trial: Trial) -> str:
+def any_slots(subject: ProcessSubject, trial: Trial) -> str:
     """Rows may be any of the slots in any order; a slot that is used again knows nothing of its last request."""
     vocab_size, num_slots, dtype = subject.vocab_size(_VOCAB_SIZE), 9, subject.dtypes[0]
     rng = trial.generator("requests")
@@ -157,51 +154,53 @@ def any_slots(subject: Processing, trial: Trial) -> str:
             if slot in engine.requests:
                 engine.remove(slot)
             elif rng.random() < 0.9:
-                engine.add({slot: whole_request(rng, vocab_size)})
-        live = rng.permutation(sorted(engine.requests)).tolist()
-        order = live[: int(rng.integers(0, len(live) + 1))]
+                engine.add({slot: random_edits(rng, vocab_size)})
+        live_slots = rng.permutation(sorted(engine.requests)).tolist()
+        order = live_slots[: int(rng.integers(0, len(live_slots) + 1))]
         logits = subject.logits(rng, len(order), vocab_size, dtype)
         if order:
             allowed = rng.random((len(order), vocab_size)) < 0.9 if step % 2 else None
-            subject.edited(trial, f"step {step}", engine, order, logits, allowed=allowed)
+            subject.check_edits(trial, f"step {step}", engine, order, logits, allowed=allowed)
             engine.append({slot: int(rng.integers(0, vocab_size)) for slot in order})
     return f"{steps} steps of {num_slots} slots"
 
 
 @properties.required("process nobody's rows")
-def nobodys_rows(subject: Processing, trial: Trial) -> str:
+def unassigned_rows(subject: ProcessSubject, trial: Trial) -> str:
     """A slot that there is not, or that is empty, asks for nothing; a bitmask holds in every row."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     rng = trial.generator("logits")
-    engine = subject.engine({1: Request(_EVERYTHING, [1, 5], [3, 5])}, 3, vocab_size)
+    engine = subject.engine({1: EditRequest(_ALL_EDITS, [1, 5], [3, 5])}, 3, vocab_size)
     for kind in (torch.int64, torch.int32):
         row_index = torch.tensor([-1, 0, 3, 2**31 - 1, -(2**31)], dtype=kind, device=subject.device)
-        for masked in (False, True)[: 1 + subject.has_bitmask]:
+        for has_zero_bits in (False, True)[: 1 + subject.has_bitmask]:
             logits = subject.logits(rng, 5, vocab_size, subject.dtypes[0])
-            needed = logits.cpu().clone()
+            expected = logits.cpu().clone()
             words = None
             if subject.has_bitmask:
-                shape, word = (5, -(-vocab_size // 32)), -2 if masked else -1
+                shape, word = (5, -(-vocab_size // 32)), -2 if has_zero_bits else -1
                 words = torch.full(shape, word, dtype=torch.int32, device=subject.device)
             subject.make(subject.new_call("process", logits, engine.slots, row_index, words))
-            if masked:
-                needed.view(5, vocab_size)[:, ::32] = float("-inf")
-            unequal = int((logits.cpu() != needed).any(1).sum())
-            trial.require(not unequal, f"5 rows of nobody need their bitmask alone, found {unequal} others")
+            if has_zero_bits:
+                expected.view(5, vocab_size)[:, ::32] = float("-inf")
+            num_unequal = int((logits.cpu() != expected).any(1).sum())
+            trial.require(
+                not num_unequal, f"5 rows of nobody need their bitmask alone, found {num_unequal} others"
+            )
     return "5 rows"
 
 
 @properties.required("process inputs unmodified")
-def inputs_unmodified(subject: Processing, trial: Trial) -> str:
+def inputs_unmodified(subject: ProcessSubject, trial: Trial) -> str:
     """Slots, row_index and bitmask keep every bit."""
     vocab_size, rows = subject.vocab_size(_VOCAB_SIZE), 4
     rng = trial.generator("requests")
-    engine = subject.engine({slot: whole_request(rng, vocab_size) for slot in range(rows)}, rows, vocab_size)
+    engine = subject.engine({slot: random_edits(rng, vocab_size) for slot in range(rows)}, rows, vocab_size)
     logits = subject.logits(rng, rows, vocab_size, subject.dtypes[0])
     row_index = torch.arange(rows, device=subject.device).flip(0)
     words = rng.integers(-(2**31), 2**31, (rows, -(-vocab_size // 32)))
     bitmask = torch.from_numpy(words.astype(np.int32)).to(subject.device)
-    with unmodified(trial, row_index=row_index, bitmask=bitmask, tables=engine.slots.tables):
+    with require_unmodified(trial, row_index=row_index, bitmask=bitmask, tables=engine.slots.tables):
         subject.make(
             subject.new_call(
                 "process", logits, engine.slots, row_index, bitmask if subject.has_bitmask else None

@@ -1,4 +1,4 @@
-"""Rows of a verification: each counts the history of its request and the drafts before it."""
+"""Rows of a verification: each row counts the request's history and the earlier drafts."""
 
 from __future__ import annotations
 
@@ -6,87 +6,70 @@ import torch
 
 from tokendraw import Drafts, SamplingParams
 from tokendraw.plugin import Call
-from tokendraw_testing.kit.property import Ask, Properties
+from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.process_logits.formulas import whole_request
-from tokendraw_testing.process_logits.processing import Processing, Request
+from tokendraw_testing.process_logits.formulas import random_edits
+from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
 _VOCAB_SIZE = 300
 
 
-def _with_drafts(subject: Processing) -> Call:
-    engine = subject.engine({0: Request(SamplingParams(repetition_penalty=2.0), [1], [])}, 1, 8)
+def _with_drafts(subject: ProcessSubject) -> Call:
+    engine = subject.engine({0: EditRequest(SamplingParams(repetition_penalty=2.0), [1], [])}, 1, 8)
     logits = torch.zeros(2, 8, dtype=subject.dtypes[0], device=subject.device)
     row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
     return subject.new_call("process", logits, engine.slots, row_index, None, subject.drafts([[3]]))
 
 
-_ASK = Ask(call=_with_drafts)
+_DRAFT_REFUSAL = Refusal(call=_with_drafts)
 
 
-@properties.advertised("process drafts", lambda c: c.drafts, _ASK)
-def drafts(subject: Processing, trial: Trial) -> str:
+@properties.advertised("process drafts", lambda c: c.drafts, _DRAFT_REFUSAL)
+def drafts(subject: ProcessSubject, trial: Trial) -> str:
     """Row j of a request counts its first j drafts as if they were in the output, in every edit, and no placeholder."""
     vocab_size, requests = subject.vocab_size(_VOCAB_SIZE), 7
     rows = 0
     for dtype in subject.dtypes:
         rng = trial.generator(str(dtype))
-        asked = {slot: whole_request(rng, vocab_size) for slot in range(requests)}
-        for request in asked.values():  # drafts that meet what is asked for
+        requests_by_slot = {slot: random_edits(rng, vocab_size) for slot in range(requests)}
+        for request in requests_by_slot.values():  # drafts that meet what is asked for
             request.output = (request.output or [1])[-4:]
-        engine = subject.engine(asked, requests + 2, vocab_size)
+        engine = subject.engine(requests_by_slot, requests + 2, vocab_size)
         order = rng.permutation(requests).tolist()
-        known = [[*asked[slot].output, *asked[slot].prompt, 1, 2, vocab_size - 1] for slot in order]
-        lists = [rng.choice(ids, int(rng.integers(0, 6))).tolist() for ids in known]
+        draft_candidates = [
+            [*requests_by_slot[slot].output, *requests_by_slot[slot].prompt, 1, 2, vocab_size - 1]
+            for slot in order
+        ]
+        lists = [rng.choice(ids, int(rng.integers(0, 6))).tolist() for ids in draft_candidates]
         rows = sum(len(ids) + 1 for ids in lists)
         logits = subject.logits(rng, rows, vocab_size, dtype)
         allowed = rng.random((rows, vocab_size)) < 0.9
-        subject.edited(trial, str(dtype), engine, order, logits, allowed=allowed, drafts=lists)
+        subject.check_edits(trial, str(dtype), engine, order, logits, allowed=allowed, drafts=lists)
     return f"{rows} rows in {len(subject.dtypes)} dtypes"
 
 
-@properties.advertised("process drafts step by step", lambda c: c.drafts, _ASK)
-def step_by_step(subject: Processing, trial: Trial) -> str:
-    """Each edit by itself changes with the draft that it depends on, in the row behind that."""
-    asked = (
-        ({"repetition_penalty": 2.0}, [5, 5, 6]),
-        ({"frequency_penalty": 1.5}, [5, 3, 5, 5]),
-        ({"presence_penalty": 1.5}, [5, 3, 5]),
-        ({"bad_words": [[5, 6, 7], [3, 5, 8], [6, 9]]}, [5, 6, 7]),
-        ({"min_tokens": 4, "stop_token_ids": [1, 2]}, [5, 5, 5, 5]),
-        ({"logit_bias": {5: 1.0, 6: -1.0}, "repetition_penalty": 2.0}, [5, 6]),
-    )
-    requests = {s: Request(SamplingParams(**fields), [6, 1], [9, 3]) for s, (fields, _) in enumerate(asked)}  # type: ignore[arg-type]
-    lists = [ids for _, ids in asked]
-    vocab_size = subject.vocab_size(_VOCAB_SIZE)
-    engine = subject.engine(requests, len(asked), vocab_size)
-    rows = sum(len(ids) + 1 for ids in lists)
-    logits = subject.logits(trial.generator("logits"), rows, vocab_size, subject.dtypes[0])
-    subject.edited(trial, "alone", engine, range(len(asked)), logits, drafts=lists)
-    return f"{rows} rows"
-
-
-@properties.advertised("process drafts on the device", lambda c: c.drafts, _ASK)
-def on_the_device(subject: Processing, trial: Trial) -> str:
+@properties.advertised("process drafts on the device", lambda c: c.drafts, _DRAFT_REFUSAL)
+def on_the_device(subject: ProcessSubject, trial: Trial) -> str:
     """Padded ids and counts that the device alone knows give the same rows; rows behind the last stay as they are."""
     vocab_size, device = subject.vocab_size(_VOCAB_SIZE), subject.device
     rng = trial.generator("requests")
     lists = [[5, 6], [], [7], [5, 5, 5]]
     params = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, bad_words=[[5, 9]])
-    engine = subject.engine({s: Request(params, [6], [7]) for s in range(4)}, 4, vocab_size)
+    engine = subject.engine({s: EditRequest(params, [6], [7]) for s in range(4)}, 4, vocab_size)
     rows = sum(len(ids) + 1 for ids in lists)
-    given = subject.logits(rng, rows + 2, vocab_size, subject.dtypes[0])
-    needed, found = given.clone(), given
+    logits = subject.logits(rng, rows + 2, vocab_size, subject.dtypes[0])
+    ragged_logits, padded_logits = logits.clone(), logits
     row_index = torch.arange(4, device=device)
-    subject.make(
-        subject.new_call("process", needed[:rows], engine.slots, row_index, None, subject.drafts(lists))
-    )
-    padded = torch.tensor([[*ids, *[-1] * (4 - len(ids))] for ids in lists], dtype=torch.int32, device=device)
+    drafts = subject.drafts(lists)
+    subject.make(subject.new_call("process", ragged_logits[:rows], engine.slots, row_index, None, drafts))
+    rows_of_ids = [[*ids, *[-1] * (4 - len(ids))] for ids in lists]
+    padded_ids = torch.tensor(rows_of_ids, dtype=torch.int32, device=device)
     offsets = subject.drafts(lists).cu_num_logits.to(torch.int32)
-    ready = Drafts(draft_token_ids=padded, cu_num_logits=offsets, max_drafts=4)
-    subject.make(subject.new_call("process", found, engine.slots, row_index.to(torch.int32), None, ready))
-    unequal = int((needed.cpu() != found.cpu()).any(1).sum())
-    trial.require(not unequal, f"padded drafts need the rows of ragged ones, found {unequal} others")
+    padded_drafts = Drafts(draft_token_ids=padded_ids, cu_num_logits=offsets, max_drafts=4)
+    short_index = row_index.to(torch.int32)
+    subject.make(subject.new_call("process", padded_logits, engine.slots, short_index, None, padded_drafts))
+    num_unequal = int((ragged_logits.cpu() != padded_logits.cpu()).any(1).sum())
+    trial.require(not num_unequal, f"padded drafts need the rows of ragged ones, found {num_unequal} others")
     return f"{rows + 2} rows"

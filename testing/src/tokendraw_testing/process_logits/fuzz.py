@@ -6,24 +6,25 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import SamplingParams
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.process_logits.processing import MAX_TOKENS, Engine, Processing, Request
+from tokendraw_testing.process_logits.subject import MAX_TOKENS, EditRequest, Engine, ProcessSubject
 from tokendraw_testing.reference import Array
 
 _VOCAB_SIZES: Final = (1, 2, 31, 33, 300, 1024, 1025, 5003, 50_257, 65_543, 131_113, 262_147)
 _WEIGHTS: Final = (1, 1, 2, 2, 8, 3, 3, 4, 2, 1, 1, 1)
 _MOST_SLOTS: Final = 40
-_ODD: Final = (float("-inf"), float("inf"), float("nan"), 0.0, -0.0)
+_SPECIAL_VALUES: Final = (float("-inf"), float("inf"), float("nan"), 0.0, -0.0)
 
 
-def random_case(subject: Processing, rng: np.random.Generator, trial: Trial) -> str:
+def random_case(subject: ProcessSubject, rng: Generator, trial: Trial) -> str:
     """Edit the rows of some of the slots, at several steps of an engine."""
     dtype = subject.dtypes[rng.integers(len(subject.dtypes))]
     name = str(dtype).removeprefix("torch.")
-    chosen = rng.choice(_VOCAB_SIZES, p=np.array(_WEIGHTS) / sum(_WEIGHTS))
-    vocab_size = subject.vocab_size(int(chosen))
+    size = rng.choice(_VOCAB_SIZES, p=np.array(_WEIGHTS) / sum(_WEIGHTS))
+    vocab_size = subject.vocab_size(int(size))
     most = min(subject.effort.rows(_MOST_SLOTS, 2), max(1, subject.effort.elements // (8 * vocab_size)))
     engine = subject.engine({}, int(rng.integers(1, most + 1)), vocab_size)
     steps, rows = int(rng.integers(1, 4)), 0
@@ -33,20 +34,23 @@ def random_case(subject: Processing, rng: np.random.Generator, trial: Trial) -> 
     return f"{rows} rows of {vocab_size} ids in {name}"
 
 
-def _arrive_and_leave(engine: Engine, rng: np.random.Generator, vocab_size: int) -> None:
+def _arrive_and_leave(engine: Engine, rng: Generator, vocab_size: int) -> None:
     """Fill slots and empty some, in any order."""
     for slot in [slot for slot in engine.requests if rng.random() < 0.5]:
         engine.remove(slot)
-    empty = [slot for slot in rng.permutation(engine.slots.num_slots).tolist() if slot not in engine.requests]
-    engine.add({slot: random_request(rng, vocab_size) for slot in empty if rng.random() < 0.8})
+    slots = rng.permutation(engine.slots.num_slots).tolist()
+    empty_slots = [slot for slot in slots if slot not in engine.requests]
+    engine.add({slot: random_request(rng, vocab_size) for slot in empty_slots if rng.random() < 0.8})
 
 
 def _edit(
-    subject: Processing, engine: Engine, rng: np.random.Generator, trial: Trial, dtype: torch.dtype, what: str
+    subject: ProcessSubject, engine: Engine, rng: Generator, trial: Trial, dtype: torch.dtype, what: str
 ) -> int:
-    """Edit a step's rows and append a token to each of its requests; returns the number of rows."""
-    live = rng.permutation(sorted(engine.requests)).tolist()
-    order: list[int] = live[: int(rng.integers(len(live) + 1))] if rng.random() < 0.3 else live
+    """Edit a step's rows and append a token to each request; return the number of rows."""
+    live_slots = rng.permutation(sorted(engine.requests)).tolist()
+    order: list[int] = live_slots
+    if rng.random() < 0.3:
+        order = live_slots[: int(rng.integers(len(live_slots) + 1))]
     if not order:
         return 0
     vocab_size = engine.slots.vocab_size
@@ -56,13 +60,13 @@ def _edit(
     rows = len(order) + sum(map(len, drafts or ()))
     logits = _logits(subject, rng, rows, vocab_size, dtype)
     allowed = _allowed(rng, rows, vocab_size) if rng.random() < 0.5 else None
-    subject.edited(trial, what, engine, order, logits, allowed=allowed, drafts=drafts)
+    subject.check_edits(trial, what, engine, order, logits, allowed=allowed, drafts=drafts)
     engine.append({slot: int(rng.integers(vocab_size)) for slot in order})
     return rows
 
 
-def random_request(rng: np.random.Generator, vocab_size: int) -> Request:
-    """Draw a request that asks for anything from nothing to everything, with ids that meet or that do not.
+def random_request(rng: Generator, vocab_size: int) -> EditRequest:
+    """Draw a request of no, some or all edits, with common or separate ids.
 
     Its prompt ends with placeholders.
     """
@@ -74,7 +78,7 @@ def random_request(rng: np.random.Generator, vocab_size: int) -> Request:
     def penalty() -> float:
         return float(rng.choice([0.0, 2.0, -2.0, rng.uniform(-2.0, 2.0)]))
 
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "repetition_penalty": float(rng.choice([1.0, 1e-3, 3e4, rng.uniform(0.3, 3.0)])),
         "frequency_penalty": penalty(),
         "presence_penalty": penalty(),
@@ -87,32 +91,32 @@ def random_request(rng: np.random.Generator, vocab_size: int) -> Request:
         "stop_token_ids": sorted(set(ids(4))),
     }
     share = rng.choice([0.1, 0.5, 0.9])
-    kept = {name: value for name, value in asked.items() if rng.random() < share}
-    if "min_tokens" in kept:
-        kept["stop_token_ids"] = asked["stop_token_ids"]
+    chosen_fields = {name: value for name, value in fields.items() if rng.random() < share}
+    if "min_tokens" in chosen_fields:
+        chosen_fields["stop_token_ids"] = fields["stop_token_ids"]
     half = MAX_TOKENS // 3
-    return Request(SamplingParams(**kept), [*ids(half), -1, vocab_size], ids(half))
+    return EditRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
 
 
-def _drafts(rng: np.random.Generator, request: Request, vocab_size: int) -> list[int]:
-    """Draw drafts that repeat the request's own ids and placeholders, or begin its bad words, or are any."""
+def _drafts(rng: Generator, request: EditRequest, vocab_size: int) -> list[int]:
+    """Draw drafts from the request's ids, placeholders and bad words, or any id."""
     words = [token for word in request.params.bad_words or () for token in word]
-    known = [*request.output, *request.prompt, *words, int(rng.integers(vocab_size))]
-    return rng.choice(known, int(rng.choice([0, 1, 2, 5, 8, 12]))).tolist()  # type: ignore[no-any-return]
+    candidates = [*request.output, *request.prompt, *words, int(rng.integers(vocab_size))]
+    return rng.choice(candidates, int(rng.choice([0, 1, 2, 5, 8, 12]))).tolist()  # type: ignore[no-any-return]
 
 
 def _logits(
-    subject: Processing, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype
+    subject: ProcessSubject, rng: Generator, rows: int, vocab_size: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Draw logits, some of them odd, often as columns of wider ones."""
-    before, behind = rng.integers(0, 9, 2).tolist() if rng.random() < 0.5 else (0, 0)
-    wide = subject.logits(rng, rows, before + vocab_size + behind, dtype)
+    """Draw logits with some special values, often as columns of a wider buffer."""
+    num_before, num_after = rng.integers(0, 9, 2).tolist() if rng.random() < 0.5 else (0, 0)
+    buffer = subject.logits(rng, rows, num_before + vocab_size + num_after, dtype)
     if rng.random() < 0.3:
-        ids = torch.from_numpy(rng.integers(0, wide.shape[1], len(_ODD))).to(subject.device)
-        wide[:, ids] = torch.tensor(_ODD, dtype=dtype, device=subject.device)
-    return wide[:, before : before + vocab_size]
+        ids = torch.from_numpy(rng.integers(0, buffer.shape[1], len(_SPECIAL_VALUES))).to(subject.device)
+        buffer[:, ids] = torch.tensor(_SPECIAL_VALUES, dtype=dtype, device=subject.device)
+    return buffer[:, num_before : num_before + vocab_size]
 
 
-def _allowed(rng: np.random.Generator, rows: int, vocab_size: int) -> Array:
+def _allowed(rng: Generator, rows: int, vocab_size: int) -> Array:
     allowed: Array = rng.random((rows, vocab_size)) < rng.choice([0.0, 0.01, 0.5, 0.99, 1.0], (rows, 1))
     return allowed

@@ -10,17 +10,17 @@ from tokendraw import RequestSlots
 from tokendraw_testing.kit.inputs import bits
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
-    FEW_CALLS,
-    LEAST_ROWS,
-    MANY_CALLS,
+    FIRST_REPEATS,
+    LARGE_BATCH_ROWS,
+    OTHER_REPEATS,
     RepeatedCall,
     require_cpu_threads,
     require_thread_free,
     thread_words,
 )
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.process_logits.formulas import whole_request
-from tokendraw_testing.process_logits.processing import Processing, packed
+from tokendraw_testing.process_logits.formulas import random_edits
+from tokendraw_testing.process_logits.subject import ProcessSubject, pack_bitmask
 
 properties = Properties("process_logits")
 
@@ -28,36 +28,36 @@ _VOCAB_SIZE: Final = 2100
 
 
 @properties.required("process threads")
-def threads(subject: Processing, trial: Trial) -> str:
+def threads(subject: ProcessSubject, trial: Trial) -> str:
     """Large batches are edited alike, bit by bit, with several threads, and by two objects at once."""
     require_cpu_threads(subject, trial)
     rng, vocab_size = trial.generator("requests"), subject.vocab_size(_VOCAB_SIZE)
-    requests = {slot: whole_request(rng, vocab_size) for slot in range(LEAST_ROWS)}
-    order = rng.permutation(LEAST_ROWS).tolist()
+    requests = {slot: random_edits(rng, vocab_size) for slot in range(LARGE_BATCH_ROWS)}
+    order = rng.permutation(LARGE_BATCH_ROWS).tolist()
     engines = []
     for _ in range(2):  # the slots of each object are its engine's own
         outputs = {slot: list(request.output) for slot, request in requests.items()}
-        engines.append(subject.engine(requests, LEAST_ROWS, vocab_size))
+        engines.append(subject.engine(requests, LARGE_BATCH_ROWS, vocab_size))
         assert {slot: request.output for slot, request in requests.items()} == outputs
     row_index = torch.tensor(order, dtype=torch.int64)
-    rows = torch.arange(LEAST_ROWS)
+    rows = torch.arange(LARGE_BATCH_ROWS)
     for turn, dtype in enumerate(subject.dtypes):
-        given = subject.logits(rng, LEAST_ROWS, vocab_size, dtype)
-        allowed = rng.random((LEAST_ROWS, vocab_size)) < 0.9
-        bitmask = torch.from_numpy(packed(allowed))
-        subject.edited(trial, str(dtype), engines[0], order, given.clone(), allowed=allowed)
+        logits = subject.logits(rng, LARGE_BATCH_ROWS, vocab_size, dtype)
+        allowed = rng.random((LARGE_BATCH_ROWS, vocab_size)) < 0.9
+        bitmask = torch.from_numpy(pack_bitmask(allowed))
+        subject.check_edits(trial, str(dtype), engines[0], order, logits.clone(), allowed=allowed)
 
-        repeated = [
-            _repeated(subject, given[part], engine.slots, row_index[part], bitmask[part])
+        calls = [
+            _repeated_call(subject, logits[part], engine.slots, row_index[part], bitmask[part])
             for engine, part in zip(engines, (rows, rows.flip(0)), strict=True)
         ]
-        what = f"{LEAST_ROWS} rows of {vocab_size} ids in {dtype}"
-        require_thread_free(subject, trial, what, repeated, FEW_CALLS if turn else MANY_CALLS)
-    return f"{LEAST_ROWS} rows in {len(subject.dtypes)} dtypes, {thread_words()}"
+        what = f"{LARGE_BATCH_ROWS} rows of {vocab_size} ids in {dtype}"
+        require_thread_free(subject, trial, what, calls, OTHER_REPEATS if turn else FIRST_REPEATS)
+    return f"{LARGE_BATCH_ROWS} rows in {len(subject.dtypes)} dtypes, {thread_words()}"
 
 
-def _repeated(
-    subject: Processing,
+def _repeated_call(
+    subject: ProcessSubject,
     logits: torch.Tensor,
     slots: RequestSlots,
     row_index: torch.Tensor,
@@ -68,8 +68,8 @@ def _repeated(
     )
 
 
-def _difference(alone: torch.Tensor, found: torch.Tensor) -> str | None:
-    if torch.equal(bits(alone), bits(found)):
+def _difference(reference: torch.Tensor, output: torch.Tensor) -> str | None:
+    if torch.equal(bits(reference), bits(output)):
         return None
-    apart = (bits(alone) != bits(found)).view(len(alone), -1).any(1).nonzero().flatten().tolist()
-    return f"row {apart[0]} needs the bits of one thread, found others in {len(apart)} rows"
+    rows = (bits(reference) != bits(output)).view(len(reference), -1).any(1).nonzero().flatten().tolist()
+    return f"row {rows[0]} needs the bits of one thread, found others in {len(rows)} rows"

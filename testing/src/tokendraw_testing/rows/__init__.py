@@ -1,1 +1,1 @@
-"""Parts that operations on rows of logits share: requests, the expectation of each row, and draws in bulk."""
+"""Shared parts for operations on rows of logits: requests, the expectation of each row, and draws in bulk."""

@@ -1,39 +1,40 @@
-"""Makes many draws from one row of logits, in as few calls as the device can hold."""
+"""Makes many draws from one row of logits, in as few calls as fit the device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw_testing.kit.statistical_tests import fit, pooled
-from tokendraw_testing.kit.trial import Trial, Verdict
-from tokendraw_testing.rows.expected import Expected, expect
-from tokendraw_testing.rows.sampling import Sampling, equal_rows
+from tokendraw_testing.kit.statistical_tests import fit, pool_tokens
+from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
+from tokendraw_testing.rows.expectation import Expectation, expect
+from tokendraw_testing.rows.subjects import SampleSubject, equal_rows
 
 Array = NDArray[Any]
 
 
-def seed_torch(rng: np.random.Generator) -> None:
-    """Give the unseeded rows that follow noise of their own, decided by ``rng``."""
+def seed_torch(rng: Generator) -> None:
+    """Seed torch from ``rng`` for the unseeded rows of the next calls."""
     torch.manual_seed(int(rng.integers(2**63)))
 
 
-def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[int]]:
+def random_seeds(rng: Generator, rows: int) -> tuple[list[int], list[int]]:
     """Make seeds over all 64 bits and positions over 40 bits, for unrelated rows."""
     return rng.integers(0, 2**64, rows, np.uint64).tolist(), rng.integers(0, 2**40, rows).tolist()
 
 
 def draw_many(
-    subject: Sampling,
+    subject: SampleSubject,
     logits: Array | torch.Tensor,
     params: SamplingParams,
     draws: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     seeded: bool = False,
 ) -> Array:
@@ -42,32 +43,53 @@ def draw_many(
     row = torch.as_tensor(logits).to(subject.device)
     batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)
     seed_torch(rng)
-    found = []
+    parts = []
     for start in range(0, draws, rows):
         count = min(rows, draws - start)
         if seeded:
             seeds, positions = random_seeds(rng, count)
-            found.append(seeded_tokens(subject, batch[:count], params, seeds, positions))
+            parts.append(seeded_tokens(subject, batch[:count], params, seeds, positions))
         else:
-            found.append(subject.tokens(batch[:count], params))
-    return np.concatenate(found)
+            parts.append(subject.tokens(batch[:count], params))
+    return np.concatenate(parts)
 
 
 def seeded_tokens(
-    subject: Sampling,
+    subject: SampleSubject,
     logits: torch.Tensor,
     params: SamplingParams,
     seeds: Sequence[int],
     positions: Sequence[int],
 ) -> Array:
-    """Draw a token a row [B, V], for equal requests whose seeds and positions differ: [B] int64 on the host."""
+    """Draw one token a row [B, V], for equal requests with different seeds and positions: [B] int64 on the host."""
     metadata = equal_rows(params, len(logits), subject.device, seeds, positions)
-    found: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
-    return found
+    tokens: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
+    return tokens
+
+
+def fit_experiment(
+    subject: SampleSubject,
+    logits: Array | torch.Tensor,
+    params: SamplingParams,
+    probabilities: Array,
+    bins: Array | Callable[[int], Array] | None = None,
+    *,
+    seeded: bool = False,
+) -> Experiment:
+    """Make the experiment that draws from one row [V] and fits the tokens to their probabilities.
+
+    :param bins: of :func:`fit`, or makes them for a number of draws.
+    """
+
+    def experiment(rng: Generator, count: int) -> Verdict:
+        tokens = draw_many(subject, logits, params, count, rng, seeded=seeded)
+        return fit(tokens, probabilities, bins(count) if callable(bins) else bins)
+
+    return experiment
 
 
 def judge_fit(
-    subject: Sampling,
+    subject: SampleSubject,
     trial: Trial,
     label: str,
     logits: Array,
@@ -76,20 +98,18 @@ def judge_fit(
     *,
     seeded: bool = False,
     dtype: torch.dtype = torch.float32,
-) -> Expected:
-    """Compare the draws of one row with its float64 distribution.
+) -> Expectation:
+    """Compare the draws of a row with the float64 distribution.
 
     :param logits: [V] float32, exact in ``dtype``, in which they are given.
     """
     expected = expect(logits, params, subject.capabilities.tie_rule)
     assert expected.certain, f"the kit chose a row that rounding decides: {label}"
 
-    given = torch.from_numpy(logits).to(dtype)
+    row, probabilities = torch.from_numpy(logits).to(dtype), expected.probabilities
 
-    def experiment(rng: np.random.Generator, count: int) -> Verdict:
-        tokens = draw_many(subject, given, params, count, rng, seeded=seeded)
-        bins = pooled(expected.probabilities, count, expected.in_part)
-        return fit(tokens, expected.probabilities, bins)
+    def bins(count: int) -> Array:
+        return pool_tokens(probabilities, count, expected.in_part)
 
-    trial.judge(label, experiment, draws)
+    trial.judge(label, fit_experiment(subject, row, params, probabilities, bins, seeded=seeded), draws)
     return expected

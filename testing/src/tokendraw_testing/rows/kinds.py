@@ -1,4 +1,4 @@
-"""Counts the rows of a call that are greedy, seeded or neither."""
+"""Counts the greedy, seeded and unseeded rows of a call."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tokendraw.plugin import Capabilities
 
 
 def kinds(capabilities: Capabilities) -> tuple[str, ...]:
-    """List the kinds of rows that a provider draws."""
+    """List the kinds of rows drawn by a provider."""
     greedy = ("greedy",) if capabilities.greedy else ()
     return (*greedy, "unseeded") if capabilities.seeding == "none" else (*greedy, "seeded", "unseeded")
 
 
 def rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
-    """Count the rows of each kind, from what the host knows where that says it: only mixed batches are read.
+    """Count the rows of each kind, from the host's facts if possible: only mixed batches are read.
 
     :param metadata: with an entry for each of the ``rows``, or of no particular number of rows.
     """
@@ -31,8 +31,8 @@ def rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
     temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
     none = torch.zeros(rows, dtype=torch.bool)
     greedy = none if temperature is None else ~(temperature > 0).cpu()
-    drawn = none if metadata.seed is None else ~greedy
+    is_seeded = none if metadata.seed is None else ~greedy
     if seeded is not None:
-        drawn = drawn & seeded.cpu()
-    counts = {"greedy": int(greedy.sum()), "seeded": int(drawn.sum())}
+        is_seeded = is_seeded & seeded.cpu()
+    counts = {"greedy": int(greedy.sum()), "seeded": int(is_seeded.sum())}
     return counts | {"unseeded": rows - sum(counts.values())}

@@ -1,4 +1,4 @@
-"""Log-probabilities that a call shows, against float64."""
+"""Compares the log-probabilities of a call with float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokendraw import SamplingParams
 from tokendraw.plugin import LogprobsMode, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.expectation import expect
 
 TOLERANCE: Final = 1e-5
 _ROUNDING: Final = 5e-7
@@ -23,35 +23,36 @@ Array = NDArray[Any]
 def expected_values(
     x: Array, request: SamplingParams, token: int, mode: LogprobsMode, tie_rule: TieRule
 ) -> Array | None:
-    """Compute what the drawn ``token`` of a row ``x`` [V] has to come with: [V] float64, by id.
+    """Compute the values [V] float64, by id, for the drawn ``token`` of a row ``x`` [V].
 
     :returns: None where rounding, or the sampler's own choice among tied tokens, decides what a filter keeps.
     """
-    own = reference.Logits.of(x)
-    told, row = expect(own, request, tie_rule), reference.prepare(own, request)
-    if not told.certain or told.count != row.kept.sum():
+    logits = reference.SortedLogits.of(x)
+    expected, row = expect(logits, request, tie_rule), reference.prepare(logits, request)
+    if not expected.certain or expected.count != row.kept.sum():
         return None
     return reference.values(row, token, mode)
 
 
-def require_values(trial: Trial, what: str, ids: Array, found: Array, expected: Array) -> None:
+def require_values(trial: Trial, what: str, ids: Array, values: Array, expected: Array) -> None:
     """Require values to agree with float64 to 1e-5.
 
     :param what: where they were shown, for the message.
-    :param ids: of which tokens ``found`` are, [N] each; ``expected`` is [V], by id.
+    :param ids: of which tokens ``values`` are, [N] each; ``expected`` is [V], by id.
     """
-    needed = expected[ids]
-    off = _off(found, needed)
-    worst = off.argmax()
+    expected_by_id = expected[ids]
+    excess = _excess_error(values, expected_by_id)
+    worst = excess.argmax()
     trial.require(
-        off[worst] <= 0, f"{what}: token {ids[worst]} needs {needed[worst]:.7g}, found {found[worst]:.7g}"
+        excess[worst] <= 0,
+        f"{what}: token {ids[worst]} needs {expected_by_id[worst]:.7g}, found {values[worst]:.7g}",
     )
 
 
-def _off(found: Array, expected: Array) -> Array:
-    """Measure how far each value lies outside of what is tolerated; inf where one is -inf and the other is not."""
-    found = found.astype(np.float64)
+def _excess_error(values: Array, expected: Array) -> Array:
+    """Measure the excess of each value over the tolerance; inf for -inf against a finite value."""
+    values = values.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        distance = np.abs(found - expected)
-        off: Array = distance - (TOLERANCE + _ROUNDING * np.abs(expected))
-    return np.where(found == expected, 0.0, np.where(np.isnan(off), np.inf, off))
+        distance = np.abs(values - expected)
+        excess: Array = distance - (TOLERANCE + _ROUNDING * np.abs(expected))
+    return np.where(values == expected, 0.0, np.where(np.isnan(excess), np.inf, excess))

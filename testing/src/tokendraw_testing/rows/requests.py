@@ -1,4 +1,4 @@
-"""Makes requests that a subject can serve: every combination of its capabilities, and nothing else."""
+"""Makes requests within the capabilities of a subject, in every combination."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities, LogprobsMode
 from tokendraw_testing.kit.effort import Effort
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 
 
 def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
@@ -25,19 +25,19 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
     top_k = ks if "top_k" in filters else [0]
     top_p = (1.0, 0.9, 0.3) if "top_p" in filters else (1.0,)
     min_p = (0.0, 0.05) if "min_p" in filters else (0.0,)
-    found = [
+    requests = [
         SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
         for t, k, p, m, order in itertools.product(
             (1.0, 0.6), top_k, top_p, min_p, capabilities.filter_orders or ("top_k_first",)
         )
     ]
-    return found + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
+    return requests + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
 
 
 def batches(
-    subject: Sampling, requests: Sequence[SamplingParams], rows: int, turn: int = 0
+    subject: SampleSubject, requests: Sequence[SamplingParams], rows: int, turn: int = 0
 ) -> list[list[SamplingParams]]:
-    """Make batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
+    """Make batches of ``rows`` requests with all of ``requests``: one batch for each request.
 
     Where they are to be mixed, there is one batch of all kinds, behind those that kernels may serve in a way of their
     own: plain rows only, greedy rows only.
@@ -47,71 +47,72 @@ def batches(
     if not requests or not subject.effort.mixed:
         return [[params] * rows for params in requests]
     if scalar_filters(subject.capabilities):
-        return [[params] * rows for params in _spread(requests, 4)]
-    own = [params for params in requests if params in (SamplingParams(), SamplingParams(temperature=0.0))]
-    return [*([params] * rows for params in own), _spread(requests, rows, turn * rows)]
+        return [[params] * rows for params in _spread_requests(requests, 4)]
+    uniform = SamplingParams(), SamplingParams(temperature=0.0)
+    uniform_requests = [params for params in requests if params in uniform]
+    return [*([params] * rows for params in uniform_requests), _spread_requests(requests, rows, turn * rows)]
 
 
-def assigned(effort: Effort, requests: Sequence[SamplingParams], rows: int) -> list[SamplingParams]:
-    """Pick one request for each of ``rows`` rows: in their order, or spread over all of them for a mixed batch."""
+def assign_requests(effort: Effort, requests: Sequence[SamplingParams], rows: int) -> list[SamplingParams]:
+    """Pick a request for each of ``rows`` rows: in order, or spread over all requests for a mixed batch."""
     if effort.mixed:
-        return _spread(requests, rows)
+        return _spread_requests(requests, rows)
     return [requests[i % len(requests)] for i in range(rows)]
 
 
-def _spread(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> list[SamplingParams]:
-    """Order requests at golden-ratio distances, so that neighbours differ and none repeats before all came."""
+def _spread_requests(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> list[SamplingParams]:
+    """Order requests at golden-ratio distances, so that neighbours differ and all requests come before a repetition."""
     step = round(0.618 * len(requests))
     while math.gcd(step, len(requests)) > 1:
         step += 1
     return [requests[i * step % len(requests)] for i in range(start, start + rows)]
 
 
-def described(params: SamplingParams) -> str:
+def describe(params: SamplingParams) -> str:
     """Describe a request in words."""
-    off = SamplingParams()
-    given = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-    words = [f"{name} = {value:.10g}" for name, value in given.items() if value != getattr(off, name)]
+    defaults = SamplingParams()
+    values = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    words = [f"{name} = {value:.10g}" for name, value in values.items() if value != getattr(defaults, name)]
     return ", ".join(words) or "a plain row"
 
 
 def scalar_filters(capabilities: Capabilities) -> tuple[str, ...]:
-    """List the filters that have one value for the whole batch."""
+    """List the filters with one value for the whole batch."""
     per_row = {name for name, how in capabilities.filters if how == "per_row"}
     return tuple(name for name, how in capabilities.filters if how == "scalar" and name not in per_row)
 
 
 def tokens_of(
-    subject: Sampling,
+    subject: SampleSubject,
     logits: torch.Tensor | NDArray[Any],
     params: Sequence[SamplingParams],
     positions: Sequence[int] | None = None,
     **options: Any,
 ) -> NDArray[Any]:
-    """Draw the tokens of rows with requests of their own: in one call, or in one for each value of a scalar filter.
+    """Draw the tokens of rows with different requests: in one call, or in one call for each value of a scalar filter.
 
-    :param options: of :meth:`Sampling.tokens`.
+    :param options: of :meth:`SampleSubject.tokens`.
     """
     logits = torch.as_tensor(logits)
     names = scalar_filters(subject.capabilities)
     if not names:
         return subject.tokens(logits, params, positions, **options)
-    found = np.zeros(len(params), np.int64)
+    tokens = np.zeros(len(params), np.int64)
     keys = [tuple(getattr(p, name) for name in names) for p in params]
     for key in dict.fromkeys(keys):
         rows = [i for i, k in enumerate(keys) if k == key]
         part = None if positions is None else [positions[i] for i in rows]
-        found[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part, **options)
-    return found
+        tokens[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part, **options)
+    return tokens
 
 
 def has_filter(which: str) -> Callable[[Any], bool]:
-    """Make the test of capabilities that a filter is applied, per row or to the whole batch."""
+    """Make the predicate of capabilities with a filter, per row or scalar."""
     return lambda capabilities: any(name == which for name, _ in capabilities.filters)
 
 
 def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
-    """Make the test of capabilities that a logprobs mode is served."""
+    """Make the predicate of capabilities with a logprobs mode."""
     return lambda capabilities: mode in capabilities.logprobs_modes
 
 
@@ -126,5 +127,5 @@ def has_logprobs(capabilities: Capabilities) -> bool:
 
 
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
-    """List whether rows bring seeds: without, and with them if they may."""
+    """List whether rows bring seeds: False, and True if seeds are served."""
     return (False, True) if has_counter(capabilities) else (False,)

@@ -1,7 +1,7 @@
 """The properties of the operation ``sample``."""
 
 from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample import (
     calls,
     corners,
@@ -15,37 +15,21 @@ from tokendraw_testing.sample import (
     outputs,
     ready_tensors,
     seeds,
-    sharded,
     special_values,
     support,
     threads,
-    uniform,
+    uniform_batches,
+    vocab_shards,
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
-_MODULES = (
-    support,
-    special_values,
-    calls,
-    outputs,
-    threads,
-    ready_tensors,
-    filters,
-    distribution,
-    independence,
-    seeds,
-    logprobs,
-    uniform,
-    corners,
-    crossed_statistics,
-    crossing,
-    sharded,
-    device,
-)
+_EXACT = (support, special_values, calls, outputs, threads, ready_tensors, filters)
+_STATISTICS = (distribution, independence, seeds, logprobs, uniform_batches, corners, crossed_statistics)
+_MODULES = (*_EXACT, *_STATISTICS, crossing, vocab_shards, device)
 KIT = OperationKit(
-    view=Sampling,
+    view=SampleSubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),
     fuzz=fuzz,
 )
 
-__all__ = ["KIT", "Sampling"]
+__all__ = ["KIT", "SampleSubject"]

@@ -1,31 +1,28 @@
-"""The contract of a call: inputs as they were, any stride, every dtype that is advertised, shared slots."""
+"""The contract of a call: unmodified inputs, any stride, every advertised dtype, shared slots."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_testing.kit.inputs import unmodified
-from tokendraw_testing.kit.property import Ask, Properties
-from tokendraw_testing.kit.statistical_tests import fit
-from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.kit.inputs import require_unmodified
+from tokendraw_testing.kit.property import Properties, Refusal
+from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES, gaussian
-from tokendraw_testing.rows.draws import draw_many, random_seeds, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of, in_turn
-from tokendraw_testing.rows.expected import Expected, expect
-from tokendraw_testing.rows.requests import assigned, batches, combinations, tokens_of
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
+from tokendraw_testing.rows.dtypes import round_in_turn
+from tokendraw_testing.rows.expectation import expect
+from tokendraw_testing.rows.requests import assign_requests, batches, combinations, tokens_of
+from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
 
 
 @properties.required("inputs unmodified")
-def inputs_unmodified(subject: Sampling, trial: Trial) -> str:
+def inputs_unmodified(subject: SampleSubject, trial: Trial) -> str:
     """Logits keep every bit, and so do the tensors of the request, in calls of every kind."""
     size = 1500
     rng = trial.generator("rows")
@@ -33,27 +30,29 @@ def inputs_unmodified(subject: Sampling, trial: Trial) -> str:
     modes = (None, *subject.capabilities.logprobs_modes)
     requests = combinations(subject.capabilities, size)
     for mode in modes:
-        some = requests[:: 1 if mode is None else max(1, len(requests) // 5)]
-        for turn, batch in enumerate(batches(subject, some, len(rows))):
-            logits = in_turn(subject, turn, rows)[0].to(subject.device)
-            wanted = [replace(params, logprobs=None if mode is None else 3) for params in batch]
-            metadata = SamplingMetadata.from_params(wanted, device=subject.device)
-            with unmodified(trial, logits=logits, metadata=metadata):
+        chosen_requests = requests[:: 1 if mode is None else max(1, len(requests) // 5)]
+        for turn, batch in enumerate(batches(subject, chosen_requests, len(rows))):
+            logits = round_in_turn(subject, turn, rows)[0].to(subject.device)
+            params_list = [replace(params, logprobs=None if mode is None else 3) for params in batch]
+            metadata = SamplingMetadata.from_params(params_list, device=subject.device)
+            with require_unmodified(trial, logits=logits, metadata=metadata):
                 subject.call(logits, metadata, mode=mode)
     return f"{len(requests)} requests, {len(modes) - 1} logprobs modes"
 
 
 @properties.required("strides")
-def strides(subject: Sampling, trial: Trial) -> str:
+def strides(subject: SampleSubject, trial: Trial) -> str:
     """Rows of any stride, views with an offset and expanded rows draw what contiguous ones draw."""
     rows, size = subject.effort.rows(12, least=5), 1100
     rng = trial.generator("rows")
-    exact = np.stack([gaussian(rng, size) for _ in range(rows)])
-    exact[np.arange(rows), exact.argmax(1)] += 1  # so that top_k = 1 keeps one token in a dtype of few bits
+    rows_of_logits = np.stack([gaussian(rng, size) for _ in range(rows)])
+    rows_of_logits[np.arange(rows), rows_of_logits.argmax(1)] += (
+        1  # so that top_k = 1 keeps one token in a dtype of few bits
+    )
     layouts = {
         f"{label} in {dtype}".replace("torch.", ""): pair
-        for dtype in dtypes_of(subject)
-        for label, pair in _layouts(torch.from_numpy(exact).to(subject.device, dtype)).items()
+        for dtype in subject.dtypes
+        for label, pair in _layouts(torch.from_numpy(rows_of_logits).to(subject.device, dtype)).items()
     }
     seeds, positions = random_seeds(rng, rows)
     counter = subject.capabilities.seeding == "counter"
@@ -61,88 +60,90 @@ def strides(subject: Sampling, trial: Trial) -> str:
         p for p in combinations(subject.capabilities, size) if counter or p.temperature == 0 or p.top_k == 1
     ]
     requests = requests or [SamplingParams()]
-    some = requests[:: max(1, len(requests) // 8)]
+    chosen_requests = requests[:: max(1, len(requests) // 8)]
     for turn, (label, (contiguous, view)) in enumerate(layouts.items()):
-        for batch in batches(subject, some[turn % 2 :: 2] or some, rows):
-            seeded = [
-                replace(p, seed=s) if counter and p.temperature else p
-                for p, s in zip(batch, seeds, strict=True)
-            ]
+        for batch in batches(subject, chosen_requests[turn % 2 :: 2] or chosen_requests, rows):
+            pairs = zip(batch, seeds, strict=True)
+            seeded = [replace(p, seed=s) if counter and p.temperature else p for p, s in pairs]
             torch.manual_seed(3)
-            first = subject.tokens(contiguous, seeded, positions)
+            expected = subject.tokens(contiguous, seeded, positions)
             torch.manual_seed(3)
-            second = subject.tokens(view, seeded, positions)
-            settled = [counter or p.temperature == 0 or p.top_k == 1 for p in batch]
+            found_tokens = subject.tokens(view, seeded, positions)
+            is_settled = [counter or p.temperature == 0 or p.top_k == 1 for p in batch]
             trial.require(
-                (first == second)[settled].all(), f"{label} need the tokens of contiguous rows, found others"
+                (expected == found_tokens)[is_settled].all(),
+                f"{label} need the tokens of contiguous rows, found others",
             )
-            for x, params, token in zip(view.float().cpu().numpy(), batch, second, strict=True):
+            for x, params, token in zip(view.float().cpu().numpy(), batch, found_tokens, strict=True):
                 possible = expect(x, params, subject.capabilities.tie_rule).possible
                 trial.require(possible[token], f"{label} need tokens that are kept, found {token}")
     return ", ".join(layouts)
 
 
 def _layouts(logits: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return rows [B, V] that lie side by side, and views with the same values, by what they are views of."""
+    """Return contiguous rows [B, V] and views with the same values, by layout."""
     rows, size = logits.shape
-    wide, doubled = logits.new_zeros(rows, size + 37), logits.new_zeros(2 * rows, size)
-    wide[:, 5 : 5 + size], doubled[::2] = logits, logits
-    same = logits[:1].expand(rows, size)
+    buffer, interleaved = logits.new_zeros(rows, size + 37), logits.new_zeros(2 * rows, size)
+    buffer[:, 5 : 5 + size], interleaved[::2] = logits, logits
+    expanded = logits[:1].expand(rows, size)
     return {
-        "rows of a wider buffer": (logits, wide[:, 5 : 5 + size]),
-        "every other row": (logits, doubled[::2]),
-        "one row expanded": (same.contiguous(), same),
+        "rows of a wider buffer": (logits, buffer[:, 5 : 5 + size]),
+        "every other row": (logits, interleaved[::2]),
+        "one row expanded": (expanded.contiguous(), expanded),
     }
 
 
 @properties.required("rows of shared slots")
-def shared_slots(subject: Sampling, trial: Trial) -> str:
+def shared_slots(subject: SampleSubject, trial: Trial) -> str:
     """row_index maps logits rows to the parameters of their request."""
     size = 200
     rng = trial.generator("row")
     row = gaussian(rng, size)
-    likely = int(row.argmax())
-    row[likely] += 1  # no other is its equal in a dtype of few bits
+    likeliest_token = int(row.argmax())
+    row[likeliest_token] += 1  # no other is its equal in a dtype of few bits
     slots = 300  # more than a byte can number
     temperatures = np.where(rng.random(slots) < 0.5, 1e-6, 50.0)
     index = rng.integers(0, slots, 6 * subject.effort.rows(50, least=6)).tolist()
     requests = [SamplingParams(temperature=t) for t in temperatures.tolist()]
     seed_torch(rng)
-    given, _ = in_turn(subject, 1, row)
-    found = subject.tokens(given.repeat(len(index), 1), requests, row_index=index)
-    cold = temperatures[index] < 1
-    trial.require((found[cold] == likely).all(), f"rows of a cold request need token {likely}, found others")
-    hot = int((found[~cold] == likely).sum())
+    logits, _ = round_in_turn(subject, 1, row)
+    tokens = subject.tokens(logits.repeat(len(index), 1), requests, row_index=index)
+    is_cold = temperatures[index] < 1
     trial.require(
-        hot < len(index) // 6,
-        f"rows of a hot request need tokens of all kinds, found the likeliest {hot} times of {(~cold).sum()}",
+        (tokens[is_cold] == likeliest_token).all(),
+        f"rows of a cold request need token {likeliest_token}, found others",
+    )
+    hits = int((tokens[~is_cold] == likeliest_token).sum())
+    trial.require(
+        hits < len(index) // 6,
+        f"rows of a hot request need tokens of all kinds, found the likeliest {hits} times of {(~is_cold).sum()}",
     )
     return f"{len(index)} rows of {slots} requests"
 
 
-def _dtype(name: str) -> None:
-    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Ask({"dtype": name}))
-    def check(subject: Sampling, trial: Trial) -> str:
+def _register_dtype(name: str) -> None:
+    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Refusal({"dtype": name}))
+    def check(subject: SampleSubject, trial: Trial) -> str:
         """Logits of this dtype are served exactly, as the float32 values that they are."""
         dtype = getattr(torch, name)
         rng = trial.generator("rows")
-        _draws_like_float32(subject, trial, dtype)
+        _judge_levels(subject, trial, dtype)
         if subject.capabilities.seeding == "counter":
             count = subject.effort.rows(32, least=8)
             rows = torch.from_numpy(np.stack([gaussian(rng, 1300) for _ in range(count)])).to(dtype)
             requests = [p for p in combinations(subject.capabilities, 1300) if p.temperature > 0]
-            chosen = assigned(subject.effort, requests, count)
-            params = [replace(p, seed=i) for i, p in enumerate(chosen)]
+            assigned_requests = assign_requests(subject.effort, requests, count)
+            params = [replace(p, seed=i) for i, p in enumerate(assigned_requests)]
             if "float32" in subject.capabilities.dtypes:
-                first, second = (tokens_of(subject, given, params) for given in (rows, rows.float()))
+                first, second = (tokens_of(subject, logits, params) for logits in (rows, rows.float()))
                 trial.require(
                     (first == second).all(), "rows need the tokens of their float32 values, found others"
                 )
         return "distribution, and seeded tokens where there are seeds"
 
 
-def _between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
-    """Make a row of one token on top and two levels, just above and just below where steps of y would round.
+def _row_between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
+    """Make a row of a top token and two levels on either side of a rounding step of y.
 
     The top is at 4 and the levels are near zero, where a dtype has room for them.
     """
@@ -150,29 +151,20 @@ def _between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
     return torch.cat([torch.tensor([4.0]), levels.repeat_interleave(40)]).to(dtype)
 
 
-def _draws_like_float32(subject: Sampling, trial: Trial, dtype: torch.dtype) -> None:
-    """Judge the levels between steps of 1/4, and between those of bfloat16 where y could be rounded to it."""
+def _judge_levels(subject: SampleSubject, trial: Trial, dtype: torch.dtype) -> None:
+    """Judge the levels between steps of 1/4, and for bfloat16 also between its own steps."""
     draws = subject.effort.draws
-    steps = [(1 / 4, draws // 2)] + [(1 / 32, 12 * draws)] * (
-        dtype == torch.bfloat16 and subject.effort.fewer == 1
-    )
-    for step, wanted in steps:
-        row = _between_steps(dtype, step)
-        expected = expect(row.float().numpy(), SamplingParams())
+    steps = [(1 / 4, draws // 2)]
+    if dtype == torch.bfloat16 and subject.effort.fewer == 1:
+        steps.append((1 / 32, 12 * draws))
+    for step, num_draws in steps:
+        row = _row_between_steps(dtype, step)
         level = torch.unique(row, return_inverse=True)[1].numpy()
 
-        def experiment(
-            rng: np.random.Generator,
-            count: int,
-            row: torch.Tensor = row,
-            expected: Expected = expected,
-            level: NDArray[Any] = level,
-        ) -> Verdict:
-            tokens = draw_many(subject, row, SamplingParams(), count, rng)
-            return fit(tokens, expected.probabilities, level)
-
-        trial.judge(f"levels between steps of {step:g}", experiment, subject.effort.draws_of(wanted))
+        probabilities = expect(row.float().numpy(), SamplingParams()).probabilities
+        experiment = fit_experiment(subject, row, SamplingParams(), probabilities, level)
+        trial.judge(f"levels between steps of {step:g}", experiment, subject.effort.draws_of(num_draws))
 
 
 for _name in ("float32", "bfloat16", "float16"):
-    _dtype(_name)
+    _register_dtype(_name)

@@ -1,4 +1,4 @@
-"""Makes calls of crossed rows, and judges every row by all that float64 knows of it."""
+"""Makes calls of crossed rows, and judges every row by the float64 reference."""
 
 from __future__ import annotations
 
@@ -7,72 +7,86 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from tokendraw.plugin import GumbelDtype, LogprobsMode
-from tokendraw_testing.crossing.comparison import Request, Shown, require_shown, require_tokens, stacked
+from tokendraw_testing.crossing.comparison import (
+    CrossedRequest,
+    LogprobColumns,
+    require_logprobs,
+    require_tokens,
+    stack_logits,
+)
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.requests import scalar_filters
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 
 
 def judge_call(
-    subject: Sampling,
+    subject: SampleSubject,
     trial: Trial,
-    batch: Sequence[Request],
+    batch: Sequence[CrossedRequest],
     dtype: GumbelDtype | None = None,
     logits: torch.Tensor | None = None,
 ) -> int:
-    """Draw all of a batch in one call and judge every row; return how many tokens were known.
+    """Draw a batch in one call and judge every row; return the number of known tokens.
 
     :param dtype: precision of the noise; None: the usual one.
     :param logits: those of the requests, laid out by the caller, where all of them have equal filters.
     """
-    dtype, named = dtype or subject.gumbel_dtype, 0
+    dtype, num_named = dtype or subject.gumbel_dtype, 0
     for part in _by_scalar_filters(subject, batch):
         positions = [request.position for request in part]
         params = [request.params for request in part]
-        given = stacked(part, subject.device) if logits is None else logits
-        output = subject.sample(given, params, positions, gumbel_dtype=dtype)
-        named += require_tokens(trial, part, output.token_ids.tolist(), dtype)
+        rows = stack_logits(part, subject.device) if logits is None else logits
+        output = subject.sample(rows, params, positions, gumbel_dtype=dtype)
+        num_named += require_tokens(trial, part, output.token_ids.tolist(), dtype)
         _require_valid(subject, trial, part, output.valid)
-    return named
+    return num_named
 
 
 def judge_logprobs(
-    subject: Sampling, trial: Trial, batch: Sequence[Request], mode: LogprobsMode, dtype: GumbelDtype
+    subject: SampleSubject,
+    trial: Trial,
+    batch: Sequence[CrossedRequest],
+    mode: LogprobsMode,
+    dtype: GumbelDtype,
 ) -> None:
-    """Draw a batch whose requests ask for logprobs, and judge every row by all that it shows."""
+    """Draw a batch with logprobs, and judge tokens, flags and logprobs of every row."""
     for part in _by_scalar_filters(subject, batch):
         positions = [request.position for request in part]
         params = [request.params for request in part]
-        given = stacked(part, subject.device)
-        output = subject.sample(given, params, positions, mode=mode, gumbel_dtype=dtype)
-        tokens, found, masses = output.token_ids.tolist(), output.logprobs, output.log_kept_mass
+        rows = stack_logits(part, subject.device)
+        output = subject.sample(rows, params, positions, mode=mode, gumbel_dtype=dtype)
+        tokens, logprobs, masses = output.token_ids.tolist(), output.logprobs, output.log_kept_mass
         require_tokens(trial, part, tokens, dtype)
         _require_valid(subject, trial, part, output.valid)
         if all(request.params.logprobs is None for request in part):
             continue
-        assert found is not None
-        assert found.ranks is not None
+        assert logprobs is not None
+        assert logprobs.ranks is not None
         assert masses is not None
-        ids, values = found.token_ids.cpu().numpy(), found.logprobs.cpu().numpy()
-        for i, (rank, mass) in enumerate(zip(found.ranks.tolist(), masses.tolist(), strict=True)):
-            shown = Shown(mode, ids[i], values[i], rank, mass)
-            require_shown(trial, part[i], tokens[i], shown, f"row {i} of {len(part)}: ")
+        ids, values = logprobs.token_ids.cpu().numpy(), logprobs.logprobs.cpu().numpy()
+        for i, (rank, mass) in enumerate(zip(logprobs.ranks.tolist(), masses.tolist(), strict=True)):
+            columns = LogprobColumns(mode, ids[i], values[i], rank, mass)
+            require_logprobs(trial, part[i], tokens[i], columns, f"row {i} of {len(part)}: ")
 
 
-def _require_valid(subject: Sampling, trial: Trial, batch: Sequence[Request], valid: torch.Tensor) -> None:
+def _require_valid(
+    subject: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest], valid: torch.Tensor
+) -> None:
     if not subject.capabilities.valid_flag:
         return
-    for i, (request, found) in enumerate(zip(batch, valid.tolist(), strict=True)):
-        needed = request.row.prepared.valid
+    for i, (request, flag) in enumerate(zip(batch, valid.tolist(), strict=True)):
+        expected = request.row.prepared.valid
         trial.require(
-            found == needed, f"row {i} of {len(batch)}: {request} needs valid {needed}, found {found}"
+            flag == expected, f"row {i} of {len(batch)}: {request} needs valid {expected}, found {flag}"
         )
 
 
-def _by_scalar_filters(subject: Sampling, batch: Sequence[Request]) -> Iterator[list[Request]]:
-    """Divide a batch by the values of the filters that have one for a whole batch."""
+def _by_scalar_filters(
+    subject: SampleSubject, batch: Sequence[CrossedRequest]
+) -> Iterator[list[CrossedRequest]]:
+    """Divide a batch by the values of the scalar filters."""
     names = scalar_filters(subject.capabilities)
-    parts: dict[tuple[object, ...], list[Request]] = {}
+    parts: dict[tuple[object, ...], list[CrossedRequest]] = {}
     for request in batch:
         parts.setdefault(tuple(getattr(request.params, name) for name in names), []).append(request)
     yield from parts.values()

@@ -1,4 +1,4 @@
-"""Looks for noise that is used twice, the bug that no test of single tokens can see."""
+"""Looks for noise used twice, a bug invisible to tests of single tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -13,37 +14,36 @@ from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import independence
 from tokendraw_testing.kit.trial import Trial, Verdict
-from tokendraw_testing.rows.draws import seed_torch, seeded_tokens
-from tokendraw_testing.rows.requests import has_counter
-from tokendraw_testing.rows.sampling import Sampling, row_ask
+from tokendraw_testing.rows.draws import seed_torch
+from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
-_SIZE: Final = 8
-_UNIFORM = np.full(_SIZE, 1 / _SIZE)
+_VOCAB_SIZE: Final = 8
+_UNIFORM_PROBABILITIES = np.full(_VOCAB_SIZE, 1 / _VOCAB_SIZE)
 _LAGS = (1 << 16, 1 << 15, 4096, 1024, 256, 128, 64, 32, 16, 4, 3, 2, 1)
 """Distances between rows, the largest first: noise that repeats with a period bends the statistics of all others."""
 
 
 @properties.required("rows of a batch")
-def rows_of_a_batch(subject: Sampling, trial: Trial) -> str:
+def rows_of_a_batch(subject: SampleSubject, trial: Trial) -> str:
     """Equal rows of one batch draw independently, near each other and 2**15 and 2**16 rows apart."""
     rows = subject.effort.batch_rows
     lags = [lag for lag in _LAGS if lag < rows]
-    found: dict[int, list[Array]] = {}
+    tokens_by_count: dict[int, list[Array]] = {}
 
-    def experiment(rng: np.random.Generator, batches: int, lag: int) -> Verdict:
-        if batches not in found:
+    def experiment(rng: Generator, batches: int, lag: int) -> Verdict:
+        if batches not in tokens_by_count:
             seed_torch(rng)
-            logits = torch.zeros(rows, _SIZE)
-            found[batches] = [subject.tokens(logits, SamplingParams()) for _ in range(batches)]
-        left, right = _apart(rows, lag)
-        pairs = [(tokens[left], tokens[right]) for tokens in found[batches]]
+            logits = torch.zeros(rows, _VOCAB_SIZE)
+            tokens_by_count[batches] = [subject.tokens(logits, SamplingParams()) for _ in range(batches)]
+        left, right = _pairs_at_lag(rows, lag)
+        pairs = [(tokens[left], tokens[right]) for tokens in tokens_by_count[batches]]
         return independence(
             np.concatenate([a for a, _ in pairs]),
             np.concatenate([b for _, b in pairs]),
-            _UNIFORM,
+            _UNIFORM_PROBABILITIES,
             f"rows {lag} apart",
         )
 
@@ -52,7 +52,7 @@ def rows_of_a_batch(subject: Sampling, trial: Trial) -> str:
     return f"{rows} rows, {len(lags)} distances"
 
 
-def _apart(rows: int, lag: int) -> tuple[Array, Array]:
+def _pairs_at_lag(rows: int, lag: int) -> tuple[Array, Array]:
     """Return pairs of rows ``lag`` apart; no row is in two of them."""
     left = np.arange(rows - lag)
     left = left[(left // lag) % 2 == 0]
@@ -60,68 +60,22 @@ def _apart(rows: int, lag: int) -> tuple[Array, Array]:
 
 
 @properties.required("successive calls")
-def calls(subject: Sampling, trial: Trial) -> str:
+def calls(subject: SampleSubject, trial: Trial) -> str:
     """A row draws independently in each of several calls, in batches of one and of many."""
     kinds = [
         (rows, size)
-        for rows, size in ((1, 2), (64, _SIZE), (4096, _SIZE))
+        for rows, size in ((1, 2), (64, _VOCAB_SIZE), (4096, _VOCAB_SIZE))
         if rows <= subject.effort.batch_rows
     ]
     for rows, size in kinds:
 
-        def experiment(rng: np.random.Generator, draws: int, rows: int = rows, size: int = size) -> Verdict:
+        def experiment(rng: Generator, draws: int, rows: int = rows, size: int = size) -> Verdict:
             seed_torch(rng)
             logits = torch.zeros(rows, size)
             pairs = -(-draws // rows)
             tokens = np.stack([subject.tokens(logits, SamplingParams()) for _ in range(2 * pairs)])
-            even = np.full(size, 1 / size)
-            return independence(tokens[::2].ravel(), tokens[1::2].ravel(), even, "successive draws")
+            probabilities = np.full(size, 1 / size)
+            return independence(tokens[::2].ravel(), tokens[1::2].ravel(), probabilities, "successive draws")
 
         trial.judge(f"batches of {rows}", experiment, subject.effort.draws_of(600 if rows == 1 else 8192))
     return f"batches of {all_of(str(rows) for rows, _ in kinds)}"
-
-
-_NEIGHBOURS = {
-    "neighbouring seeds": {
-        "s and s + 1": lambda i: ((i, 5), (i + 1, 5)),
-        "s and s + 2**32": lambda i: ((i, 5), (i + 2**32, 5)),
-        "seed and position swapped": lambda i: ((i, i + 7), (i + 7, i)),
-    },
-    "neighbouring positions": {
-        "p and p + 1": lambda i: ((5, i), (5, i + 1)),
-        "p and p + 2**32": lambda i: ((5, i), (5, i + 2**32)),
-        "s + 1 and p - 1": lambda i: ((i, i + 1), (i + 1, i)),
-    },
-}
-
-
-def _neighbours(subject: Sampling, trial: Trial, which: str) -> str:
-    for label, pair in _NEIGHBOURS[which].items():
-
-        def experiment(rng: np.random.Generator, draws: int, pair: Any = pair, label: str = label) -> Verdict:
-            start = int(rng.integers(2**31)) // 2 * 2
-            # Every other one, so that no draw stands in two pairs.
-            pairs = [pair(start + 2 * i) for i in range(draws)]
-            left, right = (
-                seeded_tokens(subject, torch.zeros(draws, _SIZE), SamplingParams(), *zip(*side, strict=True))
-                for side in zip(*pairs, strict=True)
-            )
-            return independence(left, right, _UNIFORM, label)
-
-        trial.judge(label, experiment, subject.effort.draws_of(6500))
-    return ", ".join(_NEIGHBOURS[which])
-
-
-_SEEDED = row_ask(SamplingParams(seed=1))
-
-
-@properties.advertised("neighbouring seeds", has_counter, _SEEDED)
-def seeds(subject: Sampling, trial: Trial) -> str:
-    """Rows whose seeds differ by one, or in the high word, draw independently."""
-    return _neighbours(subject, trial, "neighbouring seeds")
-
-
-@properties.advertised("neighbouring positions", has_counter)
-def positions(subject: Sampling, trial: Trial) -> str:
-    """Rows whose positions differ by one, or in the high word, draw independently."""
-    return _neighbours(subject, trial, "neighbouring positions")

@@ -1,4 +1,4 @@
-"""Parameters that come as ready tensors: clamped where out of range, of any stride, changed in place, of any class."""
+"""Parameters as ready tensors: clamped out of range, with any stride, changed in place, of any metadata class."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw.tools import all_of, format_value
-from tokendraw_testing.crossing.comparison import Request, require_tokens
+from tokendraw_testing.crossing.comparison import CrossedRequest, require_tokens
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import CrossedRow
+from tokendraw_testing.crossing.rows import row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.dtypes import dtypes_of
 from tokendraw_testing.rows.requests import has_counter, scalar_filters
-from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
 
 _NAN: Final = float("nan")
-_CLAMPED: Final = (
+_CLAMPED_VALUES: Final = (
     ("temperature", _NAN, 0.0),
     ("temperature", -0.7, 0.0),
     ("top_k", -2, 0),
@@ -43,38 +43,38 @@ _CLAMPED: Final = (
     ("min_p", 0.3, 0.3),
     ("temperature", 1.7, 1.7),
 )
-"""A parameter, its value in the tensor, and the value of a request that asks for the same."""
-_SIZE: Final = 1030
+"""A parameter, its value in the tensor, and the value of an equivalent request."""
+_VOCAB_SIZE: Final = 1030
 _COPIES: Final = 3
 _Columns = dict[str, torch.Tensor]
 
 
 @properties.required("ready tensors")
-def ready_tensors(subject: Sampling, trial: Trial) -> str:
+def ready_tensors(subject: SampleSubject, trial: Trial) -> str:
     """Tensors made elsewhere are clamped, read by their stride and integer type, and anew in each call."""
     rng = trial.generator("rows")
     seed_torch(rng)
-    size = min(_SIZE, subject.capabilities.max_vocab_size or _SIZE)
-    cases = [case for case in _CLAMPED if _served(subject, case[0], case[2])]
-    looked = 0
+    size = min(_VOCAB_SIZE, subject.capabilities.max_vocab_size or _VOCAB_SIZE)
+    cases = [case for case in _CLAMPED_VALUES if _is_served(subject, case[0], case[2])]
+    num_rows = 0
     for dtype in subject.capabilities.dtypes[:: subject.effort.fewer]:
-        steps = [_made(subject, cases, Site(dtype, size), rng) for _ in range(2)]
+        steps = [_make_requests(subject, cases, Site(dtype, size), rng) for _ in range(2)]
         for layout in (_every_other, torch.clone)[:: subject.effort.fewer]:
-            own: dict[str, Any] = {
+            tensors: dict[str, Any] = {
                 name: layout(column.to(subject.device)) for name, column in steps[0][1].items()
             }
-            metadata = SamplingMetadata(**own, facts=_facts(subject))
+            metadata = SamplingMetadata(**tensors, facts=_facts(subject))
             for batch, columns in steps:
                 for name, column in columns.items():
-                    own[name].copy_(column)
+                    tensors[name].copy_(column)
                 logits = torch.stack([request.row.logits for request in batch]).to(subject.device)
                 output = subject.call(logits, metadata)
                 require_tokens(trial, batch, output.token_ids.tolist(), subject.gumbel_dtype)
-                looked += len(batch)
-    return f"{looked} rows of {len(cases)} values, in two layouts, and changed in place"
+                num_rows += len(batch)
+    return f"{num_rows} rows of {len(cases)} values, in two layouts, and changed in place"
 
 
-def _served(subject: Sampling, name: str, value: float) -> bool:
+def _is_served(subject: SampleSubject, name: str, value: float) -> bool:
     """Whether a row may have this value for a parameter."""
     if name == "temperature":
         return value > 0 or subject.capabilities.greedy
@@ -84,65 +84,65 @@ def _served(subject: Sampling, name: str, value: float) -> bool:
     return subject.has(name) and name not in scalar_filters(subject.capabilities)  # type: ignore[arg-type]
 
 
-def _made(
-    subject: Sampling, cases: Sequence[tuple[str, float, float]], site: Site, rng: np.random.Generator
-) -> tuple[list[Request], _Columns]:
-    """Make requests in an order of their own, and the tensors on the host that ask for the same."""
-    picked = [cases[i % len(cases)] for i in rng.permutation(subject.effort.rows(_COPIES) * len(cases))]
-    seeds, _ = random_seeds(rng, len(picked))
-    positions = rng.integers(0, 2**31, len(picked)).tolist()
+def _make_requests(
+    subject: SampleSubject, cases: Sequence[tuple[str, float, float]], site: Site, rng: Generator
+) -> tuple[list[CrossedRequest], _Columns]:
+    """Make requests in random order, and equivalent parameter tensors on the host."""
+    row_cases = [cases[i % len(cases)] for i in rng.permutation(subject.effort.rows(_COPIES) * len(cases))]
+    seeds, _ = random_seeds(rng, len(row_cases))
+    positions = rng.integers(0, 2**31, len(row_cases)).tolist()
     counter = has_counter(subject.capabilities)
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    order = subject.filter_order
     batch = []
-    given: dict[str, list[Any]] = {"temperature": [], "top_k": [], "top_p": [], "min_p": []}
-    for (name, value, meant), seed, position in zip(picked, seeds, positions, strict=True):
-        asked: dict[str, Any] = {"temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        for field, column in given.items():
-            column.append(value if field == name else asked[field])
-        params = SamplingParams(**(asked | {name: meant}), filter_order=order, seed=seed if counter else None)
-        logits = torch.from_numpy(gaussian(rng, site.size)).to(site.torch_dtype)
-        row = CrossedRow(
-            site, f"'{name}' = {value:g} in a tensor", logits, params, subject.capabilities.tie_rule
+    values_by_name: dict[str, list[Any]] = {"temperature": [], "top_k": [], "top_p": [], "min_p": []}
+    for (name, value, meant), seed, position in zip(row_cases, seeds, positions, strict=True):
+        defaults: dict[str, Any] = {"temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        for field, column in values_by_name.items():
+            column.append(value if field == name else defaults[field])
+        params = SamplingParams(
+            **(defaults | {name: meant}), filter_order=order, seed=seed if counter else None
         )
-        batch.append(Request(row, params, position))
-    columns = {"temperature": torch.tensor(given["temperature"])}
-    columns |= {n: torch.tensor(given[n]) for n in ("top_p", "min_p") if _served(subject, n, 0.5)}
-    if _served(subject, "top_k", 1):
-        columns["top_k"] = torch.tensor(given["top_k"], dtype=torch.int32)
+        logits = torch.from_numpy(gaussian(rng, site.size)).to(site.torch_dtype)
+        row = row_of(subject.capabilities, site, f"'{name}' = {value:g} in a tensor", logits, params)
+        batch.append(CrossedRequest(row, params, position))
+    columns = {"temperature": torch.tensor(values_by_name["temperature"])}
+    columns |= {n: torch.tensor(values_by_name[n]) for n in ("top_p", "min_p") if _is_served(subject, n, 0.5)}
+    if _is_served(subject, "top_k", 1):
+        columns["top_k"] = torch.tensor(values_by_name["top_k"], dtype=torch.int32)
     if counter:
         columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64))
         columns["positions"] = torch.tensor(positions, dtype=torch.int32)
     return batch, columns
 
 
-def _facts(subject: Sampling) -> BatchFacts:
-    """Say what a batch may hold: anything that is advertised."""
-    offered = subject.capabilities
+def _facts(subject: SampleSubject) -> BatchFacts:
+    """Make facts that allow every advertised parameter."""
+    capabilities = subject.capabilities
     return BatchFacts(
-        any_greedy=offered.greedy,
-        any_seeded=has_counter(offered),
-        all_seeded=has_counter(offered),
+        any_greedy=capabilities.greedy,
+        any_seeded=has_counter(capabilities),
+        all_seeded=has_counter(capabilities),
         any_top_p=subject.has("top_p"),
         any_min_p=subject.has("min_p"),
-        max_top_k=None if _served(subject, "top_k", 1) else 0,
-        any_joint=offered.filter_orders == ("joint",),
-        any_top_k_first=offered.filter_orders != ("joint",),
+        max_top_k=None if _is_served(subject, "top_k", 1) else 0,
+        any_joint=capabilities.filter_orders == ("joint",),
+        any_top_k_first=capabilities.filter_orders != ("joint",),
     )
 
 
 def _every_other(column: torch.Tensor) -> torch.Tensor:
-    """Lay out a column as every other entry of a buffer."""
+    """Lay out a column as every second entry of a buffer."""
     buffer = column.repeat_interleave(2)
     buffer[1::2] = column.flip(0)
     return buffer[::2]
 
 
 @properties.advertised("metadata classes", lambda c: bool(c.metadata_classes))
-def metadata_classes(subject: Sampling, trial: Trial) -> str:
+def metadata_classes(subject: SampleSubject, trial: Trial) -> str:
     """Each declared class is one of metadata, and with its own parameters off draws what the core's metadata draw."""
     size, rows = min(subject.capabilities.max_vocab_size or 300, 300), 5
     for name in subject.capabilities.metadata_classes:
-        kind = _imported(name)
+        kind = _import_object(name)
         trial.require(
             isinstance(kind, type) and issubclass(kind, SamplingMetadata) and kind is not SamplingMetadata,
             f"{name!r} needs to name a subclass of SamplingMetadata, found {format_value(kind)}",
@@ -152,25 +152,25 @@ def metadata_classes(subject: Sampling, trial: Trial) -> str:
         seeded = has_counter(subject.capabilities)
         params = [SamplingParams(seed=seed if seeded else None) for seed in seeds]
         core = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
-        own = kind(**{field.name: getattr(core, field.name) for field in fields(SamplingMetadata)})
-        drawn = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)]))
-        logits = drawn.to(dtypes_of(subject)[0]).to(subject.device)
-        for what, metadata in (("it", own), ("with_positions", own.with_positions(positions))):
+        instance = kind(**{field.name: getattr(core, field.name) for field in fields(SamplingMetadata)})
+        rows_of_logits = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)]))
+        logits = rows_of_logits.to(subject.dtypes[0]).to(subject.device)
+        for what, metadata in (("it", instance), ("with_positions", instance.with_positions(positions))):
             trial.require(type(metadata) is kind, f"{what} of {name!r} needs to stay of that class")
             seed_torch(trial.generator("draws"))
-            found = subject.call(logits, metadata).token_ids
+            tokens = subject.call(logits, metadata).token_ids
             seed_torch(trial.generator("draws"))
-            needed = subject.call(logits, core).token_ids
+            expected = subject.call(logits, core).token_ids
             trial.require(
-                not seeded or torch.equal(found, needed),
-                f"metadata of {name!r} with nothing of its own need the tokens {needed.tolist()}, "
-                f"found {found.tolist()}",
+                not seeded or torch.equal(tokens, expected),
+                f"metadata of {name!r} with nothing of its own need the tokens {expected.tolist()}, "
+                f"found {tokens.tolist()}",
             )
     return all_of(subject.capabilities.metadata_classes)
 
 
-def _imported(name: str) -> Any:
-    """Import the object that a dotted name names; return the error where that fails."""
+def _import_object(name: str) -> Any:
+    """Import an object by its dotted name; return the error if the import fails."""
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)

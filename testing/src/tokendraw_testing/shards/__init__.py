@@ -1,1 +1,1 @@
-"""Logits that are split over ranks, as the kit splits them: ranks that are threads, and the splits of a vocabulary."""
+"""Logits split over ranks: ranks as threads, and the splits of a vocabulary."""

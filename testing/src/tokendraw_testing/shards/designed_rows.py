@@ -1,4 +1,4 @@
-"""Rows whose token shows whether ranks counted together what lies on several of them."""
+"""Rows with a token that shows whether ranks counted mass and ties on several ranks together."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import CrossedRow, in_dtype
+from tokendraw_testing.crossing.rows import CrossedRow, row_of
 
-_LEAST = 24
-"""Least vocabulary that has room for the levels of these rows."""
+_LEAST_SIZE = 24
+"""Least vocabulary with room for the levels of the designs."""
 _TIES, _TAIL, _BULK = "ties at k decide on p", "a tail decides on p", "one token on one rank"
-DESIGNED: Final = (_TIES, _TAIL, _BULK)
+DESIGN_NAMES: Final = (_TIES, _TAIL, _BULK)
 """Names of the designs."""
 
 
 def designed_rows(
-    capabilities: Capabilities, site: Site, rng: np.random.Generator, *, copies: int
+    capabilities: Capabilities, site: Site, rng: Generator, *, copies: int
 ) -> Iterator[list[CrossedRow]]:
     """Make the rows of calls of a dtype and vocabulary: with a small top-k in every row, and with top-p alone."""
     filters = {name for name, _ in capabilities.filters}
-    if site.size < _LEAST or not filters >= {"top_k", "top_p"}:
+    if site.size < _LEAST_SIZE or not filters >= {"top_k", "top_p"}:
         return
     ties, tail = SamplingParams(top_k=4, top_p=0.5), SamplingParams(top_k=5, top_p=0.2)
     calls = (
@@ -35,13 +36,7 @@ def designed_rows(
     )
     for designs in calls:
         yield [
-            CrossedRow(
-                site,
-                name,
-                in_dtype(rng.permutation(y), site.torch_dtype),
-                replace(params, filter_order=order),
-                capabilities.tie_rule,
-            )
+            row_of(capabilities, site, name, rng.permutation(y), replace(params, filter_order=order))
             for name, (y, params) in designs.items()
             for order in capabilities.filter_orders
             for _ in range(copies)
@@ -49,21 +44,21 @@ def designed_rows(
 
 
 def _ties(size: int) -> NDArray[np.float64]:
-    """Three tokens above many that tie at k and hold most of the mass: p is reached among them if all count."""
+    """Three tokens above many ties at k with most of the mass: p is reached among the ties only if all ranks count."""
     y = np.full(size, -20.0)
     y[:3], y[3 : 3 + min(size // 2, 40)] = 0.0, -1.0
     return y
 
 
 def _tail(size: int) -> NDArray[np.float64]:
-    """Five tokens, and more than their mass below the k-th: p is reached later if that counts, in the joint order."""
+    """Five tokens, and more than their mass below the k-th: the joint order reaches p later if the tail counts."""
     y = np.full(size, np.log(5.0 / (size - 5)))
     y[:5] = np.linspace(0.0, -1.0, 5)
     return y
 
 
 def _bulk(size: int) -> NDArray[np.float64]:
-    """One token far above the others, which hold most of the mass: ranks without it have a maximum far below."""
+    """One token far above a bulk with most of the mass: the maximum of ranks without the token is far below."""
     y = np.linspace(0.0, -2.0, size) + np.log(3.0 / size)
     y[0] = 0.0
     return np.asarray(y)

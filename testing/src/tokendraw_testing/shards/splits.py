@@ -1,4 +1,4 @@
-"""Splits of a vocabulary over ranks: even ones, odd ones, and those that cut tiles and ties."""
+"""Splits of a vocabulary over ranks: even splits, odd splits, and splits through tiles and ties."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tokendraw.philox import TILE_SIZE
 
 
 @dataclass(frozen=True)
-class Split:
-    """The first ids of the ranks, and the end of the last."""
+class VocabSplit:
+    """First ids of the ranks, and the end of the last rank."""
 
     name: str
-    """Says in words what is special about it."""
+    """Name of the split in messages."""
     bounds: tuple[int, ...]
     """[R + 1], ascending from 0 to V."""
 
@@ -29,31 +29,33 @@ class Split:
         return len(self.bounds) - 1
 
     def of(self, logits: torch.Tensor) -> list[torch.Tensor]:
-        """Return the logits [B, n] of each rank, in a storage of its own that goes on behind the last id.
+        """Return the logits [B, n] of each rank, as columns of a buffer that continues behind the last id.
 
         A head that is padded leaves such rows. What stands there would win every row, if it were read.
         """
         parts = []
         for start, end in pairwise(self.bounds):
-            wide = logits.new_full((len(logits), end - start + 1 + start % 7), float("inf"))
-            wide[:, : end - start] = logits[:, start:end]
-            parts.append(wide[:, : end - start])
+            buffer = logits.new_full((len(logits), end - start + 1 + start % 7), float("inf"))
+            buffer[:, : end - start] = logits[:, start:end]
+            parts.append(buffer[:, : end - start])
         return parts
 
 
-def splits(vocab_size: int) -> list[Split]:
-    """List the splits of a vocabulary; each has at least two ranks, of which some may be empty."""
+def splits(vocab_size: int) -> list[VocabSplit]:
+    """List the splits of a vocabulary over at least two ranks; some ranks may be empty."""
     v, tile = vocab_size, TILE_SIZE
-    third = (v // 3, 2 * v // 3)
-    inside = (v - 1) // tile * tile // 2 // tile * tile  # the first id of a tile in the middle
-    width = min(tile, v - inside)
-    found = [
-        Split("two halves", (0, -(-v // 2), v)),
-        Split("odd sizes", (0, *(third[0] | 1, third[1] | 1), v) if v > 5 else (0, 1, v)),
-        Split("a tile over three ranks and more", (0, *(inside + width * i // 5 for i in (1, 2, 4)), v)),
-        Split("empty ranks", (0, 0, third[1], third[1], v, v)),
-        Split("one id on a rank", (0, v - 1, v) if v > 1 else (0, 0, v)),
+    thirds = (v // 3, 2 * v // 3)
+    tile_start = (v - 1) // tile * tile // 2 // tile * tile  # the first id of a tile in the middle
+    width = min(tile, v - tile_start)
+    choices = [
+        VocabSplit("two halves", (0, -(-v // 2), v)),
+        VocabSplit("odd sizes", (0, *(thirds[0] | 1, thirds[1] | 1), v) if v > 5 else (0, 1, v)),
+        VocabSplit(
+            "a tile over three ranks and more", (0, *(tile_start + width * i // 5 for i in (1, 2, 4)), v)
+        ),
+        VocabSplit("empty ranks", (0, 0, thirds[1], thirds[1], v, v)),
+        VocabSplit("one id on a rank", (0, v - 1, v) if v > 1 else (0, 0, v)),
     ]
     if v > tile:
-        found.append(Split("whole tiles", (0, *range(tile, v, -(-v // 4 // tile) * tile), v)))
-    return found
+        choices.append(VocabSplit("whole tiles", (0, *range(tile, v, -(-v // 4 // tile) * tile), v)))
+    return choices

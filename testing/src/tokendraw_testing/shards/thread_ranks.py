@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process, so that sharded calls can be checked on any one device.
+"""Runs ranks as threads of one process, so that one device suffices to check sharded calls.
 
 A :class:`ThreadRank` stands where the process group of :class:`tokendraw.VocabShard` does. It is stricter than NCCL and
 gloo are: a collective that not all ranks make, or that they make of different shapes or dtypes, raises on every rank,
@@ -23,17 +23,17 @@ from tokendraw_testing.kit.trial import Violation
 
 _T = TypeVar("_T")
 
-SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """How long all ranks may take."""
 
 
-class PartedError(Violation):
-    """Ranks did not make the same collectives; the message says which."""
+class CollectiveError(Violation):
+    """Ranks made different collectives; the message says where."""
 
 
 @dataclass(frozen=True)
 class ThreadRank:
-    """One of the ranks of a world: a group for :class:`tokendraw.VocabShard`."""
+    """A rank of a world: a group for :class:`tokendraw.VocabShard`."""
 
     rank: int
     world: _World
@@ -52,12 +52,12 @@ class ThreadRank:
         tensor.copy_(torch.stack(self._exchange("all_sum", tensor)).sum(0))
 
     def broadcast_from_first(self, tensor: Tensor) -> Callable[[], object]:
-        """Begin to replace a tensor by that of rank 0, which is there once what is returned was called."""
+        """Begin to replace a tensor by the tensor of rank 0; calling the result completes the copy."""
         first = self._exchange("broadcast_from_first", tensor)[0]
         return lambda: tensor.copy_(first)
 
     def gather_objects(self, value: object) -> list[Any]:
-        """List what each rank has, in their order."""
+        """List the values of all ranks in rank order."""
         return self.world.exchange(self.rank, "gather_objects", value)
 
     def _exchange(self, name: str, tensor: Tensor) -> list[Tensor]:
@@ -70,10 +70,10 @@ class ThreadRank:
 
 @dataclass(eq=False)
 class _World:
-    """Holds what the ranks share: whose turn it is, and the offers to the collective under way."""
+    """State shared by the ranks: the rank in turn, and the offers to the current collective."""
 
     size: int
-    seconds: float = SECONDS
+    seconds: float = TIMEOUT_SECONDS
     changed: threading.Condition = field(default_factory=threading.Condition)
     at_work: int = 0
     """The rank that computes; the number of ranks if none can go on."""
@@ -98,63 +98,62 @@ class _World:
             self._pass_on()
             self._wait(rank, about)
             if self.turn == turn:  # nobody can go on: some have left
-                raise PartedError(
+                raise CollectiveError(
                     f"all ranks need to make the same collectives, found rank {rank} at {about} and rank "
                     f"{min(self.left)} done after {turn} collectives"
                 )
             done = self.done
-        for other, (found, _) in enumerate(done):
-            if found != about:
-                raise PartedError(
-                    f"all ranks need to make the same collectives, found rank {rank} at {about} and rank {other} at "
-                    f"{found} after {turn} collectives"
+        for other_rank, (offer_about, _) in enumerate(done):
+            if offer_about != about:
+                raise CollectiveError(
+                    f"all ranks need to make the same collectives, found rank {rank} at {about} and rank {other_rank} "
+                    f"at {offer_about} after {turn} collectives"
                 )
         return [offer for _, offer in done]
 
     def leave(self, rank: int) -> None:
-        """Note that a rank has returned or raised, so that nobody waits for it."""
+        """Note that a rank has returned or raised; the other ranks stop waiting for it."""
         with self.changed:
             self.left.add(rank)
             if self.at_work in (rank, self.size):
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the next rank its turn; the first one again where all have made an offer."""
+        """Give the turn to the next rank, or to the first after a complete collective."""
         if len(self.offers) == self.size:
             self.done = [self.offers[rank] for rank in range(self.size)]
             self.offers, self.turn = {}, self.turn + 1
-        ready = set(range(self.size)) - self.left - self.offers.keys()
-        self.at_work = min(ready, default=self.size)
+        ready_ranks = set(range(self.size)) - self.left - self.offers.keys()
+        self.at_work = min(ready_ranks, default=self.size)
         self.changed.notify_all()
 
     def _wait(self, rank: int, about: str) -> None:
         if not self.changed.wait_for(lambda: self.at_work in (rank, self.size), self.seconds):
-            raise PartedError(
+            raise CollectiveError(
                 f"rank {self.at_work} needs to return or to make a collective, found it at work after "
                 f"{self.seconds:g} s, while rank {rank} waits at {about}"
             )
 
 
-def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = SECONDS) -> list[_T]:
-    """Run ``work`` on every rank of a world, each in a thread of its own, and list what they return.
+def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = TIMEOUT_SECONDS) -> list[_T]:
+    """Run ``work`` on every rank of a world, each in a thread, and list the results.
 
     :param size: number of ranks.
     :param seconds: how long they may take together.
-    :raises PartedError: a :class:`tokendraw_testing.kit.trial.Violation`: the ranks part ways, or one of them does not
-        come back.
-    :raises Exception: what ``work`` raised, on the lowest rank on which it did so by itself.
+    :raises CollectiveError: ranks made different collectives, or a rank does not return.
+    :raises Exception: an exception of ``work``, from the lowest rank that raised one by itself.
     """
     world = _World(size, seconds)
-    found: dict[int, _T] = {}
-    raised: dict[int, BaseException] = {}
+    results: dict[int, _T] = {}
+    errors: dict[int, BaseException] = {}
 
     def run(rank: int) -> None:
         try:
             world.begin(rank)
             with torch.no_grad(), one_thread():
-                found[rank] = work(ThreadRank(rank, world))
+                results[rank] = work(ThreadRank(rank, world))
         except BaseException as error:  # a sampler that calls sys.exit must not end a thread in silence
-            raised[rank] = error
+            errors[rank] = error
         finally:
             world.leave(rank)
 
@@ -163,11 +162,11 @@ def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = SE
         thread.start()
     for thread in threads:
         thread.join(seconds)
-    for rank in sorted(raised, key=lambda rank: (isinstance(raised[rank], PartedError), rank)):
-        raise raised[rank]
-    absent = [rank for rank in range(size) if rank not in found]
-    if absent:
-        raise PartedError(
-            f"rank {absent[0]} needs to return or to make a collective, found it at work after {seconds:g} s"
+    for rank in sorted(errors, key=lambda rank: (isinstance(errors[rank], CollectiveError), rank)):
+        raise errors[rank]
+    missing_ranks = [rank for rank in range(size) if rank not in results]
+    if missing_ranks:
+        raise CollectiveError(
+            f"rank {missing_ranks[0]} needs to return or to make a collective, found it at work after {seconds:g} s"
         )
-    return [found[rank] for rank in range(size)]
+    return [results[rank] for rank in range(size)]

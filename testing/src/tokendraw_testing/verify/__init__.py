@@ -2,7 +2,6 @@
 
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.verify import (
-    bonus,
     device,
     draws,
     edges,
@@ -10,29 +9,18 @@ from tokendraw_testing.verify import (
     near_distributions,
     seeds,
     threads,
-    unseeded,
+    unseeded_noise,
 )
 from tokendraw_testing.verify.crossing import drafts as crossed_drafts
 from tokendraw_testing.verify.crossing import lines as crossing
-from tokendraw_testing.verify.verifying import Verifying
+from tokendraw_testing.verify.subject import VerifySubject
 
-_MODULES = (
-    lines,
-    edges,
-    threads,
-    crossing,
-    crossed_drafts,
-    draws,
-    bonus,
-    near_distributions,
-    unseeded,
-    seeds,
-    device,
-)
+_EXACT = (lines, edges, threads, crossing, crossed_drafts)
+_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, device)
 KIT = OperationKit(
-    view=Verifying,
+    view=VerifySubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),
     fuzz=crossing.fuzz,
 )
 
-__all__ = ["KIT", "Verifying"]
+__all__ = ["KIT", "VerifySubject"]

@@ -1,4 +1,4 @@
-"""Verifications whose tokens tell the precision of each variate: of the acceptance, the residual, the bonus token."""
+"""Verifications with tokens that tell the precision of each variate: acceptance, residual, bonus token."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tokendraw_testing.rows.noise_precision import (
     POSITION,
     VOCAB_SIZE,
     TellingRow,
-    placed,
+    place_row,
     telling_draft,
     telling_rows,
 )
-from tokendraw_testing.verify.drafting import Batch
+from tokendraw_testing.verify.draft_batch import DraftBatch
 
 Array = NDArray[Any]
 
-Rows: TypeAlias = Callable[[int, int], Iterable[TellingRow]]
+MakeRows: TypeAlias = Callable[[int, int], Iterable[TellingRow]]
 """Makes rows that tell noise of the streams of tokens and of tiles."""
 SAMPLE = (reference.TOKEN, reference.TILE)
 RESIDUAL = (reference_walk.RESIDUAL_TOKEN, reference_walk.RESIDUAL_TILE)
 DRAFT = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
 """Streams of the tokens and of the tiles of a draw."""
-_REJECTED = VOCAB_SIZE - 1
+_REJECTED_DRAFT = VOCAB_SIZE - 1
 """A draft that no telling row has any mass for."""
-_ACCEPTED = 3
-"""A draft that its row has all the mass for."""
+_ACCEPTED_DRAFT = 3
+"""A draft with all the mass of its row."""
 
 
 def telling_batch(
-    params: SamplingParams, dtype: str = "float32", *, filtered: bool, rows: Rows = telling_rows
-) -> Batch:
-    """Make requests with one draft each, which was drawn for certain, and of which one variate decides the tokens.
+    params: SamplingParams, dtype: str = "float32", *, filtered: bool, rows: MakeRows = telling_rows
+) -> DraftBatch:
+    """Make requests with one draft each, drawn for certain, whose tokens depend on a single variate.
 
     :param params: of all of them, but for their seeds.
     :param dtype: of the logits, by its torch name.
@@ -48,18 +48,18 @@ def telling_batch(
     """
     requests = [
         (telling_draft(), 0, False),
-        *((row, _REJECTED, False) for row in rows(*RESIDUAL)),
-        *((row, _ACCEPTED, True) for row in rows(*SAMPLE)),
+        *((row, _REJECTED_DRAFT, False) for row in rows(*RESIDUAL)),
+        *((row, _ACCEPTED_DRAFT, True) for row in rows(*SAMPLE)),
     ]
-    sure = _sure_of(_ACCEPTED)
-    logits = [placed(row, getattr(torch, dtype), VOCAB_SIZE).float().numpy() for row, *_ in requests]
-    return Batch(
+    sure_row = _sure_row(_ACCEPTED_DRAFT)
+    logits = [place_row(row, getattr(torch, dtype), VOCAB_SIZE).float().numpy() for row, *_ in requests]
+    return DraftBatch(
         target=[
-            np.stack([sure, x] if bonus else [x, sure])
+            np.stack([sure_row, x] if bonus else [x, sure_row])
             for x, (*_, bonus) in zip(logits, requests, strict=True)
         ],
-        draft=[_sure_of(draft)[None] for _, draft, _ in requests],
-        probs=[np.exp(_sure_of(draft))[None] for _, draft, _ in requests],
+        draft=[_sure_row(draft)[None] for _, draft, _ in requests],
+        probs=[np.exp(_sure_row(draft))[None] for _, draft, _ in requests],
         ids=[[draft] for _, draft, _ in requests],
         params=[replace(params, seed=row.seed, top_k=row.kept if filtered else 0) for row, _, _ in requests],
         dtype=dtype,
@@ -67,6 +67,6 @@ def telling_batch(
     )
 
 
-def _sure_of(token: int) -> Array:
-    """Make logits [V] float32 that have all the mass on one token."""
+def _sure_row(token: int) -> Array:
+    """Make logits [V] float32 with all the mass on one token."""
     return np.where(np.arange(VOCAB_SIZE) == token, 0.0, -1000.0).astype(np.float32)

@@ -10,11 +10,10 @@ Every operation has a type of each, derived from :class:`HostCapabilities` and :
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from tokendraw.backends.description.declared import Rule, among, at_least, check_fields, some_of
+from tokendraw.backends.description.declared import Rule, among, at_least, check_fields, rule_of, some_of
 from tokendraw.errors.formatting import is_printable, one_of
 
 LogprobsMode: TypeAlias = Literal[
@@ -51,40 +50,28 @@ def are_words(value: Any) -> bool:
     return isinstance(value, tuple) and all(is_printable(word, MAX_WORD_CHARS) for word in value)
 
 
-def _are_some_words(value: Any) -> bool:
-    return are_words(value) and len(value) > 0
-
-
-def _is_version(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
-
-
-def _is_range(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    return _is_version(value[0]) and (value[1] is None or _is_version(value[1]))
-
-
-def _are_filters(value: Any) -> bool:
-    pairs = list(itertools.product(FILTERS, get_args(Granularity)))
-    return isinstance(value, tuple) and all(pair in pairs for pair in value)
+def _worded(words: str, hint: Any) -> Rule:
+    """Make the rule of a type with other words."""
+    return Rule((words,), rule_of(hint).fits)
 
 
 _Count: TypeAlias = Annotated[int, at_least(0)]
 _Number: TypeAlias = Annotated[int, Rule(("an integer from 0 to 2**63 - 1",), _is_number)]
 _Words: TypeAlias = Annotated[
-    tuple[str, ...], Rule(("a tuple of at least one short string",), _are_some_words)
+    tuple[str, ...],
+    Rule(("a tuple of at least one short string",), lambda value: are_words(value) and len(value) > 0),
 ]
 _Dtype: TypeAlias = Annotated[str, among(INPUT_DTYPES)]
 _Dtypes: TypeAlias = Annotated[tuple[str, ...], some_of(INPUT_DTYPES)]
+_Version: TypeAlias = tuple[_Number, _Number]
 _Range: TypeAlias = Annotated[
-    tuple[tuple[int, int], tuple[int, int] | None],
-    Rule(("((major, minor), (major, minor) or None)",), _is_range),
+    tuple[_Version, _Version | None],
+    _worded("((major, minor), (major, minor) or None)", tuple[_Version, _Version | None]),
 ]
 _FILTER_WORDS = f"{one_of(map(repr, FILTERS))}, {one_of(map(repr, get_args(Granularity)))}"
 _Filters: TypeAlias = Annotated[
     tuple[tuple[Filter, Granularity], ...],
-    Rule((f"a tuple of ({_FILTER_WORDS})",), _are_filters),
+    _worded(f"a tuple of ({_FILTER_WORDS})", tuple[tuple[Filter, Granularity], ...]),
 ]
 
 

@@ -79,10 +79,7 @@ def check_fields(record: Any) -> None:
     names, values_of, rules = _rules(type(record))  # type: ignore[arg-type]
     for name, value, rule in zip(names, values_of(record), rules, strict=True):
         if not rule.fits(value):
-            mend = _advice(rule, value) or f"Pass one, or leave out {name}=."
-            raise InvalidParameterError(
-                f"'{name}' of {type(record).__name__} needs {one_of(rule.needed)}, found {format_value(value)}. {mend}"
-            )
+            raise _misfit(type(record), name, rule, value, f"Pass one, or leave out {name}=.")
 
 
 def rules_of(record: type) -> dict[str, Rule]:
@@ -104,9 +101,13 @@ def read_field(record: type, name: str, text: str) -> Any:
     for value in _readings(text):
         if rule.fits(value):
             return value
-    mend = _advice(rule, text) or "Give one."
-    raise InvalidParameterError(
-        f"'{name}' of {record.__name__} needs {one_of(rule.needed)}, found {format_value(text)}. {mend}"
+    raise _misfit(record, name, rule, text, "Give one.")
+
+
+def _misfit(record: type, name: str, rule: Rule, value: object, mend: str) -> InvalidParameterError:
+    needed, advice = one_of(rule.needed), _advice(rule, value) or mend
+    return InvalidParameterError(
+        f"'{name}' of {record.__name__} needs {needed}, found {format_value(value)}. {advice}"
     )
 
 
@@ -125,17 +126,18 @@ def _readings(text: str) -> Iterator[Any]:
 def _rules(record: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[Rule, ...]]:
     hints = get_type_hints(record, include_extras=True)
     names = tuple(field.name for field in fields(record))
-    return names, operator.attrgetter(*names), tuple(_rule(hints[name]) for name in names)
+    return names, operator.attrgetter(*names), tuple(rule_of(hints[name]) for name in names)
 
 
-def _rule(hint: Any) -> Rule:
+def rule_of(hint: Any) -> Rule:
+    """Return the rule of a type, or the rule in its ``Annotated``."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return next(rule for rule in arguments if isinstance(rule, Rule))
     if origin is Literal:
         return among(arguments)
     if origin in (Union, UnionType):
-        return functools.reduce(_either, map(_rule, arguments))
+        return functools.reduce(_either, map(rule_of, arguments))
     if origin is tuple:
         return _tuple_of(arguments)
     return _PLAIN.get(hint, _ANYTHING)  # a plugin's own subclass may declare what it likes
@@ -151,13 +153,13 @@ def _either(one: Rule, other: Rule) -> Rule:
 
 def _tuple_of(arguments: tuple[Any, ...]) -> Rule:
     if arguments[-1] is Ellipsis:
-        rule = _rule(arguments[0])
+        rule = rule_of(arguments[0])
         return Rule(
             (f"a tuple of {one_of(rule.needed)}",),
             lambda value: isinstance(value, tuple) and all(map(rule.fits, value)),
             rule.words,
         )
-    rules = [_rule(argument) for argument in arguments]
+    rules = [rule_of(argument) for argument in arguments]
     return Rule(
         (f"a tuple ({', '.join(one_of(rule.needed) for rule in rules)})",),
         lambda value: (

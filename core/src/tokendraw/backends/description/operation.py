@@ -1,11 +1,12 @@
 """The record of an operation: the rest of the core never asks for an operation's name.
 
 Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is such a record. Importing the folder
-imports neither torch nor a backend: ``prove``, ``calls`` and ``provider`` import what they need when they are called.
+imports neither torch nor a backend; the module named in the record is imported at the first proof or call.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,8 +17,6 @@ from tokendraw.backends.description.requirement import Requirement, unsupported
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
-Prove: TypeAlias = Callable[[Any, Any, Any, Any], None]
-"""Makes a call with a known outcome, or raises PluginError: (backend, capabilities, device, need)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +25,7 @@ class Operation:
 
     :ivar name: Name by which plugins offer the operation and callers load it.
     :ivar summary: Describes the operation in one line, for the command line.
+    :ivar module: Name of the module with ``prove``, ``CALLS`` and ``PROVIDER``, for the methods of the same names.
     :ivar capabilities: Dataclass of the capabilities of a backend. The description that a plugin gives is checked
         against the types of the fields.
     :ivar need: Dataclass of the needs of a caller; can be made without arguments.
@@ -34,25 +34,40 @@ class Operation:
     :ivar default_checks: Checks for the default choice alone. An explicit choice with a companion is not rejected by
         these.
     :ivar requirements: Properties of rows and calls that a backend may not support; a companion serves these.
-    :ivar prove: Makes the proof call on a backend that was built; raises if the answer is wrong.
-    :ivar calls: Looks up the :class:`tokendraw.calls.call.Call` of each method of a provider, by the method's name.
-    :ivar provider: Looks up the class that :func:`tokendraw.load` returns; None: a class made from ``calls``.
     :ivar splits_rows: Whether the rows of a call may be divided between the selected backend and its companion;
         otherwise each call goes to one of them.
     """
 
     name: str
     summary: str
+    module: str
     capabilities: type[HostCapabilities] = HostCapabilities
     need: type[HostNeed] = HostNeed
     methods: tuple[str, ...]
     checks: tuple[Check, ...] = ()
     default_checks: tuple[Check, ...] = ()
     requirements: tuple[Requirement, ...] = ()
-    prove: Prove
-    calls: Callable[[], Mapping[str, Callable[..., Any]]]
-    provider: Callable[[], type[Any]] | None = None
     splits_rows: bool = False
+
+    def prove(self, backend: Any, capabilities: Any, device: Any, need: Any) -> None:
+        """Make a call with a known outcome.
+
+        :raises PluginError: the backend's answer is wrong.
+        """
+        self._implementation().prove(backend, capabilities, device, need)
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the :class:`tokendraw.calls.call.Call` of each method of a provider, by the method's name."""
+        calls: Mapping[str, Callable[..., Any]] = self._implementation().CALLS
+        return calls
+
+    def provider(self) -> type[Any]:
+        """Return the class of the objects from :func:`tokendraw.load`."""
+        provider: type[Any] = self._implementation().PROVIDER
+        return provider
+
+    def _implementation(self) -> Any:
+        return importlib.import_module(self.module)
 
     @property
     def proof(self) -> str:
@@ -61,7 +76,7 @@ class Operation:
 
     @property
     def served(self) -> str:
-        """Names the unit that a companion may take: ``rows`` of a call, or whole ``calls``."""
+        """Names the unit for a companion: ``rows`` of a call, or whole ``calls``."""
         return "rows" if self.splits_rows else "calls"
 
     def unsupported(self, capabilities: Any, need: Any) -> tuple[Requirement, ...]:

@@ -1,4 +1,4 @@
-"""Requirements of rows and calls, unmet by some backends, so that a companion is needed.
+"""Requirements of rows and calls. A backend that does not meet a requirement needs a companion.
 
 Each operation has a table of them. Resolution compares the table with capabilities and a need, to find the best
 companion; a call compares only the requirements that the selected backend does not meet.

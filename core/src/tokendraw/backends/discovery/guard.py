@@ -1,15 +1,15 @@
-"""Turns any exception from a plugin's code into a reason in words."""
+"""Turns any exception from a plugin's code into a reason in words, with the line of that code."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import TypeVar
 
 from tokendraw.backends.discovery import settings
-from tokendraw.backends.discovery.origins import format_origin
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import format_error
+from tokendraw.errors.formatting import format_error, printable
 
 T = TypeVar("T")
 
@@ -38,3 +38,25 @@ def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
 def log_traceback(action: str, error: BaseException, *, aloud: bool) -> None:
     """Log the traceback of an exception: as a warning with ``aloud`` (``TOKENDRAW_DEBUG=1``), else for debugging."""
     _log.log(logging.WARNING if aloud else logging.DEBUG, "%s failed", action, exc_info=error)
+
+
+def package_of(plugin: object) -> str:
+    """Name the top-level package of a plugin object or of an object built by a plugin."""
+    name = getattr(plugin, "__module__", None) or getattr(plugin, "__name__", "")  # the latter of a module
+    return str(name).partition(".")[0]
+
+
+def format_origin(error: BaseException, package: str) -> str:
+    """Write `` (acme_tokendraw/sampler.py:42)``: the innermost frame of ``package`` in the traceback.
+
+    Frames of torch and other libraries do not count. Empty for a traceback without a frame of the package.
+    """
+    origin, trace = "", error.__traceback__
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if package and name.partition(".")[0] == package:
+            path = PurePath(trace.tb_frame.f_code.co_filename)
+            depth = name.count(".") + 1 + (path.name == "__init__.py")
+            origin = f" ({printable(PurePath(*path.parts[-depth:]).as_posix())}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return origin

@@ -42,6 +42,11 @@ VARIABLES = (
 ENGINE_SWITCHES = ("TOKENDRAW_VLLM",)
 """Variables that adapters to engines read; no sampler depends on them."""
 _KNOWN = (*VARIABLES, *ENGINE_SWITCHES)
+_FLAGS = {
+    "first_party_only": "TOKENDRAW_NO_PLUGINS",
+    "strict": "TOKENDRAW_STRICT",
+    "debug": "TOKENDRAW_DEBUG",
+}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a list of strings"}
 
@@ -117,30 +122,26 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     :param environ: the environment; None: this process's.
     :raises SettingsError: a value is malformed; names the variable, or the file and its key.
     """
+    environ = os.environ if environ is None else environ
     variables = {
-        name: text.strip()
-        for name, text in (os.environ if environ is None else environ).items()
-        if name.startswith(_PREFIX) and text.strip()
+        name: text.strip() for name, text in environ.items() if name.startswith(_PREFIX) and text.strip()
     }
-    path = _config_path(variables, os.environ if environ is None else environ)
+    path = _config_path(variables, environ)
     table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
-    return Settings(
-        **_pick("sampler", _name(variables, "TOKENDRAW_SAMPLER"), "TOKENDRAW_SAMPLER", table, path),
-        **_pick("priority", _names(variables, "TOKENDRAW_PRIORITY"), "TOKENDRAW_PRIORITY", table, path),
-        **_pick(
-            "disabled", _names(variables, "TOKENDRAW_DISABLE"), "TOKENDRAW_DISABLE", table, path, "disable"
-        ),
-        first_party_only=_boolean(variables, "TOKENDRAW_NO_PLUGINS"),
-        strict=_boolean(variables, "TOKENDRAW_STRICT"),
-        debug=_boolean(variables, "TOKENDRAW_DEBUG"),
-        config=None if table is None else path,
-        warnings=tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN),
-    )
+    values: dict[str, Any] = {name: _boolean(variables, variable) for name, variable in _FLAGS.items()}
+    for field, key in (("sampler", "sampler"), ("priority", "priority"), ("disabled", "disable")):
+        text = variables.get(variable := f"{_PREFIX}{key.upper()}")
+        if text is not None:
+            values |= {field: _parsed(key, text), f"{field}_source": variable}
+        elif table and table.get(key):
+            values |= {field: table[key], f"{field}_source": printable(str(path))}
+    unknown = tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN)
+    return Settings(**values, config=None if table is None else path, warnings=unknown)
 
 
 def is_debugging() -> bool:
     """Whether ``TOKENDRAW_DEBUG`` is set."""
-    return _is_set("TOKENDRAW_DEBUG", "0")
+    return _is_set("TOKENDRAW_DEBUG", default="0")
 
 
 def is_switched_off(variable: str) -> bool:
@@ -148,37 +149,18 @@ def is_switched_off(variable: str) -> bool:
 
     :raises SettingsError: it is set to something else than a boolean.
     """
-    return not _is_set(variable, "1")
+    return not _is_set(variable, default="1")
 
 
-def _is_set(name: str, default: str) -> bool:
+def _is_set(name: str, *, default: str) -> bool:
     return _boolean({name: os.environ.get(name, "").strip() or default}, name)
 
 
-def _pick(
-    field: str,
-    value: str | tuple[str, ...] | None,
-    variable: str,
-    table: Mapping[str, Any] | None,
-    path: Path | None,
-    key: str = "",
-) -> dict[str, Any]:
-    """Pick a setting and its source: from the variable, else from the file, else nothing."""
-    if value is not None:
-        return {field: value, f"{field}_source": variable}
-    if table and table.get(key or field):
-        return {field: table[key or field], f"{field}_source": printable(str(path))}
-    return {}
-
-
-def _name(variables: Mapping[str, str], name: str) -> str | None:
-    return printable(variables[name]) if name in variables else None
-
-
-def _names(variables: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    if name not in variables:
-        return None
-    return tuple(printable(part.strip()) for part in variables[name].split(",") if part.strip())
+def _parsed(key: str, text: str) -> str | tuple[str, ...]:
+    """Read the value of a key from its variable: a name, or names separated by commas."""
+    if key == "sampler":
+        return printable(text)
+    return tuple(printable(name.strip()) for name in text.split(",") if name.strip())
 
 
 def _boolean(variables: Mapping[str, str], name: str) -> bool:

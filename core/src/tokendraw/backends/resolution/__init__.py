@@ -1,1 +1,1 @@
-"""Decides which plugin serves, purely, from frozen facts. Imports neither torch nor pluggy."""
+"""Choose the plugin for an operation, purely, from frozen facts. Imports neither torch nor pluggy."""

@@ -22,7 +22,7 @@ FIRST_PARTY: Mapping[str, str] = {
 
 
 def is_first_party(name: str, distribution: str) -> bool:
-    """Whether ``distribution`` is the one that the reserved ``name`` belongs to."""
+    """Whether the reserved ``name`` belongs to ``distribution``."""
     return FIRST_PARTY.get(name) == canonicalize_name(distribution)
 
 
@@ -32,14 +32,14 @@ def author_of(name: str) -> str:
 
 
 def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, ...]:
-    """Mark those candidates that may not run as disabled or broken."""
+    """Mark candidates that may not run as disabled or broken."""
     marked = [_refused(candidate, choice) or candidate for candidate in candidates]
     disputed = conflicts(marked)
     return tuple(_disputed(c, disputed) for c in marked)
 
 
 def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
-    """Find names that two different distributions claim, each with its claimants.
+    """Find names claimed by two different distributions, each with its claimants.
 
     Disabled candidates, remains without a distribution's metadata and names that nobody can choose claim nothing. A
     reserved name belongs to its first-party distribution, whoever else asks.

@@ -9,14 +9,13 @@ from tokendraw.backends.description.plugin_info import is_name
 from tokendraw.backends.resolution import checks
 from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.backends.resolution.ranking import place, rank
 from tokendraw.errors.formatting import all_of
 
 
 def fallback(
     chosen: Candidate, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> str | None:
-    """Tell of installed, higher-ranked plugins that were passed over; None if there is none."""
+    """Warn about installed, higher-ranked plugins that were passed over; None without any."""
     served = {c.name for c in assessed if c.state is State.AVAILABLE}
     passed = [
         c
@@ -32,17 +31,17 @@ def fallback(
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
-    """Tell of a provider whose call failed, and of the one that has taken its place."""
+    """Report a provider whose call failed, and its successor."""
     return f"{name!r} failed: {reason}.{using_from_here_on(successor)} {switch_off([name], choice)} to silence this."
 
 
 def using(name: str) -> str:
-    """Write the sentence of :func:`fallback` that an error leaves out."""
+    """Name the selected sampler: the sentence of :func:`fallback` that an error leaves out."""
     return f" Using {name!r}."
 
 
 def using_from_here_on(name: str) -> str:
-    """Write the sentence of :func:`failed_call` that an error leaves out."""
+    """Name the successor: the sentence of :func:`failed_call` that an error leaves out."""
     return f" Using {name!r} from here on."
 
 
@@ -52,12 +51,12 @@ def switch_off(names: Iterable[str], choice: Choice) -> str:
 
 
 def disable_setting(names: Iterable[str], choice: Choice) -> str:
-    """Write the variable with the whole list, which replaces the one in the variable or the configuration file."""
+    """Write the variable with the whole list, to replace the list of the variable or the configuration file."""
     return f"TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
 
 
 def untested(candidate: Candidate) -> str | None:
-    """Tell of an upstream version that is in range and untested; None if there is nothing to tell."""
+    """Warn about an untested upstream version within the range; None for any other version."""
     upstream = candidate.info.upstream if candidate.info else None
     installed = candidate.upstream_version
     if upstream is None or installed is None or _upstream.is_tested(upstream, installed):
@@ -75,7 +74,7 @@ def untested(candidate: Candidate) -> str | None:
 
 
 def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
-    """Whether its user expects it to run: not switched off, upstream installed, made for operation and device."""
+    """Whether a user expects a plugin to run: not switched off, upstream installed, made for operation and device."""
     if candidate.state not in (State.UNAVAILABLE, State.BROKEN, State.INCOMPATIBLE):
         return False
     capabilities = candidate.capabilities(operation)
@@ -88,10 +87,10 @@ def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
 
 
 def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
-    """Whether it goes before the chosen one.
+    """Whether a candidate has a higher rank than the chosen candidate.
 
-    A plugin too broken to tell its priority does: silence would hide the loss of a fast one.
+    A plugin too broken to state its priority does: silence would hide the loss of a fast plugin.
     """
     if candidate.info is None:
-        return place(candidate, choice) <= place(chosen, choice)
-    return rank(candidate, choice) < rank(chosen, choice)
+        return choice.place(candidate.name) <= choice.place(chosen.name)
+    return choice.rank(candidate) < choice.rank(chosen)

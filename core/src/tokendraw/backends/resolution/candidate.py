@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.plugin_info import PluginInfo
@@ -58,11 +58,11 @@ class Candidate:
 
     @property
     def priority(self) -> int:
-        """Its rank before the user's order; 0 if it never described itself."""
+        """Rank of the plugin before the user's order; 0 without a description."""
         return self.info.priority if self.info else 0
 
     def capabilities(self, operation: str) -> Any:
-        """Look up its capabilities in one operation; None if it does not offer that."""
+        """Look up the plugin's capabilities in an operation; None if the plugin does not offer the operation."""
         return self.info.operations.get(operation) if self.info else None
 
 
@@ -88,6 +88,20 @@ class Choice:
     disabled_source: str = "TOKENDRAW_DISABLE"
     first_party_only: bool = False
 
+    def place(self, name: str) -> int:
+        """Return the index of a plugin in the user's order; plugins without a place in the order come last."""
+        return self.priority.index(name) if name in self.priority else len(self.priority)
+
+    def rank(self, candidate: Candidate) -> tuple[int, int, str, str, str]:
+        """Order by the user's list, then by higher priority, then by name; the rest makes the order stable."""
+        return (
+            self.place(candidate.name),
+            -candidate.priority,
+            candidate.name,
+            candidate.distribution,
+            candidate.entry_point,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -105,6 +119,17 @@ class Decision:
     state: State
     reason: str
     priority: int = 0
+
+    @classmethod
+    def of(cls, candidate: Candidate, reason: str) -> Self:
+        """Decide by the state of a candidate."""
+        return cls(
+            name=candidate.name,
+            accepted=candidate.state is State.AVAILABLE,
+            state=candidate.state,
+            reason=reason,
+            priority=candidate.priority,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

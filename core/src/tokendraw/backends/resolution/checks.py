@@ -56,7 +56,7 @@ def sm_count(capabilities: HostCapabilities, host: Host, need: HostNeed) -> str 
 
 
 def promises(capabilities: HostCapabilities, host: Host, need: HostNeed) -> str | None:
-    """Look for the properties that are simply there or not; an operation need not have all of them."""
+    """Look for missing promises, such as CUDA graphs; an operation need not have all of them."""
     missing = [
         label
         for field, label in _PROMISES.items()
@@ -90,6 +90,6 @@ def first_reason(
 def first_of(
     checks: Iterable[Check], capabilities: HostCapabilities, host: Host, need: HostNeed
 ) -> str | None:
-    """Return what the first check that fails says; None if none does."""
+    """Return the reason of the first check that fails; None if all pass."""
     reasons = (check(capabilities, host, need) for check in checks)
     return next((reason for reason in reasons if reason is not None), None)

@@ -1,4 +1,4 @@
-"""Decides which plugin serves: a pure function of candidates, host, need and choice that gives its reasons.
+"""Choose the plugin for an operation: a pure function of candidates, host, need and choice that gives its reasons.
 
 Nothing here looks at this machine, so the answer for an H100 or an MI300X can be tested on a laptop.
 """
@@ -14,7 +14,6 @@ from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import advice, checks, refusals, upstream
 from tokendraw.backends.resolution.admission import admit, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
-from tokendraw.backends.resolution.ranking import place, rank
 from tokendraw.errors.formatting import all_of
 
 
@@ -32,28 +31,16 @@ def assess(
         return replace(
             candidate, state=State.UNAVAILABLE, reason=candidate.reason or "it never described itself"
         )
-    reason = _missing_release(candidate, operation)
+    library, installed, reason = info.upstream, candidate.upstream_version, None
+    if library is not None and installed is not None and capabilities is None:
+        reason = upstream.refusal(library, installed, operation.name)
     reason = reason or checks.first_reason(operation, info.operations, host, need)
-    if reason is None and capabilities is not None and not explicit:
+    if reason is None and not explicit:
         reason = checks.first_of(operation.default_checks, capabilities, host, need)
-    if reason is None and info.upstream is not None:
-        reason = upstream.reason_against(info.upstream, candidate.upstream_version, operation.name)
+    if reason is None and library is not None:
+        reason = upstream.reason_against(library, installed, operation.name)
     reason = reason or candidate.probe_reason or candidate.rejection
     return replace(candidate, state=State.UNAVAILABLE if reason else State.AVAILABLE, reason=reason)
-
-
-def _behaviour(candidate: Candidate, operation: Operation) -> str | None:
-    """Say what the installed version of its upstream does in an operation, if its table has words for that."""
-    library = candidate.info.upstream if candidate.info else None
-    return upstream.behaviour(library, candidate.upstream_version, operation.name) if library else None
-
-
-def _missing_release(candidate: Candidate, operation: Operation) -> str | None:
-    """Say why an operation is not offered, where that is for the installed version of the upstream."""
-    info, installed = candidate.info, candidate.upstream_version
-    if info is None or info.upstream is None or installed is None or operation.name in info.operations:
-        return None
-    return upstream.refusal(info.upstream, installed, operation.name)
 
 
 def decide(
@@ -78,12 +65,13 @@ def decide(
         raise refusals.duplicate(disputed, choice)
     assessed = sorted(
         (assess(c, operation, host, need, explicit=c.name == choice.sampler) for c in admitted),
-        key=lambda c: rank(c, choice),
+        key=choice.rank,
     )
     available = [c for c in assessed if c.state is State.AVAILABLE]
     chosen = _chosen(assessed, available, operation, host, choice)
     companion, beyond = _companion(chosen, available if companions else (), operation, need)
-    if companion is None and (missing := _missing_by_default(chosen, operation, host, need)):
+    offered = chosen.capabilities(operation.name)
+    if companion is None and (missing := checks.first_of(operation.default_checks, offered, host, need)):
         raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
     fallback = None
     if choice.sampler is None:
@@ -128,23 +116,18 @@ def _chosen(
 def _companion(
     chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
 ) -> tuple[Candidate | None, tuple[str, ...]]:
-    """Find the best other candidate that serves all that the chosen one cannot, and the kinds of that."""
+    """Find the best candidate for the rows or calls unsupported by the chosen candidate, and list their kinds."""
     capabilities = chosen.capabilities(operation.name)
-    kinds = operation.unsupported_kinds(capabilities, need) if capabilities else ()
+    kinds = operation.unsupported_kinds(capabilities, need)
     for other in available if kinds else ():
         offered = other.capabilities(operation.name)
-        if other.name != chosen.name and offered and operation.covers(offered, capabilities, need):
+        if other.name != chosen.name and operation.covers(offered, capabilities, need):
             return other, kinds
     return None, kinds
 
 
-def _missing_by_default(chosen: Candidate, operation: Operation, host: Host, need: HostNeed) -> str | None:
-    capabilities = chosen.capabilities(operation.name)
-    return checks.first_of(operation.default_checks, capabilities, host, need) if capabilities else None
-
-
 def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
-    """Name the classes of metadata of the chosen candidate that its companion is not given."""
+    """Name the metadata classes of the chosen candidate that its companion does not accept."""
     own, others = (
         getattr(c.capabilities(operation.name), "metadata_classes", ()) for c in (chosen, companion)
     )
@@ -159,11 +142,11 @@ def _decisions(
     operation: Operation,
     choice: Choice,
 ) -> tuple[Decision, ...]:
-    """List one for each candidate: the chosen one, those in reserve, the rejected, each group by rank."""
+    """List a decision for each candidate: the chosen one, the reserve, the rejected, each group by rank."""
 
     def standing(candidate: Candidate) -> str:
         if candidate.name in choice.priority:
-            place_in_order = f"place {place(candidate, choice) + 1} in the user's order"
+            place_in_order = f"place {choice.place(candidate.name) + 1} in the user's order"
         else:
             place_in_order = f"priority {candidate.priority}"
         if candidate is chosen and choice.sampler is not None:
@@ -173,22 +156,17 @@ def _decisions(
     def reason(candidate: Candidate) -> str:
         if candidate.state is not State.AVAILABLE:
             return str(candidate.reason)
-        serves = None
+        serves = behaviour = None
         if candidate is companion:
             but = _but_classes(chosen, companion, operation)
             serves = f"serves the {operation.served} that {chosen.name} cannot{but}"
-        return "; ".join(filter(None, (standing(candidate), serves, _behaviour(candidate, operation))))
+        if candidate.info and candidate.info.upstream:
+            behaviour = upstream.behaviour(
+                candidate.info.upstream, candidate.upstream_version, operation.name
+            )
+        return "; ".join(filter(None, (standing(candidate), serves, behaviour)))
 
     def group(candidate: Candidate) -> int:
         return 0 if candidate is chosen else 1 if candidate.state is State.AVAILABLE else 2
 
-    return tuple(
-        Decision(
-            name=c.name,
-            accepted=c.state is State.AVAILABLE,
-            state=c.state,
-            reason=reason(c),
-            priority=c.priority,
-        )
-        for c in sorted(assessed, key=group)
-    )
+    return tuple(Decision.of(c, reason(c)) for c in sorted(assessed, key=group))

@@ -17,7 +17,7 @@ INSTALL = f"run {NATIVE}"
 def explicit(
     reason: str, name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
-    """Refuse a sampler that the user named, that is there and cannot serve."""
+    """Refuse a sampler by name that is installed and cannot serve."""
     others = [c.name for c in assessed if c.state is State.AVAILABLE and c.name != name]
     if others:
         works = f"Available here: {all_of(dict.fromkeys(others))}."
@@ -37,7 +37,7 @@ def explicit(
 def unknown(
     name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
-    """Refuse a sampler that the user named and that is not installed."""
+    """Refuse a sampler by name that is not installed."""
     near = nearest(name, [c.name for c in assessed])
     reason = "no plugin of that name is installed"
     if near is not None:
@@ -65,7 +65,7 @@ def nothing(
 
 
 def duplicate(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> DuplicatePluginError:
-    """Report that two distributions claim a name that the user asked for."""
+    """Report a requested name that two distributions claim."""
     found = "; ".join(f"{name!r} is claimed by {claimants(owners)}" for name, owners in disputed.items())
     if choice.sampler is not None:
         return DuplicatePluginError(f"{found}. Uninstall all but one of them.")
@@ -102,13 +102,4 @@ def undo(choice: Choice) -> str:
 
 
 def _rejected(assessed: Iterable[Candidate]) -> tuple[Decision, ...]:
-    return tuple(
-        Decision(
-            name=c.name,
-            accepted=c.state is State.AVAILABLE,
-            state=c.state,
-            reason=c.reason or f"available, priority {c.priority}",
-            priority=c.priority,
-        )
-        for c in assessed
-    )
+    return tuple(Decision.of(c, c.reason or f"available, priority {c.priority}") for c in assessed)

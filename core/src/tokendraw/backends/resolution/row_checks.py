@@ -1,6 +1,6 @@
-"""Checks that operations on rows of logits share.
+"""Checks shared by the operations on rows of logits.
 
-Each takes (capabilities, host, need) and returns None, or in words why a provider cannot serve.
+Each check takes (capabilities, host, need) and returns None, or in words why a provider cannot serve.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _SEEDING_RANK: dict[Seeding, int] = {"none": 0, "launch": 1, "counter": 2}
 
 
 def dtype(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the dtype of the logits, if it is known."""
+    """Compare the dtype of the logits, if known."""
     if need.dtype is None or need.dtype in capabilities.dtypes:
         return None
     return f"the request needs logits in {need.dtype}, found {all_of(capabilities.dtypes)}"
 
 
 def vocab_size(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare the size of the vocabulary, if it is known."""
+    """Compare the size of the vocabulary, if known."""
     limit = capabilities.max_vocab_size
     if need.vocab_size is None or limit is None or need.vocab_size <= limit:
         return None
@@ -29,7 +29,7 @@ def vocab_size(capabilities: Capabilities, host: Host, need: Need) -> str | None
 
 
 def filter_orders(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Look for one of the filter orders in use; the companion serves rows of the other."""
+    """Look for one of the filter orders in use; the companion serves rows of the second order."""
     if not need.filter_orders or set(need.filter_orders) & set(capabilities.filter_orders):
         return None
     needed, found = one_of(need.filter_orders), all_of(capabilities.filter_orders)
@@ -44,14 +44,14 @@ def gumbel_dtype(capabilities: Capabilities, host: Host, need: Need) -> str | No
 
 
 def seeding(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare what seeds the noise."""
+    """Compare the seeding of the noise."""
     if _SEEDING_RANK[capabilities.seeding] >= _SEEDING_RANK[need.seeding]:
         return None
     return f"the request needs {need.seeding} seeding, found {capabilities.seeding}"
 
 
 def tie_rule(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Compare what happens to tokens tied with the last kept one."""
+    """Compare the treatment of tokens tied with the last kept token."""
     if need.tie_rule in (None, "either", capabilities.tie_rule):
         return None
     return f"the request needs tie rule {need.tie_rule}, found {capabilities.tie_rule}"
@@ -62,7 +62,7 @@ CHECKS: tuple[Check, ...] = (dtype, vocab_size, filter_orders, gumbel_dtype, see
 
 
 def vocab_parallel(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Look for draws from logits that lie on several ranks. Nothing else than ``sample`` makes any."""
+    """Look for draws from logits split over ranks. Only ``sample`` makes such draws."""
     if capabilities.vocab_parallel or not need.vocab_parallel:
         return None
     return "the request needs a vocabulary that is split over ranks, found no such promise"

@@ -1,4 +1,4 @@
-"""Decides by the installed version of the library behind a plugin, and by what the plugin knows of it by version.
+"""Checks and words about the installed version of the library behind a plugin, from the plugin's table of versions.
 
 A version outside the range is not used, nor is one whose row in the plugin's table refuses it. The others are: a tested
 one silently, an untested one with a warning. What the plugin found in the library's files beats the version's number.
@@ -16,7 +16,7 @@ from tokendraw.errors.formatting import one_of
 
 
 def reason_against(upstream: Upstream, installed: str | None, operation: str) -> str | None:
-    """Say why the installed version is not used for an operation; None if it is."""
+    """State the reason against the installed version in an operation; None for a version in use."""
     needed = f"needs {upstream.distribution} {upstream.versions}".rstrip()
     if installed is None:
         install = f"pip install '{requirement(upstream, installed, operation)}'"
@@ -31,7 +31,7 @@ def reason_against(upstream: Upstream, installed: str | None, operation: str) ->
 
 
 def refusal(upstream: Upstream, installed: str, operation: str | None) -> str | None:
-    """Say why the rows about one operation, or about all, refuse a version; None if they do not."""
+    """State the reason of the rows about one operation, or about all, to refuse a version; None without a refusal."""
     row = row_in_force(upstream, installed, operation)
     if row is None or not row.refused:
         return None
@@ -41,7 +41,7 @@ def refusal(upstream: Upstream, installed: str, operation: str | None) -> str | 
 
 
 def requirement(upstream: Upstream, installed: str | None, operation: str) -> str:
-    """Write what pip has to be asked for in place of an installed version that is not used."""
+    """Write the requirement for pip that replaces a refused version."""
     versions = [upstream.versions]
     if installed is not None and is_version(installed) and is_in_range(upstream, installed):
         about = operation if refusal(upstream, installed, operation) else None
@@ -50,7 +50,7 @@ def requirement(upstream: Upstream, installed: str | None, operation: str) -> st
 
 
 def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str | None:
-    """Say what the installed version does in an operation, if a row does: ``acme-kernels 2.1 packs layout v1``."""
+    """Describe the installed version in an operation by its row: ``acme-kernels 2.1 packs layout v1``."""
     if installed is None:
         return None
     words = words_of(upstream, installed, operation)
@@ -59,19 +59,19 @@ def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str 
 
 
 def words_of(upstream: Upstream, installed: str, operation: str | None) -> str | None:
-    """Return the words about a version, in one operation or in all: those found in its files, else those of its row."""
+    """Return the words about a version, in one operation or in all: from the files, else from the table's row."""
     row = release_of(upstream, installed, operation)
     return upstream.found.get(operation or "") or (row.says if row else None)
 
 
 def disagreement(upstream: Upstream, installed: str, operation: str | None) -> tuple[str, str] | None:
-    """Return what the row of a version says and what its files say, where these differ."""
+    """Return the words of the table and those of the files about a version, if the two differ."""
     row, found = release_of(upstream, installed, operation), words_of(upstream, installed, operation)
     return None if row is None or found is None or row.says == found else (row.says, found)
 
 
 def row_in_force(upstream: Upstream, installed: str, operation: str | None) -> Release | None:
-    """Find the row that decides: that of the version, unless its files are found to do what another row says."""
+    """Find the row that decides: the row of the version, unless its files behave like another row."""
     if not disagreement(upstream, installed, operation):
         return release_of(upstream, installed, operation)
     found = upstream.found[str(operation)]
@@ -93,7 +93,7 @@ def release_of(upstream: Upstream, version: str, operation: str | None) -> Relea
 
 
 def is_in_range(upstream: Upstream, version: str) -> bool:
-    """Whether a version is in the range that the plugin names."""
+    """Whether a version is in the plugin's range."""
     return SpecifierSet(upstream.versions).contains(version, prereleases=True)
 
 
@@ -104,7 +104,7 @@ def is_tested(upstream: Upstream, installed: str) -> bool:
 
 
 def is_version(installed: str) -> bool:
-    """Whether a version is one of PEP 440."""
+    """Whether a text is a version of PEP 440."""
     try:
         Version(installed)
     except ValueError:  # InvalidVersion, or more digits than Python converts
@@ -117,7 +117,7 @@ def _rows(upstream: Upstream, operation: str | None) -> Iterator[Release]:
 
 
 def _used(upstream: Upstream, operation: str | None) -> Iterator[str]:
-    """Write the ranges of the releases that are used: ``<2.3``, ``>=2.4``."""
+    """Write the ranges of the releases in use: ``<2.3``, ``>=2.4``."""
     since = None
     for row in _rows(upstream, operation):
         if row.refused and since is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tokendraw._torch.threads import one_thread
 from tokendraw.cli.demo.corpus import documentation
@@ -25,21 +24,26 @@ class BuiltInModel:
         prompt: str,
         settings: Sequence[SamplingParams],
         count: int,
-        show: Callable[[str], None] | None = None,
+        show: Callable[[str], None] = lambda piece: None,
     ) -> list[tuple[list[int], str]]:
         """Continue ``prompt`` under each of ``settings`` in one batch; return token ids and text, without the prompt.
 
-        :param show: called with each piece of a single text as it is drawn; then nothing is returned.
+        :param show: called with each piece of the first text as it is drawn.
         """
         encoded = self._model.encode(prompt)
+        token_ids: list[list[int]] = [[] for _ in settings]
+        texts = [""] * len(settings)
         with one_thread():
-            steps = draw_tokens(self._model, self._sampler, encoded, settings, count)
-            if show is not None:
-                for piece in _pieces(self._model, prompt, encoded, itertools.chain.from_iterable(steps)):
-                    show(piece)
-                return []
-            rows = [list(row) for row in zip(*steps, strict=True)]
-        return [(row, "".join(_pieces(self._model, prompt, encoded, row))) for row in rows]
+            for step in draw_tokens(self._model, self._sampler, encoded, settings, count):
+                for row, token_id in enumerate(step):
+                    piece = self._model.decode([token_id], after=(token_ids[row] or encoded)[-1])
+                    if prompt[-1:].isspace() and not token_ids[row]:
+                        piece = piece.lstrip(" ")
+                    token_ids[row].append(token_id)
+                    texts[row] += piece
+                    if row == 0:
+                        show(piece)
+        return list(zip(token_ids, texts, strict=True))
 
 
 def language_model() -> NGramModel:
@@ -64,13 +68,3 @@ def draw_tokens(
         for sequence, token_id in zip(sequences, token_ids, strict=True):
             sequence.append(token_id)
         yield token_ids
-
-
-def _pieces(model: NGramModel, prompt: str, encoded: Sequence[int], drawn: Iterable[int]) -> Iterator[str]:
-    """Yield the text of each drawn token as a continuation of the prompt."""
-    previous = encoded[-1]
-    spaced = prompt[-1:].isspace()
-    for token_id in drawn:
-        piece = model.decode([token_id], after=previous)
-        yield piece.lstrip(" ") if spaced else piece
-        previous, spaced = token_id, False

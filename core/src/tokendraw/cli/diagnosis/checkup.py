@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -18,8 +18,7 @@ from tokendraw.backends.discovery.heavy_imports import heavy_imports
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.cli.candidates import by_rank
-from tokendraw.cli.describe import described
+from tokendraw.cli.describe import described, rank
 from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
 from tokendraw.cli.diagnosis.findings import Finding, findings
@@ -27,10 +26,10 @@ from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
 from tokendraw.cli.installed_commands import InstalledCommand, examined_commands
-from tokendraw.cli.terminal.tables import plugins_at_work, progress_bar
+from tokendraw.cli.terminal.tables import plugins_at_work, progress
 from tokendraw.engines import EngineState
 from tokendraw.errors.exceptions import TokendrawError, TokendrawWarning
-from tokendraw.errors.formatting import printable
+from tokendraw.errors.formatting import all_of, printable
 from tokendraw.errors.notices import as_error
 from tokendraw.providers import resolve as _resolve
 
@@ -38,41 +37,31 @@ MAIN_OPERATION = "sample"
 """The operation that the verdict, and the exit code, are about."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkup:
-    """Facts about an installation, and the faults of it."""
+    """Facts about an installation, and the faults of it; after an error some facts keep their defaults.
+
+    :ivar variables: Variables of tokendraw by name.
+    :ivar config: Path of the configuration file in force.
+    :ivar serving: Name of the plugin that serves each offered operation; None: no plugin can.
+    :ivar builds: Outcome of building for each operation with a chosen plugin; None: nothing was built.
+    """
 
     host: Host
-    variables: dict[str, str]
-    config: str | None
-    candidates: Sequence[Candidate]
-    libraries: Sequence[Library]
-    upstreams: Sequence[UpstreamState]
-    engines: Sequence[EngineState]
-    commands: Sequence[InstalledCommand]
-    origins: Sequence[Origin]
-    chosen: str | None
-    serving: Mapping[str, str | None]
-    """Name of the plugin that serves each offered operation; None: no plugin can."""
-    builds: Mapping[str, Build] | None
-    """Outcome of building for each operation with a chosen plugin; None: nothing was built."""
-    heavy_imports: Mapping[str, tuple[str, ...]]
-    findings: Sequence[Finding]
-
-
-@dataclass
-class _Negotiation:
-    """Facts from plugins and settings before any build; after an error the later fields keep their defaults."""
-
+    variables: Mapping[str, str]
     config: str | None = None
     choice: Choice = field(default_factory=Choice)
-    assessed: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict)
-    candidates: list[Candidate] = field(default_factory=list)
-    serving: dict[str, str | None] = field(default_factory=dict)
+    candidates: Sequence[Candidate] = ()
     chosen: str | None = None
-    warnings: tuple[str, ...] = ()
-    """Warnings of the decision, without the warning about plugins that were passed over."""
-    messages: list[str] = field(default_factory=list)
+    serving: dict[str, str | None] = field(default_factory=dict)
+    builds: Mapping[str, Build] | None = None
+    libraries: Sequence[Library] = ()
+    upstreams: Sequence[UpstreamState] = ()
+    engines: Sequence[EngineState] = ()
+    commands: Sequence[InstalledCommand] = ()
+    origins: Sequence[Origin] = ()
+    heavy_imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
 
 
 def examine(*, builds: bool, verbose: bool) -> Checkup:
@@ -81,117 +70,102 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
     :param builds: build for each operation with a chosen plugin.
     :param verbose: show on stderr the traceback of a plugin that fails to build, and the output of the plugins.
     """
-    negotiation = _negotiate()
-    outcomes = _build(negotiation, builds=builds, verbose=verbose)
-    packages, package_origins, host = (
-        libraries(negotiation.candidates),
-        origins(negotiation.candidates),
-        detect.detect_host(),
+    variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
+    checkup = Checkup(
+        detect.detect_host(), {printable(name): printable(text) for name, text in variables.items()}
     )
-    heavy, commands = _heavy_imports(negotiation.candidates), examined_commands()
-    return Checkup(
-        host=host,
-        variables={
-            printable(name): printable(text)
-            for name, text in sorted(os.environ.items())
-            if name.startswith("TOKENDRAW_")
-        },
-        config=negotiation.config,
-        candidates=by_rank(_as_built(c, outcomes.get(MAIN_OPERATION)) for c in negotiation.candidates),
-        libraries=packages,
-        upstreams=upstreams(negotiation.candidates, negotiation.assessed, host, negotiation.choice),
-        engines=engines(),
-        commands=commands,
-        origins=package_origins,
-        chosen=negotiation.chosen,
-        serving=negotiation.serving,
-        builds=outcomes if builds else None,
-        heavy_imports=heavy,
-        findings=findings(
-            [*negotiation.messages, *negotiation.warnings],
-            packages,
-            negotiation.candidates,
-            package_origins,
-            outcomes,
-            heavy,
-            negotiation.choice,
-            commands,
-        ),
+    messages, warned = _negotiate(checkup)
+    is_resolved = checkup.chosen is not None
+    errors, outcomes = _build(checkup, builds=builds, verbose=verbose)
+    main, candidates = outcomes.get(MAIN_OPERATION), checkup.candidates
+    warned = main.warnings if main is not None and is_resolved else warned
+    checkup.libraries, checkup.upstreams = libraries(candidates), upstreams(candidates)
+    checkup.engines, checkup.commands = engines(), examined_commands()
+    checkup.origins, checkup.heavy_imports = origins(candidates), _heavy_imports(candidates)
+    checkup.builds = outcomes if builds else None
+    checkup.findings = findings(
+        [*messages, *errors, *warned],
+        checkup.libraries,
+        candidates,
+        checkup.origins,
+        outcomes,
+        checkup.heavy_imports,
+        checkup.choice,
+        checkup.commands,
     )
+    checkup.candidates = sorted((_as_built(candidate, main) for candidate in candidates), key=rank)
+    return checkup
 
 
-def _negotiate() -> _Negotiation:
-    """Discover and resolve as a program does, and note its error or warnings."""
-    negotiation = _Negotiation()
+def _negotiate(checkup: Checkup) -> tuple[list[str], Sequence[str]]:
+    """Discover and resolve as a program does.
+
+    :returns: messages that go with any choice, and warnings of the decision, less that of plugins passed over.
+    """
+    messages: list[str] = []
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
         try:
             settings = _settings.read_settings()
-            negotiation.config = printable(str(settings.config)) if settings.config else None
-            negotiation.choice = settings.choice()
-            negotiation.assessed = _resolve.discover_all()
-            negotiation.candidates = by_rank(negotiation.assessed[MAIN_OPERATION])
-            negotiation.serving = {
-                name: _chosen(name, candidates, negotiation.choice)
-                for name, candidates in negotiation.assessed.items()
-                if _is_offered(name, negotiation.candidates)
-            }
-            misnamed = settings.all_warnings(candidate.name for candidate in negotiation.candidates)
-            negotiation.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
+            checkup.config = printable(str(settings.config)) if settings.config else None
+            checkup.choice = settings.choice()
+            by_operation = _resolve.discover_all()
+            checkup.candidates = sorted(by_operation[MAIN_OPERATION], key=rank)
+            infos = [info for candidate in checkup.candidates if (info := described(candidate))]
+            for name, candidates in by_operation.items():
+                if any(name in info.operations for info in infos):
+                    checkup.serving[name] = _chosen(name, candidates, checkup)
+            misnamed = settings.all_warnings(candidate.name for candidate in checkup.candidates)
+            messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
             resolution = tokendraw.resolve()
             if settings.strict and (misnamed or resolution.warnings):
                 outcome = using(resolution.chosen)
-                negotiation.messages += [as_error(text, outcome) for text in resolution.warnings]
+                messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
-                negotiation.chosen, negotiation.warnings = resolution.chosen, resolution.untested
+                checkup.chosen = resolution.chosen
+                return messages, resolution.untested
         except (TokendrawError, TokendrawWarning) as error:
-            negotiation.messages += [str(error)] if str(error) not in negotiation.messages else []
-    return negotiation
+            messages += [str(error)] if str(error) not in messages else []
+    return messages, ()
 
 
-def _build(negotiation: _Negotiation, *, builds: bool, verbose: bool) -> dict[str, Build]:
-    """Build for each operation, and correct ``negotiation`` by the outcomes.
+def _chosen(operation: str, candidates: Sequence[Candidate], checkup: Checkup) -> str | None:
+    need = operations.get(operation).need()
+    try:
+        return _resolve.decide(candidates, checkup.host, need, checkup.choice, operation=operation).chosen
+    except TokendrawError:
+        return None
+
+
+def _build(checkup: Checkup, *, builds: bool, verbose: bool) -> tuple[list[str], dict[str, Build]]:
+    """Build for each operation, and correct who serves by the outcomes; return errors, and outcomes by operation.
 
     Where nothing is built, import torch alone, unless this process has torch.
     """
-    names = [name for name, chosen in negotiation.serving.items() if chosen] if builds else []
+    names = [name for name, chosen in checkup.serving.items() if chosen] if builds else []
     if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
-        return {}
-    with progress_bar(len(names), "operations") as report_progress:
-        torch_error, outcomes = build(names, report_progress, verbose=verbose)
+        return [], {}
+    with progress(f"building what serves {all_of(names)}" if names else "importing torch"):
+        torch_error, outcomes = build(names, verbose=verbose)
+    errors = [] if torch_error is None else [torch_error]
     if torch_error is not None:
-        negotiation.messages.append(torch_error)
-        negotiation.chosen, negotiation.serving = None, dict.fromkeys(negotiation.serving)
+        checkup.chosen, checkup.serving = None, dict.fromkeys(checkup.serving)
     main = outcomes.get(MAIN_OPERATION)
-    if main is not None and negotiation.chosen is not None:
-        negotiation.chosen, negotiation.warnings = main.chosen, main.warnings
-        negotiation.messages += [main.error] if main.error and main.culprit is None else []
-    negotiation.serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
-    return outcomes
+    if main is not None and checkup.chosen is not None:
+        checkup.chosen = main.chosen
+        errors += [main.error] if main.error and main.culprit is None else []
+    checkup.serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
+    return errors, outcomes
 
 
 def _as_built(candidate: Candidate, outcome: Build | None) -> Candidate:
-    """Mark an available candidate as unavailable if building failed."""
     reason = outcome.rejections.get(candidate.name) if outcome else None
     if reason is None or candidate.state is not State.AVAILABLE:
         return candidate
     return replace(candidate, state=State.UNAVAILABLE, reason=reason, rejection=reason)
 
 
-def _chosen(operation: str, candidates: Iterable[Candidate], choice: Choice) -> str | None:
-    need = operations.get(operation).need()
-    try:
-        return _resolve.decide(candidates, detect.detect_host(), need, choice, operation=operation).chosen
-    except TokendrawError:
-        return None
-
-
-def _is_offered(operation: str, candidates: Iterable[Candidate]) -> bool:
-    infos = map(described, candidates)
-    return any(info is not None and operation in info.operations for info in infos)
-
-
-def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, tuple[str, ...]]:
+def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, Sequence[str]]:
     """Load each described plugin in a new process, in parallel; return heavy imports by plugin, if any."""
     loaded = [c for c in candidates if c.info is not None]
     with ThreadPoolExecutor() as pool:

@@ -6,10 +6,10 @@ An adapter imports its engine; the import may take long, print, or end the proce
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import importlib_metadata
 
+from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.new_process import TIMEOUT_SECONDS, call_in_new_process
 from tokendraw.cli.terminal.tables import plugins_at_work
@@ -20,7 +20,8 @@ from tokendraw.errors.formatting import format_line, printable
 
 def engines() -> list[EngineState]:
     """Examine the engine of every installed adapter, in the order of names."""
-    return [_examine(name, value) for name, value in sorted(set(_adapters()))]
+    adapters = {(declaration.name, declaration.value) for declaration in declarations(ENTRY_POINT_GROUP)}
+    return [_examine(name, value) for name, value in sorted(adapters)]
 
 
 def report(name: str, value: str) -> None:
@@ -28,28 +29,19 @@ def report(name: str, value: str) -> None:
 
     :param value: of the entry point, ``package.module:function``.
     """
+
+    def ask() -> EngineState:
+        state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
+        if not isinstance(state, EngineState):
+            raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
+        return state
+
     with plugins_at_work():
         try:
-            line = json.dumps(vars(guarded(f"asking {value!r}", lambda: _state(name, value))))
+            state = guarded(f"asking {value!r}", ask)
         except PluginError as error:
-            line = json.dumps(vars(_broken(name, str(error))))
-    print(line)
-
-
-def _state(name: str, value: str) -> EngineState:
-    state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
-    if not isinstance(state, EngineState):
-        raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
-    return state
-
-
-def _adapters() -> Iterator[tuple[str, str]]:
-    for distribution in importlib_metadata.distributions():
-        try:
-            entry_points = tuple(distribution.entry_points.select(group=ENTRY_POINT_GROUP))
-        except Exception:  # another project's malformed entry_points.txt is not ours to report
-            continue
-        yield from ((entry_point.name, entry_point.value) for entry_point in entry_points)
+            state = _broken(name, str(error))
+    print(json.dumps(vars(state)))
 
 
 def _examine(name: str, value: str) -> EngineState:

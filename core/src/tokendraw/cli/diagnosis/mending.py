@@ -44,18 +44,18 @@ def remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice
             return Remedy(f"pip uninstall {candidate.distribution}")
         claimants = conflicts(candidates).get(candidate.name, ())
         if candidate in claimants:
-            return _uninstall_all_but_one(claimants) if candidate is claimants[0] else None
-        found = _install_module(candidate, str(candidate.reason), choice) or _repair(candidate, choice)
-        switch_off = _export([candidate.name], choice)
-        return found if found.advice else Remedy(f"{found.command} (or switch it off: {switch_off})")
-    upstream = info.upstream if (info := described(candidate)) else None
-    if candidate.state is not State.UNAVAILABLE or upstream is None:
-        return None
-    installed = candidate.upstream_version
-    for operation in candidate.info.operations if candidate.info else ():
-        if candidate.reason == reason_against(upstream, installed, operation):
-            return Remedy(f"pip install '{requirement(upstream, installed, operation)}'")
-    return None  # something about this machine
+            names = [claimant.distribution for claimant in claimants]
+            first, *others = (f"pip uninstall {' '.join(n for n in names if n != kept)}" for kept in names)
+            return Remedy(f"{first} (or {', or '.join(others)})") if candidate is claimants[0] else None
+        mend = _install_module(candidate, str(candidate.reason), choice) or _repair(candidate, choice)
+        switch_off = _switch_off(candidate, choice)
+        return mend if mend.advice else Remedy(f"{mend.command} (or switch it off: {switch_off})")
+    info, installed = described(candidate), candidate.upstream_version
+    if candidate.state is State.UNAVAILABLE and info is not None and info.upstream is not None:
+        for operation in info.operations:
+            if candidate.reason == reason_against(info.upstream, installed, operation):
+                return Remedy(f"pip install '{requirement(info.upstream, installed, operation)}'")
+    return None  # nothing is wrong, or something about this machine
 
 
 def remedy_of_build(candidate: Candidate, reason: str, choice: Choice, *, ended: bool) -> Remedy:
@@ -64,25 +64,22 @@ def remedy_of_build(candidate: Candidate, reason: str, choice: Choice, *, ended:
     :param ended: whether building the plugin ended the process, or hung, so that no other plugin takes over.
     """
     if ended:
-        return Remedy(_export([candidate.name], choice), "No other sampler takes over from it.")
+        return Remedy(_switch_off(candidate, choice), "No other sampler takes over from it.")
     advice = f"Mend that, or report it to {author_of(candidate.name)}."
-    return _install_module(candidate, reason, choice) or Remedy(_export([candidate.name], choice), advice)
-
-
-def _uninstall_all_but_one(claimants: Sequence[Candidate]) -> Remedy:
-    names = [claimant.distribution for claimant in claimants]
-    commands = [f"pip uninstall {' '.join(n for n in names if n != kept)}" for kept in names]
-    return Remedy(f"{commands[0]} (or {', or '.join(commands[1:])})")
+    return _install_module(candidate, reason, choice) or Remedy(_switch_off(candidate, choice), advice)
 
 
 def _repair(candidate: Candidate, choice: Choice) -> Remedy:
     """Upgrade a plugin from the index, unless the plugin came from a folder or a repository."""
-    origin = _origin(candidate.distribution)
-    if candidate.first_party or origin is None:
+    try:
+        origin = importlib_metadata.distribution(candidate.distribution).origin
+        folder = None if origin is None else str(origin.url).removeprefix("file://")
+    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
+        folder = None
+    if candidate.first_party or folder is None:
         return Remedy(_upgrade(candidate.distribution))
-    return Remedy(
-        _export([candidate.name], choice), f"It was installed from {format_value(origin)}: mend it there."
-    )
+    advice = f"It was installed from {format_value(folder)}: mend it there."
+    return Remedy(_switch_off(candidate, choice), advice)
 
 
 def _install_module(candidate: Candidate, reason: str, choice: Choice) -> Remedy | None:
@@ -90,26 +87,21 @@ def _install_module(candidate: Candidate, reason: str, choice: Choice) -> Remedy
     match = _NO_MODULE.search(reason)
     if match is None:
         return None
-    module = match[1].partition(".")[0]
-    switch_off = _export([candidate.name], choice)
+    module, distribution = match[1].partition(".")[0], candidate.distribution
     if module == candidate.entry_point.partition(":")[0].partition(".")[0].strip():
-        return Remedy(
-            switch_off,
-            f"The module is its own: install {candidate.distribution} again from where it came from.",
-        )
-    missing = list(_missing_requirements(candidate.distribution, module))
-    if missing:
-        names = " ".join(f"'{requirement}'" for requirement in missing)
-        return Remedy(f"pip install {names}")
-    advice = f"Install what has the module {module!r}, which {candidate.distribution} does not require."
-    return Remedy(switch_off, advice)
+        advice = f"The module is its own: install {distribution} again from where it came from."
+    elif missing := list(_missing_requirements(distribution, module)):
+        return Remedy(" ".join(["pip install", *missing]))
+    else:
+        advice = f"Install what has the module {module!r}, which {distribution} does not require."
+    return Remedy(_switch_off(candidate, choice), advice)
 
 
 def _missing_requirements(distribution: str, module: str) -> Iterator[str]:
     """Yield the unmet requirements of a distribution, and unmet requirements of extras with the name of a module."""
     try:
         requirements = [Requirement(text) for text in importlib_metadata.requires(distribution) or ()]
-    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
+    except Exception:  # absent or damaged, as above
         return
     for each in requirements:
         installed = installed_version(each.name)
@@ -118,20 +110,11 @@ def _missing_requirements(distribution: str, module: str) -> Iterator[str]:
         )
         is_asked_for = each.marker is None or each.marker.evaluate({"extra": ""})
         if not is_met and (is_asked_for or canonicalize_name(each.name) == canonicalize_name(module)):
-            yield printable(f"{each.name}{each.specifier}")
+            yield printable(f"'{each.name}{each.specifier}'")
 
 
-def _origin(distribution: str) -> str | None:
-    """Look up the folder or the URL of origin of a distribution; None for an index."""
-    try:
-        origin = importlib_metadata.distribution(distribution).origin
-        return None if origin is None else str(origin.url).removeprefix("file://")
-    except Exception:  # absent or damaged, as above
-        return None
-
-
-def _export(names: Sequence[str], choice: Choice) -> str:
-    return f"export {disable_setting(names, choice)}"
+def _switch_off(candidate: Candidate, choice: Choice) -> str:
+    return f"export {disable_setting([candidate.name], choice)}"
 
 
 def _upgrade(distribution: str) -> str:

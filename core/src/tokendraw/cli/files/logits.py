@@ -12,28 +12,22 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
-from tokendraw.cli.files.formats import (
-    HEAD_BYTES,
-    READERS,
-    LogitsFileError,
-    Source,
-    ending_by_content,
-)
+from tokendraw.cli.files.formats import READERS, LogitsFileError, Source, recognise
 from tokendraw.errors.formatting import one_of
-
-_STDIN = Path("-")
 
 
 @dataclass(frozen=True)
 class LogitsFile:
-    """Logits with their name and dtype in the file."""
+    """Logits with their name and dtype in the file.
+
+    :ivar logits: [B, V] float32, bfloat16 or float16 on the CPU.
+    :ivar tensor: Name of the tensor inside the file; None if it has no name.
+    :ivar dtype: Dtype in the file by its torch name. ``logits`` has the same, but float32 in place of float64.
+    """
 
     logits: Tensor
-    """[B, V] float32, bfloat16 or float16 on the CPU."""
     tensor: str | None
-    """Name of the tensor inside the file; None if it has no name."""
     dtype: str
-    """Dtype in the file by its torch name. ``logits`` has the same, except that float64 is converted to float32."""
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
@@ -42,7 +36,7 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
     :param tensor: which tensor, where the file holds several by name.
     :raises LogitsFileError: one line; nothing in the file has been run.
     """
-    if path != _STDIN:
+    if path != Path("-"):
         return _read(_on_disk(path), tensor)
     with tempfile.TemporaryDirectory() as folder:
         return _read(_received(Path(folder, "logits")), tensor)
@@ -57,22 +51,25 @@ def _read(source: Source, tensor: str | None) -> LogitsFile:
 
 
 def _on_disk(path: Path) -> Source:
+    ending = path.suffix.lower()
     if not path.is_file():
         content = (
             "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
         )
         raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
-    if path.suffix.lower() not in READERS:
-        content = f"the ending '{path.suffix}'" if path.suffix else "no ending"
+    if ending not in READERS:
+        content = f"the ending '{path.suffix}'" if ending else "no ending"
         raise LogitsFileError(f"'{path}' needs the ending {one_of(READERS)}, found {content}. Convert it.")
     try:
-        with path.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
+        content, endings = recognise(path)
     except OSError as error:
         raise LogitsFileError(f"'{path}' cannot be read: {error.strerror}. Check its permissions.") from error
-    if not head:
-        raise LogitsFileError(f"'{path}' needs logits, found an empty file. Write it again.")
-    return Source(str(path), path, head, path.suffix.lower())
+    if ending not in endings:
+        raise LogitsFileError(
+            f"'{path}' needs to be a {ending} file inside, found {content}. "
+            "Give the file the ending of what it holds, or save the logits again."
+        )
+    return Source(str(path), path, ending)
 
 
 def _received(path: Path) -> Source:
@@ -84,33 +81,28 @@ def _received(path: Path) -> Source:
         )
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if not head:
-        raise LogitsFileError(f"'{name}' needs logits, found nothing. Check what writes to it.")
-    return Source(name, path, head, ending_by_content(name, path, head))
+    content, endings = recognise(path)
+    if not endings:
+        raise LogitsFileError(
+            f"'{name}' needs to be a {one_of(READERS)} file inside, found {content}. Save the logits as one of these."
+        )
+    return Source(name, path, endings[0])
 
 
 def _check_values(source: Source, values: Tensor) -> None:
+    shape, dtype = list(values.shape), dtype_name(values.dtype)
     if values.is_meta or values.is_nested or values.is_quantized or values.layout != torch.strided:
         content = "one without values" if values.is_meta else "a sparse, nested or quantized one"
-        raise LogitsFileError(
-            f"'{source}' needs a dense tensor, found {content}. Save the logits as a dense tensor."
-        )
-    shape, dtype = list(values.shape), dtype_name(values.dtype)
-    if dtype not in (*INPUT_DTYPES, "float64"):
-        raise LogitsFileError(
-            f"'{source}' needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
-        )
-    if len(shape) not in (1, 2):
-        raise LogitsFileError(
-            f"'{source}' needs shape [V] or [B, V], found rank {len(shape)}, shape {shape}. "
-            "Save the rows to draw from."
-        )
-    if 0 in shape:
-        raise LogitsFileError(
-            f"'{source}' needs at least one row and one token, found shape {shape}. Write it again."
-        )
+        message = f"a dense tensor, found {content}. Save the logits as a dense tensor."
+    elif dtype not in (*INPUT_DTYPES, "float64"):
+        message = f"{one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
+    elif len(shape) not in (1, 2):
+        message = f"shape [V] or [B, V], found rank {len(shape)}, shape {shape}. Save the rows to draw from."
+    elif 0 in shape:
+        message = f"at least one row and one token, found shape {shape}. Write it again."
+    else:
+        return
+    raise LogitsFileError(f"'{source}' needs {message}")
 
 
 def _rounded(source: Source, rows: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -30,27 +31,19 @@ def ended_by_exit_code() -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # here, where it is caught, and not at the interpreter's exit
-    except KeyboardInterrupt:
-        _say("")
-        raise click.exceptions.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        _discard(1)
-        raise click.exceptions.Exit(PIPE_CLOSED) from None
-    except OSError as error:
-        if error.filename is not None or error.errno is None:  # of a file, or of a library
-            raise
-        _discard(1)
-        _say(f"'stdout' cannot be written to: {error.strerror}. Write to another place.")
-        raise click.exceptions.Exit(UNWRITABLE) from None
-    except (click.ClickException, click.exceptions.Exit):
+            sys.stdout.flush()  # here, where it is caught, and not at the interpreter's exit
+    except BaseException as error:
+        if was_interrupted(error):
+            _say("")
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        if isinstance(error, BrokenPipeError):
+            _discard(1)
+            raise click.exceptions.Exit(PIPE_CLOSED) from None
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            _discard(1)
+            _say(f"'stdout' cannot be written to: {error.strerror}. Write to another place.")
+            raise click.exceptions.Exit(UNWRITABLE) from None
         raise
-    except Exception as error:
-        if not was_interrupted(error):
-            raise
-        _say("")
-        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 @contextlib.contextmanager
@@ -71,29 +64,23 @@ def interrupts_end_imports() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def was_interrupted(error: BaseException) -> bool:
-    """Tell whether a library has turned an interrupt into an error of its own."""
+def was_interrupted(error: BaseException | None) -> bool:
+    """Tell whether an error is an interrupt, or a library made it from an interrupt."""
     visited_ids: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in visited_ids:
-        if isinstance(link, KeyboardInterrupt):
+    while error is not None and id(error) not in visited_ids:
+        if isinstance(error, KeyboardInterrupt):
             return True
-        visited_ids.add(id(link))
-        link = link.__cause__ or link.__context__
+        visited_ids.add(id(error))
+        error = error.__cause__ or error.__context__
     return False
 
 
-def open_missing_streams() -> None:
-    """Replace a missing stdout or stderr by a stream to the null device."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the rest of the process
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-
-
-def never_fail_to_encode() -> None:
-    """Make stdout and stderr escape characters outside their encoding."""
-    for stream in (sys.stdout, sys.stderr):
+def prepare_streams() -> None:
+    """Put the null device in place of a closed stdout or stderr; escape characters outside their encoding."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 

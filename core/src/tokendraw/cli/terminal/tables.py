@@ -66,6 +66,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
     print_lines(table, indent=indent)
 
 
+def print_heading(title: str) -> None:
+    """Print the heading of a section."""
+    click.echo(f"\n{click.style(title, bold=True)}")
+
+
 def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
     """Print titled texts in columns, as many side by side as fit, and the rest below."""
     from rich.table import Table
@@ -73,15 +78,14 @@ def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
 
     console = _console()
     num_columns = max(1, min(len(texts), console.width // _LEAST_TEXT_WIDTH))
+    table = Table.grid(padding=(0, 3, 0, 0), expand=True)
+    for _ in range(num_columns):
+        table.add_column(ratio=1, overflow="fold")
     for start in range(0, len(texts), num_columns):
-        if start:
-            click.echo()
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), expand=True)
         band = texts[start : start + num_columns]
-        for index in range(num_columns):
-            table.add_column(Text(band[index][0] if index < len(band) else ""), ratio=1, overflow="fold")
-        table.add_row(*(Text(text) for _, text in band))
-        _print(console, table)
+        table.add_row(*(Text(title, "bold") for title, _ in band))
+        table.add_row(*(Text(f"{text}\n") for _, text in band))
+    _print(console, table)
 
 
 def plugins_at_work() -> contextlib.AbstractContextManager[object]:
@@ -111,11 +115,10 @@ def progress_bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
     :param unit: what a step is, in the plural.
     """
     if not sys.stderr.isatty():
-        state = ("", 0)
+        state = ["", 0]
 
         def report(doing: str, done: int) -> None:
-            nonlocal state
-            state = doing, done
+            state[:] = doing, done
 
         def line(seconds: int) -> str:
             return f"{state[1]:,} of {total:,} {unit} after {seconds} s: {state[0]}"

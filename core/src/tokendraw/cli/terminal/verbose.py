@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Iterator
 
 import click
 
 _KEY = "tokendraw.verbose"
+_log = logging.getLogger("tokendraw")
 
 
 def start(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Show tokendraw's log on stderr until the command ends, failures of plugins with their tracebacks."""
-    if not value:
-        return
-    ctx.meta[_KEY] = handler = StderrHandler()
-    ctx.with_resource(logged_by(handler))
-
-
-@contextlib.contextmanager
-def logged_by(handler: logging.Handler) -> Iterator[None]:
-    """Pass tokendraw's whole log to a handler."""
-    log = logging.getLogger("tokendraw")
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
+    if value:
+        ctx.meta[_KEY] = True
+        ctx.with_resource(logged_by(StderrHandler()))
 
 
 def is_verbose(ctx: click.Context) -> bool:
@@ -39,31 +24,33 @@ def is_verbose(ctx: click.Context) -> bool:
     return _KEY in ctx.meta
 
 
-def show_cause(ctx: click.Context, error: BaseException) -> None:
-    """With ``--verbose``, show the traceback of an error's cause unless the log has shown the traceback."""
-    handler = ctx.meta.get(_KEY)
-    causes = []
-    cause = error.__cause__
-    while cause is not None and cause not in causes:
-        causes.append(cause)
-        cause = cause.__cause__
-    if handler is not None and causes and not any(cause in handler.exceptions for cause in causes):
-        click.echo("".join(traceback.format_exception(causes[0])).rstrip(), err=True)
+@contextlib.contextmanager
+def logged_by(handler: logging.Handler) -> Iterator[None]:
+    """Pass tokendraw's whole log to a handler."""
+    level = _log.level
+    _log.addHandler(handler)
+    _log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)
 
 
 class StderrHandler(logging.Handler):
-    """Prints each record once on stderr."""
+    """Prints each record once on stderr: no text twice, and no exception whose cause was shown."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.exceptions: list[BaseException] = []
-        self._printed_texts: set[str] = set()
+        self._printed: set[object] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record, unless the same text was printed before."""
-        if record.exc_info and record.exc_info[1] is not None:
-            self.exceptions.append(record.exc_info[1])
-        text = self.format(record)
-        if text not in self._printed_texts:  # a plugin may be loaded for each operation
+        """Print a record, unless the same text was printed before: a plugin may be loaded for each operation."""
+        text, causes = self.format(record), set[object]()
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None and error not in causes:
+            causes.add(error)
+            error = error.__cause__
+        if self._printed.isdisjoint({text, *causes}):
             click.echo(text, err=True)
-        self._printed_texts.add(text)
+        self._printed |= {text, *causes}

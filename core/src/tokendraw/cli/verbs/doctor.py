@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import click
 
+from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.diagnosis.checkup import examine
 from tokendraw.cli.diagnosis.report import checkup_json, print_checkup
-from tokendraw.cli.options import json_option, verbose_option
 from tokendraw.cli.terminal.tables import print_json
 from tokendraw.cli.terminal.verbose import is_verbose
 
 
 @click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
 @click.option(
-    "--no-build",
-    is_flag=True,
-    help="Decide from what the plugins say of themselves, and build none.",
+    "--no-build", is_flag=True, help="Decide from what the plugins say of themselves, and build none."
 )
-@verbose_option
-@json_option
+@options.verbose_option
+@options.json_option
 @click.pass_context
 def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     """Check this installation: libraries, plugins, settings, faults, and the command that mends each fault.

@@ -15,18 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendraw.backends.description.capabilities import Need
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
-from tokendraw.cli.options import (
-    checked_params,
-    gumbel_dtype_option,
-    json_option,
-    load,
-    params_options,
-    quiet_option,
-    selection_options,
-    verbose_option,
-)
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.cli.terminal.wrap import Wrapper
 from tokendraw.parameters.params import SamplingParams
@@ -49,7 +40,7 @@ COMPARED = (
 
 @click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
 @click.argument("prompt")
-@params_options
+@options.params_options
 @click.option(
     "--model",
     "folder",
@@ -63,11 +54,11 @@ COMPARED = (
     "--stream/--no-stream", default=None, help="Print tokens as they are drawn. Default: on a terminal."
 )
 @click.option("--compare", is_flag=True, help="The same prompt under several settings, side by side.")
-@gumbel_dtype_option
-@selection_options
-@quiet_option
-@verbose_option
-@json_option
+@options.gumbel_dtype_option
+@options.selection_options
+@options.quiet_option
+@options.verbose_option
+@options.json_option
 def generate(
     prompt: str,
     folder: str | None,
@@ -98,8 +89,10 @@ def generate(
             "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
         )
     with progress("loading a sampler and the language model"):
-        params = checked_params(**fields)
-        drawer = load(sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype))
+        params = options.checked_params(**fields)
+        drawer = options.load(
+            sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype)
+        )
         write = _model(folder, drawer).write
     settings = _compared(params) if compare else [params]
 
@@ -166,17 +159,14 @@ def _stream(
     wrap = Wrapper(shutil.get_terminal_size().columns) if on_terminal() else str
     is_first = True
 
-    def begin() -> None:
+    def show(piece: str) -> None:
         nonlocal is_first
         if is_first:
             before_first()
             click.echo(wrap(prompt), nl=False)
         is_first = False
-
-    def show(piece: str) -> None:
-        begin()
         click.echo(wrap(piece), nl=False)
 
     write(show)
-    begin()  # where nothing was drawn
+    show("")  # the prompt alone, where nothing was drawn
     click.echo()

@@ -5,26 +5,23 @@ JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 import tokendraw
 from tokendraw import operations
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.resolution.candidate import Candidate, State
+from tokendraw.backends.resolution.candidate import State
 from tokendraw.backends.resolution.refusals import INSTALL
-from tokendraw.cli.candidates import by_rank, print_candidates
+from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
-from tokendraw.cli.describe import candidate_json, described
-from tokendraw.cli.options import json_option, operation_option, verbose_option
+from tokendraw.cli.describe import candidate_json, described, print_candidates, rank
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 
 
 @click.command("list", cls=GuardedCommand, short_help="Every sampler, and why some cannot serve.")
-@operation_option
-@verbose_option
-@json_option
+@options.operation_option
+@options.verbose_option
+@options.json_option
 @click.pass_context
 def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     """Show every installed sampler and its operations, with reasons for those that cannot serve the one asked for.
@@ -33,37 +30,27 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     """
     settings = _settings.read_settings()
     with plugins_at_work():
-        candidates = by_rank(tokendraw.discover(operation=operation))
+        candidates = sorted(tokendraw.discover(operation=operation), key=rank)
     warn(settings.all_warnings(c.name for c in candidates), strict=settings.strict)
-    error = _error(candidates, operation)
+    error = None
+    if not candidates:
+        error = f"No sampler is installed; {INSTALL}."
+    elif all(candidate.state is not State.AVAILABLE for candidate in candidates):
+        error = f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
     if as_json:
         print_json({"error": error, "candidates": [candidate_json(candidate) for candidate in candidates]})
     elif candidates:
         print_candidates(candidates)
-        _print_operations(candidates)
+        known = list(operations.FOLDERS)  # a plugin may offer others, which come last
+        rows = [
+            (c.name, ", ".join(sorted(info.operations, key=lambda name: [*known, name].index(name))))
+            for c in candidates
+            if (info := described(c)) is not None
+        ]
+        if rows:
+            click.echo()
+            print_table(("name", "operations"), rows)
     else:
         click.echo(error, err=True)
     if error:
         ctx.exit(NOT_USABLE)
-
-
-def _error(candidates: Sequence[Candidate], operation: str) -> str | None:
-    """Write the error if no candidate can serve the operation; None if a candidate can."""
-    if not candidates:
-        return f"No sampler is installed; {INSTALL}."
-    if any(candidate.state is State.AVAILABLE for candidate in candidates):
-        return None
-    return f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
-
-
-def _print_operations(candidates: Sequence[Candidate]) -> None:
-    """Print the operations of each plugin, in the order of the registry."""
-    order = {name: index for index, name in enumerate(operations.FOLDERS)}
-    rows = [
-        (c.name, ", ".join(sorted(info.operations, key=lambda name: (order.get(name, len(order)), name))))
-        for c in candidates
-        if (info := described(c)) is not None
-    ]
-    if rows:
-        click.echo()
-        print_table(("name", "operations"), rows)

@@ -8,8 +8,9 @@ part), ``built`` (false: no plugin was built, which may fail) and ``error`` (nul
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -21,24 +22,17 @@ from tokendraw.backends.description.declared import read_field
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Decision, Resolution
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
-from tokendraw.cli.options import (
-    all_of_options,
-    chosen,
-    gumbel_dtype_option,
-    json_option,
-    logprobs_mode_option,
-    operation_option,
-    selection_options,
-    verbose_option,
-)
-from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.cli.terminal.tables import plugins_at_work, print_heading, print_json, print_table
 from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError
 from tokendraw.errors.formatting import all_of
 
-_need_options = all_of_options(
-    logprobs_mode_option,
+_Rows: TypeAlias = Sequence[tuple[str, ...]]
+
+_need_options = options.all_of_options(
+    options.logprobs_mode_option,
     click.option(
         "--filter-order",
         "filter_orders",
@@ -48,7 +42,7 @@ _need_options = all_of_options(
         show_default=True,
         help="An order in use; may be given for each.",
     ),
-    gumbel_dtype_option,
+    options.gumbel_dtype_option,
     click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known."),
     click.option("--vocab-size", type=click.IntRange(min=1), help="If known."),
     click.option(
@@ -75,11 +69,11 @@ _need_options = all_of_options(
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
 )
-@operation_option
-@selection_options
+@options.operation_option
+@options.selection_options
 @_need_options
-@verbose_option
-@json_option
+@options.verbose_option
+@options.json_option
 def resolve(
     explain: bool,
     operation: str,
@@ -102,36 +96,33 @@ def resolve(
         with plugins_at_work():
             resolution = tokendraw.resolve(
                 need=_need(operation, need, assignments),
-                choice=chosen(settings, sampler),
+                choice=settings.choice(sampler, options.SAMPLER),
                 operation=operation,
                 device=device,
             )
     except SamplerUnavailableError as error:
         if as_json:
             facts = {"operation": operation, "chosen": None, "decisions": decisions_json(error.decisions)}
-            print_json({**facts, "settings": dict(in_force), "error": str(error)})
+            print_json({**facts, "settings": in_force, "error": str(error)})
         elif explain:
             click.echo(f"{operation}: no sampler")
-            _print_decisions(error.decisions)
-            _print_settings(in_force)
+            _explain(error.decisions, (), in_force)
         raise
     misnamed = settings.all_warnings(decision.name for decision in resolution.decisions)
     warn([*misnamed, *resolution.warnings], strict=settings.strict, outcome=using(resolution.chosen))
     if as_json:
-        print_json({**resolution_json(resolution), "settings": dict(in_force), "built": False, "error": None})
+        print_json({**resolution_json(resolution), "settings": in_force, "built": False, "error": None})
     elif explain:
-        click.echo(
-            f"{resolution.operation} on {resolution.host}: {click.style(resolution.chosen, bold=True)}"
-        )
-        _print_decisions(resolution.decisions)
-        _print_who_serves(resolution)
-        _print_untried(resolution)
-        _print_settings(in_force)
+        click.echo(f"{operation} on {resolution.host}: {click.style(resolution.chosen, bold=True)}")
+        names = all_of(filter(None, (resolution.chosen, resolution.companion)))
+        untried = f"whether {names} can be built: `tokendraw doctor` builds what a program gets"
+        sections = (("who serves what", _who_serves(resolution)), ("not tried", [(untried,)]))
+        _explain(resolution.decisions, sections, in_force)
     else:
         click.echo(resolution.chosen)
 
 
-def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
+def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
     """Make the need of an operation.
 
     :param assignments: fields with their values, ``FIELD=VALUE``.
@@ -139,14 +130,14 @@ def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...])
     """
     ctx, declared = click.get_current_context(), operations.get(operation).need
     field_names = {field.name for field in fields(declared)}
-    option_of = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
     assigned_names = {
-        name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        name for name in values if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
-    for name in sorted(assigned_names - field_names):
-        raise click.UsageError(
-            f"'{option_of[name]}' is no part of what {operation!r} may need. Leave it out."
-        )
+    for parameter in ctx.command.params:
+        if parameter.name in assigned_names - field_names:
+            raise click.UsageError(
+                f"'{parameter.opts[0]}' is no part of what {operation!r} may need. Leave it out."
+            )
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
@@ -155,39 +146,27 @@ def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...])
             raise click.UsageError(f"'--need' needs each field once, found {name!r} twice. Leave one out.")
         assigned_names.add(name)
         try:
-            options[name] = read_field(declared, name, value)
+            values[name] = read_field(declared, name, value)
         except InvalidParameterError as error:
             raise click.UsageError(str(error)) from error
-    return declared(**{name: value for name, value in options.items() if name in field_names})
+    return declared(**{name: value for name, value in values.items() if name in field_names})
 
 
-def _print_decisions(decisions: tuple[Decision, ...]) -> None:
-    if decisions:
-        rows = [(decision.name, str(decision.state), decision.reason) for decision in decisions]
-        _print_section("decisions", rows)
-
-
-def _print_who_serves(resolution: Resolution) -> None:
+def _who_serves(resolution: Resolution) -> _Rows:
     beyond = ", ".join(resolution.beyond)
     served = f"all {operations.get(resolution.operation).served}"
-    rows = [(resolution.chosen, f"{served} but {beyond}" if beyond else served)]
-    if beyond:
-        rows.append((resolution.companion or "nobody", beyond))
-    _print_section("who serves what", rows)
+    if not beyond:
+        return [(resolution.chosen, served)]
+    return [(resolution.chosen, f"{served} but {beyond}"), (resolution.companion or "nobody", beyond)]
 
 
-def _print_untried(resolution: Resolution) -> None:
-    names = all_of(filter(None, (resolution.chosen, resolution.companion)))
-    _print_section(
-        "not tried", [(f"whether {names} can be built: `tokendraw doctor` builds what a program gets",)]
-    )
-
-
-def _print_settings(in_force: list[tuple[str, str]]) -> None:
-    _print_section("settings", [(f"{name} = {value}",) for name, value in in_force] or [("none",)])
-
-
-def _print_section(title: str, rows: list[Any]) -> None:
-    click.echo()
-    click.echo(click.style(title, bold=True))
-    print_table([""] * len(rows[0]), rows, indent=2)
+def _explain(
+    decisions: Iterable[Decision], sections: Iterable[tuple[str, _Rows]], in_force: dict[str, str]
+) -> None:
+    """Print the decisions, more sections, and the settings."""
+    decided = [(decision.name, str(decision.state), decision.reason) for decision in decisions]
+    settings = [(f"{name} = {value}",) for name, value in in_force.items()]
+    for title, rows in (("decisions", decided), *sections, ("settings", settings or [("none",)])):
+        if rows:
+            print_heading(title)
+            print_table([""] * len(rows[0]), rows, indent=2)

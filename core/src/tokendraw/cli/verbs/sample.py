@@ -17,32 +17,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendraw.backends.description.capabilities import Need
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
-from tokendraw.cli.options import (
-    checked_params,
-    gumbel_dtype_option,
-    json_option,
-    load,
-    logprobs_mode_option,
-    params_options,
-    quiet_option,
-    selection_options,
-    verbose_option,
-)
 from tokendraw.cli.terminal.tables import print_json, print_table, progress
 from tokendraw.output import PAD_TOKEN_ID
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
-    from tokendraw.cli.files.logits import LogitsFile
     from tokendraw.output import SamplerOutput
-    from tokendraw.providers.sampler import Sampler
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
 @click.argument("file", type=click.Path(path_type=Path))
-@params_options
+@options.params_options
 @click.option(
     "--position",
     type=click.IntRange(0, 2**63 - 1),
@@ -61,15 +49,15 @@ if TYPE_CHECKING:
     metavar="N",
     help="Log-probabilities of the drawn token and of the N best; -1: of all.",
 )
-@logprobs_mode_option
-@gumbel_dtype_option
+@options.logprobs_mode_option
+@options.gumbel_dtype_option
 @click.option(
     "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
 )
-@selection_options
-@quiet_option
-@verbose_option
-@json_option
+@options.selection_options
+@options.quiet_option
+@options.verbose_option
+@options.json_option
 def sample(
     file: Path,
     position: int,
@@ -94,7 +82,7 @@ def sample(
     text.
     """
     with progress("reading the logits, loading a sampler, drawing"):
-        params = checked_params(**fields)
+        params = options.checked_params(**fields)
 
         from tokendraw.cli.files.logits import dtype_name, read_logits
         from tokendraw.parameters.metadata import SamplingMetadata
@@ -108,39 +96,41 @@ def sample(
             dtype=dtype_name(source.logits.dtype),
             vocab_size=vocab_size,
         )
-        drawer = load(sampler, device, need)
+        drawer = options.load(sampler, device, need)
         positions = [position + row if sequence else position for row in range(num_rows)]
         metadata = SamplingMetadata.from_params(
             [params] * num_rows, device=drawer.device, positions=positions
         )
         output = drawer.sample(source.logits.to(drawer.device), metadata)
-    rows = drawn_rows(output)
+    rows = _drawn_rows(output)
     if as_json:
-        facts = {
-            "file": str(file),
-            "tensor": source.tensor,
-            "shape": [num_rows, vocab_size],
-            "dtype": source.dtype,
-        }
+        shape = [num_rows, vocab_size]
+        facts = {"file": str(file), "tensor": source.tensor, "shape": shape, "dtype": source.dtype}
         print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": rows})
         return
     if not quiet:
-        _print_notes(source, rows, drawer)
-    print_table(*_table(rows, logprobs_mode))
+        click.echo(drawn_by(drawer), err=True)
+        if source.dtype == "float64":
+            click.echo("the file holds float64, rounded to float32", err=True)
+        if invalid := sum(not row["valid"] for row in rows):
+            of_rows = f"{num_rows} {'row holds' if invalid == 1 else 'rows hold'}"
+            click.echo(f"{invalid} of {of_rows} NaN, or nothing above -inf: shown as not valid", err=True)
+    _print_rows(rows, logprobs_mode)
 
 
-def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
+def _drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     """Turn an output into the rows of the JSON above, but with -inf where a logprob is -inf."""
-    ids, valid = output.token_ids.tolist(), output.valid.tolist()
     rows: list[dict[str, Any]] = [
-        {"row": row, "token_id": token_id, "valid": ok}
-        for row, (token_id, ok) in enumerate(zip(ids, valid, strict=True))
+        {"row": row, "token_id": token_id, "valid": valid}
+        for row, (token_id, valid) in enumerate(
+            zip(output.token_ids.tolist(), output.valid.tolist(), strict=True)
+        )
     ]
     if output.logprobs is None:
         return rows
+    columns = (output.logprobs.ranks, output.log_kept_mass)
+    ranks, masses = ([None] * len(rows) if column is None else column.tolist() for column in columns)
     best_ids, logprobs = output.logprobs.token_ids.tolist(), output.logprobs.logprobs.tolist()
-    ranks = [None] * len(rows) if output.logprobs.ranks is None else output.logprobs.ranks.tolist()
-    masses = output.log_kept_mass.tolist() if output.log_kept_mass is not None else [None] * len(rows)
     for row, tokens, values, rank, mass in zip(rows, best_ids, logprobs, ranks, masses, strict=True):
         best = zip(tokens[1:], values[1:], strict=True)
         row.update(logprob=values[0], rank=rank, log_kept_mass=mass)
@@ -148,25 +138,14 @@ def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: Sequence[Mapping[str, Any]], mode: str) -> tuple[list[str], list[list[str]]]:
+def _print_rows(rows: Sequence[Mapping[str, Any]], mode: str) -> None:
     header = ["row", "token", "valid"]
-    cells = [[str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"] for d in rows]
-    if "logprob" in rows[0]:
-        header += [mode, "rank", "kept mass", "best"]
-        for line, d in zip(cells, rows, strict=True):
+    header += [mode, "rank", "kept mass", "best"] if "logprob" in rows[0] else []
+    cells = []
+    for d in rows:
+        line = [str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"]
+        if "logprob" in d:
             best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
-            kept_mass = math.exp(d["log_kept_mass"])
-            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{kept_mass:.4f}", best]
-    return header, cells
-
-
-def _print_notes(source: LogitsFile, rows: Sequence[Mapping[str, Any]], drawer: Sampler) -> None:
-    click.echo(drawn_by(drawer), err=True)
-    if source.dtype == "float64":
-        click.echo("the file holds float64, rounded to float32", err=True)
-    invalid = sum(not row["valid"] for row in rows)
-    if invalid:
-        subject = "row holds" if invalid == 1 else "rows hold"
-        click.echo(
-            f"{invalid} of {len(rows)} {subject} NaN, or nothing above -inf: shown as not valid", err=True
-        )
+            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{math.exp(d['log_kept_mass']):.4f}", best]
+        cells.append(line)
+    print_table(header, cells)

@@ -7,7 +7,8 @@ distributions claim the name. State and reason are about the first operation tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from typing import Any, TypeAlias
 
 import click
 
@@ -16,33 +17,33 @@ from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
-from tokendraw.cli.candidates import rank
+from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
-from tokendraw.cli.describe import candidate_json, described
-from tokendraw.cli.options import installed_names, json_option, verbose_option
+from tokendraw.cli.describe import candidate_json, described, rank
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import all_of, dotted, nearest
 from tokendraw.providers import resolve as _resolve
 
+_Plugin: TypeAlias = Mapping[str, Candidate]
+"""A plugin: its candidate in each operation."""
+
 
 @click.command(cls=GuardedCommand, short_help="Everything about one sampler.")
-@click.argument("name", shell_complete=installed_names)
-@verbose_option
-@json_option
+@click.argument("name", shell_complete=options.installed_names)
+@options.verbose_option
+@options.json_option
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler NAME: origin, state and capabilities."""
     with plugins_at_work():
-        candidates_of = _resolve.discover_all()
-    plugins = [
-        _Plugin(dict(zip(candidates_of, assessed, strict=True)))
-        for assessed in zip(*candidates_of.values(), strict=True)
-    ]
-    claimants = sorted((p for p in plugins if p.main.name == name), key=lambda p: rank(p.main))
+        by_operation = _resolve.discover_all()
+    plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
+    claimants = [plugin for plugin in plugins if _main(plugin).name == name]
+    claimants.sort(key=lambda plugin: rank(_main(plugin)))
     if not claimants:
-        raise _unknown(name, sorted({plugin.main.name for plugin in plugins}))
+        raise _unknown(name, sorted({_main(plugin).name for plugin in plugins}))
     if as_json:
-        print_json({"candidates": [candidate_json(plugin.main) for plugin in claimants]})
+        print_json({"candidates": [candidate_json(_main(plugin)) for plugin in claimants]})
         return
     for index, plugin in enumerate(claimants):
         if index:
@@ -50,19 +51,12 @@ def show(name: str, as_json: bool) -> None:
         _print(plugin)
 
 
-@dataclass(frozen=True)
-class _Plugin:
-    """A plugin with its candidate in each operation."""
-
-    by_operation: Mapping[str, Candidate]
-
-    @property
-    def main(self) -> Candidate:
-        """Return the candidate in the first operation offered by the plugin."""
-        first, *_ = self.by_operation.values()
-        info = described(first)
-        offered = info.operations if info else ()
-        return next((c for operation, c in self.by_operation.items() if operation in offered), first)
+def _main(plugin: _Plugin) -> Candidate:
+    """Return the candidate in the first operation that a plugin offers."""
+    first, *_ = plugin.values()
+    info = described(first)
+    offered = info.operations if info else ()
+    return next((candidate for name, candidate in plugin.items() if name in offered), first)
 
 
 def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
@@ -76,25 +70,19 @@ def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
 
 
 def _print(plugin: _Plugin) -> None:
-    candidate = plugin.main
-    click.echo(click.style(candidate.name, bold=True))
-    print_table(("", ""), list(_facts(candidate)), indent=2)
-    info = described(candidate)
+    main = _main(plugin)
+    click.echo(click.style(main.name, bold=True))
+    print_table(("", ""), list(_facts(main)), indent=2)
+    info = described(main)
     if info and info.upstream and info.upstream.releases:
-        click.echo()
-        click.echo(f"{click.style(info.upstream.distribution, bold=True)} by version")
-        rows = list(_releases(info.upstream, candidate.upstream_version))
+        click.echo(f"\n{click.style(info.upstream.distribution, bold=True)} by version")
+        rows = list(_releases(info.upstream, main.upstream_version))
         print_table(("since", "operation", "decision", "what it does"), rows, indent=2)
     for operation, capabilities in (info.operations if info else {}).items():
-        click.echo()
-        click.echo(f"operation {click.style(operation, bold=True)}")
-        in_operation = plugin.by_operation.get(operation, candidate)
-        state = (
-            list(_state(in_operation))
-            if (in_operation.state, in_operation.reason) != (candidate.state, candidate.reason)
-            else []
-        )
-        print_table(("", ""), [*state, *_in_words(capabilities)], indent=2)
+        click.echo(f"\noperation {click.style(operation, bold=True)}")
+        candidate = plugin.get(operation, main)
+        differs = (candidate.state, candidate.reason) != (main.state, main.reason)
+        print_table(("", ""), [*(_state(candidate) if differs else ()), *_in_words(capabilities)], indent=2)
 
 
 def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
@@ -139,38 +127,28 @@ def _state(candidate: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:
-    """List every field as (label, value)."""
-    for name in _in_reading_order([field.name for field in fields(capabilities)]):
+    """List every field as (label, value): the promises common to all operations after ``valid_flag``, or last."""
+    promises = [field.name for field in fields(HostNeed)]
+    names = [field.name for field in fields(capabilities) if field.name not in promises]
+    start = names.index("valid_flag") + 1 if "valid_flag" in names else len(names)
+    for name in (*names[:start], *promises, *names[start:]):
         label = _LABELS.get(name, name.replace("_", " "))
         yield label, _value_in_words(name, getattr(capabilities, name))
 
 
-def _in_reading_order(names: Sequence[str]) -> list[str]:
-    """Put the promises common to all operations after ``valid_flag``, or last."""
-    specific = [name for name in names if name not in _PROMISES]
-    start = specific.index("valid_flag") + 1 if "valid_flag" in specific else len(specific)
-    return [*specific[:start], *_PROMISES, *specific[start:]]
-
-
-_PROMISES = tuple(field.name for field in fields(HostNeed))
 _LABELS = {"rocm_archs": "ROCm architectures", "min_sm_count": "least SMs", "max_top_k": "largest top-k"}
 _LABELS |= {"max_vocab_size": "largest vocabulary", "dtypes": "dtypes of logits"}
 _NO_LIMIT = {"device_types": "any that torch has", "max_top_k": "no limit", "max_vocab_size": "no limit"}
 
 
-def _value_in_words(name: str, value: object) -> str:
+def _value_in_words(name: str, value: Any) -> str:
     if value is None:
         return _NO_LIMIT.get(name, "any")
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name == "compute_capability" and isinstance(value, tuple):
+    if name == "compute_capability":
         least, largest = value
         return f"{dotted(least)} to {dotted(largest)}" if largest else f"{dotted(least)} or later"
-    if name == "filters" and isinstance(value, tuple):
-        return (
-            ", ".join(f"{filter_name} {granularity.replace('_', ' ')}" for filter_name, granularity in value)
-            or "none"
-        )
-    if isinstance(value, tuple):
-        return ", ".join(value) or "none"
-    return str(value)
+    if name == "filters":
+        value = tuple(f"{filter_name} {granularity.replace('_', ' ')}" for filter_name, granularity in value)
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tokendraw import sm90_w4
-from tokendraw._torch.tensor_checks import check_device, check_plain
+from tokendraw._torch.tensor_checks import check_device, check_dtype, check_plain
 from tokendraw.backends.description.weight_layouts import Layout
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import misfit
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import format_value, one_of
-from tokendraw.operations.pack_sm90_w4 import shapes
-from tokendraw.operations.pack_sm90_w4.capabilities import (
-    FORMATS,
-    LAYOUTS,
-    exists,
-)
+from tokendraw.operations.pack_sm90_w4 import FORMATS, LAYOUTS, exists
 
 UPSTREAM: Final = "upstream"
 """The layout of the installed FlashInfer, which :meth:`Call.check` looks up."""
+ROWS: Final[dict[Layout, int]] = {"v1": 16, "v2": 64}
+"""The rows N of weights and scales are a multiple of this."""
+COLUMNS: Final[dict[Layout, int]] = {"v1": 64, "v2": 128}
+"""The columns K of weights are a multiple of this; those of scales are one of 128 in either layout."""
 
 
 class MissingChoiceError(InvalidParameterError, TypeError):
@@ -42,43 +41,62 @@ class _Omitted:
 OMITTED: Final[Any] = _Omitted()
 
 
+class _Multiple(NamedTuple):
+    """A size that has to be a multiple: a dimension, times the columns that an element of it stands for."""
+
+    name: str
+    dimension: int
+    times: int
+    of: int
+
+
+class _Form(NamedTuple):
+    """The form of a call's tensor: shape in words, multiples, fixed last sizes; and the shape of the result."""
+
+    shape: str
+    multiples: tuple[_Multiple, ...]
+    result: Callable[[torch.Size], tuple[int, ...]]
+    last: tuple[int, ...] = ()
+
+
 class _Repacking(Call):
     """A tensor, and its layout before or after the call."""
 
-    __slots__ = ("layout", "tensor")
+    __slots__ = ("format", "layout", "tensor")
 
     may_fall_back: ClassVar[bool] = False  # the copy of all experts at once takes too much memory
     argument: ClassVar[str]
     method: ClassVar[str]
     """Name of the backend's method."""
 
-    tensor: Tensor
-    layout: Any
+    def __init__(self, tensor: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
+        self.tensor, self.format, self.layout = tensor, format, layout
 
     @abstractmethod
-    def form(self) -> shapes.TensorForm:
+    def form(self) -> _Form:
         """Return the form of the tensor, for a known layout."""
-
-    def check(self, device: torch.device, need: Any) -> None:
-        if self.layout == UPSTREAM:
-            self.layout = _layout_of_upstream()
-        _require_one("layout", self.layout, LAYOUTS, ", or upstream for that of the installed FlashInfer")
-        self.check_format()
-        _check_tensor(self.argument, self.tensor, self.form(), self.layout, device)
-
-    def check_format(self) -> None:
-        """Refuse an unknown format, in calls with a format."""
-        return
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments beside the tensor."""
         return {"layout": self.layout}
 
+    def check(self, device: torch.device, need: Any) -> None:
+        if self.layout == UPSTREAM:
+            self.layout = _layout_of_upstream()
+        _require_one("layout", self.layout, LAYOUTS, ", or upstream for that of the installed FlashInfer")
+        if "format" in self.options():
+            _require_one("format", self.format, FORMATS)
+            if not exists(self.format, self.layout):
+                raise InvalidParameterError(
+                    f"'format' needs fp4 or int4 in the layout {self.layout}, found {self.format!r}. Use the layout v2."
+                )
+        _check_tensor(self.argument, self.tensor, self.form(), self.layout, device)
+
     def tensors(self) -> dict[str, Tensor]:
         return {self.argument: self.tensor}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors[self.argument], **self.options())  # type: ignore[call-arg]
+        return type(self)(tensors[self.argument], **self.options())
 
     def signature(self) -> Hashable:
         return super().signature(), *self.options().values()
@@ -94,45 +112,26 @@ class _Repacking(Call):
         return self.tensor.shape[0]
 
 
-class _Weights(_Repacking):
-    """Weights, with a format beside the layout."""
-
-    __slots__ = ("format",)
-
-    format: Any
-
-    def form(self) -> shapes.TensorForm:
-        return shapes.weights(self.layout)
-
-    def check_format(self) -> None:
-        _require_one("format", self.format, FORMATS)
-        if not exists(self.format, self.layout):
-            raise InvalidParameterError(
-                f"'format' needs fp4 or int4 in the layout {self.layout}, found {self.format!r}. Use the layout v2."
-            )
-
-    def options(self) -> dict[str, Any]:
-        return {"format": self.format, "layout": self.layout}
-
-
-class PackWeights(_Weights):
+class PackWeights(_Repacking):
     """Weights [E, N, K / 2] uint8 as a checkpoint has them: packed, of the same shape."""
 
     __slots__ = ()
     argument, method = "weights", "pack_weights"
 
-    def __init__(self, weights: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
-        self.tensor, self.format, self.layout = weights, format, layout
+    def form(self) -> _Form:
+        rows = _Multiple("N, dimension 1,", 1, 1, ROWS[self.layout])
+        columns = _Multiple("K, twice dimension 2,", 2, 2, COLUMNS[self.layout])
+        return _Form("[E, N, K / 2]", (rows, columns), tuple)
+
+    def options(self) -> dict[str, Any]:
+        return {"format": self.format, "layout": self.layout}
 
 
-class UnpackWeights(_Weights):
+class UnpackWeights(PackWeights):
     """Packed weights [E, N, K / 2] uint8: unpacked, of the same shape."""
 
     __slots__ = ()
     argument, method = "packed", "unpack_weights"
-
-    def __init__(self, packed: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
-        self.tensor, self.format, self.layout = packed, format, layout
 
 
 class PackScales(_Repacking):
@@ -141,11 +140,17 @@ class PackScales(_Repacking):
     __slots__ = ()
     argument, method = "scales", "pack_scales"
 
-    def __init__(self, scales: Tensor, *, layout: Any = OMITTED) -> None:
-        self.tensor, self.layout = scales, layout
+    def form(self) -> _Form:
+        rows = _Multiple("N, dimension 1,", 1, 1, ROWS[self.layout])
+        columns = _Multiple("K, 32 times dimension 2,", 2, 32, 128)
 
-    def form(self) -> shapes.TensorForm:
-        return shapes.scales(self.layout)
+        def result(shape: torch.Size) -> tuple[int, ...]:
+            experts, rows, groups = shape
+            if self.layout == "v1":
+                return experts, groups // 4, 4 * rows
+            return experts, rows // 64, groups // 4, 16, 16
+
+        return _Form("[E, N, K / 32]", (rows, columns), result)
 
 
 class UnpackScales(_Repacking):
@@ -154,11 +159,12 @@ class UnpackScales(_Repacking):
     __slots__ = ()
     argument, method = "packed", "unpack_scales"
 
-    def __init__(self, packed: Tensor, *, layout: Any = OMITTED) -> None:
-        self.tensor, self.layout = packed, layout
-
-    def form(self) -> shapes.TensorForm:
-        return shapes.packed_scales(self.layout)
+    def form(self) -> _Form:
+        if self.layout == "v1":
+            rows = _Multiple("4 N, dimension 2,", 2, 1, 4 * ROWS["v1"])
+            return _Form("[E, K / 128, 4 N]", (rows,), lambda shape: (shape[0], shape[2] // 4, 4 * shape[1]))
+        shape_words = "[E, N / 64, K / 128, 16, 16]"
+        return _Form(shape_words, (), lambda shape: (shape[0], 64 * shape[1], 4 * shape[2]), last=(16, 16))
 
 
 def _layout_of_upstream() -> Layout:
@@ -181,28 +187,23 @@ def _require_one(argument: str, found: object, needed: tuple[str, ...], more: st
     )
 
 
-def _check_tensor(
-    argument: str, tensor: object, form: shapes.TensorForm, layout: str, device: torch.device
-) -> None:
+def _check_tensor(argument: str, tensor: object, form: _Form, layout: str, device: torch.device) -> None:
     check_plain(argument, tensor, f"Pass a tensor {form.shape} of dtype torch.uint8.")
     assert isinstance(tensor, Tensor)
     check_device(argument, tensor, device, "packer")
-    if tensor.dtype is not torch.uint8:
-        raise InvalidInputError(
-            f"'{argument}' needs dtype torch.uint8, found {tensor.dtype}. Pass its bytes, as .view(torch.uint8)."
-        )
-    last = tuple(tensor.shape[-len(form.last) :]) if form.last else ()
-    if tensor.dim() != form.dimensions or last != form.last:
+    check_dtype(argument, tensor, torch.uint8, "Pass its bytes, as .view(torch.uint8).")
+    dimensions = form.shape.count(",") + 1
+    if tensor.dim() != dimensions or tensor.shape[dimensions - len(form.last) :] != form.last:
         raise InvalidInputError(
             f"'{argument}' needs shape {form.shape} for the layout {layout}, found {list(tensor.shape)}. "
-            f"Pass {form.dimensions} dimensions."
+            f"Pass {dimensions} dimensions."
         )
-    for multiple in form.multiples:
-        size = multiple.times * tensor.shape[multiple.dimension]
-        if size % multiple.of:
+    for name, dimension, times, of in form.multiples:
+        size = times * tensor.shape[dimension]
+        if size % of:
             raise InvalidInputError(
-                f"'{argument}' needs {multiple.name} divisible by {multiple.of} for the layout {layout}, found {size}. "
-                f"Pad it to {size + -size % multiple.of}."
+                f"'{argument}' needs {name} divisible by {of} for the layout {layout}, found {size}. "
+                f"Pad it to {size + -size % of}."
             )
     if not tensor.is_contiguous():
         raise InvalidInputError(

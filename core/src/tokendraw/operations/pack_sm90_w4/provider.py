@@ -1,15 +1,18 @@
-"""The object that ``tokendraw.load("pack_sm90_w4")`` returns."""
+"""Packed weights: the object that ``tokendraw.load("pack_sm90_w4")`` returns, and the proof of a packer."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.calls.call import Call
 from tokendraw.calls.provider import Provider
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities, packings, reference
 from tokendraw.operations.pack_sm90_w4.calls import (
     OMITTED,
     PackScales,
@@ -55,3 +58,57 @@ class Sm90W4Packer(Provider):
     def _repack(self, call: Call) -> Tensor:
         output: Tensor = self._dispatcher.dispatch(call)
         return output
+
+
+def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device, need: Any) -> None:
+    """Pack an expert of 64 rows and 128 columns in every advertised format and layout, and unpack it if advertised.
+
+    :raises PluginError: a byte is not what it has to be.
+    """
+    weights, scales = _bytes(64, 64), _bytes(64, 4)
+    cases: list[tuple[str, str, dict[str, Any], Tensor, Tensor]] = []
+    for format, layout in packings(capabilities):
+        packed, options = (
+            reference.packed_weights(weights, format, layout),
+            {"format": format, "layout": layout},
+        )
+        cases.append(("weights", f"weights, {format}, {layout}", options, weights, packed))
+    for layout in capabilities.layouts:
+        packed = reference.packed_scales(scales, layout)
+        cases.append(("scales", f"scales, {layout}", {"layout": layout}, scales, packed))
+    for name, what, options, natural, packed in cases:
+        _require(f"packed {what}", getattr(backend, f"pack_{name}")(natural.to(device), **options), packed)
+        if capabilities.unpacks:
+            unpack = getattr(backend, f"unpack_{name}")
+            _require(f"unpacked {what}", unpack(packed.to(device), **options), natural)
+
+
+def _bytes(rows: int, columns: int) -> Tensor:
+    """Make [1, rows, columns] uint8 of all values, without a pattern to hide a wrong layout."""
+    index = torch.arange(rows * columns)
+    return (index * 2_654_435_761 // 2**12 % 256).to(torch.uint8).view(1, rows, columns)
+
+
+def _require(what: str, found: object, needed: Tensor) -> None:
+    if not isinstance(found, Tensor):
+        raise PluginError(
+            f"the proof call needs {what}: {list(needed.shape)} uint8, found {type(found).__name__}"
+        )
+    if found.dtype is not torch.uint8 or found.shape != needed.shape:
+        form = f"{list(found.shape)} {str(found.dtype).removeprefix('torch.')}"
+        raise PluginError(f"the proof call needs {what}: {list(needed.shape)} uint8, found {form}")
+    found = found.cpu()
+    for index in (found != needed).nonzero()[:1].tolist():
+        at = tuple(index)
+        raise PluginError(
+            f"the proof call needs {what}: {int(needed[at])} at {index}, found {int(found[at])}"
+        )
+
+
+CALLS = {
+    "pack_weights": PackWeights,
+    "pack_scales": PackScales,
+    "unpack_weights": UnpackWeights,
+    "unpack_scales": UnpackScales,
+}
+PROVIDER = Sm90W4Packer

@@ -1,27 +1,41 @@
 """The layouts, byte by byte from their formulas, on a CPU: the slow reference of proofs and kit.
 
-E experts have N rows of K columns, two columns a byte, the first in the low half. A row is 16 b + 8 h + r, a column of
-bytes 32 p + 16 M + 8 m + 4 c + d, with r in 0..7, d in 0..3, and h, M, m, c one bit each.
+E experts have N rows of K columns, two columns a byte, the first in the low half. A row is 16 b + 8 m + r, a column of
+bytes 32 p + 16 M + 4 d + i, with r in 0..7, d and i in 0..3, and m and M one bit each. In every layout the four bytes i
+of a packed row are a word that two rows of natural bytes make, 16 b + r and 16 b + 8 + r, by moving their bits.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tokendraw.backends.description.weight_layouts import Format, Layout
 
-V2_FP4_BITS: Final = (
+_Runs: TypeAlias = tuple[tuple[tuple[int, int], int], ...]
+"""((source, width), target) of every run of bits in a word."""
+V1_FP4_BITS: Final[_Runs] = tuple(
+    ((source + half, 4), target + half)
+    for half in (0, 16)
+    for source, target in ((0, 0), (8, 4), (4, 8), (12, 12))
+)
+V2_FP4_BITS: Final[_Runs] = (
     ((7, 1), 31), ((4, 3), 22), ((3, 1), 15), ((0, 3), 6),
     ((15, 1), 28), ((12, 3), 19), ((11, 1), 12), ((8, 3), 3),
     ((23, 1), 25), ((20, 3), 16), ((19, 1), 9), ((16, 3), 0),
     ((31, 1), 30), ((28, 1), 29), ((29, 2), 26), ((27, 1), 14), ((24, 1), 13), ((25, 2), 10),
 )  # fmt: skip
-"""((source, width), target) of every run of bits in a word of fp4."""
-FP4_FP8_SIGNS: Final = {3: 7, 7: 15, 11: 23, 15: 31, 19: 3, 23: 11, 27: 19, 31: 27}
-"""Source and target of the sign bits in a word of fp4_fp8; the other bits stay."""
+INT4_BITS: Final[_Runs] = (((0, 32), 0),)
+FP4_FP8_BITS: Final[_Runs] = (
+    *(((bit, 3), bit) for bit in range(0, 32, 4)),
+    *(
+        ((source, 1), target)
+        for source, target in zip(range(3, 32, 4), (7, 15, 23, 31, 3, 11, 19, 27), strict=True)
+    ),
+)
+"""Only the signs move."""
 
 
 def packed_weights(weights: Tensor, format: Format, layout: Layout) -> Tensor:
@@ -29,11 +43,27 @@ def packed_weights(weights: Tensor, format: Format, layout: Layout) -> Tensor:
 
     :raises ValueError: there is no such format in this layout.
     """
-    if format == "fp4":
-        return _v1_fp4(weights) if layout == "v1" else _v2_fp4(weights)
     if format == "fp4_fp8" and layout == "v1":
         raise ValueError("'format' needs fp4 or int4 in the layout v1, found 'fp4_fp8'. Use the layout v2.")
-    return _units_of_16_bits(weights, signs=FP4_FP8_SIGNS if format == "fp4_fp8" else {})
+    runs = {"fp4": V1_FP4_BITS if layout == "v1" else V2_FP4_BITS, "int4": INT4_BITS, "fp4_fp8": FP4_FP8_BITS}
+    _, rows, columns = weights.shape
+    b, m, r, p, M, d = _indices(rows // 16, 2, 8, columns // 32, 2, 4)  # noqa: N806 (the formula's letter)
+    first = 32 * p + 16 * M + 8 * m
+    if format == "fp4":  # byte i is of row 8 (i % 2), column 4 (i // 2) + d
+        sources = [(8 * (i % 2), first + 4 * (i // 2) + d) for i in range(4)]
+    else:  # byte i is of row 8 (i // 2), column 2 d + i % 2
+        sources = [(8 * (i // 2), first + 2 * d + i % 2) for i in range(4)]
+    natural = weights.to(torch.int64)
+    zero = torch.zeros((), dtype=torch.int64)
+    word = sum(
+        (natural[:, 16 * b + row + r, column] << 8 * i for i, (row, column) in enumerate(sources)), zero
+    )
+    bits = ((word >> source & (1 << width) - 1) << target for (source, width), target in runs[format])
+    moved = sum(bits, zero)
+    out = torch.empty_like(weights)
+    for i in range(4):
+        out[:, 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + i] = (moved >> 8 * i & 255).to(torch.uint8)
+    return out
 
 
 def packed_scales(scales: Tensor, layout: Layout) -> Tensor:
@@ -47,50 +77,6 @@ def packed_scales(scales: Tensor, layout: Layout) -> Tensor:
     rb, s, f, kb, g = _indices(rows // 64, 4, 16, groups // 4, 4)
     out = scales.new_empty(experts, rows // 64, groups // 4, 16, 16)
     out[:, rb, kb, f, 4 * s + g] = scales[:, 64 * rb + 16 * s + f, 4 * kb + g]
-    return out
-
-
-def _v1_fp4(weights: Tensor) -> Tensor:
-    _, rows, columns = weights.shape
-    b, m, r, p, M, d, c = _indices(rows // 16, 2, 8, columns // 32, 2, 4, 2)  # noqa: N806 (the formula's letter)
-    column = 32 * p + 16 * M + 8 * m + 4 * c + d
-    first, second = weights[:, 16 * b + r, column], weights[:, 16 * b + 8 + r, column]
-    out = torch.empty_like(weights)
-    row, byte_index = 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + 2 * c
-    out[:, row, byte_index] = first % 16 + second % 16 * 16
-    out[:, row, byte_index + 1] = first // 16 + second // 16 * 16
-    return out
-
-
-def _v2_fp4(weights: Tensor) -> Tensor:
-    _, rows, columns = weights.shape
-    b, m, r, p, M, d = _indices(rows // 16, 2, 8, columns // 32, 2, 4)  # noqa: N806
-    word = 0
-    for byte_index, (h, c) in enumerate(((0, 0), (1, 0), (0, 1), (1, 1))):
-        value = weights[:, 16 * b + 8 * h + r, 32 * p + 16 * M + 8 * m + 4 * c + d]
-        word = word + value.to(torch.int64) * 256**byte_index
-    moved = sum((word // 2**source % 2**width) * 2**target for (source, width), target in V2_FP4_BITS)
-    out = torch.empty_like(weights)
-    for byte_index in range(4):
-        value = moved // 256**byte_index % 256
-        out[:, 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + byte_index] = value.to(torch.uint8)
-    return out
-
-
-def _units_of_16_bits(weights: Tensor, signs: dict[int, int]) -> Tensor:
-    experts, rows, columns = weights.shape
-    units = weights.to(torch.int64).view(experts, rows, columns // 2, 2)
-    unit = units[..., 0] + 256 * units[..., 1]
-    b, m, r, p, M, d = _indices(rows // 16, 2, 8, columns // 32, 2, 4)  # noqa: N806
-    column = 16 * p + 8 * M + 4 * m + d
-    word = unit[:, 16 * b + r, column] + unit[:, 16 * b + 8 + r, column] * 2**16
-    stay = sum(word // 2**bit % 2 * 2**bit for bit in range(32) if bit not in signs)
-    moved = stay + sum(word // 2**source % 2 * 2**target for source, target in signs.items())
-    out = torch.empty_like(weights)
-    for h in range(2):
-        for byte_index in range(2):
-            value = moved // 256 ** (2 * h + byte_index) % 256
-            out[:, 16 * b + 8 * m + r, 2 * (16 * p + 8 * M + 2 * d + h) + byte_index] = value.to(torch.uint8)
     return out
 
 

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.operation import Operation
-from tokendraw.calls.call import Call
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tokendraw.paged_kv import PagedKVPlan
 
 
-def _prove(backend: Any, capabilities: HostCapabilities, device: Any, need: HostNeed) -> None:
-    from tokendraw.operations.plan_paged_kv.proof import prove
+@runtime_checkable
+class PagedKVPlannerBackend(Protocol):
+    """The planner returned by ``tokendraw_build`` for ``plan_paged_kv``."""
 
-    prove(backend, device)
+    def plan(
+        self,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        page_size: int,
+        page_indices: bool = True,
+        pad: int = -1,
+        out: PagedKVPlan | None = None,
+    ) -> PagedKVPlan:
+        """Write the plan of a batch into every element of ``out``, and return ``out``.
 
-
-def _calls() -> Mapping[str, type[Call]]:
-    from tokendraw.operations.plan_paged_kv.calls import PlanPagedKV
-
-    return {"plan": PlanPagedKV}
-
-
-def _provider() -> type[Any]:
-    from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
-
-    return PagedKVPlanner
+        :param seq_lens: [B] int32, dense. Lengths below 0 count as 0, those above ``W * page_size`` as that.
+        :param block_table: [B, W] int32, any row stride, ids of one row one behind the other. Not to be modified.
+        :param page_size: tokens a page, from 1.
+        :param page_indices: whether the pages are asked for: ``out.page_indices`` is None if not.
+        :param pad: what stands behind the last page.
+        :param out: dense buffers; the core always passes them.
+        """
 
 
 OPERATION = Operation(
     name="plan_paged_kv",
     summary="page metadata of a batch, from lengths on the device, without a wait",
+    module="tokendraw.operations.plan_paged_kv.provider",
     methods=("plan",),
-    prove=_prove,
-    calls=_calls,
-    provider=_provider,
 )

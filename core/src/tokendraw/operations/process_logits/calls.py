@@ -9,22 +9,26 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
+from tokendraw._torch.tensor_checks import (
+    check_dense_rows,
+    check_dtype,
+    check_integers,
+    check_plain,
+    check_vector,
+)
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.output_checks import wrong_object
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import type_name
-from tokendraw.operations.process_logits.capabilities import LogitsProcessorBackend, ProcessNeed
+from tokendraw.operations.process_logits import LogitsProcessorBackend, ProcessNeed
 from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.request_slots.slots import RequestSlots
 
 
 def check_logits(logits: Tensor, device: torch.device) -> None:
-    """Refuse logits unfit for editing in place.
-
-    :raises InvalidInputError: says what they need to be and what they are.
-    """
+    """Refuse logits unfit for editing in place."""
     input_checks.check_logits("logits", logits, device, built="processor")
     if logits.requires_grad:
         raise InvalidInputError(
@@ -32,11 +36,7 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
             "Pass logits.detach()."
         )
     rows, vocab_size = logits.shape
-    if vocab_size > 1 and logits.stride(1) != 1:
-        raise InvalidInputError(
-            f"'logits' needs the ids of a row one behind the other, found stride {logits.stride(1)}. "
-            "Pass logits.contiguous(), and use what is returned."
-        )
+    check_dense_rows("logits", logits, "ids", ", and use what is returned")
     if rows > 1 and logits.stride(0) < vocab_size:
         raise InvalidInputError(
             f"'logits' needs rows with memory of their own, since it is edited in place, found row stride "
@@ -45,10 +45,7 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
 
 
 def check_slots(slots: RequestSlots, logits: Tensor) -> None:
-    """Refuse anything but slots for these logits.
-
-    :raises InvalidInputError: says what it needs to be and what it is.
-    """
+    """Refuse anything but slots for these logits."""
     if not isinstance(slots, RequestSlots):
         raise InvalidInputError(
             f"'slots' needs a tokendraw.RequestSlots, found {type_name(slots)}. "
@@ -67,10 +64,7 @@ def check_slots(slots: RequestSlots, logits: Tensor) -> None:
 
 
 def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, drafts: Drafts | None) -> None:
-    """Refuse anything but a slot for each row, or for each request with drafts.
-
-    :raises InvalidInputError: says what it needs to be and what it is.
-    """
+    """Refuse anything but a slot for each row, or for each request with drafts."""
     check_vector("row_index", row_index, "Pass a tensor of slots on the device of the logits.")
     check_integers("row_index", row_index)
     _check_device("row_index", row_index, logits)
@@ -84,10 +78,7 @@ def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, draf
 
 
 def check_range(row_index: Tensor, slots: RequestSlots) -> None:
-    """Refuse slots out of range. Waits for the device of ``row_index``.
-
-    :raises InvalidParameterError: names the row and the slot.
-    """
+    """Refuse slots out of range. Waits for the device of ``row_index``."""
     if row_index.shape[0]:
         least, largest = row_index.aminmax()
         if least < 0 or largest >= slots.num_slots:
@@ -95,10 +86,7 @@ def check_range(row_index: Tensor, slots: RequestSlots) -> None:
 
 
 def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
-    """Refuse anything but a mask [R, ceil(V / 32)] of int32.
-
-    :raises InvalidInputError: says what it needs to be and what it is.
-    """
+    """Refuse anything but a mask [R, ceil(V / 32)] of int32."""
     check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
     rows, vocab_size = logits.shape
     words = -(-vocab_size // 32)
@@ -106,29 +94,9 @@ def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
         raise InvalidInputError(
             f"'bitmask' needs shape {[rows, words]}, one bit for each of {vocab_size} ids, found {list(bitmask.shape)}."
         )
-    if bitmask.dtype is not torch.int32:
-        raise InvalidInputError(
-            f"'bitmask' needs dtype torch.int32, found {bitmask.dtype}. Pass 32 ids a word, as xgrammar does."
-        )
+    check_dtype("bitmask", bitmask, torch.int32, "Pass 32 ids a word, as xgrammar does.")
     _check_device("bitmask", bitmask, logits)
-    if words > 1 and bitmask.stride(1) != 1:
-        raise InvalidInputError(
-            f"'bitmask' needs the words of a row one behind the other, found stride {bitmask.stride(1)}. "
-            "Pass bitmask.contiguous()."
-        )
-
-
-def check_drafts(drafts: Drafts, logits: Tensor) -> None:
-    """Refuse drafts of a verification with other rows.
-
-    :raises InvalidInputError: says what they need to be and what they are.
-    """
-    if not isinstance(drafts, Drafts):
-        raise InvalidInputError(
-            f"'drafts' needs a tokendraw.Drafts or None, found {type_name(drafts)}. "
-            "Pass Drafts.from_lists(draft_token_ids, device=...)."
-        )
-    drafts.check(logits, "logits")
+    check_dense_rows("bitmask", bitmask, "words")
 
 
 def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
@@ -166,7 +134,12 @@ class Process(Call):
         check_logits(self.logits, device)
         check_slots(self.slots, self.logits)
         if self.drafts is not None:
-            check_drafts(self.drafts, self.logits)
+            if not isinstance(self.drafts, Drafts):
+                raise InvalidInputError(
+                    f"'drafts' needs a tokendraw.Drafts or None, found {type_name(self.drafts)}. "
+                    "Pass Drafts.from_lists(draft_token_ids, device=...)."
+                )
+            self.drafts.check(self.logits, "logits")
         check_row_index(self.row_index, self.slots, self.logits, self.drafts)
         if self.bitmask is not None:
             check_bitmask(self.bitmask, self.logits)
@@ -222,13 +195,8 @@ class Process(Call):
         return target
 
     def output_check(self, need: ProcessNeed) -> OutputCheck:
-        return self._misplaced  # of this call alone: edits are not cached
-
-    def _misplaced(self, output: object) -> str | None:
-        if output is (self.logits if self.target is None else self.target):
-            return None
-        other = "another " if isinstance(output, Tensor) else ""
-        return f"the logits that it was given, found {other}{type(output).__name__}"
+        needed = self.logits if self.target is None else self.target
+        return lambda output: wrong_object(output, needed, "the logits that it was given")
 
     @property
     def num_rows(self) -> int:

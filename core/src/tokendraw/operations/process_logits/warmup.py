@@ -16,14 +16,13 @@ from torch import Tensor
 
 from tokendraw.calls.selection import Selection
 from tokendraw.calls.warmup import CallGroups
-from tokendraw.calls.warmup_batches import Batches, some_dtypes, whole
+from tokendraw.calls.warmup_batches import Batches, checked_dtypes, checked_integer
 from tokendraw.operations.process_logits.calls import Process
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import EDITS, Edit
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.request_slots.slots import RequestSlots
 
-_INDEX_DTYPES = ("int64", "int32")
 _Fields: TypeAlias = dict[str, Any]
 """Fields of a request that ask for edits of one kind."""
 _EDITS: tuple[_Fields, ...] = (
@@ -37,7 +36,7 @@ _EDITS: tuple[_Fields, ...] = (
 _MAX_TOKENS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProcessWarmup:
     """Edits logits with every combination of edits. Built by :meth:`of`, after checking its arguments."""
 
@@ -52,31 +51,20 @@ class ProcessWarmup:
         cls,
         vocab_size: int,
         *,
-        dtypes: Iterable[torch.dtype],
-        batch_sizes: Iterable[int] = (1, 64),
-        row_stride: int | None = None,
         index_dtypes: Iterable[torch.dtype] = (torch.int64, torch.int32),
         bitmask: bool = True,
         max_drafts: int | None = None,
+        **logits: Any,
     ) -> Self:
-        """Check the arguments of a warmup of ``process_logits``.
+        """Check the arguments of :meth:`LogitsProcessor.warmup`.
 
-        :param vocab_size: V of the logits to come.
-        :param dtypes: of the logits to come.
-        :param batch_sizes: numbers of rows; with drafts numbers of requests, of K + 1 rows each. Beside the largest
-            logits, slots for as many requests are allocated: 4 bytes for each request and id.
-        :param row_stride: of the logits in elements, where their rows are padded; None: V.
-        :param index_dtypes: of ``row_index``, and of the ids and ``cu_num_logits`` of drafts, in every combination:
-            int64 or int32. Name those alone that come where kernels take long to compile.
-        :param bitmask: whether bitmasks may come.
-        :param max_drafts: K, the most drafts that a request may have; None: no verification is edited.
-        :raises InvalidInputError: one of them cannot be edited; the message names it.
+        :param logits: ``dtypes``, ``batch_sizes`` and ``row_stride``.
         """
         return cls(
-            batches=Batches.of(vocab_size, dtypes=dtypes, batch_sizes=batch_sizes, row_stride=row_stride),
-            index_dtypes=some_dtypes("index_dtypes", index_dtypes, "dtypes of indices", _INDEX_DTYPES),
-            bitmask=bool(bitmask),
-            max_drafts=0 if max_drafts is None else whole("max_drafts", max_drafts, 1),
+            Batches.of(vocab_size, **logits),
+            checked_dtypes("index_dtypes", index_dtypes, "dtypes of indices", ("int64", "int32")),
+            bool(bitmask),
+            0 if max_drafts is None else checked_integer("max_drafts", max_drafts, 1),
         )
 
     def stages(self, selection: Selection, device: torch.device) -> Iterator[CallGroups]:
@@ -112,13 +100,12 @@ class ProcessWarmup:
         slots = RequestSlots(most, _MAX_TOKENS, size, device=device)
         rows = most * (1 + self.max_drafts)
         words = torch.full((rows, -(-size // 32)), -1, dtype=torch.int32, device=device)
-        for logits in self.batches.logits(rows, device):
-            for fields, masked in requests:
-                slots.add(0, SamplingParams(**fields), prompt_token_ids=[0])
-                masks = (None, words)[not fields : 1 + masked]
-                for count in self.batches.batch_sizes:
-                    yield from self._edits(logits, slots, masks, count)
-                slots.remove(0)
+        for logits, (fields, masked) in product(self.batches.logits(rows, device), requests):
+            slots.add(0, SamplingParams(**fields), prompt_token_ids=[0])
+            masks = (None, words)[not fields : 1 + masked]
+            for count in self.batches.batch_sizes:
+                yield from self._edits(logits, slots, masks, count)
+            slots.remove(0)
 
     def _edits(
         self, logits: Tensor, slots: RequestSlots, masks: Iterable[Tensor | None], requests: int
@@ -128,19 +115,15 @@ class ProcessWarmup:
             rows = requests if drafts is None else requests * (1 + self.max_drafts)
             row_index = torch.arange(requests, dtype=index_dtype, device=logits.device)
             for words in masks:
-                yield Process(
-                    logits[:rows], slots, row_index, None if words is None else words[:rows], drafts
-                )
+                mask = None if words is None else words[:rows]
+                yield Process(logits[:rows], slots, row_index, mask, drafts)
 
     def _drafts(self, requests: int, device: torch.device) -> Iterator[Drafts | None]:
         """Make no drafts, then K drafts of every request, with flat and with padded ids."""
         yield None
         most = self.max_drafts
-        if not most:
-            return
-        for (ids, offsets), shape in product(
-            product(self.index_dtypes, repeat=2), ((requests * most,), (requests, most))
-        ):
+        dtypes = self.index_dtypes if most else ()
+        for ids, offsets, shape in product(dtypes, dtypes, ((requests * most,), (requests, most))):
             yield Drafts(
                 draft_token_ids=torch.zeros(shape, dtype=ids, device=device),
                 cu_num_logits=torch.arange(requests + 1, dtype=offsets, device=device) * (1 + most),

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
-from tokendraw.calls.call import Call
 from tokendraw.calls.row_requirements import ROW_REQUIREMENTS, SHARDED
 
+if TYPE_CHECKING:
+    import torch
 
-def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) -> None:
-    from tokendraw.operations.sample.proof import prove
-
-    prove(backend, capabilities, device, need)
-
-
-def _calls() -> Mapping[str, Callable[..., Call]]:
-    from tokendraw.calls.sharded import sample_call
-
-    return {"sample": sample_call}
+    from tokendraw.output import SamplerOutput
+    from tokendraw.parameters.metadata import SamplingMetadata
 
 
-def _provider() -> type[Any]:
-    from tokendraw.operations.sample.provider import SampleProvider
+@runtime_checkable
+class SamplerBackend(Protocol):
+    """The sampler returned by ``tokendraw_build`` for the operation ``sample``."""
 
-    return SampleProvider
+    def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw a token for each row.
+
+        :param logits: [rows, V] float32, bfloat16 or float16 on the device it was built for, any row stride.
+            Not to be modified. The core has checked shape, dtype and device.
+        :param metadata: the parameters of the rows, on the same device.
+
+        A sampler that advertises ``vocab_parallel`` also takes ``shard=``: a :class:`tokendraw.VocabShard` on which
+        the ranks have agreed, with logits [rows, n] of its columns, n perhaps 0. It is passed only when it is given.
+        """
 
 
 OPERATION = Operation(
     name="sample",
     summary="one token for each row of logits",
+    module="tokendraw.operations.sample.provider",
     capabilities=Capabilities,
     need=Need,
     methods=("sample",),
     checks=(*row_checks.CHECKS, row_checks.vocab_parallel),
     default_checks=(row_checks.processed_logprobs,),
     requirements=(SHARDED, *ROW_REQUIREMENTS),
-    prove=_prove,
-    calls=_calls,
-    provider=_provider,
     splits_rows=True,
 )

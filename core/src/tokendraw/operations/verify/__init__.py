@@ -2,46 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from tokendraw.backends.description.capabilities import Need
+from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
 from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description.requirement import Requirement
 from tokendraw.backends.resolution import row_checks
-from tokendraw.calls.call import Call
-from tokendraw.operations.verify.capabilities import REQUIREMENTS, VerifyCapabilities
+from tokendraw.calls.row_requirements import ROW_REQUIREMENTS
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw.output import SamplerOutput, VerifyOutput
+    from tokendraw.parameters.drafts import Drafts
+    from tokendraw.parameters.metadata import SamplingMetadata
+
+VerifyMode: TypeAlias = Literal["rejection", "coupled"]
+
+VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
+DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 
 
-def _prove(backend: Any, capabilities: VerifyCapabilities, device: Any, need: Need) -> None:
-    from tokendraw.operations.verify.proof import prove
+@dataclass(frozen=True, kw_only=True)
+class VerifyCapabilities(Capabilities):
+    """The capabilities of a verifier: of sampling, and of drafts. The defaults promise nothing.
 
-    prove(backend, capabilities, device, need)
+    Inherits the fields of :class:`Capabilities`.
+
+    :ivar verify_modes: Ways in which drafts are verified, of ``VERIFY_MODES``.
+    :ivar draft_kinds: Kinds of drafts, by what the drafts come with: probabilities, logits or nothing, of
+        ``DRAFT_KINDS``.
+    :ivar ragged_drafts: Whether requests may have different numbers of drafts.
+    :ivar placeholder_drafts: Whether an id outside [0, V) may stand for a draft that was not made.
+    """
+
+    verify_modes: tuple[VerifyMode, ...] = ()
+    draft_kinds: tuple[DraftKind, ...] = ()
+    ragged_drafts: bool = False
+    placeholder_drafts: bool = False
+
+    @classmethod
+    def of(cls, sampling: Capabilities, **fields: Any) -> Self:
+        """Copy the capabilities of sampling to verification, except for ``fields``."""
+        return cls(**{**vars(sampling), **fields})
 
 
-def _calls() -> Mapping[str, type[Call]]:
-    from tokendraw.calls.drawing import Draft
-    from tokendraw.operations.verify.calls import Verify
+@runtime_checkable
+class VerifierBackend(Protocol):
+    """The verifier returned by ``tokendraw_build`` for ``verify``; the same object may serve ``sample`` too."""
 
-    return {"verify": Verify, "draft": Draft}
+    def verify(
+        self,
+        target_logits: torch.Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of a batch, as :class:`tokendraw.Sampler` describes.
+
+        :param target_logits: [L, V] float32, bfloat16 or float16 on the device it was built for, any row stride. Not
+            to be modified. The core has checked that drafts and metadata fit them.
+        :param metadata: the parameters of the L rows.
+        """
+
+    def sample(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, draft: bool = False
+    ) -> SamplerOutput:
+        """Draw a token for each row, as :class:`tokendraw.plugin.SamplerBackend` does.
+
+        :param draft: draw with noise that no verification at the same seeds and positions uses: the streams
+            ``DRAFT_TOKEN`` and ``DRAFT_TILE`` of :mod:`tokendraw.philox` where rows have seeds.
+        """
 
 
-def _provider() -> type[Any]:
-    from tokendraw.operations.verify.provider import VerifyProvider
+_KIND_WORDS: dict[DraftKind, str] = {
+    "probs": "drafts with probabilities",
+    "logits": "drafts with logits",
+    "chosen": "drafts that were not drawn",
+}
 
-    return VerifyProvider
 
+def _of_drafts(
+    kind: str, is_supported: Callable[[VerifyCapabilities], bool], is_asked: Callable[[Any], bool]
+) -> Requirement:
+    """Make a requirement of verifications; a call that draws a token or a draft for each row does not have it."""
+    return Requirement(
+        kind=kind,
+        is_supported=lambda capabilities, need: is_supported(capabilities),
+        is_asked=lambda call, capabilities: hasattr(call, "drafts") and is_asked(call),
+    )
+
+
+def _of_mode(mode: VerifyMode) -> Requirement:
+    return _of_drafts(f"the mode {mode}", lambda c: mode in c.verify_modes, lambda call: call.mode == mode)
+
+
+def _of_kind(kind: DraftKind) -> Requirement:
+    return _of_drafts(
+        _KIND_WORDS[kind], lambda c: kind in c.draft_kinds, lambda call: call.drafts.kind == kind
+    )
+
+
+DRAFT_REQUIREMENTS: tuple[Requirement, ...] = (
+    *map(_of_mode, VERIFY_MODES),
+    *map(_of_kind, DRAFT_KINDS),
+    _of_drafts(
+        "requests with different numbers of drafts",
+        lambda c: c.ragged_drafts,
+        lambda call: not call.drafts.is_uniform,
+    ),
+    _of_drafts(
+        "placeholders among drafts", lambda c: c.placeholder_drafts, lambda call: call.drafts.any_placeholder
+    ),
+)
+"""The requirements of drafts, which a verification has beside those of rows."""
 
 OPERATION = Operation(
     name="verify",
     summary="which drafts of speculative decoding stand, and one token more for each request",
+    module="tokendraw.operations.verify.provider",
     capabilities=VerifyCapabilities,
     need=Need,
     methods=("verify", "sample"),
     checks=row_checks.CHECKS,
     default_checks=(row_checks.processed_logprobs,),
-    requirements=REQUIREMENTS,
-    prove=_prove,
-    calls=_calls,
-    provider=_provider,
+    requirements=(*ROW_REQUIREMENTS, *DRAFT_REQUIREMENTS),
     splits_rows=True,  # rows of drafts; a verification is not divided
 )

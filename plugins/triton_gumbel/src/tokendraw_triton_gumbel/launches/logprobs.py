@@ -21,11 +21,11 @@ from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     CANDIDATES,
     MOST_LOGPROBS,
     BestTokens,
+    LogprobScratch,
     RequestedLogprobs,
     RowDraws,
     row_logprobs,
 )
-from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import Scratch as RowScratch
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import LogprobsConfig
@@ -103,7 +103,7 @@ class LogprobsLaunches:
                     group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
                     # Without best tokens no granule is read, so the maxima stand in.
                     maxima if granules is None else granules,
-                    group(RowScratch, (scratch[self._granules], scratch[self._keys])),
+                    group(LogprobScratch, (scratch[self._granules], scratch[self._keys])),
                     group(BestTokens, best),
                     self._flags,
                 ),

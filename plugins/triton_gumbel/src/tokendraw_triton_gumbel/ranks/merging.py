@@ -18,10 +18,10 @@ from tokendraw.vocab_parallel import (
     Histograms,
     Layout,
     MetadataParameters,
-    Plan,
     Received,
     RowSeeds,
     Survey,
+    ThresholdPlan,
     TorchMerging,
     Weighing,
 )
@@ -81,7 +81,7 @@ class KernelMerging:
         return self._merge(heard.words, fields, seeds.fresh(), is_drawn=True)
 
     def thresholds(
-        self, heard: Received[Survey], plan: Plan, histograms: Histograms
+        self, heard: Received[Survey], plan: ThresholdPlan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
         """Find the thresholds of all filters by a launch, and a further launch for each digit of a search."""
         words = heard.words

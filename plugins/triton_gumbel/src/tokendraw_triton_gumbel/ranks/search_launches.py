@@ -15,7 +15,7 @@ from tokendraw_triton_gumbel.kernels.shards.add_by_digit import TILES_AT_ONCE, a
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
     Digit,
     DigitFilter,
-    SurveyFields,
+    ShardSurveyFields,
     SurveyScratch,
 )
 from tokendraw_triton_gumbel.kernels.shards.survey_columns import survey_columns
@@ -66,7 +66,7 @@ class SearchLaunches:
         max_values = _SMALL_SURVEY_VALUES if count <= _SMALL_SURVEY_VALUES else MAX_VALUES
         launch = self._survey_launch(max_values, message.columns("mass"), fresh_seeds is not None)
         places = (message.place(name) for name in ("x", "ties", "mass", "fresh"))
-        fields = SurveyFields(message.width, *places, count, unit_bits)
+        fields = ShardSurveyFields(message.width, *places, count, unit_bits)
         grid = (arguments.geometry.rows, 1, 1)
         return launch, grid, self._survey_arguments(arguments, fields, fresh_seeds, out)
 
@@ -111,7 +111,7 @@ class SearchLaunches:
             )
             placeholders = self._survey_arguments(
                 self._columns.placeholders(),
-                any_ints(SurveyFields),
+                any_ints(ShardSurveyFields),
                 INT64 if has_fresh_seeds else None,
                 INT32,
             )
@@ -121,7 +121,7 @@ class SearchLaunches:
         return launch
 
     def _survey_arguments(
-        self, arguments: ShardArguments, fields: SurveyFields, fresh_seeds: Any, out: Any
+        self, arguments: ShardArguments, fields: ShardSurveyFields, fresh_seeds: Any, out: Any
     ) -> tuple[Any, ...]:
         columns, scratch = self._columns, arguments.scratch
         return (

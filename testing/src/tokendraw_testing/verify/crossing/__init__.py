@@ -1,1 +1,1 @@
-"""Requests that cross dtypes, vocabularies, values, drafts and batches, and what the reference says of them."""
+"""Requests crossed over dtypes, vocabularies, values, drafts and batches, judged by the reference."""

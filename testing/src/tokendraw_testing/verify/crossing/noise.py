@@ -1,4 +1,4 @@
-"""Seeds whose acceptance noise makes one decision of a chain a narrow one."""
+"""Seeds with acceptance noise close to one decision of a chain."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw_testing import reference, reference_walk
 
 Array = NDArray[Any]
 
-FIRST: Final = (0, 7, 2**31 - 3, 2**32 - 2, 2**40 + 11)
-"""Positions that requests begin at: rows of one request lie on both sides of a word."""
+FIRST_POSITIONS: Final = (0, 7, 2**31 - 3, 2**32 - 2, 2**40 + 11)
+"""First positions of requests; the rows of a request cross the border of a 32-bit word."""
 _MARGIN: Final = 3 * reference.NEAR_TIE
-"""Least distance of a decision from its turning point, so that float32 decides it likewise."""
+"""Least distance of a decision from its turning point, so that float32 decides likewise."""
 _STEPS: Final = 17
 
 
 class AcceptanceNoise:
     """The variates u of many seeds at the positions of a request."""
 
-    def __init__(self, rng: np.random.Generator, seeds: int) -> None:
+    def __init__(self, rng: Generator, seeds: int) -> None:
         self.seeds: Array = rng.integers(0, 2**64, seeds, np.uint64)
         self._u: dict[int, Array] = {}
 
     def u(self, first: int) -> Array:
-        """Return u at ``first`` and the positions behind it: [seeds, 17]."""
+        """Return u from position ``first`` on: [seeds, 17]."""
         if first not in self._u:
             positions = np.arange(_STEPS).astype(np.uint64) + np.uint64(first)
             words = reference.random_words(self.seeds[:, None], positions, 0, reference_walk.ACCEPT)
@@ -41,13 +42,13 @@ class AcceptanceNoise:
         :param critical: the step that is to be narrow.
         :returns: None if no seed does so.
         """
-        given = np.asarray(ratios)
-        u = self.u(first)[:, : len(given)]
-        accepted = u < given
-        wanted = np.ones(len(given), bool)
-        wanted[len(given) - 1] = not rejected
-        gap = np.abs(u - given)
-        fine = (accepted == wanted).all(1) & (gap >= _MARGIN).all(1)
-        if not fine.any():
+        ratio_array = np.asarray(ratios)
+        u = self.u(first)[:, : len(ratio_array)]
+        is_accepted = u < ratio_array
+        pattern = np.ones(len(ratio_array), bool)
+        pattern[len(ratio_array) - 1] = not rejected
+        gap = np.abs(u - ratio_array)
+        is_usable = (is_accepted == pattern).all(1) & (gap >= _MARGIN).all(1)
+        if not is_usable.any():
             return None
-        return int(self.seeds[np.where(fine, gap[:, critical], np.inf).argmin()])
+        return int(self.seeds[np.where(is_usable, gap[:, critical], np.inf).argmin()])

@@ -1,4 +1,4 @@
-"""Rows of a target and of its drafts, made so that a mistake in one corner of a kernel changes most chains.
+"""Rows of a target and its drafts, made so that a mistake in one corner of a kernel changes most chains.
 
 They are made in units of y, that is divided by the temperature, and rounded to the dtype of the call. Bulks of tokens
 share a few values, so that the edge of a filter lies between groups and is certain in float32, too.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
@@ -17,24 +18,24 @@ Array = NDArray[Any]
 
 FAMILIES: Final = ("gaussian", "levels", "places", "bulk", "close")
 VALUE_FAMILIES: Final = ("levels",)
-"""Those that tie where a filter ends, which tells a rule for ties from another."""
+"""Families with ties at a filter's edge, which tell the tie rules apart."""
 _NEGLIGIBLE: Final = -18.0
-_DENSE: Final = 8192
-"""Largest V of which each token may have a value of its own."""
-_FAR: Final = 0.6
+_DENSE_SIZE: Final = 8192
+"""Largest V with a separate value for each token."""
+_FAR_SHARE: Final = 0.6
 """Share of rows of a wide vocabulary whose residual lies behind the last power of two, for the most part."""
 _BORDERS: Final = (1024, 4096, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
 NAN, INF = float("nan"), float("inf")
 
 
-def pair(rng: np.random.Generator, family: str, size: int, params: SamplingParams) -> tuple[Array, Array]:
-    """Make what a target and a draft have in one row: two [V] float64 in units of y."""
+def make_pair(rng: Generator, family: str, size: int, params: SamplingParams) -> tuple[Array, Array]:
+    """Make one row of a target and of its draft: two [V] float64 in units of y."""
     if family == "gaussian":
-        y = _grid(2 * rng.standard_normal(size), size)
-        return y, y + _grid(0.4 * rng.standard_normal(size), size)
+        y = _round_to_groups(2 * rng.standard_normal(size), size)
+        return y, y + _round_to_groups(0.4 * rng.standard_normal(size), size)
     if family == "levels":
         return _levels(rng, size, params)
-    ids = places(rng, size, min(size, 40 if family == "close" else 14))
+    ids = corner_ids(rng, size, min(size, 40 if family == "close" else 14))
     y = np.full(size, _NEGLIGIBLE)
     if family == "bulk":  # about as much mass as all the heavy tokens have
         y = _bulk(rng, size)
@@ -42,7 +43,7 @@ def pair(rng: np.random.Generator, family: str, size: int, params: SamplingParam
     draft = y.copy()
     if family == "close":  # p and q differ by little more than they would lose in half precision
         draft[ids] += 10 ** rng.uniform(-3.3, -1.5) * rng.choice([-1, 1], len(ids))
-    elif size > _DENSE and rng.random() < _FAR:
+    elif size > _DENSE_SIZE and rng.random() < _FAR_SHARE:
         draft[ids] += 0.1 * rng.standard_normal(len(ids))
         draft[ids[ids >= 1 << (size - 1).bit_length() - 1]] -= 6.0
     else:
@@ -53,27 +54,27 @@ def pair(rng: np.random.Generator, family: str, size: int, params: SamplingParam
     return y, draft
 
 
-def places(rng: np.random.Generator, size: int, count: int) -> Array:
-    """Pick ids that kernels treat apart: at the ends, at borders of tiles, behind the last full vector, far out."""
+def corner_ids(rng: Generator, size: int, count: int) -> Array:
+    """Pick ids on special paths of kernels: at the ends, at borders of tiles, behind the last full vector, far out."""
     corners = {0, 1, size - 1, size - 2, size // 8 * 8 - 1, size // 8 * 8, (size - 1) // 1024 * 1024}
     for border in _BORDERS:
         corners |= {border - 1, border, border + 1}
-    inside = [i for i in corners if 0 <= i < size]
-    last = rng.integers(max(0, size - 1024), size, 4)
-    far = rng.integers(size // 2, size, 4)
-    wanted = np.unique(
-        [*rng.permutation(inside)[: count // 2].tolist(), size - 1, *last.tolist(), *far.tolist()]
+    inside_ids = [i for i in corners if 0 <= i < size]
+    tile_ids = rng.integers(max(0, size - 1024), size, 4)
+    far_ids = rng.integers(size // 2, size, 4)
+    preferred_ids = np.unique(
+        [*rng.permutation(inside_ids)[: count // 2].tolist(), size - 1, *tile_ids.tolist(), *far_ids.tolist()]
     )
-    more = rng.choice(size, min(size, 4 * count), replace=False)
-    every = dict.fromkeys([*rng.permutation(wanted).tolist(), *more.tolist()])
-    found = list(every)[:count]
-    if size - 1 not in found and size > 1:
-        found[-1] = size - 1
-    return np.array(found)
+    random_ids = rng.choice(size, min(size, 4 * count), replace=False)
+    all_ids = dict.fromkeys([*rng.permutation(preferred_ids).tolist(), *random_ids.tolist()])
+    chosen_ids = list(all_ids)[:count]
+    if size - 1 not in chosen_ids and size > 1:
+        chosen_ids[-1] = size - 1
+    return np.array(chosen_ids)
 
 
-def scaled(y: Array, params: SamplingParams, rng: np.random.Generator) -> Array:
-    """Return logits with these y at the temperature of a request; some have their maximum at zero, of either sign."""
+def scale_to_logits(y: Array, params: SamplingParams, rng: Generator) -> Array:
+    """Turn y into logits at the temperature of a request; some rows have their maximum at zero, of either sign."""
     temperature = params.temperature or 1.0
     shift = rng.choice([0.0, 1.0, 7.0, -30.0])
     x = temperature * (y - (y.max() if shift == 1.0 else 0.0) + (0.0 if shift == 1.0 else shift))
@@ -82,8 +83,8 @@ def scaled(y: Array, params: SamplingParams, rng: np.random.Generator) -> Array:
     return np.asarray(x)
 
 
-def poisoned(rng: np.random.Generator, row: Array, what: str, *, probs: bool = False) -> Array:
-    """Return a copy of a row [V] with what a broken model leaves in it, at ids far out."""
+def poison_row(rng: Generator, row: Array, what: str, *, probs: bool = False) -> Array:
+    """Return a copy of a row [V] with NaN, +inf or no mass, at ids far out."""
     row, size = row.copy(), len(row)
     if what == "nothing":
         row[:] = 0.0 if probs else -INF
@@ -93,30 +94,33 @@ def poisoned(rng: np.random.Generator, row: Array, what: str, *, probs: bool = F
     return row
 
 
-def _levels(rng: np.random.Generator, size: int, params: SamplingParams) -> tuple[Array, Array]:
-    """Groups of tied tokens of about equal mass: 30, then 600 where a small k ends, then thousands for a large one."""
+def _levels(rng: Generator, size: int, params: SamplingParams) -> tuple[Array, Array]:
+    """Groups of ties of about equal mass: 30, then 600 where a small k ends, then thousands for a large k."""
     values = -np.arange(9) * 0.75
     counts = np.minimum(30 * np.exp(-values), size)
     counts[1] = 600
     counts = np.maximum(1, counts * min(1.0, 0.95 * size / counts.sum())).astype(int)
     if params.min_p > 0:  # levels on both sides of the threshold, closer than a step of bfloat16
         threshold = np.log(params.min_p)
-        near = threshold + 0.0015 * np.arange(-6.5, 7.0)
-        each = int(max(1, min(size / 40, 0.1 * (counts * np.exp(values)).sum() / params.min_p)))
-        values, counts = np.append(values, near), np.append(counts // 2 + 1, np.full(len(near), each))
+        near_values = threshold + 0.0015 * np.arange(-6.5, 7.0)
+        count_near = int(max(1, min(size / 40, 0.1 * (counts * np.exp(values)).sum() / params.min_p)))
+        values, counts = (
+            np.append(values, near_values),
+            np.append(counts // 2 + 1, np.full(len(near_values), count_near)),
+        )
     order = rng.permutation(size)
     y, start = np.full(size, _NEGLIGIBLE), 0
     for value, count in zip(values, counts, strict=True):
         y[order[start : start + count]] = value
         start += count
-    raised = rng.random(size) < 0.3
-    return y, np.where(raised & (y < 0) & (y > _NEGLIGIBLE), y + 0.75, y)
+    is_raised = rng.random(size) < 0.3
+    return y, np.where(is_raised & (y < 0) & (y > _NEGLIGIBLE), y + 0.75, y)
 
 
-def _bulk(rng: np.random.Generator, size: int) -> Array:
-    return _grid(1.5 - np.log(size) + 0.5 * rng.standard_normal(size), size)
+def _bulk(rng: Generator, size: int) -> Array:
+    return _round_to_groups(1.5 - np.log(size) + 0.5 * rng.standard_normal(size), size)
 
 
-def _grid(y: Array, size: int) -> Array:
-    """Round values of a wide vocabulary so that they come in groups of some mass."""
-    return y if size <= _DENSE else np.round(y * 64) / 64
+def _round_to_groups(y: Array, size: int) -> Array:
+    """Round values of a wide vocabulary to groups of some mass."""
+    return y if size <= _DENSE_SIZE else np.round(y * 64) / 64

@@ -3,7 +3,7 @@
 import torch
 
 from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.kit.property import Ask, Properties
+from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.subject import OperationSubject
 
 properties = Properties("scale")
@@ -35,7 +35,9 @@ def inputs_unmodified(subject, trial):
     return "a factor of 2"
 
 
-@properties.advertised("scale sync-free", lambda c: c.sync_free, Ask({"sync_free": True}), needs_cuda=True)
+@properties.advertised(
+    "scale sync-free", lambda c: c.sync_free, Refusal({"sync_free": True}), needs_cuda=True
+)
 def sync_free(subject, trial):
     """No call waits for the device."""
     raise AssertionError("there is no device here")

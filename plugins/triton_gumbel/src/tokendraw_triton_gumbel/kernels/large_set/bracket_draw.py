@@ -44,7 +44,7 @@ def draw_from_bracket(
 ):
     """Draw a row if its bracket decides the token; return whether it does. ``is_exact``: the threshold is the low end.
 
-    :param source: the :class:`~.row_values.Row`; ``statistics`` are those of the row, like ``reals``, ``ints`` and
+    :param source: the :class:`.RowAddress`; ``statistics`` are those of the row, like ``reals``, ``ints`` and
         ``out``.
     :param bracket: :class:`~.bracket.Bracket`.
     """

@@ -61,7 +61,7 @@ def finish_pass(
 
     If the flags ask for the threshold and only the token is known, the next pass collects the logits in the bracket.
 
-    :param source: the :class:`~.row_values.Row`; ``row`` its number; ``rows`` the number of rows, and of first passes.
+    :param source: the :class:`.RowAddress`; ``row`` its number; ``rows`` the number of rows, and of first passes.
     :param statistics: the :class:`~.argument_groups.TileStatistics` of the row, ``out`` its
         :class:`~.argument_groups.DrawResults`.
     :param results: :class:`~.argument_groups.PassResults`, with ``collected`` of this row.

@@ -66,7 +66,7 @@ def announce_first_pass(
 ):
     """Write the state of a row, and announce its first pass.
 
-    :param source: the :class:`~.row_values.Row`; ``granules`` [num_granules] its maxima, ``row`` its number, ``scale``
+    :param source: the :class:`.RowAddress`; ``granules`` [num_granules] its maxima, ``row`` its number, ``scale``
         its :class:`~.row_values.RowScale`.
     :param bound: a proven bound; a bound equal to the largest logit is the threshold.
     :param by_maxima: whether to guess from the maxima of granules, where top-p alone filters.

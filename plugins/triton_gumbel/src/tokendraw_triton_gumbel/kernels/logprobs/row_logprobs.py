@@ -35,7 +35,7 @@ from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import list_granules
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, PROCESSED
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
@@ -71,7 +71,7 @@ class RowDraws(NamedTuple):
     log_kept: Any
 
 
-class Scratch(NamedTuple):
+class LogprobScratch(NamedTuple):
     """Scratch of each row."""
 
     granules: Any
@@ -112,7 +112,7 @@ def row_logprobs(
     :param width: N, at most 64.
     :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
     :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
-    :param scratch: :class:`Scratch`; ``out`` :class:`Described`.
+    :param scratch: :class:`LogprobScratch`; ``out`` :class:`Described`.
     :param flags: what the mode shows of logits: see :mod:`.row_params`.
     :param config: :class:`~.configs.LogprobsConfig`.
     """
@@ -124,7 +124,7 @@ def row_logprobs(
     num_requested = width
     if requested.num_logprobs is not None:
         num_requested = tl.load(requested.num_logprobs + slot).to(tl.int32)
-    source = Row(logits.base + row * logits.row_stride, logits.vocab_size)
+    source = RowAddress(logits.base + row * logits.row_stride, logits.vocab_size)
     ids = out.ids + row * (1 + width)
     values = out.logprobs + row * (1 + width)
     token = tl.load(draws.token_ids + row)

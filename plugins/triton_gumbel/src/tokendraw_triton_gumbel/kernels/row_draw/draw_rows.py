@@ -25,7 +25,7 @@ from tokendraw_triton_gumbel.kernels.shared.row_params import (
     noise_key,
     slot_of,
 )
-from tokendraw_triton_gumbel.kernels.shared.row_values import Filters
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowFilters
 from tokendraw_triton_gumbel.kernels.shared.temperature import (
     inverse_temperature,
     load_temperature,
@@ -98,7 +98,7 @@ def draw_rows(
             temperature = tl.full((), 1.0, tl.float64)
             if row_params.temperature is not None:
                 temperature, _ = load_temperature(row_params.temperature, slot)
-            filters = Filters(k, p, min_p_floor(max_logit, temperature, min_p), joint)
+            filters = RowFilters(k, p, min_p_floor(max_logit, temperature, min_p), joint)
             token, mass, threshold, share, num_candidates, is_large = draw_filtered(
                 source,
                 row,

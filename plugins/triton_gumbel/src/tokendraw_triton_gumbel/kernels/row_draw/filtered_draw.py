@@ -71,7 +71,7 @@ def draw_filtered(
     Returns (token, or -1; the mass of the row; the least kept logit; the kept share of the mass; how many candidates
     there are, or -1; 1 if the row is left to the launch for large sets).
 
-    :param source: the :class:`~.row_values.Row`; ``row`` its number, ``survey`` its :class:`~.tile_survey.TileSurvey`.
+    :param source: the :class:`.RowAddress`; ``row`` its number, ``survey`` its :class:`~.tile_survey.TileSurvey`.
     :param granules: [tiles, 16] maxima of the row, in memory.
     :param lists: :class:`~.argument_groups.CandidateLists` of all rows, like ``queue`` and ``state``.
     """

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of
 from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, share_of
@@ -59,7 +59,7 @@ def add_by_digit(
             max_logit = tl.max(tl.load(pointers, mask=tile < shard.tiles, other=float("-inf")), 0)
         if digit_filter.prefixes is not None:
             prefix = tl.load(digit_filter.prefixes + row).to(tl.int32)
-        source = Row(logits.base + row * logits.row_stride - lead, logits.vocab_size)
+        source = RowAddress(logits.base + row * logits.row_stride - lead, logits.vocab_size)
         start = tl.program_id(0) * _SPAN
         tile = start
         while tile < tl.minimum(start + _SPAN, shard.tiles):

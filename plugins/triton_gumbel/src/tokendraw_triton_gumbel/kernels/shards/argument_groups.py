@@ -34,7 +34,7 @@ class SlotTemperatures(NamedTuple):
     """[rows] integer: the slot of each row; None: row i is slot i."""
 
 
-class SurveyFields(NamedTuple):
+class ShardSurveyFields(NamedTuple):
     """Index of the first word of each field of a survey; -1 without the field."""
 
     width: Any

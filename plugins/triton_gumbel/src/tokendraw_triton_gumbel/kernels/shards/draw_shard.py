@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.kernels.shards.words import store_word
 from tokendraw_triton_gumbel.kernels.shared.noise import TILE, TOKEN, gumbel
 from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.row_params import noise_key, slot_of
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled, share_of
@@ -65,7 +65,7 @@ def draw_shard(logits, lead, shard, row_params, flags, statistics, bounds, words
         _store_sums(words, survey, max_logit, weight, inverse, statistics, first_tile, shard.tiles, config)
     if config.SCORE >= 0:
         store_word(words, config.SCORE, best_score)
-    source = Row(logits.base + row * logits.row_stride - lead, logits.vocab_size)
+    source = RowAddress(logits.base + row * logits.row_stride - lead, logits.vocab_size)
     for part in range(config.PARTS):
         local_tile = tl.where(part == 0, chosen, tl.where(part == 1, 0, shard.tiles - 1))
         has_whole = greedy | (shard.whole_end > shard.whole_first)

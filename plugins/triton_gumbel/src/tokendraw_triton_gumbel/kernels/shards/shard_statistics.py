@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
 
 _BINS = tl.constexpr(256)
@@ -34,7 +34,7 @@ def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl
             if group == 0:
                 bins = tl.arange(0, _BINS)
                 tl.store(masses + row.to(tl.int64) * _BINS + bins, tl.zeros((_BINS,), tl.int64))
-        source = Row(logits.base + row.to(tl.int64) * logits.row_stride - lead, logits.vocab_size)
+        source = RowAddress(logits.base + row.to(tl.int64) * logits.row_stride - lead, logits.vocab_size)
         reduce_tiles(
             source,
             lead,

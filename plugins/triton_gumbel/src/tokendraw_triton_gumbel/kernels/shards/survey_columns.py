@@ -22,7 +22,7 @@ from tokendraw_triton_gumbel.kernels.row_draw.candidates import list_granules
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
 from tokendraw_triton_gumbel.kernels.shards.words import store_word
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, share_of
@@ -40,7 +40,7 @@ def survey_columns(
     """Each program surveys the columns of one row. Grid (rows).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with the lead.
-    :param shard: :class:`.argument_groups.Shard`; ``fields`` :class:`.argument_groups.SurveyFields`, ``slots``
+    :param shard: :class:`.argument_groups.Shard`; ``fields`` :class:`.argument_groups.ShardSurveyFields`, ``slots``
         :class:`.argument_groups.SlotTemperatures`, ``scratch`` :class:`.argument_groups.SurveyScratch`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the columns.
     :param masses: [rows, 256] int64: the weights of values by the first digit of their keys, if the survey has them.
@@ -71,7 +71,7 @@ def survey_columns(
     granules = statistics.granules + row * shard.tiles * GRANULES_PER_TILE
     granule_list = scratch.granules + row * shard.tiles * GRANULES_PER_TILE
     keys = scratch.keys + row * scratch.room
-    source = Row(logits.base + row * logits.row_stride - shard.lead, logits.vocab_size)
+    source = RowAddress(logits.base + row * logits.row_stride - shard.lead, logits.vocab_size)
     num_granules = shard.tiles * GRANULES_PER_TILE
     low = tl.maximum(_bound_of(granules, num_granules, max_logit, fields.count, config), LOWEST)
     count = list_granules(granules, shard.tiles, low, granule_list, num_granules)

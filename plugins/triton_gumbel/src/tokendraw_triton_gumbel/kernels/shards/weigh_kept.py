@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, share_of
@@ -37,7 +37,7 @@ def weigh_kept(logits, lead, shard, rows, slots, statistics, bounds):
             slot = tl.load(slots.row_index + row).to(tl.int64)
         inverse, _ = inverse_temperature(slots.temperature, slot)
         threshold = tl.load(bounds.threshold + row)
-        source = Row(logits.base + row * logits.row_stride - lead, logits.vocab_size)
+        source = RowAddress(logits.base + row * logits.row_stride - lead, logits.vocab_size)
         start = tl.program_id(0) * _SPAN
         tile = start
         while tile < tl.minimum(start + _SPAN, shard.tiles):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 
 
 @triton.jit
@@ -37,19 +37,19 @@ def row_of(index, drafts, counts):
 
 @triton.jit
 def row_logits(row, logits, drafts, counts):
-    """Return the :class:`~.row_values.Row` of a row: rows of the drafts follow the target's."""
+    """Return the :class:`.RowAddress` of a row: rows of the drafts follow the target's."""
     base = logits.base + row.to(tl.int64) * logits.row_stride
     if drafts.base is not None:
         if row >= counts.target_rows:
             base = drafts.base + (row - counts.target_rows).to(tl.int64) * drafts.row_stride
-    return Row(base, logits.vocab_size)
+    return RowAddress(base, logits.vocab_size)
 
 
 @triton.jit
 def is_inside(ids, row, lead):
     """Return whether a row holds each id.
 
-    :param row: the :class:`~.row_values.Row`.
+    :param row: the :class:`.RowAddress`.
     :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     inside = ids < row.vocab_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class RowAddress(NamedTuple):
     """Address and length of one row of logits in memory."""
 
     base: Any
@@ -25,7 +25,7 @@ class RowScale(NamedTuple):
     """The sum of all weights of the row."""
 
 
-class Filters(NamedTuple):
+class RowFilters(NamedTuple):
     """The filters of a row."""
 
     k: Any

@@ -92,7 +92,7 @@ def reduce_tiles(
 ):
     """Reduce a group of tiles of one row.
 
-    :param source: the :class:`~.row_values.Row`; ``row`` its number, ``target_row`` the row with its temperature.
+    :param source: the :class:`.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
     :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     SPAN: tl.constexpr = config.SPAN

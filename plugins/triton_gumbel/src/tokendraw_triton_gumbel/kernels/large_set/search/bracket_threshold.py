@@ -64,7 +64,7 @@ def find_bracket_threshold(source, bracket, tiles, reals, ints, columns, scratch
 
     Writes the weight of every tile from the threshold upwards into the first column of the row's free slot.
 
-    :param source: the :class:`~.row_values.Row`; ``scratch`` the program's :class:`~.argument_groups.SearchScratch`.
+    :param source: the :class:`.RowAddress`; ``scratch`` the program's :class:`~.argument_groups.SearchScratch`.
     :param bracket: a :class:`~.bracket.Bracket` that :func:`bracket_fits_capacity` accepted.
     """
     TILES: tl.constexpr = config.TILES

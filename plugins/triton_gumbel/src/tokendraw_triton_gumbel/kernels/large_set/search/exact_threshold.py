@@ -48,7 +48,7 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
 
     The weights go into the first column of the row's free slot.
 
-    :param source: the :class:`~.row_values.Row`; ``maxima`` [tiles] of the row, like ``reals`` and ``ints``.
+    :param source: the :class:`.RowAddress`; ``maxima`` [tiles] of the row, like ``reals`` and ``ints``.
     :param scratch: the :class:`~.argument_groups.SearchScratch` of the program.
     """
     TILES: tl.constexpr = config.TILES

@@ -1,0 +1,90 @@
+"""Prints the report of a run, as JSON or in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tokendraw
+from tokendraw.commands import candidate_json, host_json, print_json
+from tokendraw.resolution import Candidate
+from tokendraw_testing.commands import repeat
+from tokendraw_testing.commands.check_lines import outcome, print_report
+from tokendraw_testing.commands.fuzz_lines import fuzz_outcome, print_fuzz_report
+
+if TYPE_CHECKING:
+    from tokendraw.plugin import GumbelDtype
+    from tokendraw_testing import Subject
+    from tokendraw_testing.kit.fuzz_report import FuzzReport
+    from tokendraw_testing.kit.report import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOutput:
+    """Names the subject and the versions of a run, and prints its report."""
+
+    subject: Subject
+    candidate: Candidate
+    heavy_imports: tuple[str, ...] = ()
+    """Modules that loading the plugin imports, and should not."""
+    gumbel_dtype: GumbelDtype | None
+    as_json: bool
+
+    def lines(self, report: Report, only: Sequence[str]) -> bool:
+        """Print the lines of properties; True if there is a line and no line failed.
+
+        :param only: names of the properties that were asked for; empty: all.
+        """
+        is_fine = report.passed and bool(report.lines)
+        if self.as_json:
+            error = None if is_fine else outcome(report)
+            print_json({"error": error, **report.as_json(), **self._facts(), "only": list(only) or None})
+        else:
+            command = repeat.command_for_failures(report, self.gumbel_dtype)
+            print_report(report, self._host(), self._versions(), command)
+        return is_fine
+
+    def cases(self, report: FuzzReport) -> bool:
+        """Print random cases; True without a finding."""
+        commands = {
+            finding: repeat.command_for_finding(report, finding, self.gumbel_dtype)
+            for finding in report.findings
+        }
+        if self.as_json:
+            result = report.as_json()
+            for entry, command in zip(result["findings"], commands.values(), strict=True):
+                entry["again"] = command
+            error = fuzz_outcome(report) if report.findings else None
+            print_json({"error": error, **result, **self._facts()})
+        else:
+            print_fuzz_report(report, self._host(), self._versions(), commands)
+        return not report.findings
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "host": host_json(self.subject.host),
+            "candidate": candidate_json(self.candidate),
+            "tokendraw": tokendraw.__version__,
+            "torch": _torch_version(),
+            "gumbel_dtype": self.gumbel_dtype,
+            "heavy_imports": list(self.heavy_imports),
+        }
+
+    def _host(self) -> str:
+        noise = f", {self.gumbel_dtype} noise" if self.gumbel_dtype else ""
+        return f"{self.subject.host}{noise}"
+
+    def _versions(self) -> dict[str, str]:
+        """Return the version of each distribution of the run."""
+        candidate = self.candidate
+        versions = {"tokendraw": tokendraw.__version__, candidate.distribution: candidate.version}
+        if candidate.info and candidate.info.upstream and candidate.upstream_version:
+            versions[candidate.info.upstream.distribution] = candidate.upstream_version
+        return versions | {"torch": _torch_version()}
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)

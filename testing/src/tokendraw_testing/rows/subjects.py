@@ -1,0 +1,194 @@
+"""The subjects in operations on rows and in ``sample``: their calls, and rows to be refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import Need, SamplerOutput, SamplingMetadata, SamplingParams
+from tokendraw.plugin import FILTER_ORDERS, Call, Capabilities, Filter, FilterOrder, GumbelDtype, LogprobsMode
+from tokendraw_testing.kit.matrix import Place, places, width_class
+from tokendraw_testing.kit.property import Refusal
+from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.rows.kinds import kinds, rows_by_kind
+
+
+class RowSubject(OperationSubject):
+    """A subject in an operation on rows of logits."""
+
+    capabilities: Capabilities
+    _need: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
+        """Return the plainest need within the capabilities; without capabilities, a need of both filter orders."""
+        if capabilities is None:
+            return Need(filter_orders=FILTER_ORDERS)
+        return Need(
+            logprobs_mode=(*capabilities.logprobs_modes, "raw_logprobs")[0],
+            filter_orders=capabilities.filter_orders,
+            gumbel_dtype=(*capabilities.gumbel_dtypes, "fp32")[0],
+        )
+
+    def need(
+        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
+    ) -> Need:
+        """Return the usual need with a logprobs mode and a precision of the noise; None: the usual value."""
+        usual_need = self.usual_need
+        return replace(
+            usual_need,
+            logprobs_mode=logprobs_mode or usual_need.logprobs_mode,
+            gumbel_dtype=gumbel_dtype or usual_need.gumbel_dtype,
+        )
+
+    @property
+    def usual_need(self) -> Need:
+        """Return the usual need, with the fields of :meth:`with_need`."""
+        need: Need = super().usual_need
+        return replace(need, **self._need)
+
+    def with_need(self, **fields: Any) -> Self:
+        """Copy the view for calls of another need; the copy counts rows in the same matrix.
+
+        :param fields: of the need, such as ``gumbel_dtype="fp64"``.
+        """
+        view = copy.copy(self)
+        view._need = fields
+        return view
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Return the advertised dtypes."""
+        return [getattr(torch, name) for name in self.capabilities.dtypes]
+
+    @property
+    def filter_order(self) -> FilterOrder:
+        """Return the first advertised order of filters, or ``top_k_first`` without any."""
+        return (*self.capabilities.filter_orders, "top_k_first")[0]
+
+    @property
+    def gumbel_dtype(self) -> GumbelDtype:
+        """Precision of the noise where a check asks for none."""
+        return self.need().gumbel_dtype
+
+    def has(self, which: Filter) -> bool:
+        """Whether the subject applies a filter, per row or scalar."""
+        return any(name == which for name, _ in self.capabilities.filters)
+
+    def calls(self) -> tuple[str, ...]:
+        """Name the calls counted separately."""
+        return (self.operation,)
+
+    def places(self) -> tuple[Place, ...]:
+        """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
+        c = self.capabilities
+        return places(self.calls(), c.dtypes, c.max_vocab_size, kinds(c))
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        name, logits, metadata = self.rows_of(call)
+        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
+        rows = rows_by_kind(metadata, len(logits))
+        return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
+
+    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
+        """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of its rows."""
+        return self.operation, call.logits, call.metadata
+
+
+class SampleSubject(RowSubject):
+    """A subject in the operation ``sample``."""
+
+    operation = "sample"
+
+    def sample(
+        self,
+        logits: torch.Tensor | NDArray[Any],
+        params: SamplingParams | Sequence[SamplingParams],
+        positions: Any = None,
+        *,
+        row_index: Any = None,
+        mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> SamplerOutput:
+        """Make one call on the subject's device and check the form of the output.
+
+        :param logits: [B, V], an array or a tensor anywhere; kept as it is if it is on the device already.
+        :param params: one for every row, or one for all.
+        :param positions: [B]; None: 0, 1, 2 ... where a row has a seed.
+        :raises Violation: the output has a wrong shape, dtype or device, or an id outside [0, V).
+        """
+        logits = torch.as_tensor(logits).to(self.device)
+        if isinstance(params, SamplingParams):
+            if params.seed is None and positions is None and row_index is None and len(logits):
+                metadata = equal_rows(params, len(logits), self.device)
+                return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
+            params = [params] * len(logits)
+        if positions is None and any(p.seed is not None for p in params):
+            positions = torch.arange(len(logits))
+        metadata = SamplingMetadata.from_params(
+            params, device=self.device, positions=positions, row_index=row_index
+        )
+        return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
+
+    def call(
+        self,
+        logits: torch.Tensor,
+        metadata: SamplingMetadata,
+        *,
+        mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> SamplerOutput:
+        """Make one call with ready arguments and check the output as in :meth:`sample`."""
+        output: SamplerOutput = self.make(
+            self.new_call("sample", logits, metadata), self.need(mode, gumbel_dtype)
+        )
+        return output
+
+    def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
+        tokens: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
+        return tokens
+
+
+def equal_rows(
+    params: SamplingParams,
+    rows: int,
+    device: torch.device,
+    seeds: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+) -> SamplingMetadata:
+    """Make the metadata of ``rows`` equal requests; only one is checked and laid out.
+
+    :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
+    """
+    row = SamplingMetadata.from_params([params], device=device)
+    fields_of_row = {field.name: getattr(row, field.name) for field in fields(row)}
+    columns: dict[str, Any] = {
+        name: c.repeat(rows) for name, c in fields_of_row.items() if isinstance(c, torch.Tensor)
+    }
+    if seeds is not None:
+        columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64)).to(device)
+        columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
+        columns["facts"] = replace(row.facts, any_seeded=True, all_seeded=True)
+    return replace(row, **columns)
+
+
+def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
+    """Make the refusal of a row that needs a capability.
+
+    :param need: fields of the need that belong to it.
+    """
+
+    def call(subject: SampleSubject) -> Call:
+        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
+        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
+
+    return Refusal(need, call)
