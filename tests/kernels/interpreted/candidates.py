@@ -22,7 +22,7 @@ from tokendraw_triton_gumbel.kernels.row_draw.candidates import (  # noqa: E402
     list_granules,
     load_candidates,
 )
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row  # noqa: E402
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress  # noqa: E402
 
 GRANULES = tl.constexpr(512)
 NUMBER = tl.constexpr(1024)
@@ -31,7 +31,7 @@ NUMBER = tl.constexpr(1024)
 @triton.jit
 def collect(x, size, maxima, tiles, bound, granules, listed, values, ids, counts, vector: tl.constexpr):
     hot = list_granules(maxima, tiles, bound, granules, GRANULES)
-    found = list_candidates(Row(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
+    found = list_candidates(RowAddress(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
     value, token = load_candidates(x, listed, tl.minimum(found, NUMBER), vector, NUMBER)
     tl.store(values + tl.arange(0, NUMBER), value)
     tl.store(ids + tl.arange(0, NUMBER), token)
