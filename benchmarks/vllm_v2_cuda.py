@@ -58,9 +58,9 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device(options.device)
     vllm_v2_sources.use(options.sources, device)
-    from tokendraw_vllm import _supported, _v2
+    from tokendraw_vllm import _engine, _v2
 
-    if (reason := _supported.misfit()) is not None:
+    if (reason := _engine.misfit()) is not None:
         sys.exit(reason)
     _v2.install()
     lines = [

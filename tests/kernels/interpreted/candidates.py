@@ -11,7 +11,7 @@ from tokendraw_triton_gumbel.kernels.row_draw.candidates import (
     list_granules,
     load_candidates,
 )
-from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 
 GRANULES = tl.constexpr(512)
 NUMBER = tl.constexpr(1024)
@@ -20,7 +20,7 @@ NUMBER = tl.constexpr(1024)
 @triton.jit
 def collect(x, size, maxima, tiles, bound, granules, listed, values, ids, counts, vector: tl.constexpr):
     hot = list_granules(maxima, tiles, bound, granules, GRANULES)
-    result = list_candidates(Row(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
+    result = list_candidates(RowAddress(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
     value, token = load_candidates(x, listed, tl.minimum(result, NUMBER), vector, NUMBER)
     tl.store(values + tl.arange(0, NUMBER), value)
     tl.store(ids + tl.arange(0, NUMBER), token)

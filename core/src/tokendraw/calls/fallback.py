@@ -4,17 +4,21 @@
 the failed call                                        what follows
 =====================================================  ================================================================
 was wrong itself, lacked memory, or was captured       the error is raised; the backend stays
+may not fall back (``Call.may_fall_back``)             the error is raised; the backend stays
 went to an explicit choice, or to its companion        the error is raised with a note; the backend stays
 was the first of its signature                         the next best backend serves it, replaces the failed backend, and
-                                                       a warning says so once; if no backend can serve it, the first
-                                                       error is raised and the backend stays: the call is to blame
+                                                       a warning says so once (an error with ``TOKENDRAW_STRICT``); if
+                                                       every other backend fails as well, the first error is raised
+                                                       with a note and the backend stays: the call is to blame
 was a later one                                        the error is raised with a note; the backend stays
+had no other backend available                         ``SamplerUnavailableError`` is raised from the error
 =====================================================  ================================================================
 
 Compilations fail in the first call of a signature (:meth:`tokendraw.calls.call.Call.signature`). This call runs on
 copies of the tensors, for a failed backend may have modified them past torch's notice. Later calls run on the tensors
 themselves: copies would cost a read and a write of the logits. Nothing is copied during the capture of a CUDA graph,
-nor where no other backend is available.
+nor where no other backend is available. Faults found by ``TOKENDRAW_DEBUG`` are raised and never reach this module;
+calls over ranks have a dispatch of their own (:mod:`tokendraw.calls.sharded`).
 """
 
 from __future__ import annotations
