@@ -5,29 +5,16 @@ import torch
 import paged_kv_model
 import tokendraw
 from paged_kv_model import ints, planner_of, require_plan, sentinels, table_of
-from tokendraw.plugin import HostCapabilities
-from tokendraw_testing import Effort, Subject, run
 from tokendraw_triton_gumbel.launches import paged_kv
 from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
 
 CPU = torch.device("cpu")
 
 
-def kit():
-    """Put the planner to the lines of the conformance kit, and to an engine's loop, which verifies by native."""
-    subject = Subject(
-        "triton-gumbel",
-        capabilities={"plan_paged_kv": HostCapabilities(device_types=None)},
-        device="cpu",
-        build=lambda operation, need: TritonPagedKVPlanner(CPU),
-        effort=Effort.tiny(),
-    )
-    outcomes = {
-        line.name: f"{line.status} {line.detail}" for line in run(subject).lines if line.status == "failed"
-    }
+def loop():
+    """Serve an engine's loop, which verifies by native."""
     planner = planner_of(TritonPagedKVPlanner(CPU), CPU)
     paged_kv_model.run_loop(tokendraw.load_sampler("native", device=CPU), planner, CPU)
-    return outcomes
 
 
 def groups():

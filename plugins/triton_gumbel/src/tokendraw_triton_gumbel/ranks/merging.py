@@ -69,29 +69,31 @@ class KernelMerging:
         self._torch = TorchMerging(params, layout, need.gumbel_dtype)
         self._fp64 = need.gumbel_dtype == "fp64"
 
-    def greedy(self, heard: Received[Argmax]) -> tuple[Tensor, Tensor]:
+    def greedy(self, received: Received[Argmax]) -> tuple[Tensor, Tensor]:
         """Take the lowest id of the largest value."""
-        x_max, has_nan, ids = heard.offsets
+        x_max, has_nan, ids = received.offsets
         fields = group(DrawFields, (x_max, has_nan, -1, ids, -1, -1, 0))
-        return self._merge(heard.words, fields, None, is_drawn=False)
+        return self._merge(received.words, fields, None, is_drawn=False)
 
-    def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
+    def token(
+        self, received: Received[Draws], bounds: Bounds | None, seeds: RowSeeds
+    ) -> tuple[Tensor, Tensor]:
         """Draw from the candidates of all ranks."""
-        fields = group(DrawFields, (*heard.offsets[: len(DrawFields._fields) - 1], int(bounds is None)))
-        return self._merge(heard.words, fields, seeds.fresh(), is_drawn=True)
+        fields = group(DrawFields, (*received.offsets[: len(DrawFields._fields) - 1], int(bounds is None)))
+        return self._merge(received.words, fields, seeds.fresh(), is_drawn=True)
 
     def thresholds(
-        self, heard: Received[Survey], plan: ThresholdPlan, histograms: Histograms
+        self, received: Received[Survey], plan: ThresholdPlan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
         """Find the thresholds of all filters by a launch, and a further launch for each digit of a search."""
-        words = heard.words
+        words = received.words
         ranks, rows, _ = words.shape
         values = power_of_two(ranks * plan.values, at_least=_MIN_VALUES)
         if values > MAX_VALUES or not rows:
-            return self._torch.thresholds(heard, plan, histograms)
+            return self._torch.thresholds(received, plan, histograms)
         bounds = words.new_empty((3, rows, 1), dtype=torch.float32)
         nucleus, kth = (words.new_empty((2, rows, 1), dtype=torch.int64) for _ in range(2))
-        has_fresh_seeds = heard.sent.fresh is not None
+        has_fresh_seeds = received.sent.fresh is not None
         fresh = words.new_empty((rows, 1), dtype=torch.int64) if has_fresh_seeds else None
         config = ThresholdConfig(
             N=values,
@@ -103,7 +105,7 @@ class KernelMerging:
             MAY_MISS_NUCLEUS=plan.any_wide,
         )
         launch = self._launches.thresholds(config, self._dtypes, has_fresh_seeds=has_fresh_seeds)
-        fields = group(SurveyFields, (*heard.offsets, plan.values, plan.unit_bits))
+        fields = group(SurveyFields, (*received.offsets, plan.values, plan.unit_bits))
         params, flags = self._row_params(None)
         words_in, fresh_out = self._convert((words, fresh))
         search, sizes = self._search(bounds, nucleus), self._sizes(words)
