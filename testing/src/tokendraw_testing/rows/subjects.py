@@ -78,6 +78,12 @@ class RowSubject(OperationSubject):
         """Precision of the noise where a check asks for none."""
         return self.need().gumbel_dtype
 
+    @property
+    def noise_dtypes(self) -> tuple[GumbelDtype, ...]:
+        """Precisions of the noise that a run covers: the one that its need fixes, or all that are advertised."""
+        fixed: GumbelDtype | None = self.subject.need.get("gumbel_dtype")
+        return self.capabilities.gumbel_dtypes if fixed is None else (fixed,)
+
     def has(self, which: Filter) -> bool:
         """Whether the subject applies a filter, per row or scalar."""
         return any(name == which for name, _ in self.capabilities.filters)
