@@ -54,7 +54,7 @@ def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
 def require_unadvertised(
     subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
 ) -> str:
-    """Require the refusals whose capability is not advertised; return the messages, to follow other words."""
+    """Require a refusal for each unadvertised capability; return the messages, to follow other words."""
     messages = [
         require_refusal(subject, refusal)
         for is_advertised, refusal in refusals

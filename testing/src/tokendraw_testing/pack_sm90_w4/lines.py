@@ -57,7 +57,7 @@ _SCALES_REFUSALS: Final = tuple((_has_layout(layout), scales_refusal(layout)) fo
 
 @properties.required("pack weights")
 def weights(subject: PackSubject, trial: Trial) -> str:
-    """Bits of weights stand where the layout has them, in every advertised format; the others are refused."""
+    """Bits of weights stand where the layout has them, in every advertised format; unadvertised formats are refused."""
     parts = [
         f"{format} {layout}: {require_weights(subject, trial, format, layout)}"
         for format, layout in packings(subject.capabilities)
@@ -67,7 +67,7 @@ def weights(subject: PackSubject, trial: Trial) -> str:
 
 @properties.required("pack scales")
 def scales(subject: PackSubject, trial: Trial) -> str:
-    """Scales stand where the layout has them; other layouts are refused."""
+    """Scales stand where the layout has them; unadvertised layouts are refused."""
     parts = [f"{layout}: {require_scales(subject, trial, layout)}" for layout in subject.capabilities.layouts]
     return ", ".join(parts) + require_unadvertised(subject, _SCALES_REFUSALS)
 

@@ -80,7 +80,7 @@ _REFUSALS: Final = tuple((_has_edit(edit), _edit_refusal(edit)) for edit in EDIT
 
 @properties.required("process edits")
 def single_edits(subject: ProcessSubject, trial: Trial) -> str:
-    """Each advertised edit by itself changes the ids that its formula names, as it says; other edits are refused."""
+    """Each advertised edit by itself changes logits by its formula, and no more; unadvertised edits are refused."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
     prompt, output = ([token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT))
     cases = {edit: group for edit, group in _cases(vocab_size).items() if edit in subject.capabilities.edits}

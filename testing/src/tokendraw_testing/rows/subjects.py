@@ -80,7 +80,7 @@ class RowSubject(OperationSubject):
 
     @property
     def noise_dtypes(self) -> tuple[GumbelDtype, ...]:
-        """Precisions of the noise that a run covers: the one that its need fixes, or all that are advertised."""
+        """List the noise precisions of a run: all advertised precisions, unless the need fixes a single precision."""
         fixed: GumbelDtype | None = self.subject.need.get("gumbel_dtype")
         return self.capabilities.gumbel_dtypes if fixed is None else (fixed,)
 

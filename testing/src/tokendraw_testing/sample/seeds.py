@@ -43,7 +43,7 @@ _EDGE_POSITIONS = (0, 1, 2**32 - 1, 2**32, 2**40 + 3, 2**63 - 1)
 
 @properties.advertised("noise precision", lambda c: has_counter(c) or len(c.gumbel_dtypes) > 1)
 def precision(subject: SampleSubject, trial: Trial) -> str:
-    """Seeded tokens that tell 53-bit from 32-bit noise are those of the noise; without seeds they follow it."""
+    """Seeded rows with different tokens in 53-bit and 32-bit noise draw by the advertised precision."""
     dtypes = subject.noise_dtypes
     if not has_counter(subject.capabilities):
         details = distribution(subject.with_need(gumbel_dtype=dtypes[-1]), trial)

@@ -54,7 +54,7 @@ _REFUSALS: Final[tuple[tuple[Callable[[Capabilities], bool], Refusal], ...]] = (
 
 @properties.required("output")
 def output(subject: SampleSubject, trial: Trial) -> str:
-    """token_ids [B] int64, valid [B] bool, for empty batches and V = 1 too; what is not advertised is refused."""
+    """token_ids [B] int64, valid [B] bool, for empty batches and V = 1 too; unadvertised requests are refused."""
     check_shapes(subject, trial)
     return "5 shapes" + require_unadvertised(subject, _REFUSALS)
 

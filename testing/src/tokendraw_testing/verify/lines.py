@@ -64,7 +64,7 @@ _REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...
 
 @properties.required("verify output")
 def output(subject: VerifySubject, trial: Trial) -> str:
-    """Sure drafts up to a placeholder are accepted, in batches of any shape; what is not advertised is refused."""
+    """Sure drafts up to a placeholder are accepted, in batches of any shape; unadvertised requests are refused."""
     capabilities, most = subject.capabilities, subject.effort.rows(128)
     trial.require(subject.ways, "'verify' needs a mode and a kind of drafts, found none advertised")
     shapes: tuple[list[int], ...] = ([], [2])

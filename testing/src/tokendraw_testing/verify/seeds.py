@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 @properties.advertised("verify noise precision", lambda c: has_counter(c) or len(c.gumbel_dtypes) > 1)
 def noise_precision(subject: VerifySubject, trial: Trial) -> str:
-    """Seeded chains that tell 53-bit from 32-bit noise are those of the noise; without seeds they follow it."""
+    """Seeded requests with different chains in 53-bit and 32-bit noise get the chain of the advertised precision."""
     capabilities, dtypes = subject.capabilities, subject.noise_dtypes
     if not has_counter(capabilities):
         view = subject.with_need(gumbel_dtype=dtypes[-1])
