@@ -91,6 +91,7 @@ def rejection(subject: VerifySubject, trial: Trial) -> str:
             target=logits, draft=-logits, drafts=3, kind=kind, mode="rejection"
         ),
         "Markov": markov_case(trial, kind, "rejection"),
+        "Markov, one draft": replace(markov_case(trial, kind, "rejection"), drafts=1),  # then a bonus token
     }
     seeded, dtypes = seedings(subject.capabilities)[-1], subject.cycle_dtypes()
     for label, case in cases.items():
