@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from command_line import FixedTimer, call
-from fake_dists import EVERYTHING, fake_dists, plugin
+from command_line import call
+from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, Need, SamplingMetadata, load_sampler, philox
-from tokendraw_bench import Cell, make_inputs, metadata_of, operations, run
+from tokendraw_bench import Cell, make_inputs, metadata_of, operations
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 V = 512
@@ -57,19 +55,6 @@ def test_timed_draws_have_the_requested_noise(cell):
     assert not torch.equal(single, double)
     assert torch.equal(drawn(replace(cell, gumbel_dtype="fp64"), logits), double)
     assert torch.equal(drawn(cell, logits), single)
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
-
-@pytest.fixture
-def fixed(monkeypatch):
-    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 BOTH = f"{EVERYTHING}, gumbel_dtypes=('fp32', 'fp64')"

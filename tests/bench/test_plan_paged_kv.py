@@ -8,11 +8,9 @@ import torch
 
 import tokendraw
 from command_line import FixedTimer, call, documented_keys
-from tokendraw_bench import make_inputs, operations, run
+from tokendraw_bench import make_inputs, operations
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.plan_paged_kv import PlanCell
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 BENCH = operations.get("plan_paged_kv")
@@ -28,9 +26,6 @@ class TestCells:
                 *((4096, 512), (16_384, 256)),
             )
         ]
-
-    def test_the_presets_have_the_same_names_in_every_operation(self):
-        assert list(BENCH.presets) == list(operations.get("sample").presets)
 
     def test_options_replace_values_of_the_preset(self):
         cells = BENCH.grid("quick", width=[3], batch=[2, 4], page_size=[1, 8], page_indices=[False])
@@ -94,13 +89,6 @@ class TestCall:
         assert planned(CELL)[1].graph_safe
 
 
-@pytest.fixture
-def fixed(monkeypatch):
-    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
-
-
 def bench(*arguments):
     return call("bench", "--op", "plan_paged_kv", "--device", "cpu", "--sampler", "native", *arguments)
 
@@ -155,33 +143,6 @@ class TestCommand:
             "* Lengths are random, from one token to all that the table has room for.",
         ]
 
-    @pytest.mark.parametrize(
-        ("option", "said"),
-        [
-            (
-                ("--vocab-size", 256),
-                "'--vocab-size' is about logits. Add --op sample, verify or process_logits",
-            ),
-            (("--unseeded",), "'--unseeded' is about draws. Add --op sample or verify"),
-            (("--gumbel-dtype", "fp64"), "'--gumbel-dtype' is about draws. Add --op sample or verify"),
-            (("--drafts", 4), "'--drafts' is about drafts to verify. Add --op verify"),
-            (("--layout", "v1"), "'--layout' is about weights to pack. Add --op pack_sm90_w4"),
-        ],
-        ids=str,
-    )
-    def test_an_axis_of_another_operation_is_a_usage_error(self, option, said):
-        result = bench(*option)
-        assert (result.stdout, result.exit_code) == ("", 2)
-        assert result.stderr.endswith(f"{said}, or leave it out.\n")
-
-    @pytest.mark.parametrize("option", [("--width", 4), ("--page-size", 16), ("--no-page-indices",)], ids=str)
-    def test_block_tables_without_the_operation_are_a_usage_error(self, option):
-        result = call("bench", "--device", "cpu", *option)
-        assert (result.stdout, result.exit_code) == ("", 2)
-        assert result.stderr.endswith(
-            f"'{option[0]}' is about block tables. Add --op plan_paged_kv, or leave it out.\n"
-        )
-
     def test_a_baseline_of_another_operation_gives_the_reason(self):
         result = call("bench", "--op", "plan_paged_kv", "--device", "cpu", "--sampler", "torch-sort")
         assert (result.stdout, result.stderr, result.exit_code) == (
@@ -204,13 +165,6 @@ class TestCommand:
             "Pass a smaller --batch or --width.\n",
             1,
         )
-
-    @pytest.mark.slow
-    def test_a_short_run_by_the_clock_on_the_wall(self):
-        (cell,) = json.loads(bench("--batch", 2, "--repeats", 3, "--json").stdout)["cells"]
-        for entry in (cell["copy"], cell["entries"]["native"]):
-            assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
-            assert entry["reason"] == ""
 
 
 @pytest.mark.gpu

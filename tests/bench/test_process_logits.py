@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from command_line import FixedTimer, call
-from tokendraw_bench import make_inputs, operations, run
+from command_line import call
+from tokendraw_bench import make_inputs, operations
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import ProcessCell
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 BENCH = operations.get("process_logits")
@@ -24,7 +22,6 @@ def test_the_design_grid_has_the_shapes_of_processors():
         for rows in (256, 64, 1)
         for edits in ("penalties", "bitmask")
     ]
-    assert list(BENCH.presets) == list(operations.get("sample").presets)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +51,7 @@ def test_a_call_edits_the_buffer_in_turn_and_is_captured():
         assert not torch.equal(logits, old)
 
 
-def test_a_run_of_the_command_has_a_row_a_cell(monkeypatch):
-    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
+def test_a_run_of_the_command_has_a_row_a_cell(fixed):
     options = ("--batch", 2, "--vocab-size", 256, "--edits", "all", "--distinct", 9)
     result = call("bench", "--op", "process_logits", "--device", "cpu", "--sampler", "native", *options)
     assert (result.stderr, result.exit_code) == ("", 0)

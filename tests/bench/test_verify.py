@@ -12,15 +12,13 @@ import torch
 
 import tokendraw
 import tokendraw_native
-from command_line import FixedTimer, call, documented_keys
-from fake_dists import EVERYTHING, fake_dists, plugin
+from command_line import call, documented_keys
+from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, SamplerUnavailableError
-from tokendraw_bench import make_inputs, metadata_of, operations, run
+from tokendraw_bench import make_inputs, metadata_of, operations
 from tokendraw_bench.cells import FILTERS
 from tokendraw_bench.contenders import find_unsupported_part, select_contenders
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
-from tokendraw_bench.timing import host_load
-from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 BENCH = operations.get("verify")
@@ -28,12 +26,6 @@ prepare_flashinfer = BENCH.baselines()["flashinfer-direct"]
 CELL = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
 NATIVE = tokendraw_native.plugin.tokendraw_describe()
 COUPLED = replace(CELL, mode="coupled")
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 class TestCells:
@@ -47,9 +39,6 @@ class TestCells:
         assert {(c.drafts, c.mode) for c in cells} == {(4, "rejection"), (4, "coupled")}
         assert len(cells) == len(set(cells)) == 6 * 2 * 2 * 2 * 2
         assert all(c.operation == "verify" for c in cells)
-
-    def test_the_presets_have_the_same_names_in_every_operation(self):
-        assert list(BENCH.presets) == list(operations.get("sample").presets)
 
     def test_options_replace_values_of_the_preset(self):
         cells = BENCH.grid("quick", batch=[2], filters=["none"], drafts=[1, 3], mode=["coupled"])
@@ -307,13 +296,6 @@ class TestFlashInfer:
         )
 
 
-@pytest.fixture
-def fixed(monkeypatch):
-    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
-
-
 def bench(*arguments):
     return call("bench", "--op", "verify", "--device", "cpu", *arguments)
 
@@ -357,38 +339,10 @@ class TestCommand:
             "| 2 | 256 | float32 | 4 | coupled | none | peaked-30 | 30 | 10.0 | 100.0 (10.0x) |",
         ]
 
-    @pytest.mark.parametrize("option", [("--drafts", 4), ("--verify-mode", "coupled")])
-    def test_drafts_without_the_operation_are_a_usage_error(self, option):
-        result = call("bench", "--device", "cpu", *option)
-        assert (result.stdout, result.exit_code) == ("", 2)
-        assert result.stderr.endswith(
-            f"'{option[0]}' is about drafts to verify. Add --op verify, or leave it out.\n"
-        )
-
-    @pytest.mark.parametrize(
-        "option", [("--op", "draft"), ("--drafts", "0"), ("--verify-mode", "typical"), ("--batch", "0")]
-    )
-    def test_a_value_out_of_range_is_a_usage_error_with_the_option(self, option):
-        result = bench(*option)
-        assert (result.stdout, result.exit_code) == ("", 2)
-        assert f"Invalid value for '{option[0]}'" in result.stderr
-
     def test_an_unknown_sampler_gives_the_nearest(self):
         result = bench("--sampler", "nativ")
         assert (result.stdout, result.exit_code) == ("", 1)
         assert result.stderr.endswith("Try: tokendraw bench --sampler native\n")
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("seeding", ["--seeded", "--unseeded"])
-    def test_a_short_run_by_the_clock_on_the_wall(self, seeding):
-        found = json.loads(
-            bench(*TINY, "--dtype", "bfloat16", "--filters", "both", "--repeats", 3, seeding, "--json").stdout
-        )
-        for cell in found["cells"]:
-            assert list(cell["entries"]) == ["native"]
-            for entry in (cell["read"], cell["entries"]["native"]):
-                assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
-                assert entry["reason"] == ""
 
 
 @pytest.mark.gpu

@@ -176,14 +176,14 @@ def test_a_run_without_statistics_claims_nothing_about_chance(reports):
 
 def test_nothing_to_check_is_no_success(reports):
     reports()
-    result = check("native", "--only", "fp64 noise")
+    result = check("native", "--only", "noise precision")
     assert result.stdout == HEADING + "Nothing was checked: native advertises none of it.\n"
     assert result.exit_code == 1
 
 
 def test_the_options_reach_the_kit(reports):
     calls = reports(EXACT)
-    check("native", "--quick", "--seed", "3", "--only", "top_k", "--only", "output")
+    check("native", "--quick", "--seed", "3", "--only", "limits", "--only", "output")
     ((subject, only, _),) = calls
     assert (subject.name, str(subject.device), subject.effort.quick, subject.seed) == (
         "native",
@@ -191,7 +191,7 @@ def test_the_options_reach_the_kit(reports):
         True,
         3,
     )
-    assert only == ("output", "top_k")
+    assert only == ("output", "limits")
 
 
 def test_without_only_every_property_is_checked(reports):
@@ -217,7 +217,7 @@ def test_an_unknown_operation_is_a_usage_error_with_those_that_there_are():
 
 def test_json_is_complete(reports):
     reports(STATISTICAL, WRONG, places=[SMALL, WIDE])
-    result = check("native", "--json", "--only", "top_p", "--only", "ties")
+    result = check("native", "--json", "--only", "distribution", "--only", "tails")
     found = json.loads(result.stdout)
     (listed,) = [c for c in json.loads(call("list", "--json").stdout)["candidates"] if c["name"] == "native"]
     assert found.pop("candidate") == listed
@@ -245,7 +245,7 @@ def test_json_is_complete(reports):
         "torch": importlib_metadata.version("torch"),
         "quick": False,
         "seed": 0,
-        "only": ["top_p", "ties"],
+        "only": ["distribution", "tails"],
         "gumbel_dtype": None,
         "heavy_imports": [],
         "passed": False,
@@ -264,9 +264,9 @@ def test_json_is_complete(reports):
         (["nativ"], 1, "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native"),
         (["greedy"], 1, "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
         (
-            ["native", "--only", "top_q"],
+            ["native", "--only", "outputs"],
             2,
-            "'--only' needs the name of a property, found 'top_q'. Nearest: 'top_p' or 'top_k'.",
+            "'--only' needs the name of a property, found 'outputs'. Nearest: 'output' or 'verify output'.",
         ),
         (
             ["native", "--only", "?"],
@@ -288,7 +288,7 @@ class TestTheListOfProperties:
         assert (result.stderr, result.exit_code) == ("", 0)
         width = max(len(prop.name) for prop in properties())
         assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in properties()]
-        assert "top_p  " in "\n".join(lines)
+        assert "tails  " in "\n".join(lines)
 
     def test_only_picks_from_it(self):
         result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
@@ -306,7 +306,7 @@ class TestTheListOfProperties:
                 },
                 {
                     "name": "verify draft",
-                    "about": "``draft`` draws from the softmax after the filters, with seeds from streams of its own.",
+                    "about": "``draft`` draws from the softmax after the filters.",
                     "operation": "verify",
                     "advertised": False,
                     "needs_cuda": False,
@@ -417,13 +417,13 @@ def in_a_process(*arguments, **options):
 
 @pytest.mark.slow
 def test_two_properties_of_native_in_a_process_of_their_own():
-    result = in_a_process("--only", "greedy rows", "--only", "+inf is drawn evenly", capture_output=True)
+    result = in_a_process("--only", "output", "--only", "+inf is drawn evenly", capture_output=True)
     assert (result.stderr, result.returncode) == ("", 0)
     lines = result.stdout.splitlines()
     assert lines[:5] == [
         *HEADING.splitlines(),
         "property              status  draws  p-value  what was looked at",
-        "greedy rows           passed                  5 vocabularies, 8 families",
+        "output                passed                  5 shapes",
         lines[4],
     ]
     assert lines[4].startswith("+inf is drawn evenly  passed  ")

@@ -216,7 +216,7 @@ def test_an_operation_without_random_cases_is_refused():
     ("arguments", "message"),
     [
         (
-            ["--fuzz", "9", "--only", "ties"],
+            ["--fuzz", "9", "--only", "tails"],
             "'--only' picks properties, which random cases are in place of. Leave out one of them.",
         ),
         (

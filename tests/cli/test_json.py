@@ -26,7 +26,7 @@ ARGUMENTS = {
     "show": ("native",),
     "resolve": (),
     "doctor": (),
-    "check": ("native", "--device", "cpu", "--quick", "--only", "ties"),
+    "check": ("native", "--device", "cpu", "--quick", "--only", "+inf is drawn evenly"),
     "bench": (
         *("--device", "cpu", "--batch", "1", "--vocab-size", "128"),
         *("--filters", "none", "--repeats", "3"),
@@ -155,7 +155,7 @@ def test_a_malformed_setting_is_an_object(name, monkeypatch):
         (("resolve", "--need", "rounding"), 2),
         (("check", "nativ"), 1),
         (("check", "native", "--only", "top_q"), 2),
-        (("check", "native", "--fuzz", "1", "--only", "ties"), 2),
+        (("check", "native", "--fuzz", "1", "--only", "tails"), 2),
         (("check", "native", "--list"), 2),
         (("check",), 2),
         (("bench", "--sampler", "nativ"), 1),
@@ -202,7 +202,7 @@ class TestAResultThatIsAnError:
 
     def test_check(self, dists):
         dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
-        options = ("--device", "cpu", "--quick", "--only", "min_p", "--jobs", "1")
+        options = ("--device", "cpu", "--quick", "--only", "distribution", "--jobs", "1")
         output, _ = self.error_of("check", "greedy", *options)
         assert output["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
 

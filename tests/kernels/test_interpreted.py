@@ -15,7 +15,6 @@ OPERATIONS = plugin.tokendraw_describe().operations
 JUDGED = ("sample", "plan_paged_kv", "process_logits")
 NEED_COMPILED_KERNELS = {
     "rows behind 2**31 elements",
-    "widest vocabulary",
     "threads",
     "plan threads",
     "process threads",

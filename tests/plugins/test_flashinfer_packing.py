@@ -347,12 +347,7 @@ def test_the_kit_passes_for_the_advertised_layout(dists, layout):
     statuses = {line.name: line.status for line in run(subject).lines}
     assert set(statuses.values()) == {Status.PASSED, Status.REFUSED}
     passed = {name for name, status in statuses.items() if status is Status.PASSED}
-    assert passed >= {
-        f"pack weights fp4 {layout}",
-        f"pack scales {layout}",
-        "pack weights int4",
-        "pack empty",
-    }
+    assert passed >= {"pack weights", "pack scales"}
 
 
 # Through the core, on a CPU

@@ -70,7 +70,7 @@ def test_the_conformance_kit_passes(folder):
     options = ("--operation", "process_logits", "--device", "cpu", "--quick")
     result = run_with(folder / "site", "tokendraw", "check", "acme", *options)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "\n19 passed, 0 failed, 2 refused (not advertised), 0 not run.\n" in result.stdout
+    assert "\n12 passed, 0 failed, 2 refused (not advertised), 0 not run.\n" in result.stdout
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_the_tests_of_the_project_pass(folder):
         folder / "site", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "acme-tokendraw")
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "21 passed, " in result.stdout
+    assert "14 passed, " in result.stdout
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ class TestAcme(SamplerConformance):
     return "\n".join((fixture, *(textwrap.indent(textwrap.dedent(test), "    ") for test in tests)))
 
 
-def overriding(mark="", name="test_top_k"):
+def overriding(mark="", name="test_limits"):
     """Define a subclass with a marked override of a standard test."""
     source = f"class TestAcme(SamplerConformance):\n    {mark}\n    def {name}(self, subject): ..."
     exec(source, {"pytest": pytest, "SamplerConformance": SamplerConformance})
@@ -109,7 +109,7 @@ class TestOverriding:
         with pytest.raises(TypeError) as error:
             overriding()
         assert str(error.value) == (
-            "TestAcme.test_top_k overrides a standard test, needs @pytest.mark.xfail(reason=...), found none. "
+            "TestAcme.test_limits overrides a standard test, needs @pytest.mark.xfail(reason=...), found none. "
             "Say why it fails, or leave the test alone."
         )
 
@@ -126,18 +126,18 @@ class TestOverriding:
         ],
     )
     def test_with_a_mark_that_gives_no_reason_is_refused_as_well(self, mark):
-        with pytest.raises(TypeError, match=r"^TestAcme\.test_top_k overrides a standard test"):
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_limits overrides a standard test"):
             overriding(mark)
 
     def test_by_something_that_is_no_test_is_refused_as_well(self):
-        with pytest.raises(TypeError, match=r"^TestAcme\.test_top_p overrides a standard test"):
-            type("TestAcme", (SamplerConformance,), {"test_top_p": None})
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_tails overrides a standard test"):
+            type("TestAcme", (SamplerConformance,), {"test_tails": None})
 
     def test_by_a_mixin_is_refused_as_well(self):
         class Quiet:
-            def test_ties(self): ...
+            def test_strides(self): ...
 
-        with pytest.raises(TypeError, match=r"^TestAcme\.test_ties overrides a standard test"):
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_strides overrides a standard test"):
             type("TestAcme", (Quiet, SamplerConformance), {})
 
     def test_with_a_reason_is_accepted(self):
@@ -198,14 +198,14 @@ def test_a_fixture_with_a_wrong_result_is_refused(outcome):
 def test_unadvertised_lines_pass_by_a_refusal_and_lines_for_a_gpu_are_skipped(outcome):
     result = outcome(
         conformance_class("Tiny", graph_safe=True),
-        "-k=(test_output and not outlive) or top_k or greedy or sync_free or graph_capture or manual_seed",
+        "-k=(test_output and not outlive) or batch_invariance or sync_free or graph_capture or manual_seed",
         "-v",
         "-rs",
     )
     result.stdout.fnmatch_lines_random(
         [
             "*::TestAcme::test_output PASSED*",
-            "*::TestAcme::test_top_k PASSED*",
+            "*::TestAcme::test_batch_invariance PASSED*",
             "*::TestAcme::test_sync_free PASSED*",
             "*::TestAcme::test_graph_capture SKIPPED*",
             "*::TestAcme::test_torch_manual_seed SKIPPED*",

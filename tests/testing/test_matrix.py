@@ -133,7 +133,7 @@ def test_verifications_count_the_rows_of_the_target_by_mode(native, mode):
 def test_drafts_and_samples_of_a_verifier_are_no_verifications(native):
     view = VerifySubject(native)
     view.draft(torch.zeros(2, 8), SamplingMetadata.from_params([PLAIN] * 2))
-    view.sampling.sample(torch.zeros(2, 8), PLAIN)
+    SampleSubject(native).sample(torch.zeros(2, 8), PLAIN)
     assert looked(view) == {("verify draft", "float32", 1024, "unseeded"): 2}
 
 

@@ -12,9 +12,7 @@ from tokendraw_testing import Effort, Status, run
 QUICK = Effort.of(quick=True, device_type="cpu")
 FEW_DRAWS = replace(QUICK, draws=QUICK.draws // 5, tiled_draws=QUICK.tiled_draws // 5, tails=QUICK.tails[:1])
 """For what the kit asks of a sampler, which the number of draws does not change."""
-FEW_ROWS = replace(
-    FEW_DRAWS, crossed_sizes=(33, 5003, 65_543), crossed_batch=60, crossed_rows=40, widest=None
-)
+FEW_ROWS = replace(FEW_DRAWS, crossed_sizes=(33, 5003, 65_543), crossed_batch=60, crossed_rows=40)
 """For a sampler that takes a row at a time."""
 KEEPS_EXACTLY_K = by_name(SAMPLERS)["ties by index while declaring values"]
 
@@ -22,13 +20,6 @@ KEEPS_EXACTLY_K = by_name(SAMPLERS)["ties by index while declaring values"]
 def report(capabilities=NATIVE, *lines, effort=None):
     subject = sampler_mutant(SamplerMutant, capabilities=capabilities).subject(effort=effort)
     return run(subject, only=lines or None)
-
-
-@pytest.mark.fast_first
-@pytest.mark.parametrize("line", sorted({line for mutant in SAMPLERS for line in mutant.lines}))
-def test_a_line_is_green_without_a_bug(line):
-    (result,) = report(NATIVE, line).lines
-    assert result.status is Status.PASSED, result
 
 
 @pytest.mark.gpu
@@ -51,47 +42,28 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
     result = report(PLAIN, effort=FEW_DRAWS)
     assert result.failed == ()
     refused = {line.name: line.detail for line in result.lines if line.status is Status.REFUSED}
-    assert refused["greedy rows"] == (
+    (details,) = [line.detail for line in result.lines if line.name == "output"]
+    assert details.startswith("5 shapes; 16 refusals: ")
+    assert (
         "'SamplerMutant' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that "
         "can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
         "SamplingMetadata.facts."
-    )
+    ) in details
     assert refused["graph capture"] == (
         "'SamplerMutant' cannot serve the operation 'sample' on cpu: the request needs graph-safe calls, found no "
         "such promise. Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. "
         "Leave out sampler= to let "
         "tokendraw choose."
     )
-    assert set(refused) == {
-        "greedy rows",
-        "valid flag",
-        "bfloat16 logits",
-        "float16 logits",
-        "top_k",
-        "top_p",
-        "min_p",
-        "filter order top_k_first",
-        "filter order joint",
-        "seeded draws",
-        "fp64 noise",
-        "batch invariance",
-        "raw_logprobs",
-        "raw_logits",
-        "processed_logprobs",
-        "processed_logits",
-        "temperature_logprobs",
-        "sync-free",
-        "graph capture",
-        "sharded requests",
-    }
+    assert set(refused) == {"batch invariance", "sync-free", "graph capture", "sharded requests"}
 
 
 @pytest.mark.slow
 def test_limits_are_served_up_to_and_refused_beyond():
     limited = replace(NATIVE, max_top_k=50, max_vocab_size=3000)
-    result = report(limited, "limits", "range and support", "top_k")
+    result = report(limited, "limits", "last ids")
     assert result.failed == ()
-    assert [line.name for line in result.lines] == ["range and support", "limits", "top_k"]
+    assert [line.name for line in result.lines] == ["limits", "last ids"]
     (words,) = [line.detail for line in result.lines if line.name == "limits"]
     assert "cannot serve top_k above 50, which" in words
     assert "the request needs a vocabulary of 3001, found a limit of 3000" in words
@@ -100,7 +72,7 @@ def test_limits_are_served_up_to_and_refused_beyond():
 @pytest.mark.slow
 def test_a_sampler_with_exactly_k_is_tested_by_exactly_k():
     exact = replace(NATIVE, tie_rule="exact_k", filters=(("top_k", "per_row"),))
-    lines = KEEPS_EXACTLY_K.look("ties", "top_k", capabilities={"sample": exact})
+    lines = KEEPS_EXACTLY_K.look("crossed requests", "crossed distributions", capabilities={"sample": exact})
     assert [line.name for line in lines if line.status is Status.FAILED] == []
-    native = report(replace(NATIVE, tie_rule="exact_k"), "ties")
-    assert [line.name for line in native.failed] == ["ties"]
+    native = report(replace(NATIVE, tie_rule="exact_k"), "crossed distributions")
+    assert [line.name for line in native.failed] == ["crossed distributions"]

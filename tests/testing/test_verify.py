@@ -23,21 +23,11 @@ DENSE = VerifyCapabilities(
 )
 """What a kernel takes that knows probabilities alone, as many drafts for every request."""
 STATISTICS = {
-    "a recovered token is drawn from p": "verify draft_probs",
+    "a recovered token is drawn from p": "verify rejection",
     "p without filters": "verify filters",
-    "bonus token from the row of the last draft": "verify draft_probs",
+    "bonus token from the row of the last draft": "verify rejection",
 }
 """Bugs that show without seeds."""
-UNSEEN_IN_CHAINS = (
-    "u in [0, 1), accepted if u <= p / q",
-    "u rounded to float32, which reaches 1",
-    "a request invalid by a row that it does not use",
-    "greedy requests take the highest id on a tie",
-    "log_kept_mass of the request's first row for every token",
-    "log_kept_mass 0 behind the last token",
-    "processed logprobs of a verification above 0",
-    "ids beyond the vocabulary replaced in place",
-)
 EXACT = ("token 0 behind the last token", "placeholders skipped", "u in [0, 1), accepted if u <= p / q")
 
 
@@ -50,25 +40,12 @@ def one_line(subject, line):
     return result
 
 
-@pytest.mark.fast_first
-@pytest.mark.parametrize("bug", MUTANTS)
-def test_most_show_in_the_chains_of_the_contract_too(bug):
-    (line,) = MUTANTS[bug].look("verify seeded chains")
-    assert line.status is (Status.PASSED if bug in UNSEEN_IN_CHAINS else Status.FAILED)
-
-
 @pytest.mark.parametrize("bug", STATISTICS)
 @pytest.mark.fast_first
 def test_a_planted_bug_turns_the_line_red_without_seeds(bug):
     (result,) = MUTANTS[bug].look(STATISTICS[bug], capabilities=OPERATIONS | {"verify": DENSE})
     assert result.status is Status.FAILED, result
     assert "drawn" in result.detail
-
-
-@pytest.mark.slow
-def test_a_second_seed_stays_green():
-    """At the smallest effort, as quick runs of many more seeds did."""
-    assert run(verifier(seed=1, effort=Effort.tiny()), only=LINES).failed == ()
 
 
 @pytest.mark.slow
@@ -93,28 +70,19 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
     assert report.failed == ()
     refusals = {line.name: line.detail for line in report.ended(Status.REFUSED)}
     assert refusals.keys() == {
-        "verify logprobs",
-        "verify greedy rows",
-        "verify ragged drafts",
-        "verify placeholders",
         "verify coupled",
-        "verify draft_logits",
-        "verify chosen drafts",
-        "verify seeded chains",
-        "verify fp64 noise",
         "verify batch invariance",
         "verify sync-free",
         "verify graph capture",
     }
-    assert refusals["verify chosen drafts"] == (
+    (details,) = [line.detail for line in report.lines if line.name == "verify output"]
+    assert details.startswith("3 shapes of batches; 11 refusals: ")
+    assert (
         "'VerifierMutant' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. "
         "Install one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds "
         "none, say so in SamplingMetadata.facts or Drafts."
-    )
-    assert (
-        "cannot serve the operation 'verify' on cpu: the request needs fp64 noise"
-        in refusals["verify fp64 noise"]
-    )
+    ) in details
+    assert "cannot serve the operation 'verify' on cpu: the request needs fp64 noise" in details
 
 
 def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):

@@ -9,15 +9,12 @@ import torch
 
 from mutants.verifiers import VerifierMutant, verifier_mutant
 from tokendraw import BatchFacts, SamplingParams
-from tokendraw_testing import Effort, reference, reference_walk, run
-from tokendraw_testing.kit.report import Status
+from tokendraw_testing import Effort, reference, reference_walk
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.verify import KIT, VerifySubject
 from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
 from tokendraw_testing.verify.crossing.rows import FAMILIES, corner_ids, make_pair
 from tokendraw_testing.verify.unseeded_noise import coincidences
-
-LINES = ("verify near distributions", "verify crossing", "verify unseeded acceptance", "verify shared noise")
 
 
 def subject(bug):
@@ -27,19 +24,6 @@ def subject(bug):
 def fuzzed(bug, number):
     given = subject(bug)
     return KIT.fuzz(VerifySubject(given), np.random.default_rng([0, number]), Trial("fuzz", 0))
-
-
-@pytest.mark.parametrize("name", LINES)
-@pytest.mark.fast_first
-def test_the_lines_are_green_without_a_mistake(name):
-    (line,) = run(subject(VerifierMutant), only=name).lines
-    assert line.status is Status.PASSED
-
-
-@pytest.mark.slow
-def test_the_line_of_wide_vocabularies_is_green_without_a_mistake():
-    (line,) = run(verifier_mutant(VerifierMutant).subject(), only="verify crossing, wide").lines
-    assert line.status is Status.PASSED
 
 
 def test_a_random_case_depends_on_the_generator_alone():

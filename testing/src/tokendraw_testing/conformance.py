@@ -35,8 +35,8 @@ class SamplerConformance:
     To override a standard test, mark it, so that the report shows what is known to fail::
 
             @pytest.mark.xfail(reason="keeps k of the tokens tied with the k-th, acme issue 12")
-            def test_ties(self, subject):
-                super().test_ties(subject)
+            def test_tails(self, subject):
+                super().test_tails(subject)
 
     An override without the mark and its reason, also one that a mixin brings, is a TypeError where the class is
     defined.

@@ -83,18 +83,18 @@ def one_buffer(self, packed, weights, format, layout):
 
 # fmt: off
 PACKERS = table("pack_sm90_w4", EVERYTHING, PackerMutant, (
-    ("v1 interleaves bytes and forgets to pair their nibbles", "pack weights fp4 v1", pack(swap_nibbles)),
-    ("one of the 18 runs of bits of v2 is not moved", "pack weights fp4 v2", pack(
+    ("v1 interleaves bytes and forgets to pair their nibbles", "pack weights", pack(swap_nibbles)),
+    ("one of the 18 runs of bits of v2 is not moved", "pack weights", pack(
         lambda packed, format, layout: packed & 0x7F if (format, layout) == ("fp4", "v2") else packed)),
-    ("int4 is packed in units of 8 bits", "pack weights int4", pack(swap_bytes)),
-    ("fp4_fp8 is packed as int4", "pack weights fp4_fp8", {"pack_weights": as_int4}),
-    ("v1 puts all first scales of a block before all second ones", "pack scales v1", {"pack_scales": scales_by_group}),
-    ("v2 takes four neighbouring rows where it needs rows that are 16 apart", "pack scales v2",
+    ("int4 is packed in units of 8 bits", "pack weights", pack(swap_bytes)),
+    ("fp4_fp8 is packed as int4", "pack weights", {"pack_weights": as_int4}),
+    ("v1 puts all first scales of a block before all second ones", "pack scales", {"pack_scales": scales_by_group}),
+    ("v2 takes four neighbouring rows where it needs rows that are 16 apart", "pack scales",
      {"pack_scales": scales_by_row}),
     ("weights are unpacked by packing them", "pack round trips", {"unpack_weights": unpack_by_packing}),
     ("unpacking knows v2 alone", "pack round trips", {"unpack_weights": unpack_v2}),
     ("weights are packed in place", "pack inputs unmodified", {"after": pack_in_place}),
-    ("no expert gives one of zeros", "pack empty", {"after": one_expert}),
+    ("no expert gives one of zeros", "pack weights", {"after": one_expert}),
     ("every call writes into one buffer", "pack new tensors", {"after": one_buffer}),
 ))
 # fmt: on

@@ -162,30 +162,30 @@ def placeholders_as_ids(result):
 
 # fmt: off
 PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
-    ("penalties applied twice", ("process repetition", "process frequency", "process presence", "process order"),
+    ("penalties applied twice", ("process edits", "process order"),
      {"process": in_steps(("any_bias", "any_penalty", *OTHERS), ("any_penalty",))}),
-    ("logits below 0 divided", "process repetition",
+    ("logits below 0 divided", "process edits",
      {"patch": lambda self: patch.object(torch, "where", divide_all)}),
-    ("tokens of the prompt counted as output", ("process frequency", "process presence"),
+    ("tokens of the prompt counted as output", "process edits",
      tables(counts=lambda t: t.counts + ((t.counts & 1) << 4))),
-    ("tokens of the output counted as prompt", ("process frequency", "process presence", "process order"),
+    ("tokens of the output counted as prompt", ("process edits", "process order"),
      tables(counts=lambda t: torch.where(t.counts >= 16, (t.counts & 14) | 1, t.counts))),
-    ("presence subtracted by the count", "process presence",
+    ("presence subtracted by the count", "process edits",
      tables(frequency=lambda t: t.frequency + t.presence, presence=lambda t: torch.zeros_like(t.presence))),
-    ("no bias of ids that did not occur", "process bias", tables(
+    ("no bias of ids that did not occur", "process edits", tables(
         bias=lambda t: t.bias * ((t.counts.gather(1, t.bias_ids.long().clamp(min=0)) & ~14) > 0))),
-    ("a word of allowed ids taken whole", "process allowed ids",
+    ("a word of allowed ids taken whole", "process edits",
      tables(allowed=lambda t: torch.where(t.allowed != 0, -1, 0).to(torch.int32))),
-    ("bad words that begin in the prompt", "process bad words", tables(
+    ("bad words that begin in the prompt", "process edits", tables(
         num_prompt=lambda t: torch.zeros_like(t.num_prompt), min_tokens=lambda t: t.min_tokens * 0)),
-    ("stop ids held back for a token too long", "process min tokens",
+    ("stop ids held back for a token too long", "process edits",
      tables(min_tokens=lambda t: t.min_tokens + (t.min_tokens > 0))),
-    ("last word of a bitmask ignored", "process bitmask", {"arguments": last_word_ignored}),
+    ("last word of a bitmask ignored", "process edits", {"arguments": last_word_ignored}),
     ("bias added behind penalties", "process order",
      {"process": in_steps(("any_penalty", *OTHERS), ("any_bias",))}),
     ("bias rounded before penalties", "process order",
      {"process": in_steps(("any_bias", *OTHERS), ("any_penalty",))}),
-    ("last id unedited", ("process shapes", "process bitmask"), {"process": last_id_unedited}),
+    ("last id unedited", ("process shapes", "process edits"), {"process": last_id_unedited}),
     ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
     ("every logit through float32, with 0 added", "process rows left alone",
      {"after": lambda self, logits, slots, row_index: logits.copy_(logits.float() + 0.0)}),

@@ -225,7 +225,7 @@ DTYPES = (
     keep("float16: min-p sees the probabilities at T = 1", "crossed requests", dtype="float16",
          where=lambda call: (call.min_p > 0) & (call.temperature != 1),
          change=lambda call: call.keep(call.kept_without("min_p") & kept_at_one(call, "top_k", "top_p"))),
-    draw("bfloat16: the noise has 24 bits", "seeded draws", dtype="bfloat16", patch=noise(bits=24)),
+    draw("bfloat16: the noise has 24 bits", "noise precision", dtype="bfloat16", patch=noise(bits=24)),
     draw("float16, rows without a seed: the noise has 16 bits, so that no token 11 below another is drawn in its tile",
          "tails", dtype="float16", unseeded=True, patch=noise(bits=16)),
     keep("bfloat16: log(min_p) is rounded to bfloat16", "crossed requests", dtype="bfloat16",
@@ -263,7 +263,7 @@ DTYPES = (
 WIDTHS = (
     keep("bfloat16, V > 65,536: top-k keeps exactly k, the lowest ids of those that tie", "crossed requests",
          dtype="bfloat16", above=WIDE, where=lambda call: call.has_top_k, change=exact_k),
-    draw("V > 65,536: the noise has 20 bits", "seeded draws", above=WIDE, patch=noise(bits=20)),
+    draw("V > 65,536: the noise has 20 bits", "noise precision", above=WIDE, patch=noise(bits=20)),
     draw("V > 65,536: the ids behind the last full vector of 8 are never drawn", "last ids", above=WIDE,
          where=lambda call: call.size % 8 > 0, change=lambda call: call.without_ids(call.size // 8 * 8)),
     draw("bfloat16, V > 65,536 and odd: the last id is never drawn", "last ids", dtype="bfloat16", above=WIDE,
@@ -297,7 +297,7 @@ VALUES = (
          change=lambda call: call.with_params(top_k=call.top_k.clamp(max=1024))),
     keep("k > 2048: top-k is off", "crossed requests", sizes=(5003,),
          where=lambda call: (call.top_k > 2048) & call.has_top_k, change=off("top_k")),
-    keep("k = V - 1: top-k is off", "seeded draws",
+    keep("k = V - 1: top-k is off", "crossed requests",
          where=lambda call: (call.top_k == call.size - 1) & (call.top_k > 0), change=off("top_k")),
     keep("k of 64, 128, 256 ...: top-k keeps one token too few, since a tile of candidates is full", "crossed logprobs",
          where=lambda call: (call.top_k >= 64) & (call.top_k.long() & (call.top_k.long() - 1) == 0) & call.has_top_k,
@@ -344,11 +344,11 @@ FILTERS = (
          above=1 << 13, where=lambda call: (call.size <= WIDE) & call.has_top_k, change=exact_k),
     keep("bfloat16, k of 65 to 128: exactly k tokens are kept", "crossed requests", dtype="bfloat16",
          where=lambda call: (call.top_k > 64) & (call.top_k <= 128) & call.has_top_k, change=exact_k),
-    keep("bfloat16, k = V or more: the least likely token is dropped", "seeded draws", dtype="bfloat16",
+    keep("bfloat16, k = V or more: the least likely token is dropped", "crossed requests", dtype="bfloat16",
          where=lambda call: (call.top_k >= call.size) & (call.size > 1),
          change=lambda call: call.keep(call.kept() & (call.logits.float() > torch.where(
              call.logits.float() > -INF, call.logits.float(), INF).amin(1, keepdim=True)))),
-    keep("float16, all three filters in one row: min-p is left out", "seeded draws", dtype="float16",
+    keep("float16, all three filters in one row: min-p is left out", "crossed requests", dtype="float16",
          where=lambda call: call.has_top_k & call.has_top_p & (call.min_p > 0), change=off("min_p")),
     keep("bfloat16, p = 1 in a batch with other p: the least likely tokens that hold 0.001 of the mass are dropped",
          "crossed requests", sizes=(5003,), dtype="bfloat16",
@@ -363,9 +363,9 @@ FILTERS = (
 
 LAYOUTS = (
     draw("float16: the element behind the last id is read where V is odd and the rows of a buffer are wider",
-         "padding is never read", dtype="float16", change=padding_read),
+         "strides", dtype="float16", change=padding_read),
     draw("V > 65,536: the element behind the last id is read where V is odd and the rows of a buffer are wider",
-         "padding is never read", above=WIDE, change=padding_read),
+         "strides", above=WIDE, change=padding_read),
     draw("bfloat16: a view that begins at an odd element is read from the even one before", "strides",
          dtype="bfloat16", where=lambda call: call.logits.storage_offset() % 2 == 1,
          change=lambda call: view(call, shift=-1)),
@@ -416,7 +416,7 @@ PATHS = (
          "rows behind 2**31 elements", where=lambda call: call.row * call.logits.stride(0) >= 1 << 31,
          change=lambda call: call.with_logits(
              call.logits[call.row % max((1 << 31) // max(call.logits.stride(0), 1), 1)])),
-    draw("float16, V > 200,000: the ids from 196,608 on are never drawn", "widest vocabulary", dtype="float16",
+    draw("float16, V > 200,000: the ids from 196,608 on are never drawn", "last ids", dtype="float16",
          above=200_000, change=lambda call: call.without_ids(196_608)),
     draw("A row with a filter and the seed 0 or -1 counts as one without a seed", "seeds at the edges", unseeded=False,
          where=lambda call: ((call.top_k > 0) | call.has_top_p | (call.min_p > 0))
@@ -502,8 +502,8 @@ BATCHES = (
 )
 
 PAIRS = (
-    keep("float16 and k > 512: exactly k tokens are kept, the highest ids of those that tie", "seeded draws",
-         dtype="float16", where=lambda call: (call.top_k > 512) & call.has_top_k,
+    keep("float16 and k > 512: exactly k tokens are kept, the highest ids of those that tie", "crossed requests",
+         dtype="float16", sizes=(5003,), where=lambda call: (call.top_k > 512) & call.has_top_k,
          change=lambda call: call.keep(
              call.kept() & (descending_places(call.logits.flip(1)).flip(1) < call.top_k.unsqueeze(1)))),
     keep("V > 65,536 and p >= 0.99: top-p is off", "crossed requests", all_cases=True, above=WIDE,
@@ -525,11 +525,11 @@ PAIRS = (
     draw("bfloat16, V > 65,536 and no seed: tokens 12 below the maximum are never drawn", "tails", dtype="bfloat16",
          above=WIDE, unseeded=True, where=no_logprobs,
          change=lambda call: call.keep(call.kept() & ((call.y() > -12) | call.greedy.unsqueeze(1)))),
-    draw("float16, V > 65,536 and seeds: noise of tokens has 16 bits", "seeded draws", dtype="float16", above=WIDE,
+    draw("float16, V > 65,536 and seeds: noise of tokens has 16 bits", "noise precision", dtype="float16", above=WIDE,
          unseeded=False, patch=noise(bits=16)),
-    draw("bfloat16: the upper 32 bits of a seed are left out", "seeded draws", dtype="bfloat16", unseeded=False,
+    draw("bfloat16: the upper 32 bits of a seed are left out", "crossed requests", dtype="bfloat16", unseeded=False,
          patch=noise(seed=lambda seed: seed & 0xFFFFFFFF)),
-    draw("float16: the upper 32 bits of a position are left out", "seeded draws", dtype="float16", unseeded=False,
+    draw("float16: the upper 32 bits of a position are left out", "crossed requests", dtype="float16", unseeded=False,
          patch=noise(position=lambda position: position & 0xFFFFFFFF)),
     draw("V > 65,536: a seed above 2**63 is clamped to it", "crossed requests", above=WIDE, unseeded=False,
          patch=noise(seed=lambda seed: seed.clamp(min=0))),
@@ -582,7 +582,7 @@ CROSSED = (
          dtype="float16", above=4096, unseeded=True, where=lambda call: call.has_top_k, change=exact_k),
     draw("float16, V > 131,072: tiles from 64 on are drawn from with the noise of tile 63", "crossed requests",
          dtype="float16", above=WIDER, patch=tiles(lambda index: index.clamp(max=63))),
-    draw("float16 and fp64 noise: the noise has the 32 bits of fp32", "fp64 noise", dtype="float16", noise="fp64",
+    draw("float16 and fp64 noise: the noise has the 32 bits of fp32", "noise precision", dtype="float16", noise="fp64",
          patch=noise(bits=32)),
     draw("float32, T < 0.0001: 1 / T is capped at 10,000", "crossed requests", dtype="float32",
          where=lambda call: draws(call) & (call.temperature < 1e-4), change=clamped(min=1e-4)),

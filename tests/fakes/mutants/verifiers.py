@@ -108,19 +108,19 @@ VERIFIERS = (
                   patch=exchange(accepts=lambda u, p, q: (q > 0) & (u.float() < (p / q).float()))),
     in_every_call("p without filters", "verify filters", change=off("top_k", "top_p", "min_p", "joint")),
     in_every_call("bonus token from the row of the last draft", "verify coupled", change=from_row_before_bonus),
-    in_every_call("placeholders skipped", "verify placeholders", output=without_placeholders, patch=exchange(
+    in_every_call("placeholders skipped", "verify crossing", output=without_placeholders, patch=exchange(
         num_accepted=lambda chain, accepted: num_accepted(chain, accepted | (chain.drafted < 0)))),
     in_every_call("token 0 behind the last token", "verify output", output=tokens(lambda call, ids: ids.clamp(min=0))),
-    in_every_call("coupled tokens drawn with the noise of residuals", "verify coupled",
+    in_every_call("coupled tokens drawn with the noise of residuals", "verify crossing",
                   patch=exchange(draw=lambda *args: draw(*args, RESIDUAL))),
     in_every_call("a request invalid by a row that it does not use", "verify crossing", output=every_row_counts),
-    in_every_call("greedy requests take the highest id on a tie", "verify greedy rows", change=last_tie_only),
-    in_every_call("log_kept_mass of the request's first row for every token", "verify logprobs", output=kept_mass(
+    in_every_call("greedy requests take the highest id on a tie", "verify crossing", change=last_tie_only),
+    in_every_call("log_kept_mass of the request's first row for every token", "verify crossing", output=kept_mass(
         lambda call, mass: torch.where(mass > -torch.inf, mass[:, :1], mass))),
-    in_every_call("log_kept_mass 0 behind the last token", "verify logprobs",
+    in_every_call("log_kept_mass 0 behind the last token", "verify crossing",
                   output=kept_mass(lambda call, mass: mass.nan_to_num(neginf=0.0))),
     *table("verify", OPERATIONS["verify"], VerifierMutant, (
-        ("processed logprobs of a verification above 0", "verify logprobs",
+        ("processed logprobs of a verification above 0", "verify crossing",
          {"mode_of_logprobs": "processed_logprobs", "output": less_rounded_share}),
     ), options={"quick": True}),
     in_every_call("ids beyond the vocabulary replaced in place", "verify inputs unmodified",

@@ -318,10 +318,10 @@ DRAWS_OF_DRAFTS = (
           where=lambda call: (call.top_k > 1024) & call.has_top_k, change=off("top_k")),
     draft("Drafts: a greedy row beside others takes the highest id on a tie", LINE,
           where=lambda call: call.greedy & (~call.greedy).any(), output=LAST_OF_TIES),
-    draft("bfloat16: a draft is drawn with the noise of tokens", "verify draft", dtype="bfloat16",
+    draft("bfloat16: a draft is drawn with the noise of tokens", "verify crossed drafts", dtype="bfloat16",
           patch=noise(stream=lambda stream: stream - 5)),
-    draft("float16: the noise of drafts has 24 bits", "verify fp64 noise", dtype="float16", patch=noise(bits=24)),
-    draft("bfloat16: drafts are drawn without top-p", "verify draft", dtype="bfloat16",
+    draft("float16: the noise of drafts has 24 bits", "verify noise precision", dtype="float16", patch=noise(bits=24)),
+    draft("bfloat16: drafts are drawn without top-p", "verify crossed drafts", dtype="bfloat16",
           where=lambda call: call.has_top_p, change=off("top_p")),
     draft("Drafts without a seed: rows of one call 2 apart share their noise", "verify draft", unseeded=True,
           change=lambda call: call.with_noise_of(call.row % 2)),
@@ -353,7 +353,7 @@ DTYPES = (
            all_dtypes=True, where=lambda call: with_probs(call)
            and call.drafts.draft_probs.dtype in (torch.float16, torch.bfloat16),
            patch=probabilities(lambda values: torch.where(values < 1e-4, 0.0, values))),
-    verify("bfloat16 and fp64 noise: the uniform variate of the acceptance has 32 bits", "verify fp64 noise",
+    verify("bfloat16 and fp64 noise: the uniform variate of the acceptance has 32 bits", "verify noise precision",
            dtype="bfloat16", patch=acceptance_at(dtype="fp32")),
 )
 

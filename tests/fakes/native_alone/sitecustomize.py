@@ -33,5 +33,5 @@ if "SMALLEST_KIT" in os.environ:
     from tokendraw_testing.kit.effort import Effort
 
     Effort.of = classmethod(
-        lambda cls, *, quick, device_type: dataclasses.replace(cls.tiny(), interpreted=False, widest=262_147)
+        lambda cls, *, quick, device_type: dataclasses.replace(cls.tiny(), interpreted=False)
     )

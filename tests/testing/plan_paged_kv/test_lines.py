@@ -34,7 +34,7 @@ def test_every_line_that_needs_no_device_has_a_planted_bug():
 
 def test_a_line_says_which_value_is_wrong():
     (result,) = by_name(PLANNERS)["padding of -1"].look()
-    assert result.detail == "a call needs to return page_indices[6] 0, found -1"
+    assert result.detail == "a call needs to return page_indices[17] 0, found -1"
 
 
 def test_unadvertised_calls_are_refused_in_words():

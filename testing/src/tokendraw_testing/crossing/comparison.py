@@ -142,7 +142,7 @@ def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[Na
         elif request.params.seed is not None and request.row.is_settled:
             seeded_rows.append(i)
     drawings = [reference.drawing(batch[i].row.prepared, batch[i].position) for i in seeded_rows]
-    seeds = [batch[i].params.seed or 0 for i in seeded_rows]
+    seeds = [(batch[i].params.seed or 0) % 2**64 for i in seeded_rows]
     for i, token in zip(seeded_rows, reference.together(drawings, seeds, dtype), strict=True):
         tokens[i] = token
     return tokens

@@ -1,4 +1,4 @@
-"""Rows with a near tie in their seeded draw: any rounding before the score lets the rival win in half of them."""
+"""Seeded rows that tell rounding: near ties, and rows whose token depends on the precision of the noise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import CrossedRequest
 from tokendraw_testing.crossing.factors import Site
-from tokendraw_testing.crossing.rows import LARGEST_Y_SHIFT, CrossedRow, round_to_dtype
+from tokendraw_testing.crossing.rows import LARGEST_Y_SHIFT, CrossedRow, round_to_dtype, row_of
 from tokendraw_testing.rows.draws import random_seeds
+from tokendraw_testing.rows.noise_precision import POSITION, lucky_rows, place_row, telling_rows
+from tokendraw_testing.rows.subjects import RowSubject
 
 Array = NDArray[Any]
 
@@ -70,3 +72,24 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
     is_usable = (lead >= LEAST_LEAD) & (np.abs(new_y - y) < _MOST_Y_CHANGE) & (new_y < 0) & (ids != winner)
     index = int(np.where(is_usable, lead, np.inf).argmin())
     return int(ids[index]), float(values[index])
+
+
+def telling_requests(
+    subject: RowSubject, site: Site, streams: tuple[int, int], per_row: bool = False
+) -> list[CrossedRequest]:
+    """Make seeded requests whose tokens tell the precision of the noise, without a filter and with top-k.
+
+    :param streams: of the noise of tokens and of tiles.
+    :param per_row: whether top-k needs to be served per row.
+    """
+    capabilities, batch = subject.capabilities, list[CrossedRequest]()
+    has_top_k = ("top_k", "per_row") in capabilities.filters if per_row else subject.has("top_k")
+    for row in (*telling_rows(*streams), *lucky_rows(*streams)):
+        for k in (0, row.kept):
+            if k and (not has_top_k or k > (capabilities.max_top_k or k)):
+                continue
+            params = SamplingParams(top_k=k, filter_order=subject.filter_order)
+            logits = place_row(row, site.torch_dtype, site.size)
+            crossed = row_of(capabilities, site, "a row that tells noise", logits, params)
+            batch.append(CrossedRequest(crossed, replace(params, seed=row.seed), POSITION))
+    return batch

@@ -35,8 +35,6 @@ class Effort:
     :ivar tails: Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap)
         logits.
     :ivar elements: Logits in one call.
-    :ivar least_edge_draws: Least number of draws of the last token that a filter keeps.
-    :ivar edge_hits: Number of draws that should show that token.
     :ivar batch_rows: Rows of the largest batch, in which noise is looked for that repeats.
     :ivar tail_vocab_size: Vocabulary size V in which rare tokens of the tail are counted.
     :ivar limit_rows: Rows of a vocabulary as large as the sampler takes.
@@ -46,7 +44,6 @@ class Effort:
         nothing.
     :ivar mixed: Whether requests share a batch, instead of taking turns, and few of them are judged by their draws.
     :ivar crossed_sizes: Vocabularies that dtypes, values and requests are crossed with.
-    :ivar widest: A vocabulary that every design is looked at in, once in each dtype.
     :ivar crossed_rows: Most cases of a covering table that are looked at; None: all of it.
     :ivar remainders: Vocabularies whose last ids are looked at.
     :ivar crossed_batch: Rows of a large batch of crossed requests.
@@ -60,8 +57,6 @@ class Effort:
     tiled_draws: int
     tails: tuple[tuple[float, int], ...]
     elements: int
-    least_edge_draws: int = 2000
-    edge_hits: int = 300
     batch_rows: int = (1 << 16) + (1 << 14)
     tail_vocab_size: int = LARGE_VOCAB_SIZE
     limit_rows: int = 64
@@ -70,7 +65,6 @@ class Effort:
     interpreted: bool = False
     mixed: bool = False
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
-    widest: int | None = _WIDEST_VOCAB_SIZE
     crossed_rows: int | None = None
     remainders: tuple[int, ...] = (*_REMAINDERS, *_WIDE_REMAINDERS)
     crossed_batch: int = 300
@@ -114,8 +108,6 @@ class Effort:
             tiled_draws=24,
             tails=((8.0, 12),),
             elements=1 << 20,
-            least_edge_draws=16,
-            edge_hits=8,
             batch_rows=96,
             tail_vocab_size=4097,
             limit_rows=1,
@@ -124,7 +116,6 @@ class Effort:
             interpreted=True,
             mixed=True,
             crossed_sizes=(33, 1025, 2051),
-            widest=None,
             crossed_rows=24,
             remainders=(1, 3, 33, 1025, 1031),
             crossed_batch=9,
@@ -167,11 +158,6 @@ class Effort:
     def draws_of(self, count: int) -> int:
         """Limit the number of draws of a statistical check to the effort."""
         return count if self.most_draws is None else min(count, self.most_draws)
-
-    def edge_draws(self, probability: float) -> int:
-        """Return enough draws to judge the frequency of a token with this probability."""
-        least = self.least_edge_draws
-        return self.draws_of(max(least, int(self.edge_hits / probability)) if probability < 1 else least // 4)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return the (V, B) of the sweep over shapes."""

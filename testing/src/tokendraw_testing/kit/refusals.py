@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Never
+from typing import Any, Never
 
 from tokendraw import SamplerUnavailableError
 from tokendraw.resolution import Choice, decide
@@ -49,3 +49,15 @@ def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
     except SamplerUnavailableError as error:
         return str(error)
     raise AssertionError("unreachable: the tripwire raises")
+
+
+def require_unadvertised(
+    subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
+) -> str:
+    """Require a refusal for each unadvertised capability; return the messages, to follow other words."""
+    messages = [
+        require_refusal(subject, refusal)
+        for is_advertised, refusal in refusals
+        if not is_advertised(subject.capabilities)
+    ]
+    return f"; {len(messages)} refusals: {' '.join(messages)}" if messages else ""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-import torch
 from torch import Tensor
 
+from tokendraw.plugin import Sm90W4Capabilities
 from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.tools import packed_scales, packed_weights, packings
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties
+from tokendraw_testing.kit.refusals import require_unadvertised
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.pack_sm90_w4.subject import (
@@ -31,49 +33,43 @@ _LARGE_SHAPE: Final = (2, 512, 640)
 """(E, N, K) of weights that a packer may share out."""
 
 
-@properties.advertised(
-    "pack weights fp4 v1", lambda c: ("fp4", "v1") in {*packings(c)}, weights_refusal("fp4", "v1")
+_WEIGHTS: Final[tuple[tuple[Format, Layout], ...]] = (
+    ("fp4", "v1"),
+    ("fp4", "v2"),
+    ("int4", "v1"),
+    ("int4", "v2"),
+    ("fp4_fp8", "v2"),
 )
-def weights_fp4_v1(subject: PackSubject, trial: Trial) -> str:
-    """Bytes of fp4 weights stand where the layout v1 has them, nibble by nibble."""
-    return require_weights(subject, trial, "fp4", "v1")
+_LAYOUTS: Final[tuple[Layout, ...]] = ("v1", "v2")
 
 
-@properties.advertised(
-    "pack weights fp4 v2", lambda c: ("fp4", "v2") in {*packings(c)}, weights_refusal("fp4", "v2")
-)
-def weights_fp4_v2(subject: PackSubject, trial: Trial) -> str:
-    """Bits of fp4 weights stand where the layout v2 has them."""
-    return require_weights(subject, trial, "fp4", "v2")
+def _has_weights(format: Format, layout: Layout) -> Callable[[Sm90W4Capabilities], bool]:
+    return lambda c: (format, layout) in {*packings(c)}
 
 
-@properties.advertised("pack weights int4", lambda c: "int4" in c.formats, weights_refusal("int4", "v2"))
-def weights_int4(subject: PackSubject, trial: Trial) -> str:
-    """Units of 16 bits of int4 weights stand where they should, the same in every layout."""
-    return " and ".join(
-        f"{layout}: {require_weights(subject, trial, 'int4', layout)}"
-        for layout in subject.capabilities.layouts
-    )
+def _has_layout(layout: Layout) -> Callable[[Sm90W4Capabilities], bool]:
+    return lambda c: layout in c.layouts
 
 
-@properties.advertised(
-    "pack weights fp4_fp8", lambda c: ("fp4_fp8", "v2") in {*packings(c)}, weights_refusal("fp4_fp8", "v2")
-)
-def weights_fp4_fp8(subject: PackSubject, trial: Trial) -> str:
-    """Units of 16 bits of fp4_fp8 weights stand where the layout v2 has them, and their signs have moved."""
-    return require_weights(subject, trial, "fp4_fp8", "v2")
+_WEIGHTS_REFUSALS: Final = tuple((_has_weights(*way), weights_refusal(*way)) for way in _WEIGHTS)
+_SCALES_REFUSALS: Final = tuple((_has_layout(layout), scales_refusal(layout)) for layout in _LAYOUTS)
 
 
-@properties.advertised("pack scales v1", lambda c: "v1" in c.layouts, scales_refusal("v1"))
-def scales_v1(subject: PackSubject, trial: Trial) -> str:
-    """Scales stand where the layout v1 has them, in [E, K / 128, 4 N]."""
-    return require_scales(subject, trial, "v1")
+@properties.required("pack weights")
+def weights(subject: PackSubject, trial: Trial) -> str:
+    """Bits of weights stand where the layout has them, in every advertised format; unadvertised formats are refused."""
+    parts = [
+        f"{format} {layout}: {require_weights(subject, trial, format, layout)}"
+        for format, layout in packings(subject.capabilities)
+    ]
+    return ", ".join(parts) + require_unadvertised(subject, _WEIGHTS_REFUSALS)
 
 
-@properties.advertised("pack scales v2", lambda c: "v2" in c.layouts, scales_refusal("v2"))
-def scales_v2(subject: PackSubject, trial: Trial) -> str:
-    """Scales stand where the layout v2 has them, in [E, N / 64, K / 128, 16, 16]."""
-    return require_scales(subject, trial, "v2")
+@properties.required("pack scales")
+def scales(subject: PackSubject, trial: Trial) -> str:
+    """Scales stand where the layout has them; unadvertised layouts are refused."""
+    parts = [f"{layout}: {require_scales(subject, trial, layout)}" for layout in subject.capabilities.layouts]
+    return ", ".join(parts) + require_unadvertised(subject, _SCALES_REFUSALS)
 
 
 @properties.advertised("pack round trips", lambda c: c.unpacks, unpacking_refusal())
@@ -136,16 +132,6 @@ def inputs_unmodified(subject: PackSubject, trial: Trial) -> str:
         with require_unmodified(trial, scales=scales):
             subject.make(subject.new_call("pack_scales", scales, layout=layout))
     return f"{len(list(packings(subject.capabilities)))} ways"
-
-
-@properties.required("pack empty")
-def empty(subject: PackSubject, trial: Trial) -> str:
-    """No expert at all gives packed tensors without any, of the right shape."""
-    for format, layout in packings(subject.capabilities):
-        subject.pack_weights(torch.empty(0, 64, 64, dtype=torch.uint8), format, layout)
-    for layout in subject.capabilities.layouts:
-        subject.pack_scales(torch.empty(0, 64, 4, dtype=torch.uint8), layout)
-    return "no experts"
 
 
 @properties.required("pack new tensors")

@@ -17,12 +17,12 @@ from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial
 
 SHAPES: Final[dict[Layout, tuple[tuple[int, int, int], ...]]] = {
-    "v1": ((1, 16, 64), (2, 48, 192), (3, 128, 320)),
-    "v2": ((1, 64, 128), (2, 192, 384), (3, 128, 640)),
+    "v1": ((1, 16, 64), (2, 48, 192), (3, 128, 320), (0, 16, 64)),
+    "v2": ((1, 64, 128), (2, 192, 384), (3, 128, 640), (0, 64, 128)),
 }
-"""(E, N, K) of weights, by layout: the smallest, and others with several tiles each way."""
+"""(E, N, K) of weights, by layout: the smallest, others with several tiles each way, and no expert."""
 SCALE_SHAPES: Final[dict[Layout, tuple[tuple[int, int, int], ...]]] = {
-    "v1": ((1, 16, 128), (2, 48, 384), (3, 128, 640)),
+    "v1": ((1, 16, 128), (2, 48, 384), (3, 128, 640), (0, 16, 128)),
     "v2": SHAPES["v2"],
 }
 

@@ -21,11 +21,15 @@ properties = Properties("plan_paged_kv")
 
 _WIDTHS = (1, 2, 5, 33, 64)
 _PAGE_SIZES = (1, 3, 16, 128)
+_CLAMPED_LENGTHS = [-1, 5, -16, INT32_RANGE[0], 65, 80, INT32_RANGE[1], INT32_RANGE[1] - 15]
+"""Lengths below 0, which count as 0, and beyond the block table, which count as a full row."""
+_LARGE_PAGE_SIZES = (2**29 + 1, 2**30, 2**30 + 1, INT32_RANGE[1] - 1, INT32_RANGE[1])
+_LARGE_LENGTHS = [INT32_RANGE[1], INT32_RANGE[1] - 1, 2**30, 1, 0]
 
 
 @properties.required("plan values")
 def values(subject: PlanSubject, trial: Trial) -> str:
-    """Offsets, last pages and pages are those of the lengths: batches of many sizes, no token, edges of pages."""
+    """Offsets, last pages and pages are those of the lengths, out of range too, with any padding, and without pages."""
     num_batches = 0
     for i, requests in enumerate(subject.effort.batch_sizes):
         columns = _WIDTHS[i % len(_WIDTHS)]
@@ -40,43 +44,13 @@ def values(subject: PlanSubject, trial: Trial) -> str:
     for page_size in (1, 2, 16):
         lengths = [max(page_size * pages + distance, 0) for pages in range(4) for distance in (-1, 0, 1)]
         subject.plan(lengths, subject.table(rng, len(lengths), 4), page_size)
-    return f"{num_batches + 6} batches"
-
-
-@properties.required("plan clamped lengths")
-def clamped_lengths(subject: PlanSubject, trial: Trial) -> str:
-    """Lengths below 0 count as 0, and those beyond the block table as a full row."""
-    table = subject.table(trial.generator("table"), 8, 4)
-    subject.plan([-1, 5, -16, INT32_RANGE[0], 65, 80, INT32_RANGE[1], INT32_RANGE[1] - 15], table, 16)
-    return "8 lengths"
-
-
-@properties.required("plan large numbers")
-def large_numbers(subject: PlanSubject, trial: Trial) -> str:
-    """Lengths and page sizes up to 2^31 - 1, and rows that hold more tokens than int32 counts, do not overflow."""
-    table = subject.table(trial.generator("table"), 5, 3)
-    page_sizes = (2**29 + 1, 2**30, 2**30 + 1, INT32_RANGE[1] - 1, INT32_RANGE[1])
-    for page_size in page_sizes:
-        subject.plan([INT32_RANGE[1], INT32_RANGE[1] - 1, 2**30, 1, 0], table, page_size)
-    return f"{len(page_sizes)} page sizes"
-
-
-@properties.required("plan padding")
-def padding(subject: PlanSubject, trial: Trial) -> str:
-    """Behind the last page stands what was asked for, whichever int32 that is."""
-    table, pads = subject.table(trial.generator("table"), 4, 3), (-1, 0, 7, *INT32_RANGE)
-    for pad in pads:
-        subject.plan([17, 0, 48, 1], table, 16, pad=pad)
-    return f"{len(pads)} values"
-
-
-@properties.required("plan without pages")
-def without_pages(subject: PlanSubject, trial: Trial) -> str:
-    """Offsets and last pages are the same where pages are not asked for."""
-    table = subject.table(trial.generator("table"), 5, 4)
-    plan = subject.plan([17, 0, 64, 1, 16], table, 16, page_indices=False)
-    trial.require(plan.page_indices is None, "page_indices needs None, found a buffer")
-    return "5 requests"
+    table = subject.table(rng, 8, 4)
+    subject.plan(_CLAMPED_LENGTHS, table, 16, page_indices=False)
+    for pad in (-1, 0, 7, *INT32_RANGE):
+        subject.plan(_CLAMPED_LENGTHS, table, 16, pad=pad)
+    for page_size in _LARGE_PAGE_SIZES:
+        subject.plan(_LARGE_LENGTHS, table[:5, :3], page_size)
+    return f"{num_batches + 12 + len(_LARGE_PAGE_SIZES)} batches"
 
 
 @properties.required("plan buffers")

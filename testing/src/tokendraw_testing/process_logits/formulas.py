@@ -9,14 +9,16 @@ import torch
 from numpy.random import Generator
 
 from tokendraw import RequestSlots, SamplingParams
-from tokendraw.plugin import Call, Edit
-from tokendraw_testing.kit.property import Check, Properties, Refusal
+from tokendraw.plugin import EDITS, Call, Edit, ProcessCapabilities
+from tokendraw_testing.kit.property import Properties, Refusal
+from tokendraw_testing.kit.refusals import require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
 properties = Properties("process_logits")
 
 _VOCAB_SIZE = 300
+_PENALTIES: Final = (0.1, 2.0, -2.0, 1.3)
 _PROMPT, _OUTPUT = [7, 3, 3, 299, 0], [5, 3, 5, 5, 298, 31, 32]
 
 
@@ -32,9 +34,36 @@ _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
 """Fields of a request for each edit but the bitmask."""
 
 
-def _register_edit(name: str, edit: Edit) -> Callable[[Check], Check]:
-    """Register the check of an edit, refused by processors without the edit."""
+def _cases(vocab_size: int) -> dict[Edit, list[dict[str, Any]]]:
+    """Make requests with one edit each, by edit."""
+    top = vocab_size - 1
+    biases: tuple[dict[int, float], ...] = (
+        {0: 0.1, 5: -100.0, top: 7.7},
+        {token: token / 7 for token in range(100)},
+    )
+    bad_words = (
+        [[9]],
+        [[31, 32, 8], [32, 10], [31, 10, 11], [5, 32, 12]],
+        [[*_OUTPUT, 14], [0, *_OUTPUT, 15], [299, *_OUTPUT, 16]],
+        [[32, 17], [17]],
+    )
+    least = (len(_OUTPUT) - 1, len(_OUTPUT), len(_OUTPUT) + 1, 40)
+    return {
+        "repetition_penalty": [{"repetition_penalty": penalty} for penalty in (1.1, 2.0, 0.7, 1e-3, 3e4)],
+        "frequency_penalty": [{"frequency_penalty": penalty} for penalty in _PENALTIES],
+        "presence_penalty": [{"presence_penalty": penalty} for penalty in _PENALTIES],
+        "logit_bias": [{"logit_bias": bias} for bias in biases],
+        "allowed_token_ids": [{"allowed_token_ids": ids} for ids in ([top], [0, 31, 32, 63, top - 1])],
+        "bad_words": [{"bad_words": words} for words in bad_words],
+        "min_tokens": [{"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least],
+    }
 
+
+def _has_edit(edit: Edit) -> Callable[[ProcessCapabilities], bool]:
+    return lambda c: edit in c.edits
+
+
+def _edit_refusal(edit: Edit) -> Refusal:
     def call(subject: ProcessSubject) -> Call:
         slots = RequestSlots(1, 2, 8, device=subject.device)
         slots.add(0, SamplingParams(**_EDIT_FIELDS.get(edit, {})))
@@ -43,87 +72,32 @@ def _register_edit(name: str, edit: Edit) -> Callable[[Check], Check]:
         words = torch.ones(1, 1, dtype=torch.int32, device=subject.device) if edit == "bitmask" else None
         return subject.new_call("process", logits, slots, row_index, words)
 
-    return properties.advertised(name, lambda c: edit in c.edits, Refusal(call=call))
+    return Refusal(call=call)
 
 
-def _require_edits(subject: ProcessSubject, trial: Trial, *cases: dict[str, Any]) -> str:
-    """Check requests with few edits each, in every dtype, beside a request without edits."""
+_REFUSALS: Final = tuple((_has_edit(edit), _edit_refusal(edit)) for edit in EDITS)
+
+
+@properties.required("process edits")
+def single_edits(subject: ProcessSubject, trial: Trial) -> str:
+    """Each advertised edit by itself changes logits by its formula, and no more; unadvertised edits are refused."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
-    fit = [[token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT)]
-    fields_by_slot = enumerate((*cases, {}))
-    requests = {s: EditRequest(SamplingParams(**fields), *map(list, fit)) for s, fields in fields_by_slot}
+    prompt, output = ([token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT))
+    cases = {edit: group for edit, group in _cases(vocab_size).items() if edit in subject.capabilities.edits}
+    plain: list[dict[str, Any]] = [{}]
+    params = [SamplingParams(**fields) for group in (plain, *cases.values()) for fields in group]
     for dtype in subject.dtypes:
-        engine = subject.engine(
-            {s: EditRequest(r.params, list(r.prompt), list(r.output)) for s, r in requests.items()},
-            len(requests),
-            vocab_size,
-        )
+        requests = {slot: EditRequest(p, list(prompt), list(output)) for slot, p in enumerate(params)}
+        engine = subject.engine(requests, len(requests), vocab_size)
         logits = subject.logits(trial.generator(str(dtype)), len(requests), vocab_size, dtype)
         subject.check_edits(trial, str(dtype), engine, list(requests), logits)
-    return f"{len(cases)} requests in {len(subject.dtypes)} dtypes"
+    num_masks = _require_bitmasks(subject, trial) if subject.has_bitmask else 0
+    text = f"{len(params) - 1} requests and {num_masks} bitmasks in {len(subject.dtypes)} dtypes"
+    return text + require_unadvertised(subject, _REFUSALS)
 
 
-@_register_edit("process repetition", "repetition_penalty")
-def repetition(subject: ProcessSubject, trial: Trial) -> str:
-    """Ids in prompt or output are divided by the penalty above 0, and multiplied by it below."""
-    return _require_edits(subject, trial, *({"repetition_penalty": r} for r in (1.1, 2.0, 0.7, 1e-3, 3e4)))
-
-
-@_register_edit("process frequency", "frequency_penalty")
-def frequency(subject: ProcessSubject, trial: Trial) -> str:
-    """The penalty is subtracted as often as an id is in the output, and not for the prompt."""
-    return _require_edits(subject, trial, *({"frequency_penalty": f} for f in (0.1, 2.0, -2.0, 1.3)))
-
-
-@_register_edit("process presence", "presence_penalty")
-def presence(subject: ProcessSubject, trial: Trial) -> str:
-    """The penalty is subtracted once from ids in the output, and not for the prompt."""
-    return _require_edits(subject, trial, *({"presence_penalty": p} for p in (0.1, 2.0, -2.0, 1.3)))
-
-
-@_register_edit("process bias", "logit_bias")
-def bias(subject: ProcessSubject, trial: Trial) -> str:
-    """Each bias is added to its id, whether that occurred or not."""
-    top = subject.vocab_size(_VOCAB_SIZE) - 1
-    return _require_edits(
-        subject,
-        trial,
-        {"logit_bias": {0: 0.1, 5: -100.0, top: 7.7}},
-        {"logit_bias": {t: t / 7 for t in range(100)}},
-    )
-
-
-@_register_edit("process allowed ids", "allowed_token_ids")
-def allowed_ids(subject: ProcessSubject, trial: Trial) -> str:
-    """All ids but the allowed ones get -inf, in the requests that name some."""
-    top = subject.vocab_size(_VOCAB_SIZE) - 1
-    cases = [top], [0, 31, 32, 63, top - 1]
-    return _require_edits(subject, trial, *({"allowed_token_ids": ids} for ids in cases))
-
-
-@_register_edit("process bad words", "bad_words")
-def bad_words(subject: ProcessSubject, trial: Trial) -> str:
-    """The last id of a sequence gets -inf where the ids before it end the output, and only there."""
-    return _require_edits(
-        subject,
-        trial,
-        {"bad_words": [[9]]},
-        {"bad_words": [[31, 32, 8], [32, 10], [31, 10, 11], [5, 32, 12]]},
-        {"bad_words": [[*_OUTPUT, 14], [0, *_OUTPUT, 15], [299, *_OUTPUT, 16]]},
-        {"bad_words": [[32, 17], [17]]},
-    )
-
-
-@_register_edit("process min tokens", "min_tokens")
-def min_tokens(subject: ProcessSubject, trial: Trial) -> str:
-    """Stop ids get -inf until so many tokens are in the output; those of the prompt do not count."""
-    least = (len(_OUTPUT) - 1, len(_OUTPUT), len(_OUTPUT) + 1, 40)
-    return _require_edits(subject, trial, *({"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least))
-
-
-@_register_edit("process bitmask", "bitmask")
-def bitmask(subject: ProcessSubject, trial: Trial) -> str:
-    """Ids whose bit is not set get -inf, to the last bit of the last word."""
+def _require_bitmasks(subject: ProcessSubject, trial: Trial) -> int:
+    """Require -inf for ids whose bit is not set, to the last bit; return the number of vocabularies."""
     sizes = [subject.vocab_size(size) for size in (1, 31, 32, 33, 300, 1025)]
     for vocab_size in sizes:
         for dtype in subject.dtypes:
@@ -135,7 +109,7 @@ def bitmask(subject: ProcessSubject, trial: Trial) -> str:
             subject.check_edits(
                 trial, f"{vocab_size} ids, {dtype}", engine, range(4), logits, allowed=allowed
             )
-    return f"{len(sizes)} vocabularies in {len(subject.dtypes)} dtypes"
+    return len(sizes)
 
 
 @properties.required("process order")

@@ -107,16 +107,6 @@ def expect(
     )
 
 
-def possible_tokens(logits: Array, params: SamplingParams, tie_rule: TieRule) -> Array:
-    """Return [V] bool, the possible tokens of a row [V] float32. Equal rows in succession are computed once."""
-    return _expect_cached(logits.tobytes(), params, tie_rule).possible
-
-
-@functools.lru_cache(maxsize=8)
-def _expect_cached(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> Expectation:
-    return expect(np.frombuffer(logits, np.float32), params, tie_rule)
-
-
 class _KeptGroups(NamedTuple):
     """Kept groups in descending order: all groups before ``end``."""
 

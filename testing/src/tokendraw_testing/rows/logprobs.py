@@ -7,31 +7,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw import SamplingParams
-from tokendraw.plugin import LogprobsMode, TieRule
-from tokendraw_testing import reference
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.expectation import expect
 
 TOLERANCE: Final = 1e-5
 _ROUNDING: Final = 5e-7
 """Rounding error of float32 itself, relative to a large value."""
 
 Array = NDArray[Any]
-
-
-def expected_values(
-    x: Array, request: SamplingParams, token: int, mode: LogprobsMode, tie_rule: TieRule
-) -> Array | None:
-    """Compute the values [V] float64, by id, for the drawn ``token`` of a row ``x`` [V].
-
-    :returns: None where rounding, or the sampler's own choice among tied tokens, decides what a filter keeps.
-    """
-    logits = reference.SortedLogits.of(x)
-    expected, row = expect(logits, request, tie_rule), reference.prepare(logits, request)
-    if not expected.certain or expected.count != row.kept.sum():
-        return None
-    return reference.values(row, token, mode)
 
 
 def require_values(trial: Trial, what: str, ids: Array, values: Array, expected: Array) -> None:

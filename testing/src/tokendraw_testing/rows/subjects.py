@@ -78,6 +78,12 @@ class RowSubject(OperationSubject):
         """Precision of the noise where a check asks for none."""
         return self.need().gumbel_dtype
 
+    @property
+    def noise_dtypes(self) -> tuple[GumbelDtype, ...]:
+        """List the noise precisions of a run: all advertised precisions, unless the need fixes a single precision."""
+        fixed: GumbelDtype | None = self.subject.need.get("gumbel_dtype")
+        return self.capabilities.gumbel_dtypes if fixed is None else (fixed,)
+
     def has(self, which: Filter) -> bool:
         """Whether the subject applies a filter, per row or scalar."""
         return any(name == which for name, _ in self.capabilities.filters)

@@ -9,9 +9,7 @@ from tokendraw_testing.sample import (
     crossing,
     device,
     distribution,
-    filters,
     independence,
-    logprobs,
     outputs,
     ready_tensors,
     seeds,
@@ -23,8 +21,8 @@ from tokendraw_testing.sample import (
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
-_EXACT = (support, special_values, calls, outputs, threads, ready_tensors, filters)
-_STATISTICS = (distribution, independence, seeds, logprobs, uniform_batches, corners, crossed_statistics)
+_EXACT = (support, special_values, calls, outputs, threads, ready_tensors)
+_STATISTICS = (distribution, independence, seeds, uniform_batches, corners, crossed_statistics)
 _MODULES = (*_EXACT, *_STATISTICS, crossing, vocab_shards, device)
 KIT = OperationKit(
     view=SampleSubject,

@@ -1,24 +1,29 @@
-"""The contract of a call: unmodified inputs, any stride, every advertised dtype, shared slots."""
+"""The contract of a call: unmodified inputs, any stride, shared slots."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
+from typing import Final
 
 import numpy as np
 import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_testing.kit.inputs import require_unmodified
-from tokendraw_testing.kit.property import Properties, Refusal
+from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES, gaussian
-from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
+from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.dtypes import round_in_turn
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.requests import assign_requests, batches, combinations, tokens_of
+from tokendraw_testing.rows.requests import batches, combinations
 from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
+
+_STRIDED_SIZE: Final = 1100
+"""Vocabulary in which rows of any stride have every request."""
 
 
 @properties.required("inputs unmodified")
@@ -42,12 +47,21 @@ def inputs_unmodified(subject: SampleSubject, trial: Trial) -> str:
 
 @properties.required("strides")
 def strides(subject: SampleSubject, trial: Trial) -> str:
-    """Rows of any stride, views with an offset and expanded rows draw what contiguous ones draw."""
-    rows, size = subject.effort.rows(12, least=5), 1100
-    rng = trial.generator("rows")
+    """Rows of any stride, with +inf between them, and expanded rows draw what contiguous ones draw."""
+    limit = subject.capabilities.max_vocab_size
+    sizes = (_STRIDED_SIZE, 3, 1000, 4097, *[v for v in subject.effort.crossed_sizes if v > 1 << 16][:1])
+    served_sizes = [size for size in sizes if size <= (limit or size)]
+    for size in served_sizes[:: subject.effort.fewer]:
+        _require_strides(subject, trial, size)
+    return f"{len(served_sizes)} vocabularies in {len(subject.dtypes)} dtypes"
+
+
+def _require_strides(subject: SampleSubject, trial: Trial, size: int) -> None:
+    rows = subject.effort.rows(12, least=5) if size < 1 << 16 else 3
+    rng = trial.generator(f"rows {size}")
     rows_of_logits = np.stack([gaussian(rng, size) for _ in range(rows)])
     rows_of_logits[np.arange(rows), rows_of_logits.argmax(1)] += (
-        1  # so that top_k = 1 keeps one token in a dtype of few bits
+        1  # so that top_k = 1 keeps one in a dtype of few bits
     )
     layouts = {
         f"{label} in {dtype}".replace("torch.", ""): pair
@@ -60,7 +74,7 @@ def strides(subject: SampleSubject, trial: Trial) -> str:
         p for p in combinations(subject.capabilities, size) if counter or p.temperature == 0 or p.top_k == 1
     ]
     requests = requests or [SamplingParams()]
-    chosen_requests = requests[:: max(1, len(requests) // 8)]
+    chosen_requests = requests[:: max(1, len(requests) // (8 if size == _STRIDED_SIZE else 2))]
     for turn, (label, (contiguous, view)) in enumerate(layouts.items()):
         for batch in batches(subject, chosen_requests[turn % 2 :: 2] or chosen_requests, rows):
             pairs = zip(batch, seeds, strict=True)
@@ -68,7 +82,9 @@ def strides(subject: SampleSubject, trial: Trial) -> str:
             torch.manual_seed(3)
             expected = subject.tokens(contiguous, seeded, positions)
             torch.manual_seed(3)
-            found_tokens = subject.tokens(view, seeded, positions)
+            output = subject.sample(view, seeded, positions)
+            found_tokens = output.token_ids.cpu().numpy()
+            trial.require(output.valid.all(), f"{label} need valid rows, found {output.valid.tolist()}")
             is_settled = [counter or p.temperature == 0 or p.top_k == 1 for p in batch]
             trial.require(
                 (expected == found_tokens)[is_settled].all(),
@@ -77,13 +93,12 @@ def strides(subject: SampleSubject, trial: Trial) -> str:
             for x, params, token in zip(view.float().cpu().numpy(), batch, found_tokens, strict=True):
                 possible = expect(x, params, subject.capabilities.tie_rule).possible
                 trial.require(possible[token], f"{label} need tokens that are kept, found {token}")
-    return ", ".join(layouts)
 
 
 def _layouts(logits: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Return contiguous rows [B, V] and views with the same values, by layout."""
     rows, size = logits.shape
-    buffer, interleaved = logits.new_zeros(rows, size + 37), logits.new_zeros(2 * rows, size)
+    buffer, interleaved = logits.new_full((rows, size + 37), inf), logits.new_full((2 * rows, size), inf)
     buffer[:, 5 : 5 + size], interleaved[::2] = logits, logits
     expanded = logits[:1].expand(rows, size)
     return {
@@ -119,52 +134,3 @@ def shared_slots(subject: SampleSubject, trial: Trial) -> str:
         f"rows of a hot request need tokens of all kinds, found the likeliest {hits} times of {(~is_cold).sum()}",
     )
     return f"{len(index)} rows of {slots} requests"
-
-
-def _register_dtype(name: str) -> None:
-    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Refusal({"dtype": name}))
-    def check(subject: SampleSubject, trial: Trial) -> str:
-        """Logits of this dtype are served exactly, as the float32 values that they are."""
-        dtype = getattr(torch, name)
-        rng = trial.generator("rows")
-        _judge_levels(subject, trial, dtype)
-        if subject.capabilities.seeding == "counter":
-            count = subject.effort.rows(32, least=8)
-            rows = torch.from_numpy(np.stack([gaussian(rng, 1300) for _ in range(count)])).to(dtype)
-            requests = [p for p in combinations(subject.capabilities, 1300) if p.temperature > 0]
-            assigned_requests = assign_requests(subject.effort, requests, count)
-            params = [replace(p, seed=i) for i, p in enumerate(assigned_requests)]
-            if "float32" in subject.capabilities.dtypes:
-                first, second = (tokens_of(subject, logits, params) for logits in (rows, rows.float()))
-                trial.require(
-                    (first == second).all(), "rows need the tokens of their float32 values, found others"
-                )
-        return "distribution, and seeded tokens where there are seeds"
-
-
-def _row_between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
-    """Make a row of a top token and two levels on either side of a rounding step of y.
-
-    The top is at 4 and the levels are near zero, where a dtype has room for them.
-    """
-    levels = -torch.tensor([step / 2 - 0.001, step / 2 + 0.001])
-    return torch.cat([torch.tensor([4.0]), levels.repeat_interleave(40)]).to(dtype)
-
-
-def _judge_levels(subject: SampleSubject, trial: Trial, dtype: torch.dtype) -> None:
-    """Judge the levels between steps of 1/4, and for bfloat16 also between its own steps."""
-    draws = subject.effort.draws
-    steps = [(1 / 4, draws // 2)]
-    if dtype == torch.bfloat16 and subject.effort.fewer == 1:
-        steps.append((1 / 32, 12 * draws))
-    for step, num_draws in steps:
-        row = _row_between_steps(dtype, step)
-        level = torch.unique(row, return_inverse=True)[1].numpy()
-
-        probabilities = expect(row.float().numpy(), SamplingParams()).probabilities
-        experiment = fit_experiment(subject, row, SamplingParams(), probabilities, level)
-        trial.judge(f"levels between steps of {step:g}", experiment, subject.effort.draws_of(num_draws))
-
-
-for _name in ("float32", "bfloat16", "float16"):
-    _register_dtype(_name)

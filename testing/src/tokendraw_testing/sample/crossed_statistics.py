@@ -32,6 +32,9 @@ Array = NDArray[Any]
 _PLAIN_SIZE: Final = 33
 _PLAIN_DRAWS: Final = 12_000
 """Enough to see the y of each token rounded to a quarter."""
+_ORDER_PROBABILITIES: Final = (0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03)
+_ORDER_TOP_K: Final = 4
+_ORDER_DRAWS: Final = 3000  # enough for a bin of the least likely token that either order keeps
 _LEVEL_DESIGNS: Final = ("stairs", "last ids", "deep bulk", "ties at k", "plateau at p", "edges of min-p")
 """Designs of a few heavy levels, of which a few dozen draws say whether each is drawn, and all of it."""
 _SMALL_TOP_KS: Final = (1, 40, 100)
@@ -49,6 +52,9 @@ def crossed_distributions(subject: SampleSubject, trial: Trial) -> str:
             _judge_row(subject, trial, f"{i}: ", row, effort.crossed_draws(site.size))
     for row in _plain_rows(subject, trial):
         _judge_row(subject, trial, "", row, effort.draws_of(_PLAIN_DRAWS), by_token=True)
+    for row in _order_rows(subject):
+        prefix = f"{row.params.filter_order}: "
+        _judge_row(subject, trial, prefix, row, effort.draws_of(_ORDER_DRAWS), by_token=True)
     for i, row in enumerate(_min_p_rows(subject, trial)):
         _judge_row(subject, trial, f"value {i}: ", row, 2 * effort.crossed_draws(row.site.size))
     return f"{sum(map(len, rows.values()))} designed rows over {len(rows)} dtypes and vocabularies"
@@ -78,6 +84,26 @@ def _plain_rows(subject: SampleSubject, trial: Trial) -> list[CrossedRow]:
         )
         for dtype in subject.capabilities.dtypes
         for temperature, below in rows[: 1 if subject.effort.mixed else None]
+    ]
+
+
+def _order_rows(subject: SampleSubject) -> list[CrossedRow]:
+    """Make the same row in each filter order: top-p keeps another number of tokens in the other order."""
+    size = len(_ORDER_PROBABILITIES)
+    has_filters = subject.has("top_k") and subject.has("top_p")
+    limits = subject.capabilities.max_top_k or size, subject.capabilities.max_vocab_size or size
+    if not has_filters or limits[0] < _ORDER_TOP_K or limits[1] < size:
+        return []
+    site, logits = Site(subject.capabilities.dtypes[0], size), np.log(_ORDER_PROBABILITIES)
+    return [
+        row_of(
+            subject.capabilities,
+            site,
+            "known",
+            logits,
+            SamplingParams(top_k=_ORDER_TOP_K, top_p=0.82, filter_order=order),
+        )
+        for order in subject.capabilities.filter_orders
     ]
 
 

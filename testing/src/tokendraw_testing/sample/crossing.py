@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,11 +21,12 @@ from tokendraw_testing.crossing.comparison import (
 )
 from tokendraw_testing.crossing.factors import NO_FILTERS, Kind, Site, kinds
 from tokendraw_testing.crossing.rows import PLATEAU, CrossedRow, crossed_row, round_to_dtype, row_of
-from tokendraw_testing.crossing.table import covering_rows, rows_of_designs, threshold_rows
+from tokendraw_testing.crossing.table import covering_rows, threshold_rows
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
-from tokendraw_testing.rows.requests import has_logprobs
+from tokendraw_testing.rows.requests import combinations, has_logprobs
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample.crossed_calls import judge_call, judge_logprobs
 
@@ -39,6 +42,7 @@ _NUMS_BEST: Final = (
 """Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
 
 
+_COMBINED_SIZES: Final = (2, 31, 1025)
 _WIDE_SIZE: Final = 1 << 14
 _THREE_TILE_SIZE: Final = 3 * TILE_SIZE
 _LARGE_TOP_P: Final = 0.9995
@@ -79,9 +83,33 @@ def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
         for call, dtype in calls:
             num_rows += len(call)
             num_named += judge_call(subject, trial, call, dtype)
+    for batch in _combined_requests(subject, settled_kind, rng):
+        num_rows += len(batch)
+        num_named += judge_call(subject, trial, batch)
     cases = sum(map(len, rows.values()))
     where = f"{len(rows)} dtypes and vocabularies"
     return f"{num_rows} rows of {cases} cases in {where}, {num_named} of them of known token"
+
+
+def _combined_requests(subject: SampleSubject, kind: Kind, rng: Generator) -> Iterator[list[CrossedRequest]]:
+    """Make batches of every combination of filters, also three at once, over rows of every family and few ids."""
+    limit = subject.capabilities.max_vocab_size
+    for dtype, size in itertools.product(subject.capabilities.dtypes, _COMBINED_SIZES):
+        if size > (limit or size):
+            continue
+        requests = combinations(subject.capabilities, size)[:: subject.effort.fewer]
+        families = itertools.cycle(FAMILIES.items())
+        rows = [
+            row_of(
+                subject.capabilities,
+                Site(dtype, size),
+                name,
+                round_to_dtype(family(rng, size), getattr(torch, dtype)),
+                params,
+            )
+            for params, (name, family) in zip(requests, families, strict=False)
+        ]
+        yield [request for row in rows for request in make_requests(row, [kind], rng)]
 
 
 def _unfiltered_requests(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRequest]:
@@ -109,26 +137,6 @@ def _unfiltered_requests(subject: SampleSubject, site: Site, rng: Generator) -> 
         CrossedRequest(replace(crossed, params=params), replace(params, seed=row_seed), position)
         for crossed, row_seed, params, position in draws
     ]
-
-
-@properties.required("widest vocabulary")
-def widest(subject: SampleSubject, trial: Trial) -> str:
-    """A row of every design is drawn from rightly in every dtype of a vocabulary of more than 262,144 ids."""
-    limit, size = subject.capabilities.max_vocab_size, subject.effort.widest
-    if size is None:
-        trial.skip("needs a vocabulary above 262,144, found an effort without one")
-    if (limit or size) < size:
-        trial.skip(f"needs a vocabulary of {size:,}, found a limit of {limit:,}")
-    row_kinds = kinds(subject.capabilities)
-    for dtype in subject.capabilities.dtypes:
-        rng = trial.generator(dtype)
-        seed_torch(rng)
-        rows = rows_of_designs(subject.capabilities, Site(dtype, size), rng)
-        drawing_kinds = [kind for kind in row_kinds if not kind.startswith("greedy")][-1:]
-        batch = [request for row in rows for request in make_requests(row, drawing_kinds, rng)]
-        batch += make_requests(rows[0], row_kinds, rng)
-        judge_call(subject, trial, batch)
-    return f"V = {size} in {len(subject.capabilities.dtypes)} dtypes"
 
 
 @properties.advertised("crossed logprobs", has_logprobs)

@@ -1,4 +1,4 @@
-"""Rows with NaN and infinities, and their batch neighbours."""
+"""Distributions of rows with infinities, and of the batch neighbours of poisoned rows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import torch
 from numpy.random import Generator
 
 from tokendraw import SamplingParams
-from tokendraw_testing.kit.property import Properties, Refusal
+from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import fit_experiment, seed_torch
 from tokendraw_testing.rows.dtypes import round_in_turn
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.requests import batches, combinations
-from tokendraw_testing.rows.special_rows import SPECIAL_SIZE, special_rows
+from tokendraw_testing.rows.requests import combinations
+from tokendraw_testing.rows.special_rows import special_rows
 from tokendraw_testing.rows.subjects import SampleSubject
 
 properties = Properties("sample")
@@ -58,20 +58,6 @@ def plus_infinity(subject: SampleSubject, trial: Trial) -> str:
         experiment = fit_experiment(subject, rounded_row, params, probabilities)
         trial.judge(f"request {i}", experiment, subject.effort.draws_of(600))
     return "3 tokens of +inf among NaN and finite ones"
-
-
-@properties.advertised("valid flag", lambda c: c.valid_flag, Refusal({"valid_flag": True}))
-def valid_flag(subject: SampleSubject, trial: Trial) -> str:
-    """False for rows with NaN or without anything above -inf, True for all others."""
-    kinds = special_rows(trial.generator("rows"))
-    logits = np.stack([kind.logits for kind in kinds.values()])
-    for turn, batch in enumerate(
-        batches(subject, _pick_requests(combinations(subject.capabilities, SPECIAL_SIZE)), len(logits))
-    ):
-        valid = subject.sample(round_in_turn(subject, turn, logits)[0], batch).valid.tolist()
-        for (name, kind), flag in zip(kinds.items(), valid, strict=True):
-            trial.require(flag == kind.valid, f"a row with {name} needs valid {kind.valid}, found {flag}")
-    return f"{len(kinds)} kinds of rows"
 
 
 def _pick_requests(requests: list[SamplingParams]) -> list[SamplingParams]:

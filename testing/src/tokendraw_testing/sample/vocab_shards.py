@@ -53,7 +53,7 @@ def sharded_requests(subject: SampleSubject, trial: Trial) -> str:
     dtypes, keeping_all = subject.capabilities.gumbel_dtypes, _unfiltered_requests(subject)
     with over_ranks(subject, trial) as view:
         seed_torch(rng)
-        support.output(view, trial)
+        support.check_shapes(view, trial)
         for number, site in enumerate(_sites(subject)):
             for turn, rows in enumerate(_rows_of_calls(subject, site, rng)):
                 judge_call(view, trial, _mix_kinds(subject, rows, turn, rng), dtypes[turn % len(dtypes)])

@@ -19,7 +19,6 @@ from tokendraw_testing.logits_families import Family, gaussian, tied, zipf
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.requests import combinations
-from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.verify.subject import VerifySubject, row_metadata
 
 Array = NDArray[Any]
@@ -155,13 +154,6 @@ class DraftBatch:
             logprobs_mode=logprobs_mode,
             gumbel_dtype=gumbel_dtype,
         )
-
-    def sample_tokens(self, subject: VerifySubject, sampling: SampleSubject) -> list[list[int]]:
-        """Draw by ``sample`` at every row of every request."""
-        metadata = self.metadata(self.drafts(subject, "chosen"))
-        tokens = sampling.call(self.logits(subject), metadata).token_ids.tolist()
-        ends = np.cumsum([len(rows) for rows in self.target])
-        return [tokens[end - len(rows) : end] for rows, end in zip(self.target, ends, strict=True)]
 
     def walks(
         self, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32", which: Iterable[int] | None = None

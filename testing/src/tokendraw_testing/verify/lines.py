@@ -1,79 +1,98 @@
-"""Verifications, before any statistics: possible chains, for any batch, drafts and values."""
+"""Verifications, before any statistics: sure drafts in batches of any shape, unmodified inputs, any stride."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw.plugin import INPUT_DTYPES, PAD_LOGPROB, DraftKind, VerifyMode
-from tokendraw.tools import all_of
+from tokendraw.plugin import INPUT_DTYPES, DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import require_refusal
+from tokendraw_testing.kit.refusals import require_unadvertised
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.logprobs import TOLERANCE, expected_values, require_values
-from tokendraw_testing.rows.requests import describe, has_logprobs
-from tokendraw_testing.verify.draft_batch import DraftBatch, chains, require_same
+from tokendraw_testing.rows.requests import has_counter, has_logprobs
+from tokendraw_testing.verify.draft_batch import OUTSIDE_ID, DraftBatch, chains, require_same
 from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
 
 properties = Properties("verify")
-Array = NDArray[Any]
 
 _VOCAB_SIZE: Final = 1100  # two tiles, the last of them not full
 _WIDE_SIZE: Final = 65_543
 SURE_LOGIT: Final = 60.0
 """A logit beside zeros that leaves nothing for anything else."""
+_SURE_SIZE: Final = 300
+_PLACEHOLDERS: Final = (-1, _SURE_SIZE, OUTSIDE_ID, -(2**63))
+FILTERS: Final = {
+    "top_k": SamplingParams(top_k=3),
+    "top_p": SamplingParams(top_p=0.75),
+    "min_p": SamplingParams(min_p=0.3),
+}
+
+
+def _has_dtype(name: str) -> Callable[[VerifyCapabilities], bool]:
+    return lambda c: name in c.dtypes
+
+
+def _has_row_filter(name: str) -> Callable[[VerifyCapabilities], bool]:
+    return lambda c: (name, "per_row") in c.filters
+
+
+def _has_kind(kind: DraftKind) -> Callable[[VerifyCapabilities], bool]:
+    return lambda c: kind in c.draft_kinds
+
+
+_KINDS: Final[tuple[DraftKind, ...]] = ("probs", "logits", "chosen")
+_REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...]] = (
+    *((_has_dtype(name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
+    *((_has_row_filter(name), draft_refusal(params=params)) for name, params in FILTERS.items()),
+    *((_has_kind(kind), draft_refusal(kind=kind)) for kind in _KINDS),
+    (lambda c: c.greedy, draft_refusal(params=SamplingParams(temperature=0.0))),
+    (has_counter, draft_refusal(params=SamplingParams(seed=1))),
+    (lambda c: "fp64" in c.gumbel_dtypes, Refusal({"gumbel_dtype": "fp64"})),
+    (has_logprobs, draft_refusal(params=SamplingParams(logprobs=1))),
+    (lambda c: c.ragged_drafts, draft_refusal(ragged=True)),
+    (lambda c: c.placeholder_drafts, draft_refusal(placeholder=True)),
+)
+"""Capabilities, each with a request that has to be refused without it."""
 
 
 @properties.required("verify output")
 def output(subject: VerifySubject, trial: Trial) -> str:
-    """Accepted drafts, one token more, then -1: [B, K + 1] int64, whatever the batch; and tokens that are kept."""
-    capabilities = subject.capabilities
-    all_ways = subject.ways
-    trial.require(all_ways, "'verify' needs a mode and a kind of drafts, found none advertised")
-    looks = subject.share_requests((1, 31, 1025, 2600), 24)
-    for dtype, size, count in looks:
-        batch = DraftBatch.of(subject, trial.generator(f"{size} {dtype}"), count, size, dtype=dtype)
-        possible = [
-            [expect(x, params, capabilities.tie_rule).possible for x in rows]
-            for rows, params in zip(batch.target, batch.params, strict=True)
-        ]
-        for mode, kind in all_ways:
-            results = chains(batch.verify(subject, mode, kind))
-            for tokens, rows, params in zip(results, possible, batch.params, strict=True):
-                for token, kept in zip(tokens, rows, strict=False):
-                    trial.require(
-                        kept[token],
-                        f"V = {size}, {dtype}, {mode}, {kind}: {describe(params)} needs one of {kept.sum()} kept "
-                        f"tokens, found {token}",
-                    )
-    for mode, kind in all_ways:
-        for counts in ([], [0], [0, 0, 0]) if capabilities.ragged_drafts else ([], [2]):
-            for dtype in capabilities.dtypes:
-                require_sure_chains(subject, trial, mode, kind, counts, dtype=dtype)
-    return f"{len(all_ways)} ways, {len(looks)} dtypes and vocabularies, no drafts, no requests"
+    """Sure drafts up to a placeholder are accepted, in batches of any shape; unadvertised requests are refused."""
+    capabilities, most = subject.capabilities, subject.effort.rows(128)
+    trial.require(subject.ways, "'verify' needs a mode and a kind of drafts, found none advertised")
+    shapes: tuple[list[int], ...] = ([], [2])
+    large_shapes: tuple[list[int], ...] = ([4, 4],)
+    if capabilities.ragged_drafts:
+        shapes, large_shapes = ([], [0], [0, 0, 0]), ([2, 0, 9], [3, 0, 1, most], [0, most, 3, 1])
+    for (mode, kind), large_dtype in zip(subject.ways, subject.cycle_dtypes(), strict=False):
+        for counts, dtype in itertools.product(shapes, capabilities.dtypes):
+            _require_sure_chains(subject, trial, mode, kind, counts, dtype=dtype)
+        for counts in large_shapes:
+            _require_sure_chains(subject, trial, mode, kind, counts, dtype=large_dtype)
+        for placeholder in _PLACEHOLDERS if capabilities.placeholder_drafts else ():
+            _require_sure_chains(subject, trial, mode, kind, large_shapes[0], placeholder, dtype=large_dtype)
+    return f"{len(shapes + large_shapes)} shapes of batches" + require_unadvertised(subject, _REFUSALS)
 
 
-def require_sure_chains(
+def _require_sure_chains(
     subject: VerifySubject,
     trial: Trial,
     mode: VerifyMode,
     kind: DraftKind,
     counts: list[int],
-    reject_step: int | None = None,
+    placeholder: int | None = None,
     *,
     dtype: str,
 ) -> None:
-    """Demand that a target sure of all drafts accepts them, up to draft ``reject_step`` of the last request."""
-    size = 300
-    rng = trial.generator(f"{counts} {reject_step}")
+    """Demand that a target sure of all drafts accepts them, in the last request up to a placeholder beside NaN."""
+    size, rng = _SURE_SIZE, trial.generator(f"{counts} {placeholder}")
     sure_tokens = rng.integers(0, size, sum(counts) + len(counts))
     target = np.zeros((len(sure_tokens), size), np.float32)
     target[np.arange(len(sure_tokens)), sure_tokens] = SURE_LOGIT
@@ -81,10 +100,13 @@ def require_sure_chains(
     sure_ids = [sure_tokens[s : s + n].tolist() for s, n in zip(start, counts, strict=False)]
     ids = [list(tokens) for tokens in sure_ids]
     accepted = list(counts)
-    if reject_step is not None:
-        ids[-1][reject_step], accepted[-1] = -1, reject_step
+    if placeholder is not None:
+        accepted[-1] = counts[-1] // 2
+        ids[-1][accepted[-1]] = placeholder
     rows = [s + step for s, n in zip(start, counts, strict=False) for step in range(n)]
     draft_logits = target[rows] if kind == "logits" else (target[rows] > 0).astype(np.float32)
+    if placeholder is not None:
+        draft_logits[sum(counts[:-1]) + accepted[-1]] = np.nan
     draft_rows = subject.upload_draft(draft_logits, dtype, kind)
     logits, first = subject.upload(target, dtype), [7] * len(counts)
     output = subject.verify_ids(logits, ids, (mode, kind), draft_rows, first=first)
@@ -92,6 +114,10 @@ def require_sure_chains(
         output.num_accepted.tolist() == accepted,
         f"{mode}, {kind}: drafts that the target is sure of need to be accepted, {accepted} of {counts}, found "
         f"{output.num_accepted.tolist()}",
+    )
+    trial.require(
+        output.valid.all(),
+        f"{mode}, {kind}: the draft's row of a placeholder needs to be left alone, found it read",
     )
     last = [int(sure_tokens[s + n]) for s, n in zip(start, accepted, strict=False)]
     trial.require(
@@ -157,86 +183,3 @@ def _into_wider_buffer(rows: torch.Tensor) -> torch.Tensor:
     buffer[:, 1::2] = float("inf")
     buffer[:, 5 : 5 + rows.shape[1]] = rows
     return buffer[:, 5 : 5 + rows.shape[1]]
-
-
-@properties.required("verify dtypes")
-def dtypes(subject: VerifySubject, trial: Trial) -> str:
-    """Logits of every dtype that is advertised are the float32 values that they are; others are refused."""
-    capabilities = subject.capabilities
-    batch = DraftBatch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _VOCAB_SIZE)
-    for name in capabilities.dtypes:
-        dtype = getattr(torch, name)
-        for mode, kind in subject.ways:
-            logits, drafts = batch.logits(subject).to(dtype), batch.drafts(subject, kind)
-            if drafts.draft_logits is not None:
-                drafts = replace(drafts, draft_logits=drafts.draft_logits.to(dtype))
-            metadata = batch.metadata(drafts)
-            results = chains(subject.verify(logits, drafts, metadata, mode))
-            if capabilities.seeding == "counter" and "float32" in capabilities.dtypes:
-                float32_drafts = drafts
-                if drafts.draft_logits is not None:
-                    float32_drafts = replace(drafts, draft_logits=drafts.draft_logits.float())
-                expected = chains(subject.verify(logits.float(), float32_drafts, metadata, mode))
-                require_same(
-                    trial, expected, results, f"{name}, {mode}, {kind}: rows and their float32 values"
-                )
-    for name in INPUT_DTYPES:
-        if name not in capabilities.dtypes:
-            require_refusal(subject, Refusal({"dtype": name}))
-    return all_of(capabilities.dtypes)
-
-
-@properties.advertised("verify logprobs", has_logprobs, draft_refusal(params=SamplingParams(logprobs=1)))
-def logprobs(subject: VerifySubject, trial: Trial) -> str:
-    """Values, ranks, N best and kept mass of every emitted token agree with float64 to 1e-5; then there is padding."""
-    capabilities, size, num_best = subject.capabilities, 700, 3
-    num_tokens = 0
-    batches = []
-    for dtype, _, count in subject.share_requests([size], 24):
-        batch = DraftBatch.of(subject, trial.generator(f"rows {dtype}"), count, size, dtype=dtype)
-        batches.append(replace(batch, params=[replace(p, logprobs=num_best) for p in batch.params]))
-    for batch, logprobs_mode in itertools.product(batches, capabilities.logprobs_modes):
-        for mode, kind in subject.outer_ways:
-            output = batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)
-            assert output.logprobs is not None
-            assert output.log_kept_mass is not None
-            ids, values, ranks = (
-                getattr(output.logprobs, name).cpu().numpy() for name in ("token_ids", "logprobs", "ranks")
-            )
-            masses = output.log_kept_mass.cpu().numpy()
-            for i, tokens in enumerate(chains(output)):
-                end = len(tokens)
-                is_padded = (
-                    (ids[i, end:] == -1).all()
-                    and (values[i, end:] == -np.inf).all()
-                    and not ranks[i, end:].any()
-                    and (masses[i, end:] == PAD_LOGPROB).all()
-                )
-                trial.require(
-                    is_padded, f"{mode}, {kind}: logprobs need padding behind the last token, found none"
-                )
-                trial.require(
-                    ids[i, :end, 0].tolist() == tokens,
-                    "the emitted token needs to come first in its logprobs",
-                )
-                for step, (x, token) in enumerate(zip(batch.target[i], tokens, strict=False)):
-                    expected = expected_values(
-                        x, batch.params[i], token, logprobs_mode, capabilities.tie_rule
-                    )
-                    if expected is None:
-                        continue
-                    num_tokens += 1
-                    mass = expect(x, batch.params[i], capabilities.tie_rule).log_share
-                    trial.require(
-                        abs(masses[i, step] - mass) <= TOLERANCE,
-                        f"{batch.dtype}, {mode}, {kind}: {describe(batch.params[i])} needs log_kept_mass {mass:.6f}, "
-                        f"found {masses[i, step]:.6f}",
-                    )
-                    require_values(
-                        trial, f"{batch.dtype}, {mode}, {kind}", ids[i, step], values[i, step], expected
-                    )
-                    rank = int((np.nan_to_num(x, nan=-np.inf) >= x[token]).sum())
-                    trial.require(
-                        ranks[i, step] == rank, f"token {token} needs rank {rank}, found {ranks[i, step]}"
-                    )
-    return f"{num_tokens} tokens in {len(capabilities.logprobs_modes)} modes"

@@ -7,29 +7,27 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw import SamplingParams
 from tokendraw.plugin import GumbelDtype
 from tokendraw.tools import all_of
-from tokendraw_testing import reference
+from tokendraw_testing.crossing.factors import Site
+from tokendraw_testing.crossing.near_ties import telling_requests
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.expectation import LEAST_EQUAL_SHARE
 from tokendraw_testing.rows.noise_precision import (
     KEPT_COUNTS,
-    POSITION,
     VOCAB_SIZE,
     lucky_rows,
-    place_row,
     telling_rows,
 )
-from tokendraw_testing.rows.requests import describe, has_counter
+from tokendraw_testing.rows.requests import has_counter
+from tokendraw_testing.verify.crossing.drafts import require_drafts
 from tokendraw_testing.verify.draft_batch import DraftBatch, chains, require_same
 from tokendraw_testing.verify.draws import markov_case
 from tokendraw_testing.verify.speculation import judge
-from tokendraw_testing.verify.subject import VerifySubject, draft_refusal
+from tokendraw_testing.verify.subject import VerifySubject
 from tokendraw_testing.verify.telling_drafts import DRAFT, telling_batch
 
 properties = Properties("verify")
@@ -38,50 +36,20 @@ _COLD_TEMPERATURE: Final = 1e-4
 Array = NDArray[Any]
 
 
-@properties.advertised("verify seeded chains", has_counter, draft_refusal(params=SamplingParams(seed=1)))
-def seeded_chains(subject: VerifySubject, trial: Trial) -> str:
-    """Chains equal the walk of the contract, token by token, 99.99 % of them and all that are no near tie."""
-    return _require_walks(subject, trial, subject.gumbel_dtype)
-
-
-@properties.advertised(
-    "verify fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Refusal({"gumbel_dtype": "fp64"})
-)
-def fp64_noise(subject: VerifySubject, trial: Trial) -> str:
-    """Seeded chains equal those of the contract with 53-bit uniforms and float64; without seeds they follow it."""
-    if not has_counter(subject.capabilities):
-        view = subject.with_need(gumbel_dtype="fp64")
-        for mode in subject.capabilities.verify_modes:
-            case = markov_case(trial, subject.capabilities.draft_kinds[0], mode)
+@properties.advertised("verify noise precision", lambda c: has_counter(c) or len(c.gumbel_dtypes) > 1)
+def noise_precision(subject: VerifySubject, trial: Trial) -> str:
+    """Seeded requests with different chains in 53-bit and 32-bit noise get the chain of the advertised precision."""
+    capabilities, dtypes = subject.capabilities, subject.noise_dtypes
+    if not has_counter(capabilities):
+        view = subject.with_need(gumbel_dtype=dtypes[-1])
+        for mode in capabilities.verify_modes:
+            case = markov_case(trial, capabilities.draft_kinds[0], mode)
             judge(view, trial, f"Markov, {mode}", case, subject.effort.draws // 4, seeded=False)
-        return "distribution; without seeds nothing tells float64 noise from float32"
-    return _require_walks(subject, trial, "fp64")
-
-
-def _require_walks(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> str:
-    num_chains = num_same = 0
-    sizes = (2, 31, 1025, 2100) if dtype == subject.gumbel_dtype else (1025,)
-    for dtype_name, size, count in subject.share_requests(sizes, 36):
-        rng = trial.generator(f"{dtype} {size} {dtype_name}")
-        batch = DraftBatch.of(subject, rng, count, size, dtype=dtype_name)
-        certain = [i for i in range(len(batch)) if batch.is_certain(subject, i)]
-        for mode, kind in subject.ways:
-            results = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
-            for i, expected in zip(certain, batch.walks(mode, kind, dtype, certain), strict=True):
-                tokens = results[i]
-                num_chains, num_same = num_chains + 1, num_same + int(tokens == expected.tokens)
-                trial.require(
-                    tokens == expected.tokens or expected.lead < reference.NEAR_TIE,
-                    f"V = {size}, {dtype_name}, {mode}, {kind}, {describe(batch.params[i])}, "
-                    f"seed {batch.params[i].seed}, from position {batch.first[i]}, drafts {batch.ids[i]}: "
-                    f"needs {expected.tokens}, found {tokens}",
-                )
-    trial.require(
-        num_same >= LEAST_EQUAL_SHARE * num_chains - 1,
-        f"{num_chains} chains need {LEAST_EQUAL_SHARE:.2%} of the reference's, found {num_same}",
-    )
-    precision_text = f"{_require_precision(subject, trial, dtype)} that tell {dtype} noise"
-    return f"{num_chains} chains over mixed filters, {num_same} of them the reference's; {precision_text}"
+        return f"{dtypes[-1]}, distribution; without seeds nothing tells float64 noise from float32"
+    num_rows = sum(_require_precision(subject, trial, dtype) for dtype in dtypes)
+    if not num_rows:
+        trial.skip(f"needs a vocabulary of {VOCAB_SIZE}, found a limit of {capabilities.max_vocab_size}")
+    return f"{num_rows} rows that tell {all_of(dtypes)} noise"
 
 
 def _require_precision(subject: VerifySubject, trial: Trial, dtype: GumbelDtype) -> int:
@@ -102,33 +70,11 @@ def _require_precision(subject: VerifySubject, trial: Trial, dtype: GumbelDtype)
             expected = [answer.tokens for answer in batch.walks(mode, kind, dtype)]
             require_same(trial, expected, results, f"{name}, {mode}, {kind}: chains of {dtype} noise")
             num_rows += len(batch)
-        num_rows += _require_drafts(subject, trial, dtype, plain_params, name, has_top_k=has_top_k)
+    for name in capabilities.dtypes if not subject.effort.mixed else capabilities.dtypes[:1]:
+        drafts = telling_requests(subject, Site(name, VOCAB_SIZE), DRAFT, per_row=True)
+        require_drafts(subject, trial, drafts, dtype)
+        num_rows += len(drafts)
     return num_rows
-
-
-def _require_drafts(
-    subject: VerifySubject,
-    trial: Trial,
-    dtype: GumbelDtype,
-    plain_params: SamplingParams,
-    name: str,
-    *,
-    has_top_k: bool,
-) -> int:
-    rows = [*telling_rows(*DRAFT), *lucky_rows(*DRAFT)]
-    params = [replace(plain_params, seed=row.seed, top_k=row.kept if has_top_k else 0) for row in rows]
-    metadata = SamplingMetadata.from_params(params, device=subject.device, positions=[POSITION] * len(rows))
-    logits = torch.stack([place_row(row, getattr(torch, name), VOCAB_SIZE) for row in rows])
-    tokens = subject.draft(logits.to(subject.device), metadata, gumbel_dtype=dtype).token_ids.tolist()
-    for x, request, token in zip(logits.float().numpy(), params, tokens, strict=True):
-        assert request.seed is not None
-        expected, _ = reference.draw(reference.prepare(x, request), request.seed, POSITION, dtype, DRAFT)
-        trial.require(
-            token == expected,
-            f"{name}, {describe(request)}, seed {request.seed}, position {POSITION} needs the draft {expected} of "
-            f"{dtype} noise, found {token}",
-        )
-    return len(rows)
 
 
 @properties.advertised(

@@ -13,7 +13,7 @@ from tokendraw import Drafts, SamplerOutput, SamplingMetadata, SamplingParams, V
 from tokendraw.plugin import Call, DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
 from tokendraw.tools import find_unsupported
 from tokendraw_testing.kit.property import Refusal
-from tokendraw_testing.rows.subjects import RowSubject, SampleSubject
+from tokendraw_testing.rows.subjects import RowSubject
 
 
 class VerifySubject(RowSubject):
@@ -21,19 +21,6 @@ class VerifySubject(RowSubject):
 
     operation = "verify"
     capabilities: VerifyCapabilities
-
-    @property
-    def sampling(self) -> SampleSubject | None:
-        """Return the subject in the operation ``sample``; None without the operation."""
-        return SampleSubject(self.subject) if SampleSubject.operation in self.subject.capabilities else None
-
-    @property
-    def seeded_sampling(self) -> SampleSubject | None:
-        """Return the subject in ``sample`` if seeds tie both operations together; else None."""
-        sampling = self.sampling
-        if sampling is None or {self.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
-            return None
-        return sampling
 
     @property
     def ways(self) -> list[tuple[VerifyMode, DraftKind]]:

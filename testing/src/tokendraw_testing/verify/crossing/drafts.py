@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from tokendraw import SamplingMetadata
+from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.crossing import factors
 from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, stack_logits
@@ -36,7 +37,7 @@ def crossed_drafts(subject: VerifySubject, trial: Trial) -> str:
         rows += [] if site.size > _WIDE_SIZE else threshold_rows(per_row, site, rng)
         kinds = factors.kinds(per_row)[:2]  # drafts of greedy rows stand beside verifications
         batch = [request for row in rows for request in make_requests(row, kinds, rng)]
-        _require_drafts(subject, trial, batch)
+        require_drafts(subject, trial, batch)
         num_drafts += len(batch)
     return f"{num_drafts} drafts in {len(draft_sites)} dtypes and vocabularies"
 
@@ -52,16 +53,19 @@ def _sites(subject: VerifySubject) -> list[Site]:
     ]
 
 
-def _require_drafts(subject: VerifySubject, trial: Trial, batch: list[CrossedRequest]) -> None:
-    """Require a kept token of each row, or the token of its seed."""
+def require_drafts(
+    subject: VerifySubject, trial: Trial, batch: list[CrossedRequest], dtype: GumbelDtype | None = None
+) -> None:
+    """Require a kept token of each row, or the token of its seed and of this precision of the noise."""
     metadata = SamplingMetadata.from_params(
         [request.params for request in batch],
         device=subject.device,
         positions=[request.position for request in batch],
     )
-    tokens = subject.draft(stack_logits(batch, subject.device), metadata).token_ids.tolist()
+    logits, dtype = stack_logits(batch, subject.device), dtype or subject.gumbel_dtype
+    tokens = subject.draft(logits, metadata, gumbel_dtype=dtype).token_ids.tolist()
     drawings = [reference.drawing(r.row.prepared, r.position, _STREAMS) for r in batch]
-    answers = reference.together(drawings, [r.params.seed or 0 for r in batch], subject.gumbel_dtype)
+    answers = reference.together(drawings, [r.params.seed or 0 for r in batch], dtype)
     for request, token, (expected, lead) in zip(batch, tokens, answers, strict=True):
         possible = request.row.expected.possible
         trial.require(

@@ -1,0 +1,78 @@
+"""``tokendraw bench --op``: what the commands of all operations share."""
+
+import json
+
+import pytest
+
+from command_line import call
+from tokendraw_bench import operations
+
+TINY = {
+    "verify": ("--batch", 2, "--vocab-size", 256, "--dtype", "bfloat16", "--filters", "both"),
+    "plan_paged_kv": ("--batch", 2),
+    "pack_sm90_w4": ("--experts", 1, "--rows", 64, "--columns", 128),
+}
+
+
+def bench(operation, *arguments):
+    return call("bench", *(("--op", operation) if operation else ()), "--device", "cpu", *arguments)
+
+
+@pytest.mark.parametrize("operation", operations.names())
+def test_the_presets_have_the_same_names_in_every_operation(operation):
+    assert list(operations.get(operation).presets) == list(operations.get("sample").presets)
+
+
+@pytest.mark.parametrize(
+    ("operation", "option", "said"),
+    [
+        *(
+            (None, option, "block tables. Add --op plan_paged_kv")
+            for option in ("--width=4", "--page-size=16", "--no-page-indices")
+        ),
+        *(
+            (None, f"--{option}", "weights to pack. Add --op pack_sm90_w4")
+            for option in ("experts=1", "rows=64", "columns=128", "format=fp4", "layout=v1", "direction=pack")
+        ),
+        ("plan_paged_kv", "--vocab-size=256", "logits. Add --op sample, verify or process_logits"),
+        ("plan_paged_kv", "--unseeded", "draws. Add --op sample or verify"),
+        ("plan_paged_kv", "--gumbel-dtype=fp64", "draws. Add --op sample or verify"),
+        ("plan_paged_kv", "--drafts=4", "drafts to verify. Add --op verify"),
+        ("plan_paged_kv", "--layout=v1", "weights to pack. Add --op pack_sm90_w4"),
+        ("pack_sm90_w4", "--batch=4", "rows. Add --op sample, verify, plan_paged_kv or process_logits"),
+    ],
+)
+def test_an_axis_of_another_operation_is_a_usage_error(operation, option, said):
+    result = bench(operation, option)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr.endswith(f"'{option.partition('=')[0]}' is about {said}, or leave it out.\n")
+
+
+@pytest.mark.parametrize(
+    ("operation", "option"),
+    [
+        *(
+            ("verify", option)
+            for option in ("--op=draft", "--drafts=0", "--verify-mode=typical", "--batch=0")
+        ),
+        *(("pack_sm90_w4", option) for option in ("--rows=8", "--columns=32", "--format=fp8")),
+    ],
+)
+def test_a_value_out_of_range_is_a_usage_error_with_the_option(operation, option):
+    result = bench(operation, option)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert f"Invalid value for '{option.partition('=')[0]}'" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operation", "more"),
+    [("verify", ("--seeded",)), ("verify", ("--unseeded",)), ("plan_paged_kv", ()), ("pack_sm90_w4", ())],
+)
+def test_a_short_run_by_the_clock_on_the_wall(operation, more):
+    result = bench(operation, *TINY[operation], "--sampler", "native", "--repeats", 3, *more, "--json")
+    floor = operations.get(operation).floor.name
+    for cell in json.loads(result.stdout)["cells"]:
+        for entry in (cell[floor], cell["entries"]["native"]):
+            assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
+            assert entry["reason"] == ""
