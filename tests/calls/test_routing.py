@@ -333,6 +333,13 @@ def test_rows_whose_sampler_has_no_logprobs_carry_the_padding(widest):
     assert (output.logprobs.logprobs[[3, 9, 10], 0] > -torch.inf).all()
 
 
+def test_whether_a_row_is_valid_is_said_by_who_draws_it():
+    logits = logits_of()
+    logits[3, 7] = logits[5, 7] = float("nan")
+    output = pair(FILTERS_ONLY, Recorded(1)).sample(logits, batch({3: SEEDED, 4: GREEDY}))
+    assert (~output.valid).nonzero().flatten().tolist() == [3]
+
+
 # Faults
 
 
