@@ -60,3 +60,17 @@ def test_a_uniform_that_rounds_to_1_in_float32_leaves_a_finite_score(load_native
     params = [SamplingParams(seed=20261121)] * 6
     found = call(load_native(gumbel_dtype=gumbel_dtype), logits, params, tile + token).token_ids.cpu().numpy()
     assert np.array_equal(found, reference_tokens(logits, params, tile + token, gumbel_dtype))
+
+
+@pytest.mark.parametrize("size", [1000, 3000])
+def test_a_batch_of_top_k_reads_the_largest_values_alone_and_draws_the_same_tokens(load_native, size):
+    """In one tile and in several; greedy rows beside them take the lowest id on a tie."""
+    logits = np.random.default_rng(6).normal(size=(64, size)).astype(np.float32)
+    logits[::8, [7, size - 5]] = 9.0
+    params = [SamplingParams(temperature=float(row % 8 > 0), top_k=5, seed=row) for row in range(64)]
+    found = call(load_native(), logits, params).token_ids.cpu().numpy()
+    expected = reference_tokens(logits, params, range(64))
+    certain = expected >= 0
+    assert certain.mean() > 0.9
+    assert np.array_equal(found[certain], expected[certain])
+    assert found[::8].tolist() == [7] * 8
