@@ -173,17 +173,17 @@ def test_sound_verifications_pass(kind, mode):
 def test_offsets_that_changed_and_outputs_are_checked_after_calls_that_were_right():
     sound = Faulty(((1, 4, -1), (4, -1, -1), (4, -1, -1)))
     sampler = drafting(VERIFYING, sound, companion_capabilities=None)
-    target, offsets = torch.zeros(6, V), torch.tensor([0, 3, 4, 6])
+    target, offsets, metadata = torch.zeros(6, V), torch.tensor([0, 3, 4, 6]), SamplingMetadata()
     untold = Drafts(draft_token_ids=torch.zeros(3, 2).long(), cu_num_logits=offsets, max_drafts=2)
     for drafts in (untold, untold, Drafts.from_lists(IDS)):
-        sampler.verify(target, drafts, SamplingMetadata())
+        sampler.verify(target, drafts, metadata)
     offsets[-1] = 9
     with pytest.raises(InvalidInputError) as refused:
-        sampler.verify(target, untold, SamplingMetadata())
+        sampler.verify(target, untold, metadata)
     assert str(refused.value) == "'target_logits' needs 9 rows, as 'cu_num_logits' says last, found 6."
     sound.tokens = 3
     with pytest.raises(PluginError, match="'acme' needs to return token_ids"):
-        sampler.verify(target, drafts, SamplingMetadata())
+        sampler.verify(target, drafts, metadata)
 
 
 def test_without_the_switch_no_value_is_looked_at():
