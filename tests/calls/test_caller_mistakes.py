@@ -51,33 +51,34 @@ STRANGE = {
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("message", STRANGE)
-def test_strange_logits_reach_no_sampler(message):
+def test_strange_logits_reach_no_sampler_after_sound_calls_too(message):
     (ours, backend), drafts, bad = recording(), Drafts.from_lists([[], []]), STRANGE[message]()
-    refused(message, InvalidInputError, lambda: ours.sample(bad, METADATA))
+    for served in (0, 1):
+        refused(message, InvalidInputError, lambda: ours.sample(bad, METADATA))
+        assert len(backend.logits) == served
+        ours.sample(LOGITS, METADATA)
     refused(message, InvalidInputError, lambda: ours.draft(bad, METADATA))
     message = message.replace("'logits'", "'target_logits'")
     message = message.replace("Pass logits", "Pass target_logits").replace("(logits)", "(target_logits)")
     refused(message, InvalidInputError, lambda: ours.verify(bad, drafts, METADATA))
-    assert backend.logits == []
+    assert len(backend.logits) == 2
 
 
-NO_METADATA = {
-    "'metadata' needs a tokendraw.SamplingMetadata, found list. Pass SamplingMetadata.from_params(params, "
-    "device=...).": PARAMS,
-    "'metadata' needs a tokendraw.SamplingMetadata, found tokendraw.SamplingParams. Pass "
-    "SamplingMetadata.from_params(params, device=...).": SamplingParams(),
-    "'metadata' needs a tokendraw.SamplingMetadata, found None. Pass SamplingMetadata.from_params(params, "
-    "device=...).": None,
-}
-
-
-@pytest.mark.parametrize("message", NO_METADATA)
-def test_what_is_no_metadata_reaches_no_sampler(message):
+@pytest.mark.parametrize(
+    ("bad", "found"),
+    [(PARAMS, "list"), (SamplingParams(), "tokendraw.SamplingParams"), (None, "None")],
+    ids=str,
+)
+def test_what_is_no_metadata_reaches_no_sampler(bad, found):
     (ours, backend), drafts = recording(), Drafts.from_lists([[], []])
+    message = (
+        f"'metadata' needs a tokendraw.SamplingMetadata, found {found}. Pass SamplingMetadata.from_params(params, "
+        "device=...)."
+    )
     for call in (
-        lambda: ours.sample(LOGITS, NO_METADATA[message]),
-        lambda: ours.draft(LOGITS, NO_METADATA[message]),
-        lambda: ours.verify(LOGITS, drafts, NO_METADATA[message]),
+        lambda: ours.sample(LOGITS, bad),
+        lambda: ours.draft(LOGITS, bad),
+        lambda: ours.verify(LOGITS, drafts, bad),
     ):
         refused(message, InvalidInputError, call)
     assert backend.logits == []

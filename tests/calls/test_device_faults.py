@@ -59,73 +59,43 @@ def test_whatever_torch_raises_as_an_error_of_the_accelerator_is_one() -> None:
     assert is_device_fault(torch.AcceleratorError("misaligned address"))
 
 
-def test_one_while_sample_is_built_counts_for_verify(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both(build=f"if operation == 'sample': {ILLEGAL}"))
-    with pytest.warns(SamplerFallbackWarning):
-        sampler = load_sampler(device="cpu")
-    with pytest.warns(SamplerFallbackWarning):
-        assert (sampler.name, verify(sampler)) == ("native", "native")
-    assert sys.modules[module].BUILT == ["sample"]
-    assert reason(sampler).startswith(
-        "tokendraw_build raised RuntimeError: CUDA error: an illegal memory access was encountered (fake_acme.py:"
-    )
+GONE = "raise OSError('gone')"
+FAULTS = {
+    "sample is built": ({"build": f"if operation == 'sample': {ILLEGAL}"}, ("native", "native"), ["sample"]),
+    "sample is built, another fault": (
+        {"build": f"if operation == 'sample': {GONE}"},
+        ("native", "acme"),
+        ["sample", "verify"],
+    ),
+    "sample is called": ({"sample": ILLEGAL}, ("native", "native"), ["sample"]),
+    "sample is called, another fault": ({"sample": GONE}, ("native", "acme"), ["sample", "verify"]),
+    "verify is built": (
+        {"build": f"if operation == 'verify': {ILLEGAL}"},
+        ("native", "native"),
+        ["sample", "verify"],
+    ),
+    "verify is called": ({"verify": ILLEGAL}, ("native", "native"), ["sample", "verify"]),
+    "verify is called, another fault": ({"verify": GONE}, ("acme", "native"), ["sample", "verify"]),
+}
+"""Statements of acme, who samples and verifies in the end, and what acme has built where verify is used last."""
 
 
-def test_another_fault_while_sample_is_built_says_nothing_about_verify(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both(build="if operation == 'sample': raise OSError('gone')"))
-    with pytest.warns(SamplerFallbackWarning):
-        sampler = load_sampler(device="cpu")
-    assert (sampler.name, verify(sampler)) == ("native", "acme")
-    assert sys.modules[module].BUILT == ["sample", "verify"]
-
-
-def test_one_in_a_call_of_sample_takes_verify_from_the_plugin(dists: FakeDists) -> None:
-    dists.add_plugin("acme", serving_both(sample=ILLEGAL))
-    sampler = load_sampler(device="cpu", operations=("sample", "verify"))
-    assert sampler.verify_resolution.chosen == "acme"
-    with pytest.warns(SamplerFallbackWarning):
-        sampler.sample(LOGITS, METADATA)
-    with pytest.warns(SamplerFallbackWarning):
-        assert (sampler.name, verify(sampler)) == ("native", "native")
-    assert "CUDA error: an illegal memory access" in reason(sampler)
-
-
-def test_one_in_a_call_of_sample_counts_for_verify_that_nobody_has_used_yet(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both(sample=ILLEGAL))
-    sampler = load_sampler(device="cpu")
-    with pytest.warns(SamplerFallbackWarning):
-        sampler.sample(LOGITS, METADATA)
-    with pytest.warns(SamplerFallbackWarning):
-        assert verify(sampler) == "native"
-    assert sys.modules[module].BUILT == ["sample"]
-
-
-def test_another_error_of_a_call_of_sample_leaves_verify_as_it_is(dists: FakeDists) -> None:
-    dists.add_plugin("acme", serving_both(sample="raise ValueError('odd batch')"))
-    sampler = load_sampler(device="cpu", operations=("sample", "verify"))
-    with pytest.warns(SamplerFallbackWarning):
-        sampler.sample(LOGITS, METADATA)
-    assert (sampler.name, verify(sampler)) == ("native", "acme")
-
-
-def test_one_while_verify_is_built_takes_sample_from_the_plugin(dists: FakeDists) -> None:
-    dists.add_plugin("acme", serving_both(build=f"if operation == 'verify': {ILLEGAL}"))
-    sampler = load_sampler(device="cpu")
-    assert sampler.name == "acme"
-    with pytest.warns(SamplerFallbackWarning):
-        assert verify(sampler) == "native"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplerFallbackWarning)  # of sample too, acme was passed over
-        sampler.sample(LOGITS, METADATA)
-    assert sampler.name == "native"
-
-
-def test_one_in_a_call_of_verify_takes_sample_from_the_plugin(dists: FakeDists) -> None:
-    dists.add_plugin("acme", serving_both(verify=ILLEGAL))
-    sampler = load_sampler(device="cpu", operations=("sample", "verify"))
-    assert (sampler.name, sampler.verify_resolution.chosen) == ("acme", "acme")
-    with pytest.warns(SamplerFallbackWarning):
-        assert verify(sampler) == "native"
-    with pytest.warns(SamplerFallbackWarning):
-        sampler.sample(LOGITS, METADATA)
-    assert sampler.name == "native"
+@pytest.mark.parametrize("operations", [("sample",), ("sample", "verify")], ids=str)
+@pytest.mark.parametrize("while_", FAULTS)
+def test_a_fault_of_the_device_counts_for_every_operation_and_another_for_its_own(
+    dists: FakeDists, while_: str, operations: tuple[str, ...]
+) -> None:
+    statements, names, built = FAULTS[while_]
+    module = dists.add_plugin("acme", serving_both(**statements))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sampler = load_sampler(device="cpu", operations=operations)
+        for _ in range(2):
+            sampler.sample(LOGITS, METADATA)
+            verify(sampler)
+    assert (sampler.name, sampler.verify_resolution.chosen) == names
+    assert {warning.category for warning in caught} == {SamplerFallbackWarning}
+    if operations == ("sample",):
+        assert built == sys.modules[module].BUILT
+    if names[1] == "native" and "verify" not in while_:
+        assert "raised RuntimeError: CUDA error: an illegal memory access was encountered" in reason(sampler)

@@ -195,16 +195,6 @@ def test_so_it_is_between_batches_that_are_drawn(dists: FakeDists, monkeypatch: 
     assert (draw(sampler), sampler.name) == ([1, 0], "acme")
 
 
-def test_a_sampler_may_ask_for_more_memory_than_there_is_and_keep_its_place(dists: FakeDists) -> None:
-    sampler = load_sampler(device="cpu")
-    dists.add_plugin("acme", faulty("acme", "torch.empty(logits.numel() << 58, dtype=torch.uint8)", after=1))
-    sampler = load_sampler(device="cpu")
-    assert draw(sampler) == [1, 0]
-    with pytest.raises(RuntimeError, match="memory"):
-        draw(sampler)
-    assert sampler.name == "acme"
-
-
 # From which logits another sampler draws
 
 
@@ -253,9 +243,21 @@ def test_a_call_that_raises_once_costs_its_sampler_nothing(dists: FakeDists) -> 
     assert (copied, sampler.name) == ([True, False, False, False, False], "acme")
 
 
+class Watched:
+    """Loads samplers of a plugin that draws as native, and says which batches it was given as copies."""
+
+    def __init__(self, dists: FakeDists, choice: str | None = None) -> None:
+        source = faulty("acme", "CALLED[-1] = logits.data_ptr()", capabilities=HALVES)
+        self._module = dists.add_plugin("acme", source)
+        self.sampler = load_sampler(choice, device="cpu")
+
+    def gets_copy(self, logits: torch.Tensor, metadata: SamplingMetadata = GREEDY) -> bool:
+        self.sampler.sample(logits, metadata)
+        return bool(sys.modules[self._module].CALLED[-1] != logits.data_ptr())
+
+
 def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()", capabilities=HALVES))
-    sampler = load_sampler(device="cpu")
+    watched = Watched(dists)
     kinds = [
         (torch.zeros(2, 3), PLAIN),
         (torch.zeros(2, 3), GREEDY),
@@ -273,30 +275,22 @@ def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(di
         ),
     ]
     for expected in (True, False):
-        for logits, metadata in kinds:
-            sampler.sample(logits, metadata)
-            assert (sys.modules[module].CALLED[-1] != logits.data_ptr()) is expected
-    larger = torch.zeros(9, 3)  # of a known kind all the same
-    sampler.sample(larger, SamplingMetadata.from_params([SamplingParams()] * 9))
-    assert sys.modules[module].CALLED[-1] == larger.data_ptr()
+        assert [watched.gets_copy(*kind) for kind in kinds] == [expected] * len(kinds)
+    more_rows = torch.zeros(9, 3), SamplingMetadata.from_params([SamplingParams()] * 9)
+    assert not watched.gets_copy(*more_rows)
 
 
 def test_what_a_warmup_drew_is_not_copied_any_more(dists: FakeDists, warmup_on_a_cpu: None) -> None:
-    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
-    sampler = load_sampler(device="cpu")
-    sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
-    logits = batch()
-    sampler.sample(logits, GREEDY)
-    assert sys.modules[module].CALLED[-1] == logits.data_ptr()
+    watched = Watched(dists)
+    watched.sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
+    assert not watched.gets_copy(batch())
 
 
 def test_the_kinds_that_are_remembered_have_an_end(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
-    sampler = load_sampler(device="cpu")
-    for size in range(2, 400):
-        logits = torch.zeros(1, size)
-        sampler.sample(logits, SamplingMetadata())
-        assert (sys.modules[module].CALLED[-1] != logits.data_ptr()) is (size < 258)
+    watched, plain = Watched(dists), SamplingMetadata()
+    assert [size for size in range(2, 400) if watched.gets_copy(torch.zeros(1, size), plain)] == [
+        *range(2, 258)
+    ]
 
 
 def test_threads_that_fail_at_once_get_one_successor(dists: FakeDists) -> None:
@@ -327,13 +321,8 @@ def test_only_the_first_batch_of_a_sampler_that_can_be_replaced_is_copied(
     copied: list[bool],
 ) -> None:
     monkeypatch.setenv("TOKENDRAW_DISABLE", disabled)
-    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
-    sampler = load_sampler(choice, device="cpu")
-    batches = [batch() for _ in copied]
-    for logits in batches:
-        sampler.sample(logits, GREEDY)
-    seen = sys.modules[module].CALLED
-    assert [at != logits.data_ptr() for at, logits in zip(seen, batches, strict=True)] == copied
+    watched = Watched(dists, choice)
+    assert [watched.gets_copy(batch()) for _ in copied] == copied
 
 
 def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(

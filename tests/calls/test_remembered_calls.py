@@ -58,34 +58,13 @@ def test_logits_of_another_form_are_checked_again_unless_only_strides_differ(che
     assert (len(checked), len(backend.logits)) == (times, 2)
 
 
-@pytest.mark.parametrize(
-    ("bad", "found"),
-    [
-        (torch.zeros(3, V), "'metadata' needs as many rows as 'logits', 3, found 2."),
-        (
-            torch.zeros(2, V, device="meta"),
-            "'logits' needs device cpu, where the sampler was built, found meta. Move",
-        ),
-        (torch.zeros(2, V).to_sparse(), "'logits' needs a dense tensor, found layout torch.sparse_coo."),
-        (
-            torch.zeros(2, V, dtype=torch.complex64).conj().imag,
-            "'logits' needs a tensor as it is in memory, found its negative.",
-        ),
-        (
-            torch.nested.nested_tensor([torch.zeros(3), torch.zeros(4)], layout=torch.jagged),
-            "'logits' needs a dense tensor, found a nested",
-        ),
-        (LOGITS.tolist(), "'logits' needs a torch.Tensor, found list."),
-    ],
-    ids=["rows", "device", "sparse", "negative", "nested", "list"],
-)
-def test_bad_input_is_refused_after_sound_calls_too(bad, found):
+def test_another_number_of_rows_is_refused_after_sound_calls_too():
     (sampler, backend), metadata = recording(), requests()
     for _ in range(2):
         sampler.sample(LOGITS, metadata)
     with pytest.raises(InvalidInputError) as refused:
-        sampler.sample(bad, metadata)
-    assert str(refused.value).startswith(found)
+        sampler.sample(torch.zeros(3, V), metadata)
+    assert str(refused.value) == "'metadata' needs as many rows as 'logits', 3, found 2."
     assert len(backend.logits) == 2
 
 

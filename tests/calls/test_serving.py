@@ -80,13 +80,6 @@ def sampler(companion, capabilities=None):
     )
 
 
-def test_a_batch_goes_whole_to_the_companion_if_a_row_is_beyond_the_chosen_sampler():
-    both = sampler(("native", NATIVE))
-    logits, greedy = torch.zeros(1, 4), SamplingMetadata(temperature=torch.zeros(1))
-    assert who_draws(both, logits, SamplingMetadata(facts=PLAIN)) == "acme"
-    assert who_draws(both, logits, greedy) == "native"
-
-
 def test_without_a_companion_such_a_batch_is_refused():
     with pytest.raises(SamplerUnavailableError) as refused:
         sampler(None).sample(torch.zeros(1, 4), SamplingMetadata(temperature=torch.zeros(1)))

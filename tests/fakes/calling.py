@@ -46,12 +46,6 @@ def tokens(output: SamplerOutput) -> list[int]:
     return output.token_ids.tolist()
 
 
-def uniform_tokens(sampler: tokendraw.Sampler, seeds: Any, positions: Any, size: int = 1000) -> list[int]:
-    """Tokens of flat rows: a fingerprint of the noise."""
-    params = [SamplingParams(seed=seed) for seed in seeds]
-    return tokens(call(sampler, torch.zeros(len(seeds), size), params, positions))
-
-
 def shown_values(output: SamplerOutput) -> np.ndarray:
     """Return the value of every token under the logprobs mode, from a call with ``logprobs=-1``: [B, V]."""
     assert output.logprobs is not None

@@ -34,14 +34,6 @@ def chi_square(tokens: np.ndarray, probabilities: np.ndarray) -> float:
     return float(stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue)
 
 
-def independence(left: np.ndarray, right: np.ndarray) -> float:
-    """p-value of ``left[i]`` and ``right[i]`` as independent draws, from their contingency table."""
-    table = np.zeros((left.max() + 1, right.max() + 1))
-    np.add.at(table, (left, right), 1)
-    table = table[table.sum(1) > 0][:, table.sum(0) > 0]
-    return float(stats.chi2_contingency(table).pvalue)
-
-
 def binomial_interval(draws: int, probability: float, false_alarm: float = 1e-9) -> tuple[int, int]:
     """Return the interval of counts that a binomial leaves with a chance of at most ``false_alarm``."""
     low, high = stats.binom.ppf([false_alarm / 2, 1 - false_alarm / 2], draws, probability)
@@ -117,14 +109,13 @@ ACCEPTED, RECOVERED, BONUS = slice(0, 1), slice(1, 7), slice(7, 13)
 """The requests of a telling batch, by what decides their tokens."""
 
 
-def drawn_with(sampler, streams=SAMPLE, *, device="cpu", few=False, **params):
+def drawn_with(sampler, streams=SAMPLE, *, device="cpu", **params):
     """Return the precision of the noise of a draw; the tokens themselves for neither precision.
 
     :param streams: those of drafts draw by ``draft``.
-    :param few: whether only rows are drawn from that have two likely tokens.
     :param params: of every row, beside its seed.
     """
-    rows = [row for row in telling_rows(*streams) if row.kept == 2 or not few]
+    rows = list(telling_rows(*streams))
     requests = [SamplingParams(seed=row.seed, **params) for row in rows]
     metadata = SamplingMetadata.from_params(requests, device=device, positions=[POSITION] * len(rows))
     logits = torch.stack([torch.from_numpy(row.logits) for row in rows]).to(device)

@@ -1,7 +1,7 @@
 """``tokendraw.load`` and the arguments ``operations`` and ``companion`` of ``load_sampler``; one discovery for all."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tokendraw import (
     Drafts,
     InvalidParameterError,
     Need,
+    Sampler,
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
@@ -22,6 +23,7 @@ from tokendraw import (
 
 LOGITS = torch.zeros(3, 50)
 SEEDED = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])
+DRAFTS = Drafts.from_lists([[1, 2]])
 GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 3)
 
 
@@ -68,32 +70,30 @@ def test_a_plugin_that_is_not_installed_is_refused() -> None:
 # Operations that a sampler is loaded with
 
 
-def test_verify_is_built_and_proven_at_load_where_it_is_asked_for(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both())
-    load_sampler(device="cpu")
-    built = sys.modules[module].BUILT
-    assert built == ["sample"]
-    built.clear()
-    sampler = load_sampler(device="cpu", operations=("sample", "verify"))
-    assert built == ["sample", "verify"]
-    assert sampler.verify_resolution.chosen == "acme"
-    sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
-    assert built == ["sample", "verify"]
-
-
-def test_without_it_verify_is_built_when_it_is_first_used(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both())
-    sampler = load_sampler(device="cpu")
-    sampler.sample(LOGITS, SEEDED)
-    assert sys.modules[module].BUILT == ["sample"]
-    sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
-    assert sys.modules[module].BUILT == ["sample", "verify"]
-
-
-def test_a_warmup_with_drafts_builds_it_too(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both())
-    load_sampler(device="cpu").warmup(50, dtypes=[torch.float32], max_drafts=2)
-    assert sys.modules[module].BUILT == ["sample", "verify"]
+@pytest.mark.parametrize(
+    ("operations", "act", "built"),
+    [
+        (("sample",), lambda sampler: sampler.sample(LOGITS, SEEDED), ["sample"]),
+        (("sample",), lambda sampler: sampler.verify(LOGITS, DRAFTS, SEEDED), ["sample", "verify"]),
+        (
+            ("sample",),
+            lambda sampler: sampler.warmup(50, dtypes=[torch.float32], max_drafts=2),
+            ["sample", "verify"],
+        ),
+        (("sample", "verify"), lambda sampler: sampler.name, ["sample", "verify"]),
+    ],
+    ids=["sample", "verify", "a warmup with drafts", "at load"],
+)
+def test_verify_is_built_at_first_use_or_at_load_and_a_plugin_describes_itself_once(
+    dists: FakeDists, operations: tuple[str, ...], act: Callable[[Sampler], object], built: list[str]
+) -> None:
+    name = dists.add_plugin("acme", serving_both())
+    sampler = load_sampler(device="cpu", operations=operations)
+    for _ in range(2):
+        act(sampler)
+    module = sys.modules[name]
+    found = module.BUILT, module.PROBED, module.DESCRIBED
+    assert found == (built, built, [1])
 
 
 def test_a_sampler_that_cannot_verify_is_refused_at_load(dists: FakeDists) -> None:
@@ -165,16 +165,6 @@ def test_without_companion_nobody_takes_over(dists: FakeDists) -> None:
 
 
 # One discovery
-
-
-def test_a_plugin_describes_itself_once_and_is_probed_once_an_operation(dists: FakeDists) -> None:
-    module = dists.add_plugin("acme", serving_both())
-    sampler = load_sampler(device="cpu")
-    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample"])
-    for _ in range(2):
-        sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
-        sampler.sample(LOGITS, SEEDED)
-    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])
 
 
 def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:

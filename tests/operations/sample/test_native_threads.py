@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 
 import pytest
 import torch
@@ -69,68 +70,33 @@ def tensors(output):
             yield value
 
 
-def assert_same_with_any_number_of_threads(call):
-    """Compare the result of ``call`` with 1, 2 and 4 threads of torch, bit for bit."""
-    outputs = []
-    for count in (1, 2, 4):
-        torch.set_num_threads(count)
-        torch.manual_seed(11)
-        outputs.append([*tensors(call())])
-        assert torch.get_num_threads() == count
-    for output in outputs[1:]:
-        assert len(output) == len(outputs[0])
-        assert all(torch.equal(a, b) for a, b in zip(outputs[0], output, strict=True))
-
-
-def mixed():
+def mixed(**fields):
     requests = [*REQUESTS.values()]
-    return [replace(requests[row % 7], seed=row if row % 3 else None) for row in range(ROWS)]
+    return [replace(requests[row % 7], seed=row if row % 3 else None, **fields) for row in range(ROWS)]
 
 
-@pytest.mark.parametrize("logprobs", [None, 3])
-@pytest.mark.parametrize("seeded", [True, False], ids=["seeded", "unseeded"])
-@pytest.mark.parametrize("name", REQUESTS)
-def test_a_batch_of_one_kind_draws_the_same_with_any_number_of_threads(sampler, name, seeded, logprobs):
-    requests = [
-        replace(REQUESTS[name], seed=row if seeded else None, logprobs=logprobs) for row in range(ROWS)
-    ]
-    logits, metadata = logits_of(), metadata_of(requests)
-    assert_same_with_any_number_of_threads(lambda: sampler.sample(logits, metadata))
+def alike(name, **fields):
+    return [replace(REQUESTS[name], seed=row, **fields) for row in range(ROWS)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
-@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
-@pytest.mark.fast_first
-def test_a_mixed_batch_draws_the_same_with_any_number_of_threads(dtype, gumbel_dtype, mode):
-    own = load_sampler("native", device="cpu", need=Need(logprobs_mode=mode, gumbel_dtype=gumbel_dtype))
-    logits, requests = logits_of(dtype), mixed()
-    for logprobs in (None, 4):
-        metadata = metadata_of([replace(request, logprobs=logprobs) for request in requests])
-        assert_same_with_any_number_of_threads(lambda metadata=metadata: own.sample(logits, metadata))
+def sampling(requests, *, logits=None, need=None, **columns):
+    own = load_sampler("native", device="cpu", need=need)
+    logits, metadata = logits_of() if logits is None else logits, metadata_of(requests, **columns)
+    return lambda: own.sample(logits, metadata)
 
 
-def test_rows_of_slots_and_expanded_rows_draw_the_same_with_any_number_of_threads(sampler):
-    slots = torch.arange(ROWS).flip(0)
-    metadata = replace(metadata_of(mixed()), row_index=slots)
-    logits = logits_of()
-    assert_same_with_any_number_of_threads(lambda: sampler.sample(logits, metadata))
-    row, alike = logits[:1].expand(ROWS, -1), metadata_of([SamplingParams(top_p=0.9)] * ROWS)
-    assert_same_with_any_number_of_threads(lambda: sampler.sample(row, alike))
-
-
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
-@pytest.mark.parametrize("logprobs", [None, 2])
-def test_drafts_are_verified_the_same_with_any_number_of_threads(sampler, mode, logprobs):
-    logits, requests = logits_of(), [replace(request, logprobs=logprobs) for request in mixed()]
-    ids = torch.arange(ROWS - 16)
+def verifying(mode, logprobs):
+    own, logits, metadata = (
+        load_sampler("native", device="cpu"),
+        logits_of(),
+        metadata_of(mixed(logprobs=logprobs)),
+    )
     draft_logits = logits_of()[: ROWS - 16].roll(1, 1)
-    drafts = Drafts.from_counts(ids, [3] * 16, draft_logits=draft_logits)
-    metadata = metadata_of(requests)
-    assert_same_with_any_number_of_threads(lambda: sampler.verify(logits, drafts, metadata, mode=mode))
+    drafts = Drafts.from_counts(torch.arange(ROWS - 16), [3] * 16, draft_logits=draft_logits)
+    return lambda: own.verify(logits, drafts, metadata, mode=mode)
 
 
-def edit_call():
+def editing():
     processor, slots = (
         tokendraw.load("process_logits", "native", device="cpu"),
         RequestSlots(ROWS, 40, VOCAB_SIZE),
@@ -144,16 +110,58 @@ def edit_call():
     for slot in range(ROWS):
         slots.add(slot, params, prompt_token_ids=[slot, 2 * slot, 5])
     logits, mask = logits_of(), torch.randint(-(2**31), 2**31, (ROWS, VOCAB_SIZE // 32)).to(torch.int32)
-    return lambda: processor.process(logits.clone(), slots, torch.arange(ROWS), mask)
+    return lambda: [processor.process(logits.clone(), slots, torch.arange(ROWS), mask).view(torch.int32)]
 
 
-def test_logits_are_edited_the_same_with_any_number_of_threads():
-    call, outputs = edit_call(), []
+def reading_columns():
+    """Read the columns of a rank."""
+    layout = Layout.of([Span(0, 500), Span(500, 500 + VOCAB_SIZE)], 1, 500 + VOCAB_SIZE, CPU)
+    columns = LocalColumns(logits_of(), RowParameters.of(metadata_of(mixed()), ROWS, CPU), layout, "fp32")
+
+    def read():
+        with share_threads(columns.logits):
+            survey = columns.largest(3, 2, None)
+            histogram = columns.histogram(Digits(None, 24), None)
+            draws = columns.draw(None, None, best=2)
+            return [*columns.argmax(), *survey, histogram, *draws, columns.count(survey.x[:, -1:])]
+
+    return read
+
+
+PROCESSED_FP64 = Need(logprobs_mode="processed_logprobs", gumbel_dtype="fp64")
+CALLS = {
+    **{name: partial(sampling, alike(name)) for name in REQUESTS},
+    **{
+        f"{name}, logprobs": partial(sampling, alike(name, logprobs=3))
+        for name in ("none", "top-p", "greedy")
+    },
+    "unseeded": partial(sampling, [REQUESTS["top-k and top-p"]] * ROWS),
+    "mixed": partial(sampling, mixed()),
+    "mixed, logprobs": partial(sampling, mixed(logprobs=2)),
+    "mixed, processed, fp64": lambda: sampling(mixed(logprobs=4), need=PROCESSED_FP64),
+    "mixed, bfloat16": lambda: sampling(mixed(), logits=logits_of(torch.bfloat16)),
+    "rows of slots": partial(sampling, mixed(), row_index=torch.arange(ROWS).flip(0)),
+    "an expanded row": lambda: sampling(
+        [SamplingParams(top_p=0.9)] * ROWS, logits=logits_of()[:1].expand(ROWS, -1)
+    ),
+    **{f"{mode} of drafts": partial(verifying, mode, 2) for mode in ("rejection", "coupled")},
+    "drafts without logprobs": partial(verifying, "rejection", None),
+    "edits": editing,
+    "columns of a rank": reading_columns,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_returns_the_same_with_any_number_of_threads(name):
+    call, outputs = CALLS[name](), []
     for count in (1, 2, 4):
         torch.set_num_threads(count)
-        outputs.append(call().view(torch.int32))
-    assert torch.equal(outputs[0], outputs[1])
-    assert torch.equal(outputs[0], outputs[2])
+        torch.manual_seed(11)
+        outputs.append([*tensors(call())])
+        assert torch.get_num_threads() == count
+    for output in outputs[1:]:
+        assert len(output) == len(outputs[0])
+        assert all(torch.equal(a, b) for a, b in zip(outputs[0], output, strict=True))
 
 
 class ParallelRegions(TorchDispatchMode):
@@ -171,27 +179,17 @@ class ParallelRegions(TorchDispatchMode):
         return output
 
 
-def calls(sampler):
-    logits = logits_of()
-    drafts = Drafts.from_counts(torch.arange(ROWS - 16), [3] * 16, draft_logits=logits[: ROWS - 16])
-    shown = metadata_of([replace(request, logprobs=2) for request in mixed()])
-    yield "sample", lambda: sampler.sample(logits, metadata_of(mixed()))
-    yield "top-k", lambda: sampler.sample(logits, metadata_of([REQUESTS["top-k"]] * ROWS))
-    yield "greedy", lambda: sampler.sample(logits, metadata_of([REQUESTS["greedy"]] * ROWS))
-    yield "logprobs", lambda: sampler.sample(logits, shown)
-    yield "verify", lambda: sampler.verify(logits, drafts, shown)
-    yield "process_logits", edit_call()
-
-
-@pytest.mark.parametrize("name", ["sample", "top-k", "greedy", "logprobs", "verify", "process_logits"])
-@pytest.mark.fast_first
-def test_no_large_operation_is_shared_out_by_torch_itself(sampler, name):
+@pytest.mark.parametrize(
+    "name",
+    ["mixed", "mixed, logprobs", "top-k", "greedy", "rejection of drafts", "coupled of drafts", "edits"],
+)
+def test_no_large_operation_is_shared_out_by_torch_itself(name):
     torch.set_num_threads(2)
-    call = dict(calls(sampler))[name]
+    call = CALLS[name]()
     call()  # who serves is negotiated and proven now
     with ParallelRegions() as regions:
         call()
-    assert regions.names == ["aten.clone.default"] * (name == "process_logits")  # the test's own
+    assert regions.names == ["aten.clone.default"] * (name == "edits")  # the test's own
 
 
 def test_several_threads_compute_the_chunks(sampler, monkeypatch):
@@ -229,21 +227,6 @@ def test_buffers_of_a_cpu_serve_the_next_call_inside_and_outside_of_inference_mo
     assert buffers.take("test", 4, 5, torch.float64).dtype == torch.float64
 
 
-@pytest.mark.slow
-def test_no_output_lies_in_a_buffer_that_the_next_call_writes_to(sampler):
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        for rows in (1, 12, ROWS):
-            logits = torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(5))
-            for request in REQUESTS.values():
-                shown = [replace(request, seed=row, logprobs=3) for row in range(rows)]
-                metadata = SamplingMetadata.from_params(shown, positions=range(rows))
-                output = [*tensors(sampler.sample(logits, metadata))]
-                before = [tensor.clone() for tensor in output]
-                sampler.sample(-logits.flip(0), metadata)
-                assert all(torch.equal(a, b) for a, b in zip(output, before, strict=True))
-
-
 def test_an_error_of_a_chunk_leaves_its_buffers_to_no_other_call():
     kept = []
 
@@ -277,22 +260,6 @@ def shared(compute, chunks=8):
     torch.set_num_threads(2)
     with share_threads(torch.empty(chunks, CHUNK_LOGITS)):
         return map_steps(compute, chunks, 1, CPU)
-
-
-def test_the_columns_of_a_rank_are_read_the_same_with_any_number_of_threads():
-    layout = Layout.of([Span(0, 500), Span(500, 500 + VOCAB_SIZE)], 1, 500 + VOCAB_SIZE, CPU)
-    params = RowParameters.of(metadata_of(mixed()), ROWS, CPU)
-    columns = LocalColumns(logits_of(), params, layout, "fp32")
-
-    def read():
-        with share_threads(columns.logits):
-            survey = columns.largest(3, 2, None)
-            histogram = columns.histogram(Digits(None, 24), None)
-            draws = columns.draw(None, None, best=2)
-            count = columns.count(survey.x[:, -1:])
-            return [*columns.argmax(), *survey, histogram, *draws, count]
-
-    assert_same_with_any_number_of_threads(read)
 
 
 def test_the_error_of_a_chunk_reaches_the_caller_once_and_ends_the_batch():

@@ -98,21 +98,3 @@ def test_whoever_takes_over_verifies_and_drafts_from_then_on_and_sampling_is_not
         sampler.verify(*given())
     sampler.draft(target[:3], metadata)
     assert sampler.stats() == {"acme": 3, "native": 6}
-
-
-def test_a_fault_of_the_device_in_one_operation_rejects_the_plugin_in_the_others(dists, expected):
-    fault = "raise RuntimeError('CUDA error: an illegal memory access was encountered')"
-    source = (
-        verifier(fault)
-        .replace('{"verify": ', "{op: ")
-        .replace(")},\n        )", ') for op in ("sample", "verify")},\n        )')
-    )
-    dists.add_plugin("acme", source)
-    sampler = tokendraw.load_sampler(device="cpu")
-    assert (sampler.name, sampler.verify_resolution.chosen) == ("acme", "acme")
-    with pytest.warns(SamplerFallbackWarning, match="'acme' failed"):
-        sampler.verify(*given())
-    with pytest.warns(
-        SamplerFallbackWarning, match="'acme' was passed over: its call raised RuntimeError: CUDA"
-    ):
-        assert (sampler.name, sampler.verify_resolution.chosen) == ("native", "native")

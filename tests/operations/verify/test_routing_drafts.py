@@ -14,7 +14,6 @@ from tokendraw_native.sampler import NativeSampler
 FILTERS_ONLY = Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint"))
 PLAIN = SamplingParams(temperature=0.7, top_k=3, top_p=0.9)
 GREEDY = SamplingParams(temperature=0.0)
-SEEDED = SamplingParams(seed=5, temperature=0.5)
 ROWS, V = 20, 50
 
 
@@ -39,17 +38,6 @@ def logits_of(rows=ROWS):
 def batch(others, rows=ROWS):
     params = [others.get(row, PLAIN) for row in range(rows)]
     return SamplingMetadata.from_params(params, positions=range(rows))
-
-
-def two(**options):
-    return drafting(FILTERS_ONLY, Drafter(1), Drafter(2), **options)
-
-
-def test_only_the_rows_that_are_beyond_the_chosen_one_go_to_its_companion():
-    sampler = two()
-    tokens = sampler.draft(logits_of(), batch({3: GREEDY, 11: SEEDED})).token_ids
-    assert tokens.tolist() == [2 if row in (3, 11) else 1 for row in range(ROWS)]
-    assert sampler.stats() == {"acme": ROWS - 2, "native": 2}
 
 
 @pytest.mark.parametrize("wanted", [None, 2])

@@ -64,18 +64,6 @@ def test_no_size_is_read_from_the_device():
     assert speculative.target_rows(cu_num_logits, 5).shape == (5,)
 
 
-def test_the_rows_are_what_the_metadata_of_a_verification_takes():
-    cu_num_logits = speculative.cu_num_logits(torch.tensor([2, 0, 1]))
-    metadata = SamplingMetadata.from_params(
-        [SamplingParams(top_k=k, seed=k) for k in (5, 6, 7)],
-        positions=speculative.row_positions(cu_num_logits, torch.tensor([10, 20, 30]), 6),
-        row_index=speculative.row_index(cu_num_logits, 6),
-    )
-    assert metadata.num_rows == 6
-    assert metadata.per_row("top_k").tolist() == [5, 5, 5, 6, 7, 7]
-    assert metadata.positions.tolist() == [10, 11, 12, 20, 30, 31]
-
-
 def spread(drafts, rows=6):
     metadata = SamplingMetadata.from_params(
         [SamplingParams(seed=k) for k in (5, 6, 7)], positions=[10, 20, 30]

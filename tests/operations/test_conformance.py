@@ -1,0 +1,61 @@
+"""Native passes every line of the kit for ``sample`` and ``verify``, which state the contract for all backends."""
+
+import pytest
+
+from tokendraw_testing import Status, Subject, properties, run
+
+LINES = {prop.name: operation for operation in ("sample", "verify") for prop in properties(operation)}
+LONG = frozenset(
+    (
+        "bfloat16 logits",
+        "threads",
+        "top_k",
+        "top_p",
+        "min_p",
+        "distribution",
+        "tails",
+        "successive calls",
+        "batches of one kind",
+        "last ids",
+        "far NaN and infinities",
+        "near ties",
+        "crossed distributions",
+        "noise of distant rows",
+        "crossed requests",
+        "crossed logprobs",
+        "sharded requests",
+        "verify threads",
+        "verify crossing",
+        "verify crossing, wide",
+        "verify near distributions",
+        "verify shared noise",
+        "verify seeded chains",
+    )
+)
+"""Lines of more than a second on a CPU."""
+NOT_OFFERED = {"limits", "metadata classes"}
+REFUSED = {"verify sync-free"}
+
+
+@pytest.fixture(scope="module")
+def subject(device):
+    return Subject.installed("native", device=device.type, quick=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in LINES],
+)
+def test_native_keeps_the_promise_of_a_line(subject, line):
+    lines = run(subject, only=(line,), operation=LINES[line]).lines
+    if line in NOT_OFFERED:
+        assert lines == ()
+        return
+    (found,) = lines
+    if found.status is Status.NOT_RUN:
+        pytest.skip(found.detail)
+    assert found.status is (Status.REFUSED if line in REFUSED else Status.PASSED), found
+
+
+def test_the_long_lines_are_lines_of_the_kit():
+    assert set(LINES) >= LONG
