@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from command_line import call
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplerUnavailableError, SamplingParams
 from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
 from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell
@@ -188,12 +188,6 @@ class TestTimers:
             return (doubled + 1)[:, :1].clone()  # 400 bytes more beside a result of 40
 
         assert extra_memory(draw, torch.zeros(10, 10), CPU) == 800
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 class TestSplitBatches:

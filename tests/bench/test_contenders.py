@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplerUnavailableError, TokendrawError, discover
 from tokendraw_bench.baselines import flashinfer as _flashinfer
 from tokendraw_bench.baselines.torch_sort import torch_sort
@@ -20,12 +20,6 @@ from tokendraw_testing import reference
 
 CPU = torch.device("cpu")
 CELL = Cell(5, 300, "float32", "both", "gaussian")
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def prepared(contender, cell=CELL, *, seeded=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from command_line import FixedTimer, call
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, Need, SamplingMetadata, load_sampler, philox
 from tokendraw_bench import Cell, make_inputs, metadata_of, operations, run
 from tokendraw_bench.contenders import select_contenders
@@ -57,12 +57,6 @@ def test_timed_draws_have_the_requested_noise(cell):
     assert not torch.equal(single, double)
     assert torch.equal(drawn(replace(cell, gumbel_dtype="fp64"), logits), double)
     assert torch.equal(drawn(cell, logits), single)
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 import tokendraw
 import tokendraw_native
 from command_line import FixedTimer, call, documented_keys
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw_bench import make_inputs, metadata_of, operations, run
 from tokendraw_bench.cells import FILTERS
@@ -28,12 +28,6 @@ prepare_flashinfer = BENCH.baselines()["flashinfer-direct"]
 CELL = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
 NATIVE = tokendraw_native.plugin.tokendraw_describe()
 COUPLED = replace(CELL, mode="coupled")
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 class TestCells:

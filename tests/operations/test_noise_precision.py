@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, fake_dists, faulty, install_limited, plugin
+from fake_dists import EVERYTHING, faulty, install_limited, plugin
 from goodness_of_fit import (
     ACCEPTED,
     BONUS,
@@ -28,12 +28,6 @@ from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 
 BOTH = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 @pytest.fixture
