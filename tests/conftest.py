@@ -100,6 +100,15 @@ def sampler(load_native: Any) -> tokendraw.Sampler:
 
 
 @pytest.fixture
+def dists(tmp_path, monkeypatch):
+    """Fake distributions on sys.path, without the user's configuration file."""
+    from fake_dists import fake_dists
+
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        yield dists
+
+
+@pytest.fixture
 def warmup_on_a_cpu(monkeypatch):
     """A warmup draws on a CPU too, as it does where there is something to compile."""
     monkeypatch.setattr(warmup, "compiles_nothing", lambda device: False)

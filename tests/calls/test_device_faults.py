@@ -2,25 +2,17 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import FakeDists, fake_dists, serving_both
+from fake_dists import FakeDists, serving_both
 from tokendraw import Drafts, Sampler, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.calls.device_faults import is_device_fault
 
 LOGITS = torch.zeros(3, 50)
 METADATA = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])
 ILLEGAL = "raise RuntimeError('CUDA error: an illegal memory access was encountered')"
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def verify(sampler: Sampler) -> str:

@@ -2,14 +2,14 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
+from fake_dists import EVERYTHING, FakeDists, faulty, place, plugin
 from tokendraw import (
     InvalidInputError,
     InvalidParameterError,
@@ -36,12 +36,6 @@ NOT_FROM_THESE = (
     "each kind, which runs on copies, can be taken over. Set TOKENDRAW_DISABLE=acme to use another one."
 )
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12"
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def batch() -> torch.Tensor:

@@ -1,27 +1,18 @@
 """Building is proving: a sampler with a wrong draw is rejected with a reason; nothing else changes."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, FakeDists, fake_dists, place, plugin
+from fake_dists import EVERYTHING, FakeDists, place, plugin
 from tokendraw import (
     Need,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     load_sampler,
 )
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
 
 BAD_DRAWS = {
     "a build that raises": (

@@ -6,15 +6,6 @@ import threading
 import numpy as np
 import pytest
 
-from fake_dists import fake_dists
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    """Fake distributions for this process."""
-    with fake_dists(tmp_path, monkeypatch) as distributions:
-        yield distributions
-
 
 @pytest.fixture
 def file(tmp_path):

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 from tokenizers import Tokenizer, models, pre_tokenizers

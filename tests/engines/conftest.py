@@ -5,23 +5,21 @@ import logging
 import pytest
 
 import vllm_stand_in
-from fake_dists import fake_dists
 from tokendraw_vllm import _v1
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install(dists, monkeypatch):
     """``install(version, modules)`` adds a stand-in of vLLM; without a call vLLM is missing."""
     for name in ("TOKENDRAW_VLLM", "TOKENDRAW_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_v1, "MIN_CPU_VOCABULARY", 0)
     vllm_stand_in.forget()
-    with fake_dists(tmp_path, monkeypatch) as dists:
 
-        def add(version="0.33.0", modules=vllm_stand_in.MODULES):
-            dists.add("vllm", version, modules=modules)
+    def add(version="0.33.0", modules=vllm_stand_in.MODULES):
+        dists.add("vllm", version, modules=modules)
 
-        yield add
+    yield add
     vllm_stand_in.forget()
 
 

@@ -2,17 +2,14 @@
 
 import pytest
 
-from fake_dists import fake_dists
 from tokendraw.engines import EngineState, changed_signature, examine
 
 SWITCH = "TOKENDRAW_VLLM"
 
 
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def no_switch(monkeypatch):
     monkeypatch.delenv(SWITCH, raising=False)
-    with fake_dists(tmp_path, monkeypatch) as engine_state:
-        yield engine_state
 
 
 def examine_acme(misfit=lambda: None):

@@ -1,4 +1,4 @@
-"""Requests with every kind of edit, and a plain float32 model of ``process_logits``."""
+"""Requests with every kind of edit, and rows edited by the kit's reference, ``tokendraw_testing.reference_edits``."""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
+from tokendraw_testing import reference_edits
 
 
 @dataclass
@@ -14,27 +15,7 @@ class Request:
 
     prompt: list[int]
     output: list[int]
-    repetition: float = 1.0
-    frequency: float = 0.0
-    presence: float = 0.0
-    bias: dict[int, float] = field(default_factory=dict)
-    allowed: list[int] | None = None
-    bad_words: list[list[int]] = field(default_factory=list)
-    min_tokens: int = 0
-    stop_ids: list[int] = field(default_factory=list)
-
-    @property
-    def params(self):
-        return SamplingParams(
-            repetition_penalty=self.repetition,
-            frequency_penalty=self.frequency,
-            presence_penalty=self.presence,
-            logit_bias=self.bias or None,
-            allowed_token_ids=self.allowed,
-            bad_words=self.bad_words or None,
-            min_tokens=self.min_tokens,
-            stop_token_ids=self.stop_ids or None,
-        )
+    params: SamplingParams = field(default_factory=SamplingParams)
 
 
 def random_request(rng, vocab_size, most_tokens, *, listed=True):
@@ -59,20 +40,21 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True):
     words = [[*some(3), int(rng.choice(pool))] for _ in range(rng.integers(0, 40))]
     words += [[*output[-n:], int(rng.choice(pool))] for n in (1, 2, 5) if n <= len(output)]
     words = [word for word in words if max(word) < vocab_size]
-    result = Request(
-        prompt=some(most_tokens // 2, 1, np.r_[perhaps(everywhere, pool), -1, vocab_size]),
-        output=output,
-        repetition=perhaps(real(0.3, 3), 1.0),
-        frequency=perhaps(real(-2, 2), 0.0),
-        presence=perhaps(real(-2, 2), 0.0),
-        allowed=perhaps(None, sorted(set(some(vocab_size, 1, everywhere)))),
-    )
+    prompt = some(most_tokens // 2, 1, np.r_[perhaps(everywhere, pool), -1, vocab_size])
+    edits = {
+        "repetition_penalty": perhaps(real(0.3, 3), 1.0),
+        "frequency_penalty": perhaps(real(-2, 2), 0.0),
+        "presence_penalty": perhaps(real(-2, 2), 0.0),
+        "allowed_token_ids": perhaps(None, sorted(set(some(vocab_size, 1, everywhere)))),
+    }
     if listed:
-        result.bias = perhaps({i: real(-9, 9) for i in some(12)}, {})
-        result.bad_words = perhaps(words, [])
-        result.min_tokens = perhaps(int(rng.integers(1, most_tokens)), 0)
-        result.stop_ids = sorted(set(some(6, 1)))
-    return result
+        edits |= {
+            "logit_bias": perhaps({i: real(-9, 9) for i in some(12)}, None),
+            "bad_words": perhaps(words, None),
+            "min_tokens": perhaps(int(rng.integers(1, most_tokens)), 0),
+            "stop_token_ids": sorted(set(some(6, 1))),
+        }
+    return Request(prompt, output, SamplingParams(**edits))
 
 
 def slots_of(requests, max_tokens, vocab_size, device):
@@ -162,33 +144,13 @@ def drafts_of(lists, device, *, padded):
     return Drafts(draft_token_ids=ids.to(device), cu_num_logits=offsets.to(device), max_drafts=4)
 
 
-@np.errstate(all="ignore")
 def edit(row, request, drafts=(), mask=None):
     """Return a row of float32 logits [V] edited.
 
     :param drafts: those before the row.
     :param mask: [V] bool: which ids a grammar allows, or None.
     """
-    f32 = np.float32
-    out, output = row.copy(), [*request.output, *drafts]
-    for i, added in request.bias.items():
-        out[i] = out[i] + f32(added)
-    for i in {i for i in (*request.prompt, *output) if 0 <= i < len(row)}:
-        times = output.count(i)
-        out[i] = out[i] / f32(request.repetition) if out[i] > 0 else out[i] * f32(request.repetition)
-        if times:
-            out[i] = out[i] - f32(f32(request.frequency) * f32(times))
-            out[i] = out[i] - f32(request.presence)
-    forbidden = np.zeros(len(row), bool) if mask is None else ~mask
-    if request.allowed is not None:
-        forbidden |= ~np.isin(np.arange(len(row)), request.allowed)
-    for *before, last in request.bad_words:
-        if len(before) <= len(output) and output[len(output) - len(before) :] == before:
-            forbidden[last] = True
-    if len(output) < request.min_tokens:
-        forbidden[request.stop_ids] = True
-    out[forbidden] = -np.inf
-    return out
+    return reference_edits.edit(row, request.params, request.prompt, [*request.output, *drafts], mask).values
 
 
 def bitmask_of(mask, *, padding=True):
@@ -275,17 +237,16 @@ STEPS = 16
 PROMPT = [3, VOCAB_SIZE, 9, -1, 3, 5]
 """With two placeholders, as of images."""
 OUTPUT = [5, 9, 3, 3, VOCAB_SIZE + 7, 9, 7, 5, 9, 3, 3, 9, 8, 5, 9, 7, 3, 9, 9, 5, 3, 7, 8, 9]
-EDITS = {
-    "repetition": 1.3,
-    "frequency": 0.7,
-    "presence": -0.4,
-    "bias": {3: 2.5, 11: -1.0},
-    "allowed": list(range(50)),
-    "bad_words": [[5, 9, 20], [3, 3, 9, 21], [3, 9, 22], [9, 23], [5, 5, 24], [25]],
-    "min_tokens": 9,
-    "stop_ids": [1, 9],
-}
-PARAMS = Request(PROMPT, [], **EDITS).params
+PARAMS = SamplingParams(
+    repetition_penalty=1.3,
+    frequency_penalty=0.7,
+    presence_penalty=-0.4,
+    logit_bias={3: 2.5, 11: -1.0},
+    allowed_token_ids=list(range(50)),
+    bad_words=[[5, 9, 20], [3, 3, 9, 21], [3, 9, 22], [9, 23], [5, 5, 24], [25]],
+    min_tokens=9,
+    stop_token_ids=[1, 9],
+)
 DRAFTS = [5, 9, VOCAB_SIZE, 3]
 
 
@@ -314,7 +275,7 @@ def rows_of_twins(processor, device):
 def expected(before):
     """Edit the rows of the request by the plain model."""
     result, output = [], []
-    request = Request(PROMPT, output, **EDITS)
+    request = Request(PROMPT, output, PARAMS)
     for step, rows in enumerate(before[:, 0]):
         edited = [edit(rows[0].numpy(), request)]
         edited += [edit(row.numpy(), request, DRAFTS[:j]) for j, row in enumerate(rows[1:])]

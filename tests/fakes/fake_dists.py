@@ -178,14 +178,17 @@ def place(source: str, statement: str, name: str = "acme") -> str:
 _AROUND_NATIVE = """\
 import os
 import signal
+from dataclasses import replace
 
 import tokendraw
 
 BUILT, PROBED, DESCRIBED = [], [], []
+CHANGES = {changes}
 
 
 def build(operation, device, need):
     import torch
+    from tokendraw_native import plugin as native
     from tokendraw_native.logits_processing import NativeProcessor
     from tokendraw_native.sampler import NativeSampler
 
@@ -210,19 +213,21 @@ def build(operation, device, need):
                 {process}
             return super().process(logits, slots, row_index, bitmask, drafts)
 
-    return Processor() if operation == "process_logits" else Sampler(device, need)
+    if operation == "process_logits":
+        return Processor()
+    is_drawing = operation in ("sample", "verify")
+    return Sampler(device, need) if is_drawing else native.tokendraw_build(operation, device, need)
 
 
 class Plugin:
     @tokendraw.plugin.hookimpl
     def tokendraw_describe(self):
-        import tokendraw_native
+        from tokendraw_native import plugin as native
 
         DESCRIBED.append(1)
-        native = tokendraw_native.plugin.tokendraw_describe().operations
-        return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in {operations}}}
-        )
+        offered = native.tokendraw_describe().operations
+        offered = {{name: replace(offered[name], **CHANGES.get(name, {{}})) for name in {operations} or offered}}
+        return tokendraw.plugin.PluginInfo(name={name!r}, api_version=1, priority={priority}, operations=offered)
 
     @tokendraw.plugin.hookimpl
     def tokendraw_probe(self, operation, host, need):
@@ -237,14 +242,14 @@ class Plugin:
 
 plugin = Plugin()
 """
-_FAULTLESS = {
-    "build": "pass",
-    "sample": "pass",
-    "verify": "pass",
-    "process": "pass",
-    "in_sample": "self.calls > 0",
-    "in_process": "False",
-}
+
+
+def _around_native(**parts: Any) -> str:
+    """Source of a plugin around native; without parts it does what native does."""
+    native = {"name": "acme", "priority": 50, "operations": ("sample", "verify"), "changes": {}}
+    faultless = dict.fromkeys(("build", "sample", "verify", "process"), "pass")
+    conditions = {"in_sample": "self.calls > 0", "in_process": "False"}
+    return _AROUND_NATIVE.format(**native | faultless | conditions | parts)
 
 
 def serving_both(**statements: str) -> str:
@@ -253,7 +258,7 @@ def serving_both(**statements: str) -> str:
     :param statements: ``build`` runs before an operation is built, ``operation`` being the name; ``sample`` and
         ``verify`` run before each draw and verification after the proof, ``self.calls`` being the number of calls.
     """
-    return _AROUND_NATIVE.format(**_FAULTLESS | {"operations": ("sample", "verify")} | statements)
+    return _around_native(**statements)
 
 
 def deadly(
@@ -270,41 +275,18 @@ def deadly(
     :param in_process: the same for edits of ``logits``.
     :param operations: the offered operations.
     """
-    faults = {"sample": death, "process": death, "in_sample": in_sample, "in_process": in_process}
-    return _AROUND_NATIVE.format(**_FAULTLESS | faults | {"operations": operations})
-
-
-# Native with fewer capabilities.
-
-
-_SOURCE = """
-    from dataclasses import replace
-
-    from tokendraw.plugin import hookimpl
-    from tokendraw_native import plugin as native
-
-    class Limited:
-        @hookimpl
-        def tokendraw_describe(self):
-            info = native.tokendraw_describe()
-            less = {{"sample": {sample}, "verify": {verify}}}
-            operations = {{name: replace(own, **less.get(name, {{}})) for name, own in info.operations.items()}}
-            return replace(info, name="limited", priority=-1, operations=operations)
-
-        @hookimpl
-        def tokendraw_build(self, operation, device, need):
-            return native.tokendraw_build(operation, device, need)
-
-    plugin = Limited()
-"""
+    return _around_native(
+        sample=death, process=death, in_sample=in_sample, in_process=in_process, operations=operations
+    )
 
 
 def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:  # noqa: B006
-    """Write the distribution ``limited``, and return the folder for ``sys.path``.
+    """Write the distribution ``limited`` of native with fewer capabilities; return the folder for ``sys.path``.
 
     :param sample: what it advertises otherwise than native, by field of the capabilities.
     """
-    source = _SOURCE.format(sample=repr(sample), verify=repr(verify))
+    changes = {"sample": sample, "verify": verify}
+    source = _around_native(name="limited", priority=-1, operations=(), changes=changes)
     module = f"limited_tokendraw_{hashlib.sha256(source.encode()).hexdigest()[:8]}"  # one name, one content
     return fake_dist(
         folder, "limited-tokendraw", plugins={"limited": f"{module}:plugin"}, modules={module: source}
@@ -371,14 +353,15 @@ OPERATION = Operation(
     requirements=(NEGATIVE_FACTORS,),
 )
 '''
-CALLS = '''
-"""The call that a provider of ``scale`` makes of the arguments of its method."""
+PROVIDER = '''
+"""The call of ``scale``, the object that ``tokendraw.load("scale")`` returns, and a call with a known result."""
 
 from functools import partial
 
 import torch
 
-from tokendraw import InvalidInputError
+from tokendraw import InvalidInputError, PluginError
+from tokendraw.calls.provider import Provider
 from tokendraw.plugin import Call
 
 
@@ -411,15 +394,6 @@ def wrong_shape(output, shape):
     if isinstance(output, torch.Tensor) and output.shape == shape:
         return None
     return f"rows {list(shape)}, found {type(output).__name__}"
-'''
-PROVIDER = '''
-"""The object that ``tokendraw.load("scale")`` returns, and a call with a known result."""
-
-import torch
-
-from scale_operation.calls import Scale
-from tokendraw import PluginError
-from tokendraw.calls.provider import Provider
 
 
 class ScaleProvider(Provider):
@@ -445,7 +419,6 @@ def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(RECORD)
     (package / "provider.py").write_text(PROVIDER)
-    (package / "calls.py").write_text(CALLS)
     patch.syspath_prepend(folder / "operations")
     importlib.invalidate_caches()
     patch.setitem(operations.FOLDERS, "scale", "scale_operation")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 from tokendraw import SamplingParams

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 from transformers import AutoModelForCausalLM

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 from transformers import LogitsProcessor, MaxTimeCriteria, StoppingCriteria, set_seed
@@ -172,16 +171,6 @@ def test_logprobs_belong_to_the_drawn_tokens(llama):
     only = draw(llama, ids, seeds=[1, 2, 3], logprobs=0, return_dict_in_generate=True, top_k=9)
     torch.testing.assert_close(only.logprobs, out.logprobs)
     assert only.top_token_ids is None
-
-
-@pytest.mark.slow
-def test_processed_logprobs_equal_transformers_scores(llama):
-    settings = {"return_dict_in_generate": True, "output_scores": True, **FILTERS}
-    out = draw(llama, prompts(3), seeds=[1, 2, 3], logprobs=0, logprobs_mode="processed_logprobs", **settings)
-    scores = torch.stack(out.scores, dim=1).log_softmax(-1)
-    torch.testing.assert_close(
-        out.logprobs, scores.gather(-1, out.sequences[:, 5:, None])[..., 0], atol=1e-5, rtol=1e-5
-    )
 
 
 @pytest.mark.slow

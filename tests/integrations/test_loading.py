@@ -5,11 +5,10 @@ import threading
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 import tokendraw
-from fake_dists import fake_dists, faulty
+from fake_dists import faulty
 from goodness_of_fit import SAMPLE
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
@@ -18,12 +17,6 @@ from tokendraw_transformers._loading import load_sampler
 from transformers_models import constant_model, draw, model_of, prompts
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as samplers:
-        yield samplers
 
 
 @pytest.fixture

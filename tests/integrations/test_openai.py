@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 import tokenizers

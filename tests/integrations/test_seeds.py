@@ -5,7 +5,6 @@ import hashlib
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 from transformers import GenerationConfig, pipeline

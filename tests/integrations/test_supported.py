@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
 from packaging.requirements import Requirement
@@ -46,32 +45,37 @@ def test_the_installed_one_has_the_signatures():
     check_signatures(GenerationMixin, "installed")
 
 
-def test_a_loop_with_other_parameters_is_refused():
-    class Later(GenerationMixin):
-        def _sample(self, input_ids, sampler, **model_kwargs):
-            """Have a different signature."""
+class OtherLoop(GenerationMixin):
+    def _sample(self, input_ids, sampler, **model_kwargs):
+        """Have a different signature."""
 
+
+class OtherGenerate(GenerationMixin):
+    def generate(self, inputs, streamer):
+        """Take fewer arguments."""
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        (
+            OtherLoop,
+            "'GenerationMixin._sample' of transformers 5.99.0 needs the parameters self, input_ids, logits_processor, "
+            "stopping_criteria, generation_config, synced_gpus, streamer, model_kwargs, found self, input_ids, "
+            "sampler, model_kwargs",
+        ),
+        (
+            OtherGenerate,
+            "'GenerationMixin.generate' of transformers 5.99.0 needs the parameters assistant_model, streamer, "
+            "synced_gpus, found streamer",
+        ),
+    ],
+)
+def test_other_parameters_are_refused(later, words):
     with pytest.raises(TransformersVersionError) as error:
-        check_signatures(Later, "5.99.0")
+        check_signatures(later, "5.99.0")
     assert str(error.value) == (
-        "'GenerationMixin._sample' of transformers 5.99.0 needs the parameters self, input_ids, logits_processor, "
-        "stopping_criteria, generation_config, synced_gpus, streamer, model_kwargs, found self, input_ids, sampler, "
-        "model_kwargs. Install a transformers that tokendraw-transformers was tested with, or leave out "
-        "custom_generate."
-    )
-
-
-def test_a_generate_without_the_expected_arguments_is_refused():
-    class Later(GenerationMixin):
-        def generate(self, inputs, streamer):
-            """Take fewer arguments."""
-
-    with pytest.raises(TransformersVersionError) as error:
-        check_signatures(Later, "5.99.0")
-    assert str(error.value) == (
-        "'GenerationMixin.generate' of transformers 5.99.0 needs the parameters assistant_model, streamer, "
-        "synced_gpus, found streamer. Install a transformers that tokendraw-transformers was tested with, or leave "
-        "out custom_generate."
+        f"{words}. Install a transformers that tokendraw-transformers was tested with, or leave out custom_generate."
     )
 
 

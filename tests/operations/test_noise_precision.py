@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import tokendraw
-from fake_dists import EVERYTHING, fake_dists, faulty, install_limited, plugin
+from fake_dists import EVERYTHING, faulty, install_limited, plugin
 from goodness_of_fit import (
     ACCEPTED,
     BONUS,
@@ -18,12 +18,6 @@ from goodness_of_fit import (
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError
 
 BOTH = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """Loading: built and wrapped samplers, by arguments and settings."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, place, plugin
+from fake_dists import EVERYTHING, FakeDists, place, plugin
 from tokendraw import (
     InvalidParameterError,
     Need,
@@ -19,12 +18,6 @@ from tokendraw import (
     SettingsError,
     load_sampler,
 )
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def built(module: str) -> int:

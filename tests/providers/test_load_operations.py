@@ -1,14 +1,13 @@
 """``tokendraw.load`` and the arguments ``operations`` and ``companion`` of ``load_sampler``; one discovery for all."""
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, ONE_OF_THE_OPERATIONS, FakeDists, fake_dists, faulty, plugin, serving_both
+from fake_dists import EVERYTHING, ONE_OF_THE_OPERATIONS, FakeDists, faulty, plugin, serving_both
 from tokendraw import (
     Drafts,
     InvalidParameterError,
@@ -25,12 +24,6 @@ LOGITS = torch.zeros(3, 50)
 SEEDED = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])
 DRAFTS = Drafts.from_lists([[1, 2]])
 GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 3)
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 # Providers of one operation

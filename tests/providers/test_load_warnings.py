@@ -2,25 +2,18 @@
 
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tokendraw
-from fake_dists import EVERYTHING, FakeDists, fake_dists, plugin
+from fake_dists import EVERYTHING, FakeDists, plugin
 from tokendraw import (
     SamplerFallbackWarning,
     SettingsWarning,
     UntestedUpstreamWarning,
     load_sampler,
 )
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def load_and_catch() -> list[warnings.WarningMessage]:

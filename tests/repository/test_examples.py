@@ -37,47 +37,6 @@ def test_the_example_is_listed_below_native(site):
     assert (result.stderr, result.returncode) == ("", 0)
 
 
-@pytest.mark.slow
-def test_show_describes_the_example(site):
-    result = run_with(site, "tokendraw", "show", "top-n-sigma")
-    assert result.stdout == (
-        "top-n-sigma\n"
-        "  summary       plain PyTorch, with the top-n-sigma filter for each row\n"
-        "  state         available\n"
-        "  distribution  top-n-sigma-tokendraw 0.1.0, third-party\n"
-        "  entry point   top_n_sigma_tokendraw:plugin\n"
-        "  plugin API    1, this core speaks 1\n"
-        "  priority      -10\n"
-        "  upstream      none\n"
-        "  verified on   CPU (x86-64, torch 2.13.0)\n"
-        "\n"
-        "operation sample\n"
-        "  device types        cpu, cuda\n"
-        "  compute capability  any\n"
-        "  ROCm architectures  any\n"
-        "  least SMs           0\n"
-        "  dtypes of logits    float32, bfloat16, float16\n"
-        "  logprobs modes      raw_logprobs, raw_logits, processed_logprobs, processed_logits, "
-        "temperature_logprobs\n"
-        "  filters             top_k per row, top_p per row, min_p per row\n"
-        "  filter orders       top_k_first, joint\n"
-        "  tie rule            value\n"
-        "  seeding             counter\n"
-        "  greedy              yes\n"
-        "  gumbel dtypes       fp32, fp64\n"
-        "  valid flag          yes\n"
-        "  graph safe          no\n"
-        "  sync free           no\n"
-        "  batch invariant     yes\n"
-        "  largest top-k       no limit\n"
-        "  largest vocabulary  no limit\n"
-        "  vocab parallel      no\n"
-        "  metadata classes    top_n_sigma_tokendraw.metadata.TopNSigmaMetadata\n"
-        "  compiles on demand  no\n"
-    )
-    assert (result.stderr, result.returncode) == ("", 0)
-
-
 def test_the_default_choice_stays(site):
     assert run_with(site, "tokendraw", "resolve", "--device", "cpu").stdout == "native\n"
 

@@ -4,15 +4,9 @@ import pytest
 
 import tokendraw
 from fake_candidates import LAPTOP
-from fake_dists import discovered, fake_dists, plugin, verdict
+from fake_dists import discovered, plugin, verdict
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Candidate, State
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def test_a_sound_plugin_is_available_with_all_its_facts(dists):
@@ -76,6 +70,8 @@ def test_a_whole_module_can_be_the_plugin(dists):
         ("import sys; sys.exit('bye')", "SystemExit: bye"),
         ("raise GeneratorExit", "GeneratorExit"),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise RuntimeError('x' * 10_000)", f"RuntimeError: {'x' * 500} ..."),
+        ("def plugin(:", "SyntaxError: invalid syntax (fake_acme.py, line 1)"),
         ("other = 1", "AttributeError: module 'fake_acme' has no attribute 'plugin'"),
         (
             "class Odd(Exception):\n    def __str__(self):\n        raise ValueError\nraise Odd",
@@ -86,24 +82,6 @@ def test_a_whole_module_can_be_the_plugin(dists):
 def test_an_import_that_raises_makes_a_plugin_broken(dists, source, reason):
     dists.add_plugin("acme", source)
     assert verdict() == (State.BROKEN, f"loading 'fake_acme:plugin' raised {reason}")
-
-
-def test_bad_syntax_makes_a_plugin_broken(dists):
-    dists.add_plugin("acme", "def plugin(:")
-    state, reason = verdict()
-    assert state is State.BROKEN
-    assert str(reason).startswith("loading 'fake_acme:plugin' raised SyntaxError: invalid syntax")
-
-
-def test_a_very_long_message_is_cut(dists):
-    dists.add_plugin("acme", "raise RuntimeError('x' * 10_000)")
-    assert verdict()[1] == f"loading 'fake_acme:plugin' raised RuntimeError: {'x' * 500} ..."
-
-
-def test_remains_of_an_uninstalled_plugin_are_broken(dists):
-    dists.add("acme-tokendraw", plugins={"acme": "gone_acme:plugin"})
-    reason = "loading 'gone_acme:plugin' raised ModuleNotFoundError: No module named 'gone_acme'"
-    assert verdict() == (State.BROKEN, reason)
 
 
 def test_remains_without_metadata_are_broken(dists):
@@ -120,26 +98,19 @@ def test_remains_without_metadata_are_no_rival_of_the_reinstalled_plugin(dists):
     assert tokendraw.resolve(host=LAPTOP).chosen == "acme"
 
 
-def test_an_entry_point_that_is_no_reference_is_broken(dists):
-    dists.add("acme-tokendraw", plugins={"acme": "not a reference!"})
+@pytest.mark.parametrize("value", ["gone_acme:plugin", "not a reference!"])
+def test_an_entry_point_that_leads_nowhere_is_broken(dists, value):
+    dists.add("acme-tokendraw", plugins={"acme": value})
     state, reason = verdict()
     assert state is State.BROKEN
-    assert str(reason).startswith("loading 'not a reference!' raised ")
+    assert str(reason).startswith(f"loading {value!r} raised ")
 
 
-def test_metadata_that_nobody_can_read_leave_the_other_plugins_alone(dists):
+def test_broken_plugins_and_unreadable_metadata_leave_the_other_plugins_alone(dists):
+    dists.add_plugin("aaa", "import sys; sys.exit(1)")
+    dists.add_plugin("zzz", "raise OSError")
     folder = dists.add("other-project", plugins={"other": "other:plugin"})
     (folder / "other_project-1.0.dist-info" / "entry_points.txt").write_bytes(b"\xff\xfe[tokendraw.plugins]")
     dists.add_plugin("acme", plugin("acme"))
-    assert verdict() == (State.AVAILABLE, None)
-
-
-def test_a_broken_plugin_takes_no_other_with_it(dists):
-    dists.add_plugin("aaa", "import sys; sys.exit(1)")
-    dists.add_plugin("acme", plugin("acme"))
-    dists.add_plugin("zzz", "raise OSError")
-    assert [verdict(name)[0] for name in ("aaa", "acme", "zzz")] == [
-        State.BROKEN,
-        State.AVAILABLE,
-        State.BROKEN,
-    ]
+    states = [verdict(name)[0] for name in ("aaa", "acme", "zzz")]
+    assert states == [State.BROKEN, State.AVAILABLE, State.BROKEN]

@@ -2,14 +2,8 @@
 
 import pytest
 
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from isolation import RESOLVE, drawn, run
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 @pytest.mark.slow

@@ -1,16 +1,7 @@
 """Plugins that pass the proof and fail at a draw, each beside a host in a separate process."""
 
-import pytest
-
-from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
+from fake_dists import EVERYTHING, faulty, place, plugin
 from isolation import drawn
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
 
 HERE = place(faulty("acme", "raise"), "raise")
 IN_BETA = HERE.replace("acme", "beta")

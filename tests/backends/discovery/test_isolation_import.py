@@ -2,16 +2,8 @@
 
 import signal
 
-import pytest
-
-from fake_dists import fake_dists, plugin
+from fake_dists import plugin
 from isolation import RESOLVE, resolved, run
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def test_a_host_survives_an_import_that_exits(dists):

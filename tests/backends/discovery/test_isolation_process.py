@@ -2,15 +2,8 @@
 
 import pytest
 
-from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
+from fake_dists import EVERYTHING, faulty, place, plugin
 from isolation import answer, drawn, run, run_after_torch
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
 
 DISTURBING = """
 import torch

@@ -6,16 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, fake_dists, faulty, place, plugin
+from fake_dists import EVERYTHING, faulty, place, plugin
 from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
 from tokendraw.backends.discovery.guard import format_origin, package_of
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
 
 KERNELS = """
 import torch

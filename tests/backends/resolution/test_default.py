@@ -1,4 +1,7 @@
-"""The default choice: passed-over plugins, the warning, and the error with nothing left."""
+"""The default choice: passed-over plugins, the warning, and the error with nothing left.
+
+The golden table states the words about machines, upstream versions and probes.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +22,7 @@ from fake_candidates import (
 )
 from fake_dists import ONE_OF_THE_OPERATIONS
 from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, resolve
-from tokendraw.plugin import Host, PluginInfo, Upstream
+from tokendraw.plugin import Host, PluginInfo
 from tokendraw.resolution import Candidate, Choice, State
 
 NEED = Need()
@@ -32,17 +35,6 @@ def asked(name, source="TOKENDRAW_SAMPLER"):
 
 
 # The default choice and its warning
-
-
-def test_installed_plugins_that_are_passed_over_are_told_in_one_warning():
-    resolution = resolve(ALL, V100, NEED, DEFAULT)
-    assert resolution.warnings == (
-        "'flashinfer' was passed over: needs compute capability 7.5 to 12.1, found 7.0; "
-        "'triton-gumbel' was passed over: needs compute capability 8.0 or later, found 7.0. "
-        "Using 'native'. "
-        "Set TOKENDRAW_DISABLE=flashinfer,triton-gumbel to silence this.",
-    )
-    assert resolution.fallback == resolution.warnings[0]
 
 
 def test_doing_what_the_warning_says_silences_it():
@@ -95,16 +87,6 @@ def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn():
     assert resolve([NATIVE, slow], LAPTOP, NEED, DEFAULT).warnings == ()
 
 
-def test_an_upstream_that_is_not_installed_is_no_reason_to_warn():
-    absent = replace(FLASHINFER, upstream_version=None)
-    resolution = resolve([NATIVE, absent], H100, NEED, DEFAULT)
-    assert resolution.warnings == ()
-    assert resolution.decisions[1].reason == (
-        "needs flashinfer-python >=0.6.7,<0.8, found it not installed; "
-        "run `pip install 'flashinfer-python>=0.6.7,<0.8'`"
-    )
-
-
 def test_a_plugin_for_another_operation_is_no_reason_to_warn():
     info = PluginInfo(name="verifier", api_version=1, priority=90, operations={"verify": EVERYTHING})
     verifier = Candidate(name="verifier", state=State.LOADED, info=info)
@@ -142,13 +124,6 @@ def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason():
     assert resolution.chosen == "native"
     assert resolution.decisions[1].reason == "tokendraw_build raised RuntimeError: no compiler"
     assert resolution.fallback is not None
-
-
-def test_what_the_probe_found_missing_makes_a_plugin_unavailable():
-    probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none on PATH")
-    resolution = resolve([NATIVE, probed], H100, NEED, DEFAULT)
-    assert resolution.decisions[1].state is State.UNAVAILABLE
-    assert resolution.decisions[1].reason == "needs a C compiler, found none on PATH"
 
 
 INSTALL = "Run `pip install ./plugins/native` in tokendraw's checkout."
@@ -192,39 +167,14 @@ def test_an_unknown_operation_is_an_error_that_lists_the_known_ones():
 # Upstream versions
 
 
-@pytest.mark.parametrize(
-    ("installed", "expected"),
-    [
-        ("0.6.6", "needs flashinfer-python >=0.6.7,<0.8, found 0.6.6"),
-        ("0.8.0", "needs flashinfer-python >=0.6.7,<0.8, found 0.8.0"),
-        ("0.8.0rc1", "needs flashinfer-python >=0.6.7,<0.8, found 0.8.0rc1"),
-        (
-            "nightly build",
-            "needs flashinfer-python >=0.6.7,<0.8, found the version 'nightly build', "
-            "which is no PEP 440 version; reinstall it",
-        ),
-    ],
-)
-def test_an_upstream_outside_the_range_is_passed_over_by_default_and_refused_when_explicit(
-    installed, expected
-):
-    candidates = [NATIVE, replace(FLASHINFER, upstream_version=installed)]
-    resolution = resolve(candidates, H100, NEED, DEFAULT)
-    assert resolution.chosen == "native"
-    assert resolution.decisions[1].reason == expected
-    assert resolution.fallback is not None
-    with pytest.raises(SamplerUnavailableError, match="asked for by TOKENDRAW_SAMPLER"):
-        resolve(candidates, H100, NEED, asked("flashinfer"))
-
-
-@pytest.mark.parametrize("installed", ["0.7.2.post1", "0.6.11.post2", "0.7.2.post1+cu130"])
-def test_a_tested_upstream_is_used_without_a_word(installed):
+@pytest.mark.parametrize("installed", ["0.6.11.post2", "0.7.2.post1+cu130"])
+def test_another_tested_upstream_and_a_local_version_are_used_without_a_word(installed):
     resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
     assert resolution.warnings == ()
 
 
-@pytest.mark.parametrize("installed", ["0.7.2", "0.7.3", "0.7.3rc1", "0.7.3+cu130"])
-def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed):
+@pytest.mark.parametrize("installed", ["0.7.2", "0.7.3rc1", "0.7.3+cu130"])
+def test_another_untested_upstream_is_used_with_a_warning(installed):
     resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
     assert resolution.chosen == "flashinfer"
     assert resolution.warnings == (
@@ -234,9 +184,6 @@ def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed)
     assert resolution.fallback is None
 
 
-def test_an_upstream_of_which_no_version_was_tested_says_so():
-    bare = candidate("acme", 5, EVERYTHING, Upstream("acme-kernels", ">=2"), "2.1")
-    assert resolve([bare], LAPTOP, NEED, DEFAULT).warnings == (
-        "'acme' needs acme-kernels >=2 and names no tested version, found 2.1. "
-        "Set TOKENDRAW_DISABLE=acme to do without it.",
-    )
+def test_a_prerelease_of_the_end_of_the_range_is_outside():
+    resolution = resolve([NATIVE, replace(FLASHINFER, upstream_version="0.8.0rc1")], H100, NEED, DEFAULT)
+    assert resolution.decisions[1].reason == "needs flashinfer-python >=0.6.7,<0.8, found 0.8.0rc1"

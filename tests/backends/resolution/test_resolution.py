@@ -79,23 +79,6 @@ def test_the_users_order_goes_before_every_priority():
 # Processed logprobs
 
 
-def test_the_default_choice_passes_over_a_sampler_without_the_processed_logprobs_that_are_asked_for():
-    candidates = [NATIVE, TRITON_GUMBEL, FLASHINFER]
-    resolution = resolve(candidates, H100, Need(logprobs_mode="processed_logprobs"), DEFAULT)
-    assert resolution.chosen == "triton-gumbel"
-    assert resolution.fallback == (
-        "'flashinfer' was passed over: the request needs processed_logprobs, found nothing. "
-        "Using 'triton-gumbel'. Set TOKENDRAW_DISABLE=flashinfer to silence this."
-    )
-
-
-def test_an_explicit_choice_without_processed_logprobs_stands_beside_a_companion_that_has_them():
-    need = Need(logprobs_mode="processed_logprobs")
-    resolution = resolve(ALL, H100, need, asked("flashinfer"))
-    assert (resolution.chosen, resolution.companion) == ("flashinfer", "triton-gumbel")
-    assert "rows that ask for processed_logprobs" in resolution.beyond
-
-
 def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_is_refused():
     need = Need(logprobs_mode="processed_logprobs")
     with pytest.raises(SamplerUnavailableError) as refusal:

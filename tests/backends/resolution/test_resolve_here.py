@@ -6,14 +6,8 @@ import pytest
 
 import tokendraw
 from fake_candidates import H100, LAPTOP
-from fake_dists import fake_dists, plugin
+from fake_dists import plugin
 from tokendraw import Need, SamplerUnavailableError
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def test_candidates_that_were_found_here_can_be_resolved_for_another_machine(dists):

@@ -5,7 +5,6 @@ import torch
 
 import tokendraw
 from cuda_batches import random_bytes
-from fake_dists import fake_dists
 from tokendraw import PluginError, SamplerUnavailableError, operations
 from tokendraw.plugin import Host, Sm90W4Capabilities
 from tokendraw.resolution import State
@@ -46,12 +45,6 @@ class Plugin:
 
 plugin = Plugin()
 """
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def add(dists, format="format", more=""):

@@ -1,14 +1,11 @@
 """Planners are negotiated like any provider: by proof, with native as the reserve, and by whole calls."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 
 import tokendraw
 from command_line import call
-from fake_dists import FakeDists, fake_dists
+from fake_dists import FakeDists
 from paged_kv_model import SENTINEL, ints, lists, model, require_equal, sentinels, table_of
 from tokendraw import PagedKVPlan, SamplerFallbackWarning
 
@@ -49,12 +46,6 @@ class Plugin:
 
 plugin = Plugin()
 """
-
-
-@pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def test_the_best_plans_and_native_is_the_reserve(dists: FakeDists) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import fake_dists
 from tokendraw import Drafts, PluginError, RequestSlots, SamplerFallbackWarning, SamplingParams
 
 VOCAB_SIZE = 40
@@ -39,12 +38,6 @@ class Plugin:
 
 plugin = Plugin()
 """
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def add(dists, process=""):

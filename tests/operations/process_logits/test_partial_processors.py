@@ -5,7 +5,6 @@ import torch
 
 import tokendraw
 from calling import provider_of
-from fake_dists import fake_dists
 from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
 from tokendraw.operations.process_logits.provider import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
@@ -45,12 +44,6 @@ class Plugin:
 
 plugin = Plugin()
 """
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def slots_of(*requests):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, fake_dists, place, plugin
+from fake_dists import EVERYTHING, place, plugin
 from tokendraw import Drafts, SamplerFallbackWarning, SamplingMetadata, SamplingParams
 
 VERIFIES = (
@@ -44,12 +44,6 @@ class Verifying:
             {fault}
         return self.native.verify(target_logits, drafts, metadata, mode=mode)
 """
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def given():

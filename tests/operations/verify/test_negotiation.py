@@ -7,7 +7,7 @@ import torch
 
 import tokendraw
 from calling import loaded, select
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import (
     Drafts,
     InvalidInputError,
@@ -25,12 +25,6 @@ PARAMS = [SamplingParams(seed=i, temperature=0.8, top_k=20) for i in range(3)]
 LISTS = [[1, 2], [], [3]]
 FIRST = [5, 9, 1]
 LOGITS = torch.randn(6, 50, generator=torch.Generator().manual_seed(2))
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
