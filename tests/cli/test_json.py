@@ -15,9 +15,7 @@ from fake_dists import EVERYTHING, plugin
 from tokendraw import operations
 from tokendraw.backends.discovery import entry_points
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.cli import main
-from tokendraw.cli.demo import built_in_model as _built_in_model
-from tokendraw.cli.demo.ngram import NGramModel
+from tokendraw.cli import demo_model, main
 
 ROOT = click.Context(main)
 COMMANDS = {name: main.get_command(ROOT, name) for name in main.list_commands(ROOT)}
@@ -43,8 +41,7 @@ def folder(tmp_path, monkeypatch):
     """Working folder with a file of logits, and a small language model."""
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((2, 5), np.float32))
-    model = NGramModel(["The cat sat on the mat."])
-    monkeypatch.setattr(_built_in_model, "language_model", lambda: model)
+    monkeypatch.setattr(demo_model, "documentation", lambda: ["The cat sat on the mat."])
     return tmp_path
 
 

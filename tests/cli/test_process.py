@@ -371,13 +371,10 @@ def on_a_terminal(terminal):
 
 class TestOnATerminal:
     @pytest.mark.slow
-    def test_text_streams_and_wraps_between_words(self, on_a_terminal):
+    def test_text_streams_as_it_is_printed_in_a_pipe(self, on_a_terminal):
         arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
-        piped = run(*arguments).stdout
         written = on_a_terminal(*arguments)
-        assert written.endswith("\n")
-        assert max(map(len, written.splitlines()[1:])) <= 40
-        assert piped.split() == written[written.index("The import") :].split()
+        assert written[written.index("The import") :] == run(*arguments).stdout
 
     def test_a_table_takes_the_width_of_the_terminal(self, on_a_terminal):
         lines = on_a_terminal("show", "native", columns=70).splitlines()
