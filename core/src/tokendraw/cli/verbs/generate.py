@@ -7,7 +7,6 @@ without the prompt).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,16 +93,26 @@ def generate(
         write = _model(folder, drawer).write
     settings = _compared(params) if compare else [params]
 
-    def name_samplers() -> None:
-        if not (quiet or as_json):
-            click.echo(drawn_by(drawer), err=True)
+    num_pieces = 0
+
+    def show(piece: str) -> None:
+        """Print a piece of the text, the first behind the prompt and below the line on the samplers."""
+        nonlocal num_pieces
+        if num_pieces == 0:
+            if not quiet:
+                click.echo(drawn_by(drawer), err=True)
+            click.echo(prompt, nl=False)
+        num_pieces += 1
+        click.echo(piece, nl=False)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        _stream(prompt, lambda show: write(prompt, settings, tokens, show), name_samplers)
+        write(prompt, settings, tokens, show)
+        show("\n")
         return
     with progress("drawing"):
         texts = write(prompt, settings, tokens)
-    name_samplers()
+    if not (quiet or as_json):
+        click.echo(drawn_by(drawer), err=True)
     if as_json:
         entries = [
             {"params": asdict(setting), "token_ids": token_ids, "text": text}
@@ -150,24 +159,3 @@ def _label(params: SamplingParams) -> str:
         f"min-p {params.min_p:g}" if params.min_p > 0 else "",
     ]
     return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
-
-
-def _stream(
-    prompt: str, write: Callable[[Callable[[str], None]], object], before_first: Callable[[], None]
-) -> None:
-    """Print a text piece by piece.
-
-    :param before_first: called when the first piece was drawn.
-    """
-    is_first = True
-
-    def show(piece: str) -> None:
-        nonlocal is_first
-        if is_first:
-            before_first()
-        click.echo(prompt + piece if is_first else piece, nl=False)
-        is_first = False
-
-    write(show)
-    show("")  # the prompt alone, where nothing was drawn
-    click.echo()
