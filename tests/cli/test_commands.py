@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import importlib_metadata
 import numpy as np
 import pytest
@@ -325,12 +324,3 @@ class TestWithoutKitAndBench:
             "'check' needs the distribution tokendraw-testing, which is not installed; run `pip install ./testing` "
             "in tokendraw's checkout.\n",
         )
-
-
-def test_every_built_in_command_takes_json():
-    from tokendraw.cli import main
-
-    root = click.Context(main)
-    for name in OWN:
-        options = [option for param in main.get_command(root, name).params for option in param.opts]
-        assert "--json" in options, name

@@ -19,9 +19,8 @@ from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli.diagnosis import checkup as _checkup
 from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.findings import Finding, findings
-from tokendraw.cli.diagnosis.libraries import Library, libraries
+from tokendraw.cli.diagnosis.libraries import Library, libraries, upstreams
 from tokendraw.cli.diagnosis.origins import Origin, origins
-from tokendraw.cli.diagnosis.upstreams import upstreams
 from tokendraw.plugin import Release, Upstream
 from tokendraw.resolution import Candidate, Choice, State, decide
 
@@ -58,7 +57,7 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(_checkup, "libraries", lambda candidates: AROUND)
     monkeypatch.setattr(_checkup, "origins", lambda candidates: ORIGINS)
     monkeypatch.setattr(_checkup, "engines", list)
-    monkeypatch.setattr(_checkup, "examined_commands", tuple)
+    monkeypatch.setattr(_checkup, "installed_commands", tuple)
     monkeypatch.setattr(_checkup, "heavy_imports", lambda entry_point: ())
 
     def set_up(host, candidates):
@@ -179,7 +178,7 @@ def with_library(installed, **fields):
 
 def would_change(installed, **fields):
     (state,) = upstreams([with_library(installed, **fields)])
-    return state.would_change
+    return state["would_change"]
 
 
 def test_an_upstream_is_named_with_its_versions(on):

@@ -50,17 +50,6 @@ def test_on_a_terminal_the_reasons_are_folded_to_its_width(monkeypatch):
     )
 
 
-def test_list_says_what_an_available_sampler_does(monkeypatch):
-    be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=replace(NATIVE.info, summary="draws on [any] device")),))
-    assert call("list").stdout == (
-        "name    state      priority  version  what it does, or why it cannot\n"
-        "native  available  0         0.1.0    draws on [any] device\n"
-        "\n"
-        "name    operations\n"
-        "native  sample\n"
-    )
-
-
 def test_list_shows_the_operations_of_every_plugin_whichever_is_asked_for(monkeypatch):
     planner = HostCapabilities(device_types=("cpu",))
     # A plugin may offer what this core does not know.
@@ -84,20 +73,6 @@ def test_list_shows_the_operations_of_every_plugin_whichever_is_asked_for(monkey
     )
 
 
-def test_list_exits_with_1_if_none_is_available(monkeypatch):
-    be_on(monkeypatch, LAPTOP, (FLASHINFER, OFF))
-    result = call("list")
-    assert result.stdout == (
-        "name        state        priority  version  what it does, or why it cannot\n"
-        "flashinfer  unavailable  80        0.1.0    needs a cuda device, found cpu\n"
-        "off         disabled               1.0      switched off by TOKENDRAW_DISABLE\n"
-        "\n"
-        "name        operations\n"
-        "flashinfer  sample\n"
-    )
-    assert (result.stderr, result.exit_code) == ("", 1)
-
-
 def test_list_with_nothing_installed_says_what_to_install(monkeypatch):
     be_on(monkeypatch, LAPTOP, ())
     result = call("list")
@@ -105,39 +80,6 @@ def test_list_with_nothing_installed_says_what_to_install(monkeypatch):
     assert (
         result.stderr
         == "No sampler is installed; run `pip install ./plugins/native` in tokendraw's checkout.\n"
-    )
-
-
-def test_list_warns_of_an_unknown_variable(monkeypatch):
-    be_on(monkeypatch, LAPTOP, (NATIVE,))
-    monkeypatch.setenv("TOKENDRAW_DISABEL", "native")
-    result = call("list")
-    assert result.exit_code == 0
-    assert result.stderr == (
-        "'TOKENDRAW_DISABEL' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
-        "Correct it, or unset it.\n"
-    )
-
-
-def test_list_in_strict_mode_fails_where_it_would_warn(monkeypatch):
-    be_on(monkeypatch, LAPTOP, (NATIVE,))
-    monkeypatch.setenv("TOKENDRAW_DISABEL", "native")
-    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-    result = call("list")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        "'TOKENDRAW_DISABEL' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
-        "Correct it, or unset it. TOKENDRAW_STRICT=1 makes this warning an error.\n"
-    )
-
-
-def test_a_malformed_setting_is_a_usage_error():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOKENDRAW_STRICT", "maybe")
-        result = call("list")
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == (
-        "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.\n"
     )
 
 

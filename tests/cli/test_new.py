@@ -266,12 +266,6 @@ def test_a_file_is_no_folder():
     )
 
 
-def test_a_missing_argument_is_a_usage_error():
-    message, code = refused("acme")
-    assert code == 2
-    assert message.endswith("Error: Missing argument 'DIR'.\n")
-
-
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_its_entry_point(tmp_path):
     call("new", "acme", "out")

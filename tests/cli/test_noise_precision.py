@@ -14,7 +14,7 @@ from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, plugin
 from goodness_of_fit import SAMPLE, drop_float64
 from tokendraw import SamplingParams, philox
-from tokendraw.cli.demo import built_in_model
+from tokendraw.cli import demo_model
 from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 
@@ -35,25 +35,14 @@ def expected_token(tokens, options):
     return tokens[OPTIONS[options]]
 
 
-class Constant:
-    """A language model without history."""
-
-    def __init__(self, row):
-        self.row = torch.from_numpy(row)
-
-    def encode(self, text):
-        return [1] * (POSITION + 1)
-
-    def decode(self, token_ids, *, after=None):
-        return f" {token_ids}"
-
-    def logits(self, sequences):
-        return self.row.expand(len(sequences), -1)
+def words(size):
+    """A text of as many different words."""
+    return " ".join(map(str, range(size)))
 
 
 def generated(seed, *options):
     """The first token of a text."""
-    result = call("generate", "x", *NATIVE_ON_CPU, "--seed", seed, "--json", *options)
+    result = call("generate", "x " * POSITION, *NATIVE_ON_CPU, "--seed", seed, "--json", *options)
     assert (result.stderr, result.exit_code) == ("", 0)
     (entry,) = json.loads(result.stdout)["texts"]
     return entry["token_ids"][0]
@@ -72,7 +61,9 @@ class TestDraws:
 
     def test_generate(self, options, monkeypatch):
         for row in telling_rows(*SAMPLE):
-            monkeypatch.setattr(built_in_model, "language_model", lambda row=row: Constant(row.logits))
+            logits, text = torch.from_numpy(row.logits), words(len(row.logits))
+            monkeypatch.setattr(demo_model.DemoModel, "logits", lambda model, sequence, row=logits: row)
+            monkeypatch.setattr(demo_model, "documentation", lambda text=text: [text])
             expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
             assert generated(row.seed, "-n", 1, *options) == expected_token(expected, options)
 

@@ -4,7 +4,7 @@ import pytest
 
 from command_line import call
 from tokendraw.cli.app import main
-from tokendraw.cli.option_names import in_options
+from tokendraw.cli.command import in_options
 
 NO_GPU = (
     "'cuda' needs a CUDA or ROCm device, found none to use: the installed torch is built for the CPU alone. "

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import importlib_metadata
 import pytest
+from click.shell_completion import BashComplete
 
 import tokendraw
 from command_line import call
@@ -46,9 +47,9 @@ def dists(tmp_path, monkeypatch):
 
 
 def test_the_version_is_printed():
-    result = run("--version")
+    result = call("--version")
     assert result.stdout == f"tokendraw, version {tokendraw.__version__}\n"
-    assert (result.stderr, result.returncode) == ("", 0)
+    assert (result.stderr, result.exit_code) == ("", 0)
 
 
 def test_the_installed_script_is_the_same_command():
@@ -57,7 +58,7 @@ def test_the_installed_script_is_the_same_command():
 
 
 def test_help_lists_every_command_as_a_newcomer_meets_them():
-    lines = run("--help").stdout.partition("Commands:\n")[2].splitlines()
+    lines = call("--help").stdout.partition("Commands:\n")[2].splitlines()
     assert lines == [
         "  list      Every sampler, and why some cannot serve.",
         "  show      Everything about one sampler.",
@@ -98,17 +99,17 @@ def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
     dists.add_plugin("boom", "raise RuntimeError('no [kernels] here')")
     dists.add_plugin("quitter", "import sys; sys.exit(3)")
     dists.add_plugin("future", plugin("future", api_version="99"))
-    result = run("list", "--json")
-    assert (result.stderr, result.returncode) == ("", 0)
+    result = call("list", "--json")
+    assert (result.stderr, result.exit_code) == ("", 0)
     candidates = {c["name"]: c for c in json.loads(result.stdout)["candidates"]}
     assert candidates["native"]["state"] == "available"
     assert (candidates["boom"]["state"], candidates["quitter"]["state"]) == ("broken", "broken")
     assert candidates["boom"]["reason"].endswith("raised RuntimeError: no [kernels] here")
     assert candidates["quitter"]["reason"].endswith("raised SystemExit: 3")
     assert (candidates["future"]["state"], candidates["future"]["api_version"]) == ("incompatible", 99)
-    assert run("resolve").stdout == "native\n"
-    checkup = run("doctor")
-    assert checkup.returncode == 0
+    assert call("resolve").stdout == "native\n"
+    checkup = call("doctor", "--no-build")
+    assert checkup.exit_code == 0
     assert "pip install --upgrade ./core (in tokendraw's checkout)\n" in checkup.stdout
     assert "export TOKENDRAW_DISABLE=quitter" in checkup.stdout
 
@@ -121,17 +122,9 @@ def test_what_plugins_print_does_not_spoil_json(dists, command):
     capabilities = "dtypes=('float32',), logprobs_modes=('raw_logprobs',)"
     source = plugin("noisy", capabilities=capabilities, build="print('building'); return ArgmaxSampler()")
     dists.add_plugin("noisy", "print('loading')\n" + source)
-    result = run(*command, "--json")
+    result = call(*command, "--json")
     assert result.stderr.splitlines()[0] == "loading"
     assert isinstance(json.loads(result.stdout), dict)
-
-
-@pytest.mark.slow
-def test_another_sampler_can_draw_text(dists):
-    dists.add_plugin("greedy", plugin("greedy", capabilities="dtypes=('float32',), greedy=True"))
-    result = run("generate", "The", "-n", "3", "--sampler", "greedy", "--device", "cpu")
-    assert result.returncode == 0
-    assert result.stderr.startswith("drawn by greedy on cpu: asked for by ")
 
 
 def test_a_closed_pipe_ends_the_command_without_a_traceback():
@@ -153,9 +146,6 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback():
     [
         ["list"],
         ["list", "--json"],
-        ["list", "--help"],
-        ["resolve", "--explain"],
-        ["doctor"],
         ["generate", "The", "-n", "2", "--stream", "--quiet", *ON_CPU],
         ["--help"],
         ["--version"],
@@ -293,54 +283,41 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
     assert stderr == "drawn by native on cpu: asked for by --sampler\n\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        (("ch",), ["check"]),
+        (("sample", "--logprobs-mode", "raw_"), ["raw_logprobs", "raw_logits"]),
+        (("generate", "The", "--sampler", "nat"), ["native"]),
+        (("check", "nat"), ["native"]),
+        (("show", "nat"), ["native"]),
+        (("bench", "--sampler", "nat"), ["native"]),
+        (("bench", "--op", "plan"), ["plan_paged_kv"]),
+        (("bench", "--gumbel-dtype", ""), ["fp32", "fp64"]),
+        (("bench", "--form"), ["--format"]),
+        (("bench", "--op", "pack_sm90_w4", "--format", "sc"), ["scales"]),
+        (("check", "--lis"), ["--list"]),
+    ],
+)
+def test_commands_options_and_samplers_are_completed(words, completions):
+    completion = BashComplete(main, {}, "tokendraw", "_TOKENDRAW_COMPLETE")
+    *before, last = words
+    assert [item.value for item in completion.get_completions(before, last)] == completions
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-class TestCompletion:
-    @staticmethod
-    def completed(*words):
-        """Completions by bash of the last word, with the script generated by click."""
-        script = subprocess.run(
-            [TOKENDRAW],
-            check=False,
-            env=os.environ | {"_TOKENDRAW_COMPLETE": "bash_source"},
-            capture_output=True,
-            text=True,
-        )
-        assert (script.stderr, script.returncode) == ("", 0)
-        typed = " ".join(map(shlex.quote, words))
-        command = (
-            f"PATH={shlex.quote(str(Path(TOKENDRAW).parent))}:$PATH\n{script.stdout}\n"
-            f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; COMPREPLY=()\n"
-            '_tokendraw_completion tokendraw; printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        result = subprocess.run(
-            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (result.stderr, result.returncode) == ("", 0)
-        return result.stdout.split()
-
-    @pytest.mark.parametrize(
-        ("words", "completions"),
-        [
-            (("ch",), ["check"]),
-            (("sample", "--logprobs-mode", "raw_"), ["raw_logprobs", "raw_logits"]),
-            (("generate", "The", "--sampler", "nat"), ["native"]),
-            (("check", "nat"), ["native"]),
-            (("show", "nat"), ["native"]),
-            (("bench", "--sampler", "nat"), ["native"]),
-            (("bench", "--op", "plan"), ["plan_paged_kv"]),
-            (("bench", "--gumbel-dtype", ""), ["fp32", "fp64"]),
-            (("bench", "--form"), ["--format"]),
-            (("bench", "--op", "pack_sm90_w4", "--format", "sc"), ["scales"]),
-            (("check", "--lis"), ["--list"]),
-        ],
+def test_bash_completes_a_name_and_runs_no_plugin(dists):
+    dists.add_plugin("noisy", "raise SystemExit('imported')")
+    environment = os.environ | {"_TOKENDRAW_COMPLETE": "bash_source"}
+    script = subprocess.run([TOKENDRAW], check=True, env=environment, capture_output=True, text=True)
+    assert script.stderr == ""
+    command = (
+        f"PATH={shlex.quote(str(Path(TOKENDRAW).parent))}:$PATH\n{script.stdout}\n"
+        "COMP_WORDS=(tokendraw show no); COMP_CWORD=2; COMPREPLY=()\n"
+        '_tokendraw_completion tokendraw; printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    @pytest.mark.fast_first
-    def test_bash_completes_commands_options_and_samplers(self, words, completions):
-        assert self.completed("tokendraw", *words) == completions
-
-    def test_it_runs_no_plugin(self, dists):
-        dists.add_plugin("noisy", "raise SystemExit('imported')")
-        assert self.completed("tokendraw", "show", "no") == ["noisy"]
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.stdout, result.stderr, result.returncode) == ("noisy\n", "", 0)
 
 
 def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
@@ -371,13 +348,10 @@ def on_a_terminal(terminal):
 
 class TestOnATerminal:
     @pytest.mark.slow
-    def test_text_streams_and_wraps_between_words(self, on_a_terminal):
+    def test_text_streams_as_it_is_printed_in_a_pipe(self, on_a_terminal):
         arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
-        piped = run(*arguments).stdout
         written = on_a_terminal(*arguments)
-        assert written.endswith("\n")
-        assert max(map(len, written.splitlines()[1:])) <= 40
-        assert piped.split() == written[written.index("The import") :].split()
+        assert written[written.index("The import") :] == run(*arguments).stdout
 
     def test_a_table_takes_the_width_of_the_terminal(self, on_a_terminal):
         lines = on_a_terminal("show", "native", columns=70).splitlines()

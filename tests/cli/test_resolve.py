@@ -18,12 +18,6 @@ PASSED_OVER = (
 )
 
 
-def test_resolve_prints_the_name_alone(monkeypatch):
-    be_on(monkeypatch, H100)
-    result = call("resolve")
-    assert (result.stdout, result.stderr, result.exit_code) == ("flashinfer\n", "", 0)
-
-
 def test_explain_shows_every_decision_who_serves_what_and_the_settings(monkeypatch):
     be_on(monkeypatch, H100, (*ALL, BOOM, OFF))
     monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
@@ -52,25 +46,6 @@ def test_explain_shows_every_decision_who_serves_what_and_the_settings(monkeypat
     )
     assert result.stderr == PASSED_OVER.replace("=boom", "=off,boom")
     assert result.exit_code == 0
-
-
-def test_explain_on_a_laptop_is_short(monkeypatch):
-    be_on(monkeypatch, LAPTOP, (NATIVE,))
-    assert call("resolve", "--explain").stdout == (
-        "sample on cpu: native\n"
-        "\n"
-        "decisions\n"
-        "  native  available  best available, priority 0\n"
-        "\n"
-        "who serves what\n"
-        "  native  all rows\n"
-        "\n"
-        "not tried\n"
-        "  whether native can be built: `tokendraw doctor` builds what a program gets\n"
-        "\n"
-        "settings\n"
-        "  none\n"
-    )
 
 
 def test_explain_says_where_nobody_serves_some_rows(monkeypatch):

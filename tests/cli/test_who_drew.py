@@ -5,8 +5,7 @@ import pytest
 
 from command_line import call
 from fake_dists import install_limited
-from tokendraw.cli.demo import built_in_model as _built_in_model
-from tokendraw.cli.demo.ngram import NGramModel
+from tokendraw.cli import demo_model
 
 CHOSEN = ("--sampler", "limited", "--device", "cpu")
 BEYOND = "greedy rows, seeded rows"
@@ -21,8 +20,7 @@ def limited(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((4, 5), np.float32))
-    model = NGramModel(["The cat sat on the mat, and the dog slept."])
-    monkeypatch.setattr(_built_in_model, "language_model", lambda: model)
+    monkeypatch.setattr(demo_model, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
 
 
 @pytest.mark.parametrize("streams", ["--stream", "--no-stream"])

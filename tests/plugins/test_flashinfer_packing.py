@@ -15,7 +15,7 @@ import tokendraw_flashinfer
 from fake_candidates import A100, B200, H100
 from flashinfer_stand_in import add_jit_cache, add_tools, bare_machine, write
 from tokendraw import InvalidParameterError, PluginError, operations
-from tokendraw.cli.diagnosis.upstreams import upstreams
+from tokendraw.cli.diagnosis.libraries import upstreams
 from tokendraw.providers.resolve import decide, gather
 from tokendraw.resolution import Choice
 from tokendraw_flashinfer import plugin
@@ -191,7 +191,7 @@ def test_doctor_says_that_weights_of_another_layout_need_packing_again(dists, la
     dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
     (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
     (state,) = upstreams([candidate])
-    said = [phrase for phrase in state.would_change.split("; ") if "packs" in phrase]
+    said = [phrase for phrase in state["would_change"].split("; ") if "packs" in phrase]
     assert said == ([words] if words else [])
 
 

@@ -15,7 +15,7 @@ from tokendraw.cli.installed_commands import (
     BUILT_IN,
     OWNERS,
     InstalledCommand,
-    examined_commands,
+    examined,
     installed_commands,
     load,
     missing_distribution,
@@ -75,7 +75,8 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_commands(ctx, formatter)
-        rows = [(c.name, f"{c.owner}: {c.reason}") for c in examined_commands() if c.reason is not None]
+        commands = map(examined, _installed(ctx))
+        rows = [(c.name, f"{c.owner}: {c.reason}") for c in commands if c.reason is not None]
         if rows:
             with formatter.section("Commands that cannot be used"):
                 formatter.write_dl(rows)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, TextIO
 
 import click
 
-from tokendraw.cli.option_names import in_options
 from tokendraw.cli.terminal import process
 from tokendraw.cli.terminal.tables import has_printed_json, print_json
 from tokendraw.errors.exceptions import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
@@ -23,6 +23,9 @@ from tokendraw.errors.notices import as_error
 
 NOT_USABLE = 1
 USAGE = 2
+
+_OPTION_OF_ARGUMENT = {"positions": "position", "filter_orders": "filter_order"}
+"""Maps arguments of the library to options with other names."""
 
 _log = logging.getLogger("tokendraw")
 
@@ -99,3 +102,26 @@ def _show_warning(
     if not issubclass(category, TokendrawWarning):  # not ours: where it comes from helps
         text = warnings.formatwarning(text, category, filename, lineno).rstrip()
     click.echo(text, err=True)
+
+
+def in_options(text: str, command: click.Command) -> str:
+    """Replace the names of arguments in ``text`` by the options of ``command``.
+
+    ``'top_p' of row 0`` becomes ``'--top-p'``, ``device='cpu'`` becomes ``--device cpu``. A command has one value for
+    all rows, so the row goes, except that of a position. Arguments that the command has no option for stay.
+    """
+    options = {str(param.name): param.opts[0] for param in command.params if isinstance(param, click.Option)}
+    for argument, name in _OPTION_OF_ARGUMENT.items():
+        if name in options:
+            options.setdefault(argument, options[name])
+    leading = re.match(r"'(\w+)'( of row \d+)?", text)  # further on it may be a key of the configuration file
+    if leading and leading[1] in options:
+        row = leading[2] if leading[1] == "positions" else None
+        text = f"'{options[leading[1]]}'{row or ''}{text[leading.end() :]}"
+    text = text.replace(" or None, found", ", found")  # an option is left out instead
+
+    def as_option(argument: re.Match[str]) -> str:
+        option, value = options.get(argument[1]), argument[2]
+        return argument[0] if option is None else option if value is None else f"{option} {value}"
+
+    return re.sub(r"\b(\w+)=(?:'([^']*)')?", as_option, text)

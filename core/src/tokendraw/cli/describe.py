@@ -15,7 +15,6 @@ from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.plugin_info import PluginInfo
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
-from tokendraw.cli.terminal.tables import print_table
 from tokendraw.errors.formatting import all_of, dotted
 
 if TYPE_CHECKING:
@@ -34,15 +33,21 @@ def rank(candidate: Candidate) -> tuple[bool, int, str]:
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
-def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> None:
-    """Print a table with a row for each candidate and every reason in full."""
-    rows = []
-    for c in candidates:
-        info = described(c)
-        words = c.reason or (info.summary if info else "")
-        rows.append((c.name, str(c.state), str(c.priority) if c.info else "", c.version, words))
-    header = ("name", "state", "priority", "version", "what it does, or why it cannot")
-    print_table(header, rows, indent=indent)
+CANDIDATE_HEADER = ("name", "state", "priority", "version", "what it does, or why it cannot")
+
+
+def candidate_rows(candidates: Iterable[JsonObject]) -> list[tuple[str, ...]]:
+    """Write a row of a table for each candidate as of :func:`candidate_json`, with every reason in full."""
+    return [
+        (
+            c["name"],
+            c["state"],
+            "" if c["api_version"] is None else str(c["priority"]),
+            c["version"],
+            c["reason"] or c["summary"] or "",
+        )
+        for c in candidates
+    ]
 
 
 def candidate_json(candidate: Candidate) -> JsonObject:

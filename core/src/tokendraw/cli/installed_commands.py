@@ -63,16 +63,12 @@ class InstalledCommand:
     @property
     def is_callable(self) -> bool:
         """Whether ``tokendraw NAME`` calls this command, usable or not; false for a reserved name."""
-        return self.name not in BUILT_IN and OWNERS.get(self.name, self._key) == self._key
+        return self.name not in BUILT_IN and not (self.name in OWNERS and self.is_foreign)
 
     @property
     def is_foreign(self) -> bool:
         """Whether the command comes from a third party."""
-        return OWNERS.get(self.name) != self._key
-
-    @property
-    def _key(self) -> str:
-        return canonicalize_name(self.distribution)
+        return OWNERS.get(self.name) != canonicalize_name(self.distribution)
 
 
 def installed_commands() -> tuple[InstalledCommand, ...]:
@@ -97,9 +93,13 @@ def load(command: InstalledCommand) -> click.Command:
     return loaded
 
 
-def examined_commands() -> tuple[InstalledCommand, ...]:
-    """Import every installed command; failed imports become reasons."""
-    return tuple(map(_examined, installed_commands()))
+def examined(command: InstalledCommand) -> InstalledCommand:
+    """Import a command; a failed import becomes the reason."""
+    try:
+        load(command)
+    except PluginError as error:
+        return replace(command, reason=str(error))
+    return command
 
 
 def missing_distribution(name: str) -> str:
@@ -133,11 +133,3 @@ def _disputed(command: InstalledCommand, commands: Sequence[InstalledCommand]) -
     surplus = "one" if len(claimants) == 2 else "all but one"
     reason = f"the name {command.name!r} is claimed by {all_of(claimants)}; uninstall {surplus} of them"
     return replace(command, reason=reason)
-
-
-def _examined(command: InstalledCommand) -> InstalledCommand:
-    try:
-        load(command)
-    except PluginError as error:
-        return replace(command, reason=str(error))
-    return command

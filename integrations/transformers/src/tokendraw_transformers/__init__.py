@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TransformersVersionError,
     )
     from tokendraw_transformers._generate import generate
+    from tokendraw_transformers._model_on_disk import ModelOnDisk
     from tokendraw_transformers._openai import chat_logprobs, completion_logprobs
     from tokendraw_transformers._output import DrawDecoderOnlyOutput, DrawEncoderDecoderOutput
     from tokendraw_transformers._processor import DrawLogitsProcessor
@@ -28,6 +29,7 @@ _MODULE_OF = {
     "DrawEncoderDecoderOutput": "_output",
     "DrawLogitsProcessor": "_processor",
     "InvalidRowsWarning": "_errors",
+    "ModelOnDisk": "_model_on_disk",
     "Row": "_seeds",
     "SeedsUnusedWarning": "_errors",
     "TransformersVersionError": "_errors",
@@ -44,6 +46,7 @@ __all__ = [
     "DrawEncoderDecoderOutput",
     "DrawLogitsProcessor",
     "InvalidRowsWarning",
+    "ModelOnDisk",
     "Row",
     "SeedsUnusedWarning",
     "TransformersVersionError",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -28,30 +30,51 @@ class ProcessResult(NamedTuple):
     value: Any
     """Last line, parsed as JSON; None if the line is missing or malformed."""
     exit_status: int | None
-    """Exit status; None after a timeout."""
+    """Exit status; None after a timeout, whatever the last line is."""
 
 
-def command_line(function: str, *arguments: str) -> list[str]:
+def _command_line(function: str, *arguments: str) -> list[str]:
     """Build the command that calls ``module:function`` with these arguments, on this process's ``sys.path``."""
     path = map(os.fsdecode, sys.path)
     return [sys.executable, "-c", _CODE, function, str(len(arguments)), *arguments, *path]
 
 
-def call_in_new_process(function: str, *arguments: str) -> ProcessResult:
-    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line."""
+def call_in_new_process(
+    function: str, *arguments: str, timeout_seconds: float | None = None, verbose: bool = False
+) -> ProcessResult:
+    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line.
+
+    :param timeout_seconds: None: :data:`TIMEOUT_SECONDS`.
+    :param verbose: let the process write on stderr.
+    """
+    process = subprocess.Popen(
+        _command_line(function, *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if verbose else subprocess.DEVNULL,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    exit_status = None
+    with process:
+        try:
+            output, _ = process.communicate(timeout=timeout_seconds or TIMEOUT_SECONDS)
+            exit_status = process.returncode
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            output, _ = process.communicate()
+        finally:
+            _kill(process)
     try:
-        run = subprocess.run(
-            command_line(function, *arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return ProcessResult(None, None)
-    try:
-        return ProcessResult(json.loads(run.stdout.splitlines()[-1]), run.returncode)
+        return ProcessResult(json.loads(output.splitlines()[-1]), exit_status)
     except (IndexError, ValueError):
-        return ProcessResult(None, run.returncode)
+        return ProcessResult(None, exit_status)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process and its children, for example compilers."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()

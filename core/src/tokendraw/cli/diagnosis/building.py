@@ -5,22 +5,18 @@ If one operation ends the process, a new process goes on with the next operation
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
-from tokendraw.backends.discovery.new_process import command_line
+from tokendraw.backends.discovery.new_process import call_in_new_process
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution.candidate import Decision, State
 from tokendraw.cli.terminal.verbose import StderrHandler, logged_by
@@ -59,19 +55,21 @@ def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, d
     """
     outcomes: dict[str, Build] = {}
     while True:
-        steps, status = _run([name for name in names if name not in outcomes], verbose=verbose)
-        if not steps:
+        remaining = [name for name in names if name not in outcomes]
+        state, status = call_in_new_process(
+            f"{__name__}:report", *remaining, timeout_seconds=TIMEOUT_SECONDS, verbose=verbose
+        )
+        if state is None:
             return damage("A sampler", _ending(status, "ending", "still importing")), outcomes
-        outcomes |= {step["operation"]: Build(**step["build"]) for step in steps if "build" in step}
-        last = steps[-1]
-        if last.get("torch") or len(outcomes) == len(names):
-            return last.get("torch"), outcomes
-        if "plugin" in last:
-            plugin, ending = last["plugin"], _ending(status, "ended", "was not done")
+        outcomes |= {name: Build(**fields) for name, fields in state["builds"].items()}
+        if state["torch"] or len(outcomes) == len(names):
+            return state["torch"], outcomes
+        if state["operation"] not in outcomes:
+            plugin, ending = state["plugin"], _ending(status, "ended", "was not done")
             rejections = {} if plugin is None else {plugin: f"building it {ending}"}
             subject = "finding the plugins" if plugin is None else f"building {plugin!r}"
             error = f"{subject} {ending}"
-            outcomes[last["operation"]] = Build(error=error, rejections=rejections, culprit=plugin)
+            outcomes[state["operation"]] = Build(error=error, rejections=rejections, culprit=plugin)
 
 
 def _ending(status: int | None, ended: str, late: str) -> str:
@@ -81,67 +79,44 @@ def _ending(status: int | None, ended: str, late: str) -> str:
     return f"{ended} the process: exit status {status}"
 
 
-def _run(names: Sequence[str], *, verbose: bool) -> tuple[list[dict[str, Any]], int | None]:
-    """Load operations in a new process; return its steps and its exit status, or None after 900 s."""
-    process = subprocess.Popen(
-        command_line(f"{__name__}:report", *names),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=None if verbose else subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-            status: int | None = process.returncode
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            output, _ = process.communicate()
-            status = None
-        finally:
-            _kill(process)
-    return [json.loads(line) for line in output.splitlines()], status
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its children, for example compilers."""
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-
-
 def report(*names: str) -> None:
     """Import torch, load each of the operations, and end the process: the work of the new process.
 
-    The steps are lines of JSON: ``torch`` (null, or the reason why it cannot be imported), then for each operation
-    ``operation`` (its name) with ``plugin``, the name of one before it is built, and last with ``build``, the fields of
-    :class:`Build`.
+    Each line is the whole state as JSON: ``torch`` (null, or the reason why it cannot be imported), ``builds`` (the
+    fields of :class:`Build` by operation), ``operation`` (at work) and ``plugin``, the name of one before it is built.
     """
-    steps = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what plugins print is no step
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what plugins print is no line
+    state: dict[str, Any] = {
+        "torch": None,
+        "builds": {},
+        "operation": names[0] if names else None,
+        "plugin": None,
+    }
 
-    def write(**step: Any) -> None:
-        print(json.dumps(step), file=steps, flush=True)
+    def write(**changes: Any) -> None:
+        state.update(changes)
+        print(json.dumps(state), file=lines, flush=True)
 
     try:
         require_torch()
     except SamplerUnavailableError as error:
         write(torch=str(error))
         return
-    write(torch=None)
+    write()
     log = StderrHandler()
     for name in names:
         write(operation=name, plugin=None)
-        write(operation=name, build=_loaded(name, partial(write, operation=name), log))
+        build = _loaded(name, lambda plugin: write(plugin=plugin), log)
+        write(builds={**state["builds"], name: build})
     sys.stderr.flush()
     os._exit(0)  # no thread or handler of a plugin holds up the end
 
 
-def _loaded(name: str, write: Callable[..., None], log: StderrHandler) -> dict[str, Any]:
+def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) -> dict[str, Any]:
     """Load an operation for the default device and need, and return the fields of the outcome.
 
-    :param write: called with ``plugin``, the name of one before it is built.
+    :param before_build: called with the name of a plugin before it is built.
     """
     from tokendraw.calls.negotiator import warn_of
     from tokendraw.providers.load import open_negotiator
@@ -154,11 +129,7 @@ def _loaded(name: str, write: Callable[..., None], log: StderrHandler) -> dict[s
         warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
         try:
             negotiator = open_negotiator(
-                settings,
-                settings.choice(),
-                None,
-                operation.need(),
-                before_build=lambda plugin: write(plugin=plugin),
+                settings, settings.choice(), None, operation.need(), before_build=before_build
             )
             assert negotiator.discovery is not None
             candidates = negotiator.discovery.candidates(operation, negotiator.need)

@@ -1,13 +1,14 @@
-"""Collects the checkup of ``tokendraw doctor``: facts about the installation, and faults."""
+"""Collects the checkup of ``tokendraw doctor`` as data: facts about the installation, and faults."""
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 
 import tokendraw
@@ -15,19 +16,16 @@ from tokendraw import operations
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.heavy_imports import heavy_imports
-from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.cli.describe import described, rank
+from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json, rank
 from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
-from tokendraw.cli.diagnosis.findings import Finding, findings
-from tokendraw.cli.diagnosis.libraries import Library, libraries
-from tokendraw.cli.diagnosis.origins import Origin, origins
-from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
-from tokendraw.cli.installed_commands import InstalledCommand, examined_commands
+from tokendraw.cli.diagnosis.findings import findings
+from tokendraw.cli.diagnosis.libraries import libraries, upstreams
+from tokendraw.cli.diagnosis.origins import origins
+from tokendraw.cli.installed_commands import examined, installed_commands
 from tokendraw.cli.terminal.tables import plugins_at_work, progress
-from tokendraw.engines import EngineState
 from tokendraw.errors.exceptions import TokendrawError, TokendrawWarning
 from tokendraw.errors.formatting import all_of, printable
 from tokendraw.errors.notices import as_error
@@ -35,127 +33,124 @@ from tokendraw.providers import resolve as _resolve
 
 MAIN_OPERATION = "sample"
 """The operation that the verdict, and the exit code, are about."""
+_BUILD_KEYS = ("chosen", "companion", "seconds", "error", "rejections")
 
 
 @dataclass
-class Checkup:
-    """Facts about an installation, and the faults of it; after an error some facts keep their defaults.
+class _Negotiation:
+    """Discovery and resolution as in a program; after an error some facts keep their defaults.
 
-    :ivar variables: Variables of tokendraw by name.
-    :ivar config: Path of the configuration file in force.
     :ivar serving: Name of the plugin that serves each offered operation; None: no plugin can.
-    :ivar builds: Outcome of building for each operation with a chosen plugin; None: nothing was built.
+    :ivar messages: Complaints that go with any choice.
+    :ivar untested: Warnings of the decision, less that of plugins passed over.
     """
 
-    host: Host
-    variables: Mapping[str, str]
     config: str | None = None
     choice: Choice = field(default_factory=Choice)
     candidates: Sequence[Candidate] = ()
     chosen: str | None = None
     serving: dict[str, str | None] = field(default_factory=dict)
-    builds: Mapping[str, Build] | None = None
-    libraries: Sequence[Library] = ()
-    upstreams: Sequence[UpstreamState] = ()
-    engines: Sequence[EngineState] = ()
-    commands: Sequence[InstalledCommand] = ()
-    origins: Sequence[Origin] = ()
-    heavy_imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    findings: Sequence[Finding] = ()
+    messages: list[str] = field(default_factory=list)
+    untested: Sequence[str] = ()
 
 
-def examine(*, builds: bool, verbose: bool) -> Checkup:
-    """Examine this installation.
+def examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
+    """Examine this installation; return the keys documented in :mod:`tokendraw.cli.verbs.doctor`.
 
     :param builds: build for each operation with a chosen plugin.
     :param verbose: show on stderr the traceback of a plugin that fails to build, and the output of the plugins.
     """
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
-    checkup = Checkup(
-        detect.detect_host(), {printable(name): printable(text) for name, text in variables.items()}
-    )
-    messages, warned = _negotiate(checkup)
-    is_resolved = checkup.chosen is not None
-    errors, outcomes = _build(checkup, builds=builds, verbose=verbose)
-    main, candidates = outcomes.get(MAIN_OPERATION), checkup.candidates
-    warned = main.warnings if main is not None and is_resolved else warned
-    checkup.libraries, checkup.upstreams = libraries(candidates), upstreams(candidates)
-    checkup.engines, checkup.commands = engines(), examined_commands()
-    checkup.origins, checkup.heavy_imports = origins(candidates), _heavy_imports(candidates)
-    checkup.builds = outcomes if builds else None
-    checkup.findings = findings(
-        [*messages, *errors, *warned],
-        checkup.libraries,
+    negotiation = _negotiate(host)
+    chosen, serving, candidates = negotiation.chosen, negotiation.serving, negotiation.candidates
+    names = [name for name, plugin in serving.items() if plugin] if builds else []
+    torch_error, outcomes = _build(names, verbose=verbose)
+    main, warned, errors = outcomes.get(MAIN_OPERATION), negotiation.untested, []
+    if main is not None and chosen is not None:
+        chosen, warned = main.chosen, main.warnings
+        errors = [main.error] if main.error and main.culprit is None else []
+    if torch_error is not None:
+        chosen, serving, errors = None, dict.fromkeys(serving), [torch_error]
+    needed, packages = libraries(candidates), origins(candidates)
+    commands = [examined(command) for command in installed_commands()]
+    heavy = _heavy_imports(candidates)
+    faults = findings(
+        [*negotiation.messages, *errors, *warned],
+        needed,
         candidates,
-        checkup.origins,
+        packages,
         outcomes,
-        checkup.heavy_imports,
-        checkup.choice,
-        checkup.commands,
+        heavy,
+        negotiation.choice,
+        commands,
     )
-    checkup.candidates = sorted((_as_built(candidate, main) for candidate in candidates), key=rank)
-    return checkup
+    shown = sorted((_as_built(candidate, main) for candidate in candidates), key=rank)
+    built = {name: {key: getattr(build, key) for key in _BUILD_KEYS} for name, build in outcomes.items()}
+    return {
+        "error": None if chosen else "A program gets no sampler here.",
+        "tokendraw": tokendraw.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": platform.platform(),
+        "libraries": [{**asdict(library), "fits": library.fits} for library in needed],
+        "upstreams": upstreams(candidates),
+        "engines": [asdict(engine) for engine in engines()],
+        "commands": [asdict(command) for command in commands],
+        "host": host_json(host),
+        "settings": {
+            "variables": {printable(name): printable(text) for name, text in variables.items()},
+            "config": negotiation.config,
+        },
+        "candidates": [candidate_json(candidate) for candidate in shown],
+        "origins": [asdict(origin) for origin in packages],
+        "chosen": chosen,
+        "operations": serving | {name: outcome.chosen for name, outcome in outcomes.items()},
+        "builds": built if builds else None,
+        "heavy_imports": heavy,
+        "findings": [asdict(fault) for fault in faults],
+    }
 
 
-def _negotiate(checkup: Checkup) -> tuple[list[str], Sequence[str]]:
-    """Discover and resolve as a program does.
-
-    :returns: messages that go with any choice, and warnings of the decision, less that of plugins passed over.
-    """
-    messages: list[str] = []
+def _negotiate(host: Host) -> _Negotiation:
+    facts = _Negotiation()
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
         try:
             settings = _settings.read_settings()
-            checkup.config = printable(str(settings.config)) if settings.config else None
-            checkup.choice = settings.choice()
+            facts.config = printable(str(settings.config)) if settings.config else None
+            facts.choice = settings.choice()
             by_operation = _resolve.discover_all()
-            checkup.candidates = sorted(by_operation[MAIN_OPERATION], key=rank)
-            infos = [info for candidate in checkup.candidates if (info := described(candidate))]
+            facts.candidates = sorted(by_operation[MAIN_OPERATION], key=rank)
+            infos = [info for candidate in facts.candidates if (info := described(candidate))]
             for name, candidates in by_operation.items():
                 if any(name in info.operations for info in infos):
-                    checkup.serving[name] = _chosen(name, candidates, checkup)
-            misnamed = settings.all_warnings(candidate.name for candidate in checkup.candidates)
-            messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
+                    facts.serving[name] = _chosen(name, candidates, host, facts.choice)
+            misnamed = settings.all_warnings(candidate.name for candidate in facts.candidates)
+            facts.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
             resolution = tokendraw.resolve()
             if settings.strict and (misnamed or resolution.warnings):
                 outcome = using(resolution.chosen)
-                messages += [as_error(text, outcome) for text in resolution.warnings]
+                facts.messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
-                checkup.chosen = resolution.chosen
-                return messages, resolution.untested
+                facts.chosen, facts.untested = resolution.chosen, resolution.untested
         except (TokendrawError, TokendrawWarning) as error:
-            messages += [str(error)] if str(error) not in messages else []
-    return messages, ()
+            facts.messages += [str(error)] if str(error) not in facts.messages else []
+    return facts
 
 
-def _chosen(operation: str, candidates: Sequence[Candidate], checkup: Checkup) -> str | None:
+def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:
     need = operations.get(operation).need()
     try:
-        return _resolve.decide(candidates, checkup.host, need, checkup.choice, operation=operation).chosen
+        return _resolve.decide(candidates, host, need, choice, operation=operation).chosen
     except TokendrawError:
         return None
 
 
-def _build(checkup: Checkup, *, builds: bool, verbose: bool) -> tuple[list[str], dict[str, Build]]:
-    """Build for each operation, and correct who serves by the outcomes; return errors, and outcomes by operation.
-
-    Where nothing is built, import torch alone, unless this process has torch.
-    """
-    names = [name for name, chosen in checkup.serving.items() if chosen] if builds else []
+def _build(names: Sequence[str], *, verbose: bool) -> tuple[str | None, Mapping[str, Build]]:
+    """Build for each operation; without names import torch alone, unless this process has torch."""
     if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
-        return [], {}
+        return None, {}
     with progress(f"building what serves {all_of(names)}" if names else "importing torch"):
-        torch_error, outcomes = build(names, verbose=verbose)
-    errors = [] if torch_error is None else [torch_error]
-    if torch_error is not None:
-        checkup.chosen, checkup.serving = None, dict.fromkeys(checkup.serving)
-    main = outcomes.get(MAIN_OPERATION)
-    if main is not None and checkup.chosen is not None:
-        checkup.chosen = main.chosen
-        errors += [main.error] if main.error and main.culprit is None else []
-    checkup.serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
-    return errors, outcomes
+        return build(names, verbose=verbose)
 
 
 def _as_built(candidate: Candidate, outcome: Build | None) -> Candidate:

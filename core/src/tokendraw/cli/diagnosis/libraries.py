@@ -1,18 +1,21 @@
-"""Compares installed libraries with the requirements of plugins, by metadata and without imports."""
+"""Compares installed libraries with what plugins require and were tested with, by metadata and without imports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import importlib_metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from tokendraw.backends.description.plugin_info import Upstream
 from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.resolution.candidate import Candidate
-from tokendraw.cli.describe import described
+from tokendraw.backends.resolution.upstream import is_tested, is_version, release_of, words_of
+from tokendraw.cli.describe import JsonObject, described
 from tokendraw.errors.formatting import printable
 
 _EVERYTHING = "all"  # this extra only repeats what the others ask for
@@ -81,3 +84,37 @@ def _required(owner: str) -> Iterator[Library]:
         if applies:
             suffix = "" if "" in applies else f"[{printable(','.join(applies))}]"
             yield Library(library, installed_version(library), needed, f"{owner}{suffix}")
+
+
+def upstreams(plugins: Iterable[Candidate]) -> list[JsonObject]:
+    """Describe the upstream of each of the plugins, under the keys documented in :mod:`tokendraw.cli.verbs.doctor`."""
+    states = []
+    for plugin in plugins:
+        info, installed = described(plugin), plugin.upstream_version
+        if info is not None and info.upstream is not None:
+            states.append(
+                {
+                    "name": info.upstream.distribution,
+                    "plugin": plugin.name,
+                    "installed": installed,
+                    "needed": info.upstream.versions,
+                    "tested": info.upstream.tested,
+                    "would_change": _would_change(info.upstream, installed),
+                }
+            )
+    return states
+
+
+def _would_change(upstream: Upstream, installed: str | None) -> str:
+    """Write the differences between the installed and the other version, by the table of releases."""
+    known_versions = [row.since for row in upstream.releases if not row.refused and row.since != "0"]
+    to = max(upstream.tested or known_versions, key=Version, default=None)
+    if to is None or installed is None or not is_version(installed):
+        return "unknown"
+    changes = []
+    for operation in dict.fromkeys(row.operation for row in upstream.releases):
+        words, row = words_of(upstream, installed, operation), release_of(upstream, to, operation)
+        if row is not None and words and words != row.says:
+            changes.append(f"{to} {row.says} where {installed} {words}{row.change and f': {row.change}'}")
+    is_same = "nothing: this version is tested" if is_tested(upstream, installed) else "nothing that is known"
+    return "; ".join(changes) or is_same

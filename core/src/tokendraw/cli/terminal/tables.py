@@ -73,18 +73,17 @@ def print_heading(title: str) -> None:
 
 def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
     """Print titled texts in columns, as many side by side as fit, and the rest below."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     console = _console()
     num_columns = max(1, min(len(texts), console.width // _LEAST_TEXT_WIDTH))
-    table = Table.grid(padding=(0, 3, 0, 0), expand=True)
-    for _ in range(num_columns):
-        table.add_column(ratio=1, overflow="fold")
+    columns = [Column(ratio=1, overflow="fold") for _ in range(num_columns)]
+    table = Table.grid(*columns, padding=(0, 3, 0, 0), expand=True)
     for start in range(0, len(texts), num_columns):
-        band = texts[start : start + num_columns]
-        table.add_row(*(Text(title, "bold") for title, _ in band))
-        table.add_row(*(Text(f"{text}\n") for _, text in band))
+        titles, bodies = zip(*texts[start : start + num_columns], strict=True)
+        table.add_row(*(Text(title, "bold") for title in titles))
+        table.add_row(*(Text(f"{text}\n") for text in bodies))
     _print(console, table)
 
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import click
 
+from tokendraw.backends.machine import detect
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.diagnosis.checkup import examine
-from tokendraw.cli.diagnosis.report import checkup_json, print_checkup
+from tokendraw.cli.diagnosis.report import print_checkup
 from tokendraw.cli.terminal.tables import print_json
 from tokendraw.cli.terminal.verbose import is_verbose
 
@@ -37,10 +38,11 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     For each operation, the plugin that a program gets is built and makes the call that proves it. Exits with 1 if a
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
-    checkup = examine(builds=not no_build, verbose=is_verbose(ctx))
+    host = detect.detect_host()
+    facts = examine(host, builds=not no_build, verbose=is_verbose(ctx))
     if as_json:
-        print_json(checkup_json(checkup))
+        print_json(facts)
     else:
-        print_checkup(checkup)
-    if checkup.chosen is None:
+        print_checkup(host, facts)
+    if facts["chosen"] is None:
         ctx.exit(NOT_USABLE)

@@ -7,8 +7,6 @@ without the prompt).
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +17,12 @@ from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
-from tokendraw.cli.terminal.wrap import Wrapper
+from tokendraw.errors.exceptions import TokendrawError
+from tokendraw.errors.install_commands import how_to_install
 from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GumbelDtype
-    from tokendraw.cli.demo.built_in_model import BuiltInModel
-    from tokendraw.cli.demo.model_on_disk import ModelOnDisk
     from tokendraw.providers.sampler import Sampler
 
 COMPARED = (
@@ -80,7 +77,7 @@ def generate(
     share the seed. With --model a Hugging Face model from disk writes, through tokendraw-transformers.
 
     \b
-    tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
+    tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
     tokendraw generate "A class is" --compare
     tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
     """  # noqa: D301 - the escape tells click to leave these lines as they are
@@ -96,16 +93,26 @@ def generate(
         write = _model(folder, drawer).write
     settings = _compared(params) if compare else [params]
 
-    def name_samplers() -> None:
-        if not (quiet or as_json):
-            click.echo(drawn_by(drawer), err=True)
+    num_pieces = 0
+
+    def show(piece: str) -> None:
+        """Print a piece of the text, the first behind the prompt and below the line on the samplers."""
+        nonlocal num_pieces
+        if num_pieces == 0:
+            if not quiet:
+                click.echo(drawn_by(drawer), err=True)
+            click.echo(prompt, nl=False)
+        num_pieces += 1
+        click.echo(piece, nl=False)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        _stream(prompt, lambda show: write(prompt, settings, tokens, show), name_samplers)
+        write(prompt, settings, tokens, show)
+        show("\n")
         return
     with progress("drawing"):
         texts = write(prompt, settings, tokens)
-    name_samplers()
+    if not (quiet or as_json):
+        click.echo(drawn_by(drawer), err=True)
     if as_json:
         entries = [
             {"params": asdict(setting), "token_ids": token_ids, "text": text}
@@ -118,15 +125,20 @@ def generate(
         click.echo(prompt + texts[0][1])
 
 
-def _model(folder: str | None, drawer: Sampler) -> BuiltInModel | ModelOnDisk:
+def _model(folder: str | None, drawer: Sampler) -> Any:
     """Load the model on disk, or fit the n-gram model."""
-    if folder is not None:
-        from tokendraw.cli.demo.model_on_disk import ModelOnDisk
+    if folder is None:
+        from tokendraw.cli.demo_model import DemoModel
 
-        return ModelOnDisk(folder, drawer)
-    from tokendraw.cli.demo.built_in_model import BuiltInModel
-
-    return BuiltInModel(drawer)
+        return DemoModel(drawer)
+    try:
+        from tokendraw_transformers import ModelOnDisk
+    except ModuleNotFoundError as error:
+        raise TokendrawError(
+            "'--model' needs tokendraw-transformers, found it not installed; run "
+            f"{how_to_install('tokendraw-transformers')}."
+        ) from error
+    return ModelOnDisk(folder, drawer)
 
 
 def _compared(params: SamplingParams) -> list[SamplingParams]:
@@ -147,26 +159,3 @@ def _label(params: SamplingParams) -> str:
         f"min-p {params.min_p:g}" if params.min_p > 0 else "",
     ]
     return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
-
-
-def _stream(
-    prompt: str, write: Callable[[Callable[[str], None]], object], before_first: Callable[[], None]
-) -> None:
-    """Print a text piece by piece.
-
-    :param before_first: called when the first piece was drawn.
-    """
-    wrap = Wrapper(shutil.get_terminal_size().columns) if on_terminal() else str
-    is_first = True
-
-    def show(piece: str) -> None:
-        nonlocal is_first
-        if is_first:
-            before_first()
-            click.echo(wrap(prompt), nl=False)
-        is_first = False
-        click.echo(wrap(piece), nl=False)
-
-    write(show)
-    show("")  # the prompt alone, where nothing was drawn
-    click.echo()

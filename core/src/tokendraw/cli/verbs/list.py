@@ -14,7 +14,7 @@ from tokendraw.backends.resolution.candidate import State
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
-from tokendraw.cli.describe import candidate_json, described, print_candidates, rank
+from tokendraw.cli.describe import CANDIDATE_HEADER, candidate_json, candidate_rows, rank
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 
 
@@ -30,22 +30,23 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     """
     settings = _settings.read_settings()
     with plugins_at_work():
-        candidates = sorted(tokendraw.discover(operation=operation), key=rank)
-    warn(settings.all_warnings(c.name for c in candidates), strict=settings.strict)
+        found = sorted(tokendraw.discover(operation=operation), key=rank)
+    warn(settings.all_warnings(c.name for c in found), strict=settings.strict)
     error = None
-    if not candidates:
+    if not found:
         error = f"No sampler is installed; {INSTALL}."
-    elif all(candidate.state is not State.AVAILABLE for candidate in candidates):
+    elif all(candidate.state is not State.AVAILABLE for candidate in found):
         error = f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
+    candidates = [candidate_json(candidate) for candidate in found]
     if as_json:
-        print_json({"error": error, "candidates": [candidate_json(candidate) for candidate in candidates]})
+        print_json({"error": error, "candidates": candidates})
     elif candidates:
-        print_candidates(candidates)
+        print_table(CANDIDATE_HEADER, candidate_rows(candidates))
         known = list(operations.FOLDERS)  # a plugin may offer others, which come last
         rows = [
-            (c.name, ", ".join(sorted(info.operations, key=lambda name: [*known, name].index(name))))
+            (c["name"], ", ".join(sorted(c["operations"], key=lambda name: [*known, name].index(name))))
             for c in candidates
-            if (info := described(c)) is not None
+            if c["operations"] is not None
         ]
         if rows:
             click.echo()

@@ -84,7 +84,7 @@ def sample(
     with progress("reading the logits, loading a sampler, drawing"):
         params = options.checked_params(**fields)
 
-        from tokendraw.cli.files.logits import dtype_name, read_logits
+        from tokendraw.cli.logits_file import dtype_name, read_logits
         from tokendraw.parameters.metadata import SamplingMetadata
 
         source = read_logits(file, tensor)

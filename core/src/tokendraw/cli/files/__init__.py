@@ -1,1 +1,0 @@
-"""Reads the files of logits for ``tokendraw sample``."""
