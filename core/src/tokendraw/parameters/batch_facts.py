@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
+from tokendraw.parameters.fields import COLUMNS, FILTER_PARAMETERS, Columns
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import RequestColumns, check_columns
+from tokendraw.parameters.request_columns import check_columns
 
-RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
-"""Whether greedy, whether seeded, top_k, whether there is a top_p, a min_p, filter order, logprobs."""
+RowKind: TypeAlias = tuple[Any, ...]
+"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, or a real filter; else the value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,15 @@ class BatchFacts:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def any_top_k(self) -> bool:
+        """Whether a row may have an active top_k."""
+        return self.max_top_k != 0
+
+    def may_hold(self, name: str) -> bool:
+        """Whether a row may have an active filter of this name, or the filter order ``joint``."""
+        return bool(getattr(self, f"any_{name}"))
+
     def logprobs_width(self, vocab_size: int) -> int | None:
         """Return N of the result: the number of best tokens a row, at most V; None: no row wants logprobs."""
         n = self.max_logprobs
@@ -65,8 +76,10 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        greedy, seeded, top_k, top_p, min_p, order, logprobs = zip(*kinds, strict=True) if kinds else [()] * 7
-        filters = zip(order, top_k, top_p, min_p, strict=True)
+        columns = dict(zip(COLUMNS, zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS), strict=True))
+        greedy, seeded, top_k = columns["temperature"], columns["seed"], columns["top_k"]
+        orders, top_p = columns["filter_order"], columns["top_p"]
+        others = [columns[name] for name, _ in _OTHER_FILTERS]
         return cls(
             any_greedy=any(greedy),
             all_greedy=bool(kinds) and all(greedy),
@@ -74,11 +87,14 @@ class BatchFacts:
             all_seeded=bool(kinds) and all(seeded),
             max_top_k=max(top_k, default=0),
             all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
-            any_top_p=any(top_p),
-            any_min_p=any(min_p),
-            any_joint="joint" in order,
-            any_top_k_first=any(o == "top_k_first" and p and (k > 0 or m) for o, k, p, m in filters),
-            max_logprobs=_widest(logprobs),
+            **{flag: any(columns[name]) for name, flag, _ in _REAL_FILTERS},
+            any_joint="joint" in orders,
+            any_top_k_first=any(top_p)
+            and any(
+                order == "top_k_first" and has_top_p and any(active)
+                for order, has_top_p, *active in zip(orders, top_p, *others, strict=True)
+            ),
+            max_logprobs=_widest(columns["logprobs"]),
         )
 
     @classmethod
@@ -101,20 +117,18 @@ class BatchFacts:
 
         :param given: names of the parameters that have a tensor.
         """
-        max_top_k = self.max_top_k if "top_k" in given else 0
-        any_top_p = self.any_top_p and "top_p" in given
-        any_min_p = self.any_min_p and "min_p" in given
         tight = {
             "any_greedy": self.any_greedy and "temperature" in given,
             "any_seeded": self.any_seeded and "seed" in given,
             "all_seeded": self.all_seeded or ("seed" in given and "seeded" not in given),
-            "max_top_k": max_top_k,
+            "max_top_k": self.max_top_k if "top_k" in given else 0,
             "all_top_k": self.all_greedy
             or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
-            "any_top_p": any_top_p,
-            "any_min_p": any_min_p,
+            **{flag: name in given and getattr(self, flag) for name, flag, _ in _REAL_FILTERS},
             "any_joint": self.any_joint and "joint" in given,
-            "any_top_k_first": self.any_top_k_first and any_top_p and (max_top_k != 0 or any_min_p),
+            "any_top_k_first": self.any_top_k_first
+            and (self.any_top_p and "top_p" in given)
+            and any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS),
         }
         if all(getattr(self, name) == value for name, value in tight.items()):
             return self
@@ -125,6 +139,8 @@ _ANY_FLAGS, _ALL_FLAGS = (
     [field.name for field in fields(BatchFacts) if field.name.startswith(prefix)]
     for prefix in ("any_", "all_")
 )
+_REAL_FILTERS = [(p.name, f"any_{p.name}", p.neutral) for p in FILTER_PARAMETERS if p.kind == "real"]
+_OTHER_FILTERS = [(name, f"any_{name}") for name in FILTERS if name != "top_p"]
 
 
 class RowKinds:
@@ -136,7 +152,7 @@ class RowKinds:
     change counted by torch, or other tensors, invalidate them, and the batch is routed as a whole.
     """
 
-    def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
+    def __init__(self, columns: Columns, slot_of_row: Sequence[int] | None) -> None:
         index: dict[RowKind, int] = {}
         self.of_slot: tuple[int, ...] = tuple(
             [index.setdefault(key, len(index)) for key in row_kinds(columns)]
@@ -161,7 +177,7 @@ class RowKinds:
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)
             row_index = row_index.tolist()
-        return cls(columns, slots_of_rows(row_index, len(columns.seed)))
+        return cls(columns, slots_of_rows(row_index, len(columns["seed"])))
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
@@ -189,18 +205,16 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
-def row_kinds(columns: RequestColumns) -> Iterable[RowKind]:
+def row_kinds(columns: Columns) -> Iterable[RowKind]:
     """Return the kind of each request's rows."""
-    return zip(
-        [temperature == 0.0 for temperature in columns.temperature],
-        [seed is not None for seed in columns.seed],
-        columns.top_k,
-        [top_p < 1.0 for top_p in columns.top_p],
-        [min_p > 0.0 for min_p in columns.min_p],
-        columns.filter_order,
-        columns.logprobs,
-        strict=True,
-    )
+    entries = {
+        **columns,
+        "temperature": [temperature == 0.0 for temperature in columns["temperature"]],
+        "seed": [seed is not None for seed in columns["seed"]],
+    }
+    for name, _, neutral in _REAL_FILTERS:
+        entries[name] = [value != neutral for value in columns[name]]
+    return zip(*entries.values(), strict=True)
 
 
 def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:

@@ -20,7 +20,8 @@ from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.cli.terminal.wrap import Wrapper
-from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.fields import FILTER_PARAMETERS
+from tokendraw.parameters.params import SamplingParams, stored_values
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GumbelDtype
@@ -131,22 +132,17 @@ def _model(folder: str | None, drawer: Sampler) -> BuiltInModel | ModelOnDisk:
 
 def _compared(params: SamplingParams) -> list[SamplingParams]:
     """List the settings to compare, first the settings of the command line unless :data:`COMPARED` has them."""
-    shared = [
-        replace(params, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
-        for s in COMPARED
-    ]
+    shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
     return shared if params in shared else [params, *shared]
 
 
 def _label(params: SamplingParams) -> str:
     if params.temperature == 0:
         return "greedy"
-    filters = [
-        f"top-k {params.top_k}" if params.top_k > 0 else "",
-        f"top-p {params.top_p:g}" if params.top_p < 1 else "",
-        f"min-p {params.min_p:g}" if params.min_p > 0 else "",
-    ]
-    return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
+    values = stored_values(params)
+    active = [p.name for p in FILTER_PARAMETERS if values[p.name] != p.neutral]
+    filters = [f"{name.replace('_', '-')} {values[name]:.12g}" for name in active]
+    return ", ".join([f"temperature {params.temperature:g}", *filters])
 
 
 def _stream(
