@@ -7,7 +7,6 @@ not support a property of some rows still serves all other rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokendraw.backends.description.capabilities import (
@@ -62,8 +61,8 @@ def _order(name: FilterOrder) -> Requirement:
 
 
 def _may_hold(name: str) -> Callable[[RowGroup, Capabilities], bool]:
-    may_hold: Callable[[BatchFacts], bool] = attrgetter(f"any_{name}")
-    return lambda rows, capabilities: may_hold(rows.facts)
+    flag = f"any_{name}"
+    return lambda rows, capabilities: bool(getattr(rows.facts, flag))
 
 
 def _returns_logprobs(capabilities: Capabilities, need: Need) -> bool:

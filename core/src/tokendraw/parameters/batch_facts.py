@@ -76,10 +76,11 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        columns = dict(zip(COLUMNS, zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS), strict=True))
-        greedy, seeded, top_k = columns["temperature"], columns["seed"], columns["top_k"]
-        orders, top_p = columns["filter_order"], columns["top_p"]
-        others = [columns[name] for name, _ in _OTHER_FILTERS]
+        rows = zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS)
+        greedy, *filters, seeded, logprobs, orders = rows  # the order of COLUMNS
+        top_k, top_p = filters[_TOP_K], filters[_TOP_P]
+        active = {flag: any(column) for flag, column in zip(_FILTER_FLAGS, filters, strict=True)}
+        del active["any_top_k"]
         return cls(
             any_greedy=any(greedy),
             all_greedy=bool(kinds) and all(greedy),
@@ -87,14 +88,14 @@ class BatchFacts:
             all_seeded=bool(kinds) and all(seeded),
             max_top_k=max(top_k, default=0),
             all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
-            **{flag: any(columns[name]) for name, flag, _ in _REAL_FILTERS},
             any_joint="joint" in orders,
             any_top_k_first=any(top_p)
             and any(
-                order == "top_k_first" and has_top_p and any(active)
-                for order, has_top_p, *active in zip(orders, top_p, *others, strict=True)
+                order == "top_k_first" and of_row[_TOP_P] and sum(map(bool, of_row)) > 1
+                for order, *of_row in zip(orders, *filters, strict=True)
             ),
-            max_logprobs=_widest(columns["logprobs"]),
+            max_logprobs=_widest(logprobs),
+            **active,
         )
 
     @classmethod
@@ -130,7 +131,7 @@ class BatchFacts:
             and (self.any_top_p and "top_p" in given)
             and any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS),
         }
-        if all(getattr(self, name) == value for name, value in tight.items()):
+        if [getattr(self, name) for name in tight] == [*tight.values()]:
             return self
         return replace(self, **tight)  # type: ignore[arg-type]
 
@@ -141,6 +142,8 @@ _ANY_FLAGS, _ALL_FLAGS = (
 )
 _REAL_FILTERS = [(p.name, f"any_{p.name}", p.neutral) for p in FILTER_PARAMETERS if p.kind == "real"]
 _OTHER_FILTERS = [(name, f"any_{name}") for name in FILTERS if name != "top_p"]
+_FILTER_FLAGS = [f"any_{name}" for name in FILTERS]
+_TOP_K, _TOP_P = FILTERS.index("top_k"), FILTERS.index("top_p")
 
 
 class RowKinds:

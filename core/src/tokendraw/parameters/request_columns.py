@@ -40,7 +40,8 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
     requests = list(each("params", params, "SamplingParams"))
     if not requests:
         return dict.fromkeys(COLUMNS, ())
-    if all(issubclass(kind, SamplingParams) for kind in {*map(type, requests)}):
+    kinds = {*map(type, requests)}
+    if kinds == {SamplingParams} or all(issubclass(kind, SamplingParams) for kind in kinds):
         entries = zip(*map(_values_of, requests), strict=True)
         columns: dict[str, Sequence[Any]] = dict(zip(COLUMNS, entries, strict=True))
         if _are_plain(columns):
