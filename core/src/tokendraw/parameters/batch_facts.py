@@ -125,7 +125,7 @@ class BatchFacts:
             "max_top_k": self.max_top_k if "top_k" in given else 0,
             "all_top_k": self.all_greedy
             or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
-            **{flag: name in given and getattr(self, flag) for name, flag, _ in _REAL_FILTERS},
+            **{flag: name in given and getattr(self, flag) for name, flag in _REAL_FILTERS},
             "any_joint": self.any_joint and "joint" in given,
             "any_top_k_first": self.any_top_k_first
             and (self.any_top_p and "top_p" in given)
@@ -140,7 +140,8 @@ _ANY_FLAGS, _ALL_FLAGS = (
     [field.name for field in fields(BatchFacts) if field.name.startswith(prefix)]
     for prefix in ("any_", "all_")
 )
-_REAL_FILTERS = [(p.name, f"any_{p.name}", p.neutral) for p in FILTER_PARAMETERS if p.kind == "real"]
+_REAL_FILTERS = [(p.name, f"any_{p.name}") for p in FILTER_PARAMETERS if p.kind == "real"]
+_FILTER_KINDS = [(p.kind, p.neutral) for p in FILTER_PARAMETERS]
 _OTHER_FILTERS = [(name, f"any_{name}") for name in FILTERS if name != "top_p"]
 _FILTER_FLAGS = [f"any_{name}" for name in FILTERS]
 _TOP_K, _TOP_P = FILTERS.index("top_k"), FILTERS.index("top_p")
@@ -210,14 +211,18 @@ class RowKinds:
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:
     """Return the kind of each request's rows."""
-    entries = {
-        **columns,
-        "temperature": [temperature == 0.0 for temperature in columns["temperature"]],
-        "seed": [seed is not None for seed in columns["seed"]],
-    }
-    for name, _, neutral in _REAL_FILTERS:
-        entries[name] = [value != neutral for value in columns[name]]
-    return zip(*entries.values(), strict=True)
+    temperature, *filters, seeds, logprobs, orders = columns.values()  # the order of COLUMNS
+    return zip(
+        [value == 0.0 for value in temperature],
+        *[
+            [value != neutral for value in column] if kind == "real" else column
+            for column, (kind, neutral) in zip(filters, _FILTER_KINDS, strict=True)
+        ],
+        [seed is not None for seed in seeds],
+        logprobs,
+        orders,
+        strict=True,
+    )
 
 
 def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:

@@ -84,24 +84,20 @@ def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
     return {name: dtypes[kind] for name, kind in SLOT_FIELDS.items()}
 
 
-def slot_columns(columns: Columns, *, used_only: bool = False) -> dict[str, Sequence[float]]:
-    """Return the entries of fields of the metadata, 0 for None.
+def parameter_columns(columns: Columns, device: torch.device, *, used_only: bool = True) -> dict[str, Column]:
+    """Return a column [slots] for each field of the metadata, 0 for None.
 
     :param used_only: leave out fields that no request uses.
     """
+    dtypes = field_dtypes(device.type)
     seeds, orders, logprobs = columns["seed"], columns["filter_order"], columns["logprobs"]
-    values = {name: columns[name] for name in _REQUIRED}
+    uploads: dict[str, Column] = {name: (columns[name], dtypes[name]) for name in _REQUIRED}
     has_seed = [seed is not None for seed in seeds]
     if not used_only or any(has_seed):
-        values["seed"], values["seeded"] = [seed or 0 for seed in seeds], has_seed
+        uploads["seed"] = [seed or 0 for seed in seeds], dtypes["seed"]
+        uploads["seeded"] = has_seed, dtypes["seeded"]
     if not used_only or "joint" in orders:
-        values["joint"] = [order == "joint" for order in orders]
+        uploads["joint"] = [order == "joint" for order in orders], dtypes["joint"]
     if not used_only or logprobs.count(None) < len(logprobs):
-        values["logprobs"] = [n or 0 for n in logprobs]
-    return values
-
-
-def parameter_columns(columns: Columns, device: torch.device) -> dict[str, Column]:
-    """Return a column [slots] for each field of the metadata used by a request."""
-    dtypes = field_dtypes(device.type)
-    return {name: (entries, dtypes[name]) for name, entries in slot_columns(columns, used_only=True).items()}
+        uploads["logprobs"] = [n or 0 for n in logprobs], dtypes["logprobs"]
+    return uploads
