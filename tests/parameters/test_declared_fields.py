@@ -5,94 +5,39 @@ import pytest
 from tokendraw import BatchFacts, InvalidParameterError, Need
 from tokendraw.plugin import Host
 
-SLIPS = {
-    "'batch_invariant' of Need needs True or False, found 'no'. Pass False.": (
-        Need,
-        {"batch_invariant": "no"},
+SLIPS = [
+    (Need, "batch_invariant", "no", "True or False", "False."),
+    (Need, "graph_safe", 1, "True or False", "True."),
+    (Need, "sync_free", "maybe", "True or False", "one, or leave out sync_free=."),
+    (Need, "vocab_size", -5, "an integer >= 1 or None", "one, or leave out vocab_size=."),
+    (Need, "vocab_size", 2.5, "an integer >= 1 or None", "one, or leave out vocab_size=."),
+    (Need, "max_logprobs", True, "an integer >= 0 or None", "one, or leave out max_logprobs=."),
+    (Need, "seeding", "yes", "'none', 'launch' or 'counter'", "one of these."),
+    (Need, "seeding", "couter", "'none', 'launch' or 'counter'", "'counter', the nearest."),
+    (Need, "tie_rule", "exact", "'value', 'exact_k', 'either' or None", "'exact_k', the nearest."),
+    (Need, "dtype", "bfloat", "'float32', 'bfloat16', 'float16' or None", "'bfloat16', the nearest."),
+    (Need, "dtype", "float64", "'float32', 'bfloat16', 'float16' or None", "one of these."),
+    (Need, "gumbel_dtype", "fp16", "'fp32' or 'fp64'", "one of these."),
+    (Need, "gumbel_dtype", None, "'fp32' or 'fp64'", "one of these."),
+    (Need, "filter_orders", "joint", "a tuple of 'top_k_first' or 'joint'", "('joint',)."),
+    (Need, "filter_orders", ("jont",), "a tuple of 'top_k_first' or 'joint'", "'joint', the nearest."),
+    (
+        *(Host, "compute_capability", 9.0, "a tuple (an integer >= 0, an integer >= 0) or None"),
+        "one, or leave out compute_capability=.",
     ),
-    "'graph_safe' of Need needs True or False, found 1. Pass True.": (Need, {"graph_safe": 1}),
-    "'sync_free' of Need needs True or False, found 'maybe'. Pass one, or leave out sync_free=.": (
-        Need,
-        {"sync_free": "maybe"},
-    ),
-    "'vocab_size' of Need needs an integer >= 1 or None, found -5. Pass one, or leave out vocab_size=.": (
-        Need,
-        {"vocab_size": -5},
-    ),
-    "'vocab_size' of Need needs an integer >= 1 or None, found 2.5. Pass one, or leave out vocab_size=.": (
-        Need,
-        {"vocab_size": 2.5},
-    ),
-    "'max_logprobs' of Need needs an integer >= 0 or None, found True. Pass one, or leave out max_logprobs=.": (
-        Need,
-        {"max_logprobs": True},
-    ),
-    "'seeding' of Need needs 'none', 'launch' or 'counter', found 'yes'. Pass one of these.": (
-        Need,
-        {"seeding": "yes"},
-    ),
-    "'seeding' of Need needs 'none', 'launch' or 'counter', found 'couter'. Pass 'counter', the nearest.": (
-        Need,
-        {"seeding": "couter"},
-    ),
-    "'tie_rule' of Need needs 'value', 'exact_k', 'either' or None, found 'exact'. Pass 'exact_k', the nearest.": (
-        Need,
-        {"tie_rule": "exact"},
-    ),
-    "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'bfloat'. Pass 'bfloat16', the nearest.": (
-        Need,
-        {"dtype": "bfloat"},
-    ),
-    "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'float64'. Pass one of these.": (
-        Need,
-        {"dtype": "float64"},
-    ),
-    "'gumbel_dtype' of Need needs 'fp32' or 'fp64', found 'fp16'. Pass one of these.": (
-        Need,
-        {"gumbel_dtype": "fp16"},
-    ),
-    "'gumbel_dtype' of Need needs 'fp32' or 'fp64', found None. Pass one of these.": (
-        Need,
-        {"gumbel_dtype": None},
-    ),
-    "'filter_orders' of Need needs a tuple of 'top_k_first' or 'joint', found 'joint'. Pass ('joint',).": (
-        Need,
-        {"filter_orders": "joint"},
-    ),
-    "'filter_orders' of Need needs a tuple of 'top_k_first' or 'joint', found ('jont',). Pass 'joint', the nearest.": (
-        Need,
-        {"filter_orders": ("jont",)},
-    ),
-    "'compute_capability' of Host needs a tuple (an integer >= 0, an integer >= 0) or None, found 9.0. Pass one, or "
-    "leave out compute_capability=.": (Host, {"compute_capability": 9.0}),
-    "'device_type' of Host needs a string, found None. Pass one, or leave out device_type=.": (
-        Host,
-        {"device_type": None},
-    ),
-    "'sm_count' of Host needs an integer >= 0 or None, found -1. Pass one, or leave out sm_count=.": (
-        Host,
-        {"sm_count": -1},
-    ),
-    "'any_greedy' of BatchFacts needs True or False, found None. Pass one, or leave out any_greedy=.": (
-        BatchFacts,
-        {"any_greedy": None},
-    ),
-    "'max_logprobs' of BatchFacts needs an integer >= -1 or None, found '5'. Pass one, or leave out max_logprobs=.": (
-        BatchFacts,
-        {"max_logprobs": "5"},
-    ),
-    "'max_top_k' of BatchFacts needs an integer >= 0 or None, found -2. Pass one, or leave out max_top_k=.": (
-        BatchFacts,
-        {"max_top_k": -2},
-    ),
-}
+    (Host, "device_type", None, "a string", "one, or leave out device_type=."),
+    (Host, "sm_count", -1, "an integer >= 0 or None", "one, or leave out sm_count=."),
+    (BatchFacts, "any_greedy", None, "True or False", "one, or leave out any_greedy=."),
+    (BatchFacts, "max_logprobs", "5", "an integer >= -1 or None", "one, or leave out max_logprobs=."),
+    (BatchFacts, "max_top_k", -2, "an integer >= 0 or None", "one, or leave out max_top_k=."),
+]
 
 
-@pytest.mark.parametrize("message", SLIPS)
-def test_a_slip_is_named_with_what_was_needed_and_the_nearest(message):
-    record, values = SLIPS[message]
+@pytest.mark.parametrize(("record", "field", "bad", "needed", "mend"), SLIPS)
+def test_a_slip_is_named_with_what_was_needed_and_the_nearest(record, field, bad, needed, mend):
     with pytest.raises(InvalidParameterError) as caught:
-        record(**values)
+        record(**{field: bad})
+    message = f"'{field}' of {record.__name__} needs {needed}, found {bad!r}. Pass {mend}"
     assert str(caught.value) == message
 
 

@@ -7,8 +7,7 @@ import torch
 
 import tokendraw
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.row_parameters import FilterPresence, RowParameters, filter_columns, widest_float
-from tokendraw.vocab_parallel import MetadataParameters
+from tokendraw.row_parameters import MetadataParameters, RowParameters, filter_columns, widest_float
 
 CPU = torch.device("cpu")
 INF, NAN = float("inf"), float("nan")
@@ -62,15 +61,13 @@ def test_filters_ruled_out_by_the_host_are_none():
     params = RowParameters.of(metadata, 5, CPU)
     assert (params.greedy, params.top_k, params.top_p, params.min_p, params.joint) == (None,) * 5
     assert not params.may_drop_tokens
-    assert FilterPresence.of(metadata) == (False,) * 4
-    assert filter_columns(metadata) == (None,) * 4
+    assert filter_columns(metadata) == dict.fromkeys(("top_k", "top_p", "min_p", "joint"))
 
 
 def test_missing_parameters_are_off():
     params = RowParameters.of(SamplingMetadata(), 2, CPU)
     assert params.temperature.tolist() == [[1.0], [1.0]]
     assert (params.top_k, params.top_p, params.min_p, params.joint) == (None,) * 4
-    assert FilterPresence.of(SamplingMetadata()) == (False,) * 4
 
 
 @pytest.mark.parametrize("row_index", [None, torch.tensor([4, 4, 0, 1, 2])])

@@ -12,16 +12,12 @@ from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.logits_families import gaussian, zipf
 
-V = 37
+V = 1500
 NAN, INF = math.nan, math.inf
 
 
 def row(seed=0, size=V):
     return gaussian(np.random.default_rng(seed), size)
-
-
-def kept_by(sampler, logits, metadata):
-    return np.isfinite(shown_values(sampler.sample(logits, metadata)))
 
 
 CLAMPED = [
@@ -36,44 +32,34 @@ CLAMPED = [
 
 @pytest.mark.parametrize("narrow", [False, True], ids=["float64 and int64", "float32 and int32"])
 @pytest.mark.parametrize(("field", "value", "same_as"), CLAMPED)
-def test_values_in_ready_tensors_are_clamped_to_the_table(load_native, device, field, value, same_as, narrow):
-    logits = torch.from_numpy(np.stack([row(s) for s in range(3)])).to(device)
-    wide, slim = (torch.int64, torch.int32) if field == "top_k" else (torch.float64, torch.float32)
-    if narrow and field == "top_k":
-        value = max(value, -(2**31))
+def test_a_value_in_a_ready_tensor_is_clamped_to_the_table_and_touches_no_neighbour(
+    load_native, device, field, value, same_as, narrow
+):
+    """The middle row of three filtered rows holds the odd value; a vocabulary of two tiles."""
+    logits = np.stack([row(s) for s in range(3)])
+    params = [SamplingParams(0.75, 300, 0.875, 2.0**-10)] * 3  # exact in float32 too
+    params[1] = replace(params[1], **{field: getattr(same_as, field)})
+    columns = {
+        name: [getattr(p, name) for p in params] for name in ("temperature", "top_k", "top_p", "min_p")
+    }
+    columns[field][1] = max(value, -(2**31)) if narrow and field == "top_k" else value
+    reals, integers = (torch.float32, torch.int32) if narrow else (torch.float64, torch.int64)
     ready = SamplingMetadata(
         seed=torch.tensor([4, 5, 6], device=device),
         positions=torch.tensor([1, 2, 3], device=device),
         logprobs=torch.tensor([-1] * 3, device=device),
         facts=BatchFacts(max_logprobs=-1),
-        **{field: torch.full((3,), value, dtype=slim if narrow else wide, device=device)},
+        **{
+            name: torch.tensor(values, dtype=integers if name == "top_k" else reals, device=device)
+            for name, values in columns.items()
+        },
     )
-    sampler = load_native("processed_logprobs")
-    out = sampler.sample(logits, ready)
-    for i in range(3):
-        expected = reference.prepare(logits[i].cpu(), same_as)
+    out = load_native("processed_logprobs").sample(torch.from_numpy(logits).to(device), ready)
+    for i, expected in enumerate(map(reference.prepare, logits, params)):
+        assert expected.certain
         assert np.array_equal(np.isfinite(shown_values(out)[i]), expected.kept)
         assert out.token_ids[i] == reference.draw(expected, 4 + i, 1 + i)[0]
     assert out.valid.tolist() == [True] * 3
-
-
-@pytest.mark.parametrize(("field", "value", "same_as"), CLAMPED)
-def test_a_clamped_row_and_its_ordinary_neighbours_keep_to_themselves(sampler, device, field, value, same_as):
-    """The middle row of three filtered rows holds the odd value; a vocabulary of two tiles."""
-    logits = np.stack([row(s, 1500) for s in range(3)])
-    fields = {"temperature": [0.8] * 3, "top_k": [300] * 3, "top_p": [0.9] * 3, "min_p": [0.001] * 3}
-    params = [SamplingParams(0.8, 300, 0.9, 0.001)] * 3
-    params[1] = replace(params[1], **{field: getattr(same_as, field)})
-    fields[field][1] = value
-    ready = SamplingMetadata(
-        seed=torch.tensor([4, 5, 6], device=device),
-        positions=torch.tensor([1, 2, 3], device=device),
-        **{name: torch.tensor(values, device=device) for name, values in fields.items()},
-    )
-    out = sampler.sample(torch.from_numpy(logits).to(device), ready)
-    rows = [reference.prepare(x, p) for x, p in zip(logits, params, strict=True)]
-    assert all(row.certain for row in rows)
-    assert tokens(out) == [reference.draw(row, 4 + i, 1 + i)[0] for i, row in enumerate(rows)]
 
 
 def test_top_p_at_or_below_0_keeps_only_the_argmax_and_its_ties(load_native, device):
@@ -83,7 +69,7 @@ def test_top_p_at_or_below_0_keeps_only_the_argmax_and_its_ties(load_native, dev
         logprobs=torch.tensor([-1, -1], device=device),
         facts=BatchFacts(max_logprobs=-1),
     )
-    kept = kept_by(load_native("processed_logprobs"), logits, ready)
+    kept = np.isfinite(shown_values(load_native("processed_logprobs").sample(logits, ready)))
     assert kept.tolist() == [[False, True, True, False], [True, False, False, False]]
 
 
@@ -104,44 +90,17 @@ def test_an_infinite_temperature_in_a_ready_tensor_touches_no_other_row(sampler,
     assert 0 <= outputs[1].token_ids[1] < V
 
 
-def test_a_parameter_that_is_absent_is_off_for_every_row(load_native, device):
-    logits = torch.from_numpy(np.stack([row(s) for s in range(3)])).to(device)
-    facts = BatchFacts(max_logprobs=-1)
-    kept = kept_by(load_native("processed_logprobs"), logits, SamplingMetadata(facts=facts))
-    assert kept.all()
-
-
 def test_facts_change_nothing_but_what_is_skipped(load_native, device):
     """A batch of known kinds gives the result of a batch that "may hold" anything, bit for bit."""
     rng = np.random.default_rng(9)
-    params = [
-        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, seed=8, logprobs=3)
-        for t in (0.5, 1.3)
-        for k, p, m in [
-            (0, 1.0, 0.0),
-            (20, 1.0, 0.0),
-            (0, 0.9, 0.0),
-            (20, 0.9, 0.0),
-            (0, 1.0, 0.05),
-            (20, 0.9, 0.05),
-        ]
-    ]
+    filters = [(0, 1.0, 0.0), (20, 1.0, 0.0), (0, 0.9, 0.0), (20, 0.9, 0.0), (0, 1.0, 0.05), (20, 0.9, 0.05)]
+    params = [SamplingParams(t, *of_row, seed=8, logprobs=3) for t in (0.5, 1.3) for of_row in filters]
     sampler = load_native("processed_logprobs")
     for one in params:
         logits = torch.from_numpy(np.stack([zipf(rng, 3000) for _ in range(4)])).to(device)
         known = SamplingMetadata.from_params([one] * 4, device=device, positions=[0, 1, 2, 3])
-        unknown = SamplingMetadata(
-            temperature=known.temperature,
-            top_k=known.top_k,
-            top_p=known.top_p,
-            min_p=known.min_p,
-            seed=known.seed,
-            seeded=known.seeded,
-            positions=known.positions,
-            joint=torch.zeros(4, dtype=torch.bool, device=device),
-            logprobs=known.logprobs,
-            facts=BatchFacts(max_logprobs=3),
-        )
+        joint = torch.zeros(4, dtype=torch.bool, device=device)
+        unknown = replace(known, joint=joint, facts=BatchFacts(max_logprobs=3), row_kinds=None)
         one_way, other_way = sampler.sample(logits, known), sampler.sample(logits, unknown)
         assert tokens(one_way) == tokens(other_way)
         assert torch.equal(one_way.logprobs.token_ids, other_way.logprobs.token_ids)

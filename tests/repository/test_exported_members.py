@@ -27,8 +27,8 @@ FACES = {
         UntestedUpstreamWarning VerifyOutput VocabShard __version__ discover load load_sampler resolve
     """,
     tokendraw.plugin: """
-        API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTER_ORDERS Filter FilterOrder
-        GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
+        API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTERS FILTER_ORDERS Filter
+        FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
         LogitsProcessorBackend LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo
         ProcessCapabilities ProcessNeed Release RequestTables Requirement RowMasses SamplerBackend Seeding
         Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities
@@ -112,7 +112,7 @@ def test_dir_shows_what_is_exported(face: ModuleType) -> None:
 
 MODULES = {
     tokendraw.row_parameters: """
-        FilterColumns FilterPresence PerRow RowParameters Temperatures clamped_filters filter_columns widest_float
+        MetadataParameters PerRow RowParameters filter_columns widest_float
     """,
     tokendraw.commands: """
         ENTRY_POINT_GROUP GuardedCommand NOT_USABLE PIPE_WIDTH USAGE all_of_options build_operation_option

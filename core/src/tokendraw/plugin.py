@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tokendraw._torch.numpy_views import numpy_is_usable as numpy_is_usable
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
+    from tokendraw.backends.description.capabilities import FILTERS as FILTERS
     from tokendraw.backends.description.capabilities import GUMBEL_DTYPES as GUMBEL_DTYPES
     from tokendraw.backends.description.capabilities import INPUT_DTYPES as INPUT_DTYPES
     from tokendraw.backends.description.capabilities import LOGPROBS_MODES as LOGPROBS_MODES

@@ -60,7 +60,8 @@ class Filters(PerRow):
     @classmethod
     def of(cls, metadata: SamplingMetadata, vocab_size: int) -> Self:
         """Bring the parameters of a batch into range. Reads none of them on the host."""
-        temperature, (top_k, top_p, min_p, joint) = metadata.per_row("temperature"), filter_columns(metadata)
+        temperature, columns = metadata.per_row("temperature"), filter_columns(metadata)
+        top_k, top_p, min_p = columns["top_k"], columns["top_p"], columns["min_p"]
         if temperature is not None:
             temperature = (
                 temperature.nan_to_num(nan=0.0).clamp(_LEAST_TEMPERATURE, 1 / _LEAST_TEMPERATURE).float()
@@ -76,7 +77,7 @@ class Filters(PerRow):
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
-            joint=joint,
+            joint=columns["joint"],
             any_top_k_first=metadata.facts.any_top_k_first,
         )
 

@@ -14,23 +14,18 @@ operation, and no value is read on the host, so nothing waits for a device. Seed
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.request_columns import field_dtypes
 
-__all__ = [
-    "FilterColumns",
-    "FilterPresence",
-    "PerRow",
-    "RowParameters",
-    "Temperatures",
-    "clamped_filters",
-    "filter_columns",
-    "widest_float",
-]
+__all__ = ["MetadataParameters", "PerRow", "RowParameters", "filter_columns", "widest_float"]
+
+_FILTER_FIELDS = (*FILTERS, "joint")
 
 
 class PerRow:
@@ -49,85 +44,13 @@ class PerRow:
         return replace(record, **tensors)  # type: ignore[no-any-return]
 
 
-class FilterPresence(NamedTuple):
-    """Filters that may occur in a batch, by the facts of the host.
+def filter_columns(metadata: SamplingMetadata) -> dict[str, Tensor | None]:
+    """Spread the filters of a batch and ``joint`` over its rows, without any change of values.
 
-    :ivar top_k: Whether a row may have a top-k.
-    :ivar top_p: Whether a row may have a top-p.
-    :ivar min_p: Whether a row may have a min-p.
-    :ivar joint: Whether a row may have the filter order ``joint``.
+    :returns: by name: [rows], of the caller's dtype but no integer below int32; None where the host rules it out.
     """
-
-    top_k: bool
-    top_p: bool
-    min_p: bool
-    joint: bool
-
-    @classmethod
-    def of(cls, metadata: SamplingMetadata) -> Self:
-        """Read the facts of a batch."""
-        facts = metadata.facts
-        return cls(
-            metadata.top_k is not None and facts.max_top_k != 0,
-            metadata.top_p is not None and facts.any_top_p,
-            metadata.min_p is not None and facts.any_min_p,
-            metadata.joint is not None and facts.any_joint,
-        )
-
-
-class FilterColumns(NamedTuple):
-    """The caller's filter parameters, spread over the rows: [rows] each, or None where the host rules a filter out.
-
-    :ivar top_k: int32 or int64.
-    :ivar top_p: Floating point.
-    :ivar min_p: Floating point.
-    :ivar joint: bool: rows whose top-p counts the unfiltered mass.
-    """
-
-    top_k: Tensor | None
-    top_p: Tensor | None
-    min_p: Tensor | None
-    joint: Tensor | None
-
-
-def filter_columns(metadata: SamplingMetadata) -> FilterColumns:
-    """Spread the filters of a batch over its rows, without any change of values."""
-    facts, per_row = metadata.facts, metadata.per_row
-    return FilterColumns(
-        per_row("top_k") if facts.max_top_k != 0 else None,
-        per_row("top_p") if facts.any_top_p else None,
-        per_row("min_p") if facts.any_min_p else None,
-        per_row("joint") if facts.any_joint else None,
-    )
-
-
-class Temperatures(NamedTuple):
-    """Temperatures [rows, 1] in the widest float.
-
-    :ivar temperature: Positive and finite; 1 in greedy rows.
-    :ivar inverse_temperature: 1 / temperature, clamped so that it is finite and 0 times it is 0.
-    :ivar greedy: bool; None where the host rules greedy rows out.
-    """
-
-    temperature: Tensor
-    inverse_temperature: Tensor
-    greedy: Tensor | None
-
-    @classmethod
-    def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Self:
-        """Read the temperatures of a batch of ``rows`` rows."""
-        dtype = widest_float(device)
-        largest = torch.finfo(dtype).max
-        column, greedy = metadata.per_row("temperature"), None
-        if column is None:
-            temperature = torch.ones(rows, 1, dtype=dtype, device=device)
-        else:
-            temperature = column.to(dtype).unsqueeze(-1)
-        if metadata.facts.any_greedy:
-            greedy = ~(temperature > 0)  # 0, below, and NaN
-            temperature = torch.where(greedy, 1.0, temperature)
-        temperature = temperature.clamp(max=largest)
-        return cls(temperature, temperature.reciprocal().clamp_(max=largest), greedy)
+    may_hold = metadata.facts.may_hold
+    return {name: metadata.per_row(name) if may_hold(name) else None for name in _FILTER_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +83,10 @@ class RowParameters(PerRow):
         """Read the parameters of a batch of ``rows`` rows."""
         facts = metadata.facts
         return cls(
-            *Temperatures.of(metadata, rows, device),
-            *clamped_filters(filter_columns(metadata), device),
-            facts.max_top_k,
-            facts.all_top_k,
+            **_temperatures(metadata, rows, device),
+            **_clamped_filters(metadata, device),
+            max_top_k=facts.max_top_k,
+            all_top_k=facts.all_top_k,
         )
 
     @property
@@ -172,18 +95,56 @@ class RowParameters(PerRow):
         return not (self.greedy is self.top_k is self.top_p is self.min_p is None)
 
 
-def clamped_filters(columns: FilterColumns, device: torch.device) -> FilterColumns:
-    """Bring filters [rows] into the form of :class:`RowParameters`: [rows, 1]."""
-    top_k, top_p, min_p, joint = columns
+class MetadataParameters:
+    """The fields of :class:`RowParameters`, read when temperatures or filters are first used.
+
+    For samplers whose kernels read the metadata, so that they launch nothing for parameters without a use.
+    """
+
+    def __init__(self, metadata: SamplingMetadata, rows: int, device: torch.device) -> None:
+        self.max_top_k, self.all_top_k = metadata.facts.max_top_k, metadata.facts.all_top_k
+        self._metadata = metadata
+        self._rows = rows
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        """Read a field with the fields of its kind, which become attributes."""
+        if name in _FILTER_FIELDS:
+            fields_read = _clamped_filters(self._metadata, self._device)
+        elif name in ("temperature", "inverse_temperature", "greedy"):
+            fields_read = _temperatures(self._metadata, self._rows, self._device)
+        else:
+            raise AttributeError(name)
+        vars(self).update(fields_read)
+        return fields_read[name]
+
+
+def _temperatures(metadata: SamplingMetadata, rows: int, device: torch.device) -> dict[str, Any]:
+    """Read the temperatures as fields of :class:`RowParameters`."""
     dtype = widest_float(device)
-    return FilterColumns(
-        None if top_k is None else top_k.to(torch.int64).unsqueeze(-1),
-        None if top_p is None else top_p.to(dtype).unsqueeze(-1).nan_to_num(nan=1.0),
-        None if min_p is None else min_p.to(dtype).unsqueeze(-1),
-        None if joint is None else joint.to(torch.bool).unsqueeze(-1),
-    )
+    largest = torch.finfo(dtype).max
+    column, greedy = metadata.per_row("temperature"), None
+    column = torch.ones(rows, dtype=dtype, device=device) if column is None else column.to(dtype)
+    temperature = column.unsqueeze(-1)
+    if metadata.facts.any_greedy:
+        greedy = ~(temperature > 0)  # 0, below, and NaN
+        temperature = torch.where(greedy, 1.0, temperature)
+    temperature = temperature.clamp(max=largest)
+    inverse = temperature.reciprocal().clamp_(max=largest)
+    return {"temperature": temperature, "inverse_temperature": inverse, "greedy": greedy}
+
+
+def _clamped_filters(metadata: SamplingMetadata, device: torch.device) -> dict[str, Any]:
+    """Read the filters as fields of :class:`RowParameters`."""
+    dtypes = field_dtypes(device.type)
+    columns = {
+        name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
+        for name, column in filter_columns(metadata).items()
+    }
+    top_p = columns["top_p"]
+    return columns | {"top_p": None if top_p is None else top_p.nan_to_num(nan=1.0)}
 
 
 def widest_float(device: torch.device) -> torch.dtype:
     """Return the widest float of a device: float64, except on MPS."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return field_dtypes(device.type)["temperature"]

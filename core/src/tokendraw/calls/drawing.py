@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.backends.description.capabilities import FILTERS, Capabilities, Need
 from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
@@ -192,16 +193,14 @@ class Draft(Sample):
         return backend.sample(self.logits, self.metadata, draft=True)
 
 
+_KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *(f"any_{name}" for name in FILTERS), "any_joint")
+
+
 def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
     """Return the properties for the choice of kernels, the number of rows apart."""
     return (
         logits.dtype,
         logits.shape[1],
-        facts.any_greedy,
-        facts.any_seeded,
-        facts.max_top_k != 0,
-        facts.any_top_p,
-        facts.any_min_p,
-        facts.any_joint,
+        *_KERNEL_FACTS(facts),
         facts.max_logprobs is not None,
     )

@@ -9,6 +9,7 @@ import torch
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.calls.drawing import RowCall
 from tokendraw.errors.exceptions import PluginError
+from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.params import SamplingParams
 
 PEAK = 100.0
@@ -31,14 +32,13 @@ def params(capabilities: Capabilities, need: Need) -> SamplingParams:
     """
     if capabilities.compiles_on_demand and need.dtype is None:
         return SamplingParams()
-    filters = {name for name, _ in capabilities.filters}
+    served = {name for name, _ in capabilities.filters}
+    filters = {p.name: p.example for p in FILTER_PARAMETERS if p.name in served}
+    if "top_k" in filters:
+        filters["top_k"] = 2
     orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
-    return SamplingParams(
-        top_k=2 if "top_k" in filters else 0,
-        top_p=0.9 if "top_p" in filters else 1.0,
-        min_p=0.1 if filters == {"min_p"} else 0.0,
-        filter_order=(*orders, "top_k_first")[0],
-    )
+    two_filters: dict[str, Any] = dict([*filters.items()][:2])  # a third one could need another kernel
+    return SamplingParams(**two_filters, filter_order=(*orders, "top_k_first")[0])
 
 
 def output_of(call: RowCall, backend: Any, need: Need) -> Any:

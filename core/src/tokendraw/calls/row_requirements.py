@@ -6,9 +6,17 @@ not support a property of some rows still serves all other rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS, Capabilities, Need
+from tokendraw.backends.description.capabilities import (
+    FILTER_ORDERS,
+    FILTERS,
+    Capabilities,
+    Filter,
+    FilterOrder,
+    Need,
+)
 from tokendraw.backends.description.requirement import Requirement
 
 if TYPE_CHECKING:
@@ -36,23 +44,25 @@ def _exceeds_vocabulary(rows: RowGroup, capabilities: Capabilities) -> bool:
     return limit is not None and rows.vocab_size > limit
 
 
-def _per_row(name: str) -> Requirement:
-    def is_asked(rows: RowGroup, capabilities: Capabilities) -> bool:
-        return rows.facts.max_top_k != 0 if name == "top_k" else getattr(rows.facts, f"any_{name}")
-
+def _per_row(name: Filter) -> Requirement:
     return Requirement(
         kind=f"{name} per row",
         is_supported=lambda capabilities, need: (name, "per_row") in capabilities.filters,
-        is_asked=is_asked,
+        is_asked=_may_hold(name),
     )
 
 
-def _order(name: str) -> Requirement:
+def _order(name: FilterOrder) -> Requirement:
     return Requirement(
         kind=f"filter order {name}",
         is_supported=lambda capabilities, need: name in capabilities.filter_orders,
-        is_asked=lambda rows, capabilities: getattr(rows.facts, f"any_{name}"),
+        is_asked=_may_hold(name),
     )
+
+
+def _may_hold(name: str) -> Callable[[RowGroup, Capabilities], bool]:
+    flag = f"any_{name}"
+    return lambda rows, capabilities: bool(getattr(rows.facts, flag))
 
 
 def _returns_logprobs(capabilities: Capabilities, need: Need) -> bool:
@@ -93,9 +103,7 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
         is_supported=lambda capabilities, need: capabilities.seeding == "counter",
         is_asked=lambda rows, capabilities: rows.facts.any_seeded,
     ),
-    _per_row("top_k"),
-    _per_row("top_p"),
-    _per_row("min_p"),
+    *(_per_row(name) for name in FILTERS),
     Requirement(
         kind="a top_k above its limit",
         reason="top_k above {capabilities.max_top_k}",

@@ -17,6 +17,7 @@ from torch import Tensor
 from tokendraw._torch.upload import uploaded
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata
 
 MIN_SPLIT_ROWS = 16
@@ -76,17 +77,17 @@ class RowSplit:
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """Return the parameters of all rows, with harmless values in the leaving rows, fast for any sampler."""
-        facts = self.staying
+        facts, width = self.staying, self.staying.max_logprobs
         leaves = self.slot_leaves
-        k, width = facts.max_top_k, facts.max_logprobs
+        filters = {
+            p.name: _where(leaves, p.quick, getattr(metadata, p.name)) if facts.may_hold(p.name) else None
+            for p in FILTER_PARAMETERS
+        }
         seeded = leaves.logical_not() if metadata.seeded is None else metadata.seeded & ~leaves
         return replace(
             metadata,
             temperature=_where(leaves, 1, metadata.temperature),
-            # One token at most: a sampler that needs a k in every row is not kept from drawing by these.
-            top_k=None if k == 0 else _where(leaves, 1, metadata.top_k),
-            top_p=_where(leaves, 1, metadata.top_p) if facts.any_top_p else None,
-            min_p=_where(leaves, 0, metadata.min_p) if facts.any_min_p else None,
+            **filters,
             seed=metadata.seed if facts.any_seeded else None,
             seeded=seeded if facts.any_seeded else None,
             joint=None if metadata.joint is None or not facts.any_joint else metadata.joint & ~leaves,
@@ -156,5 +157,5 @@ def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]
     return best, mass
 
 
-def _where(leaves: Tensor, harmless: int, values: Tensor | None) -> Tensor | None:
+def _where(leaves: Tensor, harmless: float, values: Tensor | None) -> Tensor | None:
     return None if values is None else values.masked_fill(leaves, harmless)

@@ -23,6 +23,7 @@ from tokendraw.calls.selection import Selection
 from tokendraw.calls.warmup import CallGroups, Stages
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import one_of
+from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 
@@ -105,7 +106,7 @@ class Batches:
         self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
     ) -> Iterator[SamplingMetadata]:
         """Make every combination of filters, seeds and logprobs; ``by_slot`` with a ``row_index`` too."""
-        index, requests_of_kind = torch.arange(rows, device=device), _requests(min(50, self.vocab_size))
+        index, requests_of_kind = torch.arange(rows, device=device), _requests(self.vocab_size)
         for requests, seeding, count in product(requests_of_kind, seedings, self.logprobs):
             params = [replace(requests[i % len(requests)], logprobs=count) for i in range(rows)]
             if seeding in ("some", "all"):
@@ -129,17 +130,19 @@ class Batches:
                     yield rows, metadata
 
 
-def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
+def _requests(vocab_size: int) -> Iterator[tuple[SamplingParams, ...]]:
     """List sets of requests, to alternate in a batch."""
-    plain, filtered = SamplingParams(), SamplingParams(temperature=0.8, top_k=k, top_p=0.9)
-    greedy, floor = SamplingParams(temperature=0.0), SamplingParams(min_p=0.05)
+    plain, greedy = SamplingParams(), SamplingParams(temperature=0.0)
+    examples: dict[str, Any] = {p.name: p.example for p in FILTER_PARAMETERS}
+    examples["top_k"] = k = min(examples["top_k"], vocab_size)
+    alone = {name: replace(plain, **{name: value}) for name, value in examples.items()}
+    filtered = SamplingParams(temperature=0.8, top_k=k, top_p=examples["top_p"])
+    others = [params for name, params in alone.items() if name not in ("top_k", "top_p")]
     yield (plain,)
-    yield (SamplingParams(top_k=k),)
-    yield (SamplingParams(top_p=0.9),)
-    yield (floor,)
+    yield from ((params,) for params in alone.values())
     yield (filtered,)
-    yield (filtered, plain, greedy, floor)
-    yield (replace(filtered, filter_order="joint"), filtered, greedy, floor)
+    yield (filtered, plain, greedy, *others)
+    yield (replace(filtered, filter_order="joint"), filtered, greedy, *others)
     yield (greedy,)
 
 

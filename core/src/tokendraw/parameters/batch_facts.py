@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
+from tokendraw.parameters.fields import COLUMNS, FILTER_PARAMETERS, Columns
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import RequestColumns, check_columns
+from tokendraw.parameters.request_columns import check_columns
 
-RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
-"""Whether greedy, whether seeded, top_k, whether there is a top_p, a min_p, filter order, logprobs."""
+RowKind: TypeAlias = tuple[Any, ...]
+"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, or a real filter; else the value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,15 @@ class BatchFacts:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def any_top_k(self) -> bool:
+        """Whether a row may have an active top_k."""
+        return self.max_top_k != 0
+
+    def may_hold(self, name: str) -> bool:
+        """Whether a row may have an active filter of this name, or the filter order ``joint``."""
+        return bool(getattr(self, f"any_{name}"))
+
     def logprobs_width(self, vocab_size: int) -> int | None:
         """Return N of the result: the number of best tokens a row, at most V; None: no row wants logprobs."""
         n = self.max_logprobs
@@ -65,8 +76,11 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        greedy, seeded, top_k, top_p, min_p, order, logprobs = zip(*kinds, strict=True) if kinds else [()] * 7
-        filters = zip(order, top_k, top_p, min_p, strict=True)
+        rows = zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS)
+        greedy, *filters, seeded, logprobs, orders = rows  # the order of COLUMNS
+        top_k, top_p = filters[_TOP_K], filters[_TOP_P]
+        active = {flag: any(column) for flag, column in zip(_FILTER_FLAGS, filters, strict=True)}
+        del active["any_top_k"]
         return cls(
             any_greedy=any(greedy),
             all_greedy=bool(kinds) and all(greedy),
@@ -74,11 +88,14 @@ class BatchFacts:
             all_seeded=bool(kinds) and all(seeded),
             max_top_k=max(top_k, default=0),
             all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
-            any_top_p=any(top_p),
-            any_min_p=any(min_p),
-            any_joint="joint" in order,
-            any_top_k_first=any(o == "top_k_first" and p and (k > 0 or m) for o, k, p, m in filters),
+            any_joint="joint" in orders,
+            any_top_k_first=any(top_p)
+            and any(
+                order == "top_k_first" and of_row[_TOP_P] and sum(map(bool, of_row)) > 1
+                for order, *of_row in zip(orders, *filters, strict=True)
+            ),
             max_logprobs=_widest(logprobs),
+            **active,
         )
 
     @classmethod
@@ -101,22 +118,20 @@ class BatchFacts:
 
         :param given: names of the parameters that have a tensor.
         """
-        max_top_k = self.max_top_k if "top_k" in given else 0
-        any_top_p = self.any_top_p and "top_p" in given
-        any_min_p = self.any_min_p and "min_p" in given
         tight = {
             "any_greedy": self.any_greedy and "temperature" in given,
             "any_seeded": self.any_seeded and "seed" in given,
             "all_seeded": self.all_seeded or ("seed" in given and "seeded" not in given),
-            "max_top_k": max_top_k,
+            "max_top_k": self.max_top_k if "top_k" in given else 0,
             "all_top_k": self.all_greedy
             or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
-            "any_top_p": any_top_p,
-            "any_min_p": any_min_p,
+            **{flag: name in given and getattr(self, flag) for name, flag in _REAL_FILTERS},
             "any_joint": self.any_joint and "joint" in given,
-            "any_top_k_first": self.any_top_k_first and any_top_p and (max_top_k != 0 or any_min_p),
+            "any_top_k_first": self.any_top_k_first
+            and (self.any_top_p and "top_p" in given)
+            and any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS),
         }
-        if all(getattr(self, name) == value for name, value in tight.items()):
+        if [getattr(self, name) for name in tight] == [*tight.values()]:
             return self
         return replace(self, **tight)  # type: ignore[arg-type]
 
@@ -125,6 +140,11 @@ _ANY_FLAGS, _ALL_FLAGS = (
     [field.name for field in fields(BatchFacts) if field.name.startswith(prefix)]
     for prefix in ("any_", "all_")
 )
+_REAL_FILTERS = [(p.name, f"any_{p.name}") for p in FILTER_PARAMETERS if p.kind == "real"]
+_FILTER_KINDS = [(p.kind, p.neutral) for p in FILTER_PARAMETERS]
+_OTHER_FILTERS = [(name, f"any_{name}") for name in FILTERS if name != "top_p"]
+_FILTER_FLAGS = [f"any_{name}" for name in FILTERS]
+_TOP_K, _TOP_P = FILTERS.index("top_k"), FILTERS.index("top_p")
 
 
 class RowKinds:
@@ -136,7 +156,7 @@ class RowKinds:
     change counted by torch, or other tensors, invalidate them, and the batch is routed as a whole.
     """
 
-    def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
+    def __init__(self, columns: Columns, slot_of_row: Sequence[int] | None) -> None:
         index: dict[RowKind, int] = {}
         self.of_slot: tuple[int, ...] = tuple(
             [index.setdefault(key, len(index)) for key in row_kinds(columns)]
@@ -161,7 +181,7 @@ class RowKinds:
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)
             row_index = row_index.tolist()
-        return cls(columns, slots_of_rows(row_index, len(columns.seed)))
+        return cls(columns, slots_of_rows(row_index, len(columns["seed"])))
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
@@ -189,16 +209,18 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
-def row_kinds(columns: RequestColumns) -> Iterable[RowKind]:
+def row_kinds(columns: Columns) -> Iterable[RowKind]:
     """Return the kind of each request's rows."""
+    temperature, *filters, seeds, logprobs, orders = columns.values()  # the order of COLUMNS
     return zip(
-        [temperature == 0.0 for temperature in columns.temperature],
-        [seed is not None for seed in columns.seed],
-        columns.top_k,
-        [top_p < 1.0 for top_p in columns.top_p],
-        [min_p > 0.0 for min_p in columns.min_p],
-        columns.filter_order,
-        columns.logprobs,
+        [value == 0.0 for value in temperature],
+        *[
+            [value != neutral for value in column] if kind == "real" else column
+            for column, (kind, neutral) in zip(filters, _FILTER_KINDS, strict=True)
+        ],
+        [seed is not None for seed in seeds],
+        logprobs,
+        orders,
         strict=True,
     )
 

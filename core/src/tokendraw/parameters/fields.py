@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.parameters.ranges import integer, real
 
 FieldKind: TypeAlias = Literal["real", "integer", "flag"]
+Columns: TypeAlias = Mapping[str, Sequence[Any]]
+"""Parameters of a batch by name, in the order of :data:`COLUMNS`: an entry a request each."""
 
 
 class Parameter(NamedTuple):
@@ -23,9 +27,13 @@ class Parameter(NamedTuple):
     needed: str
     """Range in words."""
     neutral: float
-    """Value in a slot without a request."""
+    """Value in a slot without a request: off."""
     is_optional: bool = False
     """Whether None is a value."""
+    example: float = 0
+    """A filter's active value in a made-up batch."""
+    quick: float = 0
+    """A filter's value in a row whose token is thrown away: fast for any sampler."""
 
     def check(self, value: Any, row: int | str | None) -> Any:
         """Return a value of a request as a float or an int of Python.
@@ -44,16 +52,33 @@ MAX_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
 
 PARAMETERS = (
     Parameter("temperature", "real", 0.0, _MAX_FLOAT, _MAX_FLOAT, "a finite number >= 0", 1.0),
-    Parameter("top_k", "integer", -1, math.inf, MAX_TOP_K, "an integer >= -1 (0 and -1: off)", 0),
-    Parameter("top_p", "real", math.ulp(0.0), 1.0, 1.0, "a number in (0, 1] (1: off)", 1.0),
-    Parameter("min_p", "real", 0.0, 1.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
     Parameter(
-        "seed", "integer", -(2**63), 2**64 - 1, math.inf, "an integer in [-2**63, 2**64) or None", 0, True
+        *("top_k", "integer", -1, math.inf, MAX_TOP_K, "an integer >= -1 (0 and -1: off)", 0),
+        example=50,
+        quick=1,  # one token at most, and a sampler that needs a k in every row still draws
     ),
     Parameter(
-        "logprobs", "integer", -1, math.inf, MAX_LOGPROBS, "an integer >= -1 (-1: all) or None", 0, True
+        *("top_p", "real", math.ulp(0.0), 1.0, 1.0, "a number in (0, 1] (1: off)", 1.0),
+        example=0.9,
+        quick=1.0,
+    ),
+    Parameter(
+        *("min_p", "real", 0.0, 1.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
+        example=0.05,
+        quick=0.0,
+    ),
+    Parameter(
+        *("seed", "integer", -(2**63), 2**64 - 1, math.inf, "an integer in [-2**63, 2**64) or None", 0),
+        is_optional=True,
+    ),
+    Parameter(
+        *("logprobs", "integer", -1, math.inf, MAX_LOGPROBS, "an integer >= -1 (-1: all) or None", 0),
+        is_optional=True,
     ),
 )
+FILTER_PARAMETERS = tuple(parameter for parameter in PARAMETERS if parameter.name in FILTERS)
+COLUMNS = (*(parameter.name for parameter in PARAMETERS), "filter_order")
+"""Fields of :class:`tokendraw.SamplingParams` for the draw."""
 SLOT_FIELDS: dict[str, FieldKind] = {
     **{parameter.name: parameter.kind for parameter in PARAMETERS[:-1]},
     "seeded": "flag",

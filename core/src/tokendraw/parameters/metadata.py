@@ -141,7 +141,7 @@ class SamplingMetadata:
         columns = parameter_columns(checked, device)
         if "seed" in columns and positions is None:
             raise missing_positions(f" of row {columns['seeded'][0].index(True)}")
-        slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked.seed))
+        slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked["seed"]))
         row_kinds = RowKinds(checked, slots)
         kept = {}
         for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_plain, is_plain
+from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_plain, check_vector, is_plain
 from tokendraw._torch.upload import uploaded
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
@@ -40,8 +40,9 @@ def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -
     """Read an integer for each row, from the host or a device."""
     if not isinstance(values, Tensor):
         return RowInput(list(each(name, values, "integers")), None)
-    if not is_plain(values) or values.dim() != 1 or values.dtype not in (torch.int64, torch.int32):
-        check_form(name, values, 1)
+    if not is_plain(values) or values.dim() != 1 or values.dtype not in INTEGERS:
+        check_vector(name, values)
+        check_integers(name, values)
     if values.is_cpu:
         return RowInput(values.tolist(), values if device.type == "cpu" else None)
     check_device(name, values, device)
@@ -51,7 +52,8 @@ def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -
 def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
     """Read the position of each row, from the host or a device; values on the device stay unread."""
     if isinstance(positions, Tensor) and positions.device == device:
-        check_form("positions", positions, 1)
+        check_vector("positions", positions)
+        check_integers("positions", positions)
         check_positions(positions)
         return RowInput(None, positions)
     row_positions = row_input("positions", positions, device)
@@ -68,19 +70,13 @@ def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, devi
     tokens: Tensor | None = getattr(output, "token_ids", None)
     if tokens is None:
         raise InvalidInputError(f"{name!r} needs {needed}, found {type_name(output)}. {advice}")
-    check_form(f"{name}.token_ids", tokens, 2)
-    check_device(f"{name}.token_ids", tokens, device)
+    name = f"{name}.token_ids"
+    check_plain(name, tokens)
+    if tokens.dim() != 2:
+        raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
+    check_integers(name, tokens)
+    check_device(name, tokens, device)
     return tokens
-
-
-def check_form(name: str, tensor: object, dims: int) -> None:
-    """Refuse anything but a tensor of integers with ``dims`` dimensions."""
-    check_plain(name, tensor)
-    assert isinstance(tensor, Tensor)
-    if tensor.dim() != dims:
-        needed = "one dimension" if dims == 1 else "two dimensions"
-        raise InvalidInputError(f"'{name}' needs {needed}, found shape {list(tensor.shape)}.")
-    check_integers(name, tensor)
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:

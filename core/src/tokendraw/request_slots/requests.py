@@ -17,7 +17,6 @@ from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
 from tokendraw.parameters.edits import EDITS, MAX_ID, CheckedEdits, Edit, check_edits
 from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import are_integers, integers
-from tokendraw.parameters.request_columns import RequestColumns
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.tables import FACT_OF_EDIT, EditFacts
 
@@ -60,7 +59,7 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
                 f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
                 f"Ask for fewer, or make RequestSlots with a larger {limit}."
             )
-    (kind,) = row_kinds(RequestColumns._make([value] for value in values.values()))
+    (kind,) = row_kinds({name: [value] for name, value in values.items()})
     return SlotRequest(values, edits, edits.names, kind)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.upload import uploaded
+from tokendraw.parameters.request_columns import parameter_columns
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.requests import SlotRequest, TokenHistory
@@ -52,12 +53,9 @@ def pack_request(
     for ids, flag in ((edits.bias, HAS_BIAS), (edits.stop_ids, IS_STOP), (ends, ENDS_BAD_WORD)):
         for token in ids:
             flags[token] = flags.get(token, 0) | flag
+    fields = parameter_columns({name: [value] for name, value in params.items()}, device, used_only=False)
     values: dict[str, float] = {
-        **params,
-        "seed": params["seed"] or 0,
-        "seeded": params["seed"] is not None,
-        "joint": params["filter_order"] == "joint",
-        "logprobs": params["logprobs"] or 0,
+        **{name: value for name, ((value,), _) in fields.items()},
         "num_tokens": tokens.num_tokens,
         "num_distinct": len(distinct),
         "limit": sizes.max_tokens,

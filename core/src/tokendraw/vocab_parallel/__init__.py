@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw.row_parameters import MetadataParameters as MetadataParameters
     from tokendraw.row_parameters import RowParameters as RowParameters
     from tokendraw.vocab_parallel.local import Argmax as Argmax
     from tokendraw.vocab_parallel.local import Bounds as Bounds
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.messages import Received as Received
     from tokendraw.vocab_parallel.messages import Transport as Transport
     from tokendraw.vocab_parallel.messages import transport_of as transport_of
-    from tokendraw.vocab_parallel.parameters import MetadataParameters as MetadataParameters
     from tokendraw.vocab_parallel.parameters import RowSeeds as RowSeeds
     from tokendraw.vocab_parallel.parameters import Seeds as Seeds
     from tokendraw.vocab_parallel.radix import BINS as BINS

@@ -25,11 +25,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import philox
-from tokendraw.backends.description.capabilities import LogprobsMode, Need
+from tokendraw.backends.description.capabilities import FILTERS, LogprobsMode, Need
 from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
 from tokendraw.output import LogprobsTensors, SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.row_parameters import FilterPresence
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.merging import Merged, Merging, TorchMerging
 from tokendraw.vocab_parallel.messages import Wait, exchange
@@ -65,12 +64,11 @@ def sample_shard(
     # Every rank draws fresh seeds, so that equally seeded generators stay equal; rank 0's are used.
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
     is_drawn = not metadata.facts.all_greedy
-    filters = FilterPresence.of(metadata)
+    facts = metadata.facts
     bounds: Bounds | None = None
     wait: Wait = _at_once
-    if filters.top_k or filters.top_p or filters.min_p:
-        of_survivors = metadata.facts.any_top_k_first
-        plan = ThresholdPlan.of(filters, params, layout.vocab_size, device, of_survivors=of_survivors)
+    if any(map(facts.may_hold, FILTERS)):
+        plan = ThresholdPlan.of(facts, params, layout.vocab_size, device)
         received = exchange(transport, local.largest(plan.values, plan.masses, fresh))
         bounds, fresh = merging.thresholds(received, plan, Histograms(local, transport))
     elif fresh is not None and is_drawn:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
-from tokendraw.row_parameters import FilterPresence
 from tokendraw.vocab_parallel.local import Bounds, Survey, Weighing
 from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import BINS, Histograms, first_digit, search
@@ -37,7 +37,7 @@ class ThresholdPlan(NamedTuple):
     """The host's knowledge of the filters of a batch: the same on every rank.
 
     :ivar vocab_size: Vocabulary size V of all ranks together.
-    :ivar filters: Parameters of the rows that filter, as tensors.
+    :ivar facts: Facts about the rows.
     :ivar values: K, the number of largest values that each rank sends.
     :ivar any_large_k: Whether a k may be above K.
     :ivar any_wide: Whether a nucleus may hold more than the K largest values of a rank.
@@ -47,7 +47,7 @@ class ThresholdPlan(NamedTuple):
     """
 
     vocab_size: int
-    filters: FilterPresence
+    facts: BatchFacts
     values: int
     any_large_k: bool
     any_wide: bool
@@ -62,40 +62,33 @@ class ThresholdPlan(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        filters: FilterPresence,
-        params: Parameters,
-        vocab_size: int,
-        device: torch.device,
-        *,
-        of_survivors: bool,
+        cls, facts: BatchFacts, params: Parameters, vocab_size: int, device: torch.device
     ) -> ThresholdPlan:
         """Plan a batch.
 
         :param device: of the logits.
-        :param of_survivors: whether a nucleus may be of what other filters keep.
         """
         on_cpu = may_read_values(device)
         most = params.max_top_k
         is_small = most is not None and min(most, vocab_size) <= MAX_VALUES
-        if filters.top_k and not is_small and on_cpu:
+        if facts.any_top_k and not is_small and on_cpu:
             assert params.top_k is not None
             active = torch.where(params.top_k < vocab_size, params.top_k, 0)
             most = int(active.amax()) if len(active) else 0
-        any_large_k = filters.top_k and (most is None or min(most, vocab_size) > MAX_VALUES)
-        any_wide = filters.top_p and not (params.all_top_k and is_small)
-        values = max(1, 0 if not filters.top_k or any_large_k else most or 0)
+        any_large_k = facts.any_top_k and (most is None or min(most, vocab_size) > MAX_VALUES)
+        any_wide = facts.any_top_p and not (params.all_top_k and is_small)
+        values = max(1, 0 if not facts.any_top_k or any_large_k else most or 0)
         # A device would search the nucleus of the tokens kept by a large k before knowing its threshold.
-        has_nucleus = filters.top_p and (not any_large_k or on_cpu)
+        has_nucleus = facts.any_top_p and (not any_large_k or on_cpu)
         if any_wide and has_nucleus:
             values = max(values, _NUCLEUS_VALUES_ON_CPUS if on_cpu else _NUCLEUS_VALUES)
-        masses = int(filters.top_p and (filters.joint or (any_wide and has_nucleus)))
-        if any_wide and not of_survivors and (on_cpu or not has_nucleus):
+        masses = int(facts.any_top_p and (facts.any_joint or (any_wide and has_nucleus)))
+        if any_wide and not facts.any_top_k_first and (on_cpu or not has_nucleus):
             masses = (
                 BINS  # a device with a nucleus to find among the largest values would add them up in vain
             )
         values = min(values, vocab_size)
-        return cls(vocab_size, filters, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
+        return cls(vocab_size, facts, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
 
 
 def thresholds(received: Survey, plan: ThresholdPlan, params: Parameters, histograms: Histograms) -> Bounds:

@@ -1,27 +1,37 @@
-"""Says whether the adapter supports the installed SGLang: its version, and the names in use."""
+"""Says whether the adapter supports the installed SGLang, by its version and names; names its default backend."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine
 
 TESTED = ("0.5.23",)
 """Versions of the tests (`make test-engines`), whose sources were read. Other versions stay as they are."""
 
+
+class EngineFilter(NamedTuple):
+    """A filter of SGLang: names of fields of its ``SamplingBatchInfo``, and values in made-up batches."""
+
+    column: str
+    """Name of the tensor [B]."""
+    flag: str
+    """Whether a row may have the filter."""
+    off: float
+    example: float
+
+
+FILTERS = {
+    "top_k": EngineFilter("top_ks", "need_top_k_sampling", 1 << 30, 50),
+    "top_p": EngineFilter("top_ps", "need_top_p_sampling", 1.0, 0.9),
+    "min_p": EngineFilter("min_ps", "need_min_p_sampling", 0.0, 0.05),
+}
+"""By tokendraw's name."""
 BATCH_FIELDS = (
-    "temperatures",
-    "top_ks",
-    "top_ps",
-    "min_ps",
-    "is_all_greedy",
-    "is_any_greedy",
-    "need_top_p_sampling",
-    "need_top_k_sampling",
-    "need_min_p_sampling",
-    "max_top_k",
-    "sampling_seed",
+    *("temperatures", "is_all_greedy", "is_any_greedy", "max_top_k", "sampling_seed"),
+    *(field for each in FILTERS.values() for field in (each.column, each.flag)),
     "sampling_mask_batch_indices",
 )
 """Fields in use of ``SamplingBatchInfo``."""
@@ -77,3 +87,10 @@ def _misfits() -> Iterator[str]:
     for name in BATCH_FIELDS:
         if name not in fields:
             yield f"'SamplingBatchInfo' needs the field {name}, found none"
+
+
+def default_backend() -> str:
+    """Return ``flashinfer`` where SGLang finds it, else ``pytorch``: the default of ``--sampling-backend``."""
+    from sglang.srt.runtime_context import get_platform
+
+    return "flashinfer" if get_platform().has_flashinfer else "pytorch"

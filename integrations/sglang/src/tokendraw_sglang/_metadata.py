@@ -13,18 +13,13 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw_sglang._engine import FILTERS
 
 NO_SEED = -(2**63)
 """Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
 
-_TENSORS = ("temperatures", "top_ks", "top_ps", "min_ps", "sampling_seed")
-_FACTS = (
-    "is_any_greedy",
-    "need_top_k_sampling",
-    "need_top_p_sampling",
-    "need_min_p_sampling",
-    "max_top_k",
-)
+_TENSORS = ("temperatures", *(each.column for each in FILTERS.values()), "sampling_seed")
+_FACTS = ("is_any_greedy", *(each.flag for each in FILTERS.values()), "max_top_k")
 
 
 def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
@@ -36,14 +31,13 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
     temperature, joint = info.temperatures.view(-1), None
     if info.is_any_greedy:  # SGLang writes a temperature of 0 as top_k 1 at temperature 1
         temperature = temperature.masked_fill(info.top_ks <= 1, 0.0)
-    if info.need_top_p_sampling and (info.need_top_k_sampling or info.need_min_p_sampling):
+    filters = {name: getattr(info, each.column) for name, each in FILTERS.items() if getattr(info, each.flag)}
+    if "top_p" in filters and len(filters) > 1:
         joint = torch.ones_like(temperature, dtype=torch.bool)  # with one filter there is no order
     seed = info.sampling_seed
     return SamplingMetadata(
         temperature=temperature,
-        top_k=info.top_ks if info.need_top_k_sampling else None,
-        top_p=info.top_ps if info.need_top_p_sampling else None,
-        min_p=info.min_ps if info.need_min_p_sampling else None,
+        **filters,
         seed=seed,
         seeded=None if seed is None else seed != NO_SEED,
         positions=None if seed is None else positions,

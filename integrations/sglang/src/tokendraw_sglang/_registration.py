@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from tokendraw.engines import EngineState, format_error
-from tokendraw_sglang._engine import state
+from tokendraw_sglang._engine import default_backend, state
 from tokendraw_sglang._messages import kept_message, log
 
 BACKEND = "tokendraw"
@@ -62,8 +62,6 @@ def _sglang_sampler(reason: str) -> Any:
     """Make SGLang's sampler, and set SGLang's default backend."""
     from sglang.srt.layers.sampler import Sampler
     from sglang.srt.runtime_context import get_context
-
-    from tokendraw_sglang._default_backend import default_backend
 
     backend = default_backend()
     log.warning("%s", kept_message(reason, backend))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._default_backend import default_backend
+from tokendraw_sglang._engine import default_backend
 from tokendraw_sglang._messages import fallback_message, log
 from tokendraw_sglang._metadata import LastMetadata
 from tokendraw_sglang._warmup import warm_up

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 import tokendraw
+from tokendraw_sglang._engine import FILTERS
 from tokendraw_sglang._metadata import NO_SEED, metadata_of
 
 BATCH_SIZES = (1, 64)
-_OFF = 1 << 30
-"""SGLang's ``top_k`` of a row that has none."""
-_FILTERS = ((), ("top_k",), ("top_p",), ("min_p",), ("top_k", "top_p"), ("top_k", "top_p", "min_p"))
+_FILTERS = ((), *((name,) for name in FILTERS), ("top_k", "top_p"), tuple(FILTERS))
 
 
 def warm_up(sampler: tokendraw.Sampler, logits: Tensor) -> None:
@@ -39,25 +38,33 @@ def batches(device: torch.device, largest_k: int) -> Iterator[tokendraw.Sampling
             for any_greedy in (False, True):
                 for any_seeded in (False, True):
                     yield metadata_of(
-                        _info(rows, device, filters, any_greedy, any_seeded, min(50, largest_k)), positions
+                        _info(rows, device, filters, any_greedy, any_seeded, largest_k), positions
                     )
 
 
 def _info(
-    rows: int, device: torch.device, filters: tuple[str, ...], any_greedy: bool, any_seeded: bool, k: int
+    rows: int,
+    device: torch.device,
+    filters: tuple[str, ...],
+    any_greedy: bool,
+    any_seeded: bool,
+    largest_k: int,
 ) -> SimpleNamespace:
     """Fill in the fields for :func:`metadata_of`, in SGLang's dtypes; every second row is plain or greedy."""
     is_plain_row = torch.arange(rows, device=device) % 2 == 0
-    top_ks = torch.full((rows,), k if "top_k" in filters else _OFF, dtype=torch.int32, device=device)
-    return SimpleNamespace(
+    values = {name: each.example if name in filters else each.off for name, each in FILTERS.items()}
+    if "top_k" in filters:
+        values["top_k"] = min(values["top_k"], largest_k)
+    info = SimpleNamespace(
         temperatures=torch.full((rows, 1), 0.8, device=device),
-        top_ks=top_ks.masked_fill(~is_plain_row, 1) if any_greedy else top_ks,
-        top_ps=torch.full((rows,), 0.9 if "top_p" in filters else 1.0, device=device),
-        min_ps=torch.full((rows,), 0.05 if "min_p" in filters else 0.0, device=device),
         sampling_seed=torch.where(is_plain_row, 7, NO_SEED) if any_seeded else None,
         is_any_greedy=any_greedy,
-        need_top_k_sampling=any_greedy or "top_k" in filters,
-        need_top_p_sampling="top_p" in filters,
-        need_min_p_sampling="min_p" in filters,
-        max_top_k=k if "top_k" in filters else None,
+        max_top_k=values["top_k"] if "top_k" in filters else None,
+        **{each.column: torch.full((rows,), values[name], device=device) for name, each in FILTERS.items()},
+        **{each.flag: name in filters for name, each in FILTERS.items()},
     )
+    info.top_ks = info.top_ks.to(torch.int32)
+    if any_greedy:
+        info.top_ks.masked_fill_(~is_plain_row, 1)
+        info.need_top_k_sampling = True
+    return info

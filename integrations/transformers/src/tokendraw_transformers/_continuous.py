@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -221,6 +221,8 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         need = Need(filter_orders=(params.filter_order,), graph_safe=device.type == "cuda")
         self._sampler = load_sampler(sampler, device, need)
         self._one = SamplingMetadata.from_params([params], device=device)
+        values = {field.name: getattr(self._one, field.name) for field in fields(self._one)}
+        self._columns = {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
         """Fill the tensor [N] int32 in use before the first request."""
@@ -235,20 +237,13 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         """Return scores [N, V] with probability 1 on the token drawn in each row."""
         rows = scores.shape[0]
         seed = (self._high.bits.to(torch.int64) << 32) | (self._low.bits.to(torch.int64) & 0xFFFFFFFF)
-        params_row = self._one
-
-        def spread(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.expand(rows)
-
-        metadata = SamplingMetadata(
-            temperature=spread(params_row.temperature),
-            top_k=spread(params_row.top_k),
-            top_p=spread(params_row.top_p),
-            min_p=spread(params_row.min_p),
-            joint=spread(params_row.joint),
+        metadata = replace(
+            self._one,
+            **{name: tensor.expand(rows) for name, tensor in self._columns.items()},
             seed=seed,
             positions=tensor_arg[:rows].to(torch.int64),
-            facts=replace(params_row.facts, any_seeded=True, all_seeded=True),
+            facts=replace(self._one.facts, any_seeded=True, all_seeded=True),
+            row_kinds=None,
         )
         narrowed = self._plan.narrowing(None, scores)
         return one_hot_scores(scores, self._sampler.sample(narrowed, metadata).token_ids)

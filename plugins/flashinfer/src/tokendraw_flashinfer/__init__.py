@@ -113,16 +113,14 @@ def capabilities(entry_points: EntryPoints) -> Capabilities:
     if not entry_points.parameters:
         return _SAMPLE
     kinds = available(SEQUENCES, entry_points)
-    orders: dict[FilterOrder, bool] = {
-        "top_k_first": "top_k_first" in kinds,
-        "joint": {"joint", "both orders"} <= kinds.keys(),
+    kinds_of: dict[FilterOrder, set[str]] = {
+        "top_k_first": {"top_k_first"},
+        "joint": {"joint", "both orders"},
     }
     return replace(
         _SAMPLE,
         filters=tuple(pair for pair in _SAMPLE.filters if pair[0] in kinds),
-        filter_orders=tuple(
-            order for order, capabilities_by_operation in orders.items() if capabilities_by_operation
-        ),
+        filter_orders=tuple(order for order, needed in kinds_of.items() if needed <= kinds.keys()),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata, philox
+from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, philox
 from tokendraw.probabilities import MAX_ELEMENTS, Filters, relative, sample_in_parts
 from tokendraw_flashinfer.draws import DrawInputs, batch_kind, draw, import_functions
 from tokendraw_flashinfer.kernel_sequences import SAMPLE, SEQUENCES, SOFTMAX, KernelSequence, Kind, available
@@ -124,14 +124,8 @@ class FlashInferSampler:
     def _warm_up(self, device: torch.device, sequences: Sequence[KernelSequence]) -> None:
         """Call every sequence once: modules are compiled or loaded, and scratch is allocated outside of graphs."""
         rows, vocab_size = _WARMUP_SHAPE
-        filters = Filters(
-            temperature=torch.ones(rows, device=device),
-            top_k=torch.full((rows,), 2, dtype=torch.int32, device=device),
-            top_p=torch.full((rows,), 0.9, device=device),
-            min_p=torch.full((rows,), 0.1, device=device),
-            joint=None,
-            any_top_k_first=True,
-        )
+        params = [SamplingParams(top_k=2, top_p=0.9, min_p=0.1)] * rows
+        filters = Filters.of(SamplingMetadata.from_params(params, device=device), vocab_size)
         for sequence in sequences:
             probs, _ = self._probabilities(torch.zeros(rows, vocab_size, device=device), filters.temperature)
             draw(sequence, self._batch(probs, filters, 2))

@@ -15,6 +15,7 @@ import tokendraw
 from tokendraw.plugin import (
     DRAFT_KINDS,
     FILTER_ORDERS,
+    FILTERS,
     GUMBEL_DTYPES,
     INPUT_DTYPES,
     LOGPROBS_MODES,
@@ -41,7 +42,7 @@ _SAMPLE = Capabilities(
     device_types=None,
     dtypes=INPUT_DTYPES,
     logprobs_modes=LOGPROBS_MODES,
-    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
+    filters=tuple((name, "per_row") for name in FILTERS),
     filter_orders=FILTER_ORDERS,
     tie_rule="value",
     seeding="counter",

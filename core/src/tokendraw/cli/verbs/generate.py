@@ -19,7 +19,8 @@ from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.install_commands import how_to_install
-from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.fields import FILTER_PARAMETERS
+from tokendraw.parameters.params import SamplingParams, stored_values
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GumbelDtype
@@ -143,19 +144,14 @@ def _model(folder: str | None, drawer: Sampler) -> Any:
 
 def _compared(params: SamplingParams) -> list[SamplingParams]:
     """List the settings to compare, first the settings of the command line unless :data:`COMPARED` has them."""
-    shared = [
-        replace(params, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
-        for s in COMPARED
-    ]
+    shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
     return shared if params in shared else [params, *shared]
 
 
 def _label(params: SamplingParams) -> str:
     if params.temperature == 0:
         return "greedy"
-    filters = [
-        f"top-k {params.top_k}" if params.top_k > 0 else "",
-        f"top-p {params.top_p:g}" if params.top_p < 1 else "",
-        f"min-p {params.min_p:g}" if params.min_p > 0 else "",
-    ]
-    return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
+    values = stored_values(params)
+    active = [p.name for p in FILTER_PARAMETERS if values[p.name] != p.neutral]
+    filters = [f"{name.replace('_', '-')} {values[name]:.12g}" for name in active]
+    return ", ".join([f"temperature {params.temperature:g}", *filters])

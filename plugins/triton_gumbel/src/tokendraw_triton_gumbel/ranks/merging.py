@@ -99,7 +99,7 @@ class KernelMerging:
             N=values,
             RANKS_AT_ONCE=ranks_at_once(ranks, values),
             MASSES=plan.masses,
-            HAS_KTH=plan.filters.top_k and not plan.any_large_k,
+            HAS_KTH=plan.facts.any_top_k and not plan.any_large_k,
             # The nucleus of what a large k keeps is searched for behind that k, whatever the host may look at.
             HAS_NUCLEUS=plan.has_nucleus and not plan.any_large_k,
             MAY_MISS_NUCLEUS=plan.any_wide,
