@@ -197,7 +197,7 @@ def test_the_layout_has_no_default_nor_has_the_format(packer):
 @pytest.mark.parametrize("layout", ["v1", "v2"])
 def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch, layout):
     packer = tokendraw.load("pack_sm90_w4", device="cpu")
-    monkeypatch.setattr(sm90_w4, "layout_of_flashinfer", lambda: layout)
+    monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda: sm90_w4.FlashInferLayout(layout))
     found = packer.pack_weights(WEIGHTS, format="fp4", layout="upstream")
     assert torch.equal(found, packer.pack_weights(WEIGHTS, format="fp4", layout=layout))
     assert torch.equal(packer.unpack_weights(found, format="fp4", layout="upstream"), WEIGHTS)
@@ -220,7 +220,7 @@ def test_upstream_is_refused_without_a_flashinfer_that_packs_and_says_why(packer
 
 
 def test_upstream_of_v1_refuses_what_v1_does_not_have(packer, monkeypatch):
-    monkeypatch.setattr(sm90_w4, "layout_of_flashinfer", lambda: "v1")
+    monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda: sm90_w4.FlashInferLayout("v1"))
     found = refusal(
         lambda: packer.pack_weights(WEIGHTS, format="fp4_fp8", layout="upstream"), InvalidParameterError
     )
