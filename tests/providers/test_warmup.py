@@ -224,7 +224,7 @@ def counted(self, logits, metadata):
     return original(self, logits, metadata)
 native.NativeSampler.sample = counted
 from tokendraw.calls import warmup as _warmup
-_warmup.compiles_nothing = lambda device: False
+_warmup.max_calls_in_flight = lambda device: 1
 sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
 names.append(sampler.name)
 result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
@@ -254,7 +254,7 @@ class Crowd(Recorder):
 
 
 def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypatch):
-    monkeypatch.setattr(warmup, "_at_once", lambda device: 3)
+    monkeypatch.setattr(warmup, "max_calls_in_flight", lambda device: 3)
     backend = Crowd()
     sampler = sampler_of(backend)
     plain = SamplingMetadata()
@@ -266,7 +266,7 @@ def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypat
 
 
 def test_batches_of_all_dtypes_are_in_flight_together_and_read_zeros(monkeypatch):
-    monkeypatch.setattr(warmup, "_at_once", lambda device: 4)
+    monkeypatch.setattr(warmup, "max_calls_in_flight", lambda device: 4)
     backend = Crowd()
     sampler_of(backend).warmup(
         100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2], metadata=[SamplingMetadata()] * 2

@@ -86,7 +86,7 @@ class LogitsProcessor(Provider):
         :returns: the duration in seconds; 0.0 on a CPU.
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         """
-        warmup = ProcessWarmup.of(
+        warmup = ProcessWarmup(
             vocab_size,
             dtypes=dtypes,
             batch_sizes=batch_sizes,
@@ -95,7 +95,7 @@ class LogitsProcessor(Provider):
             bitmask=bitmask,
             max_drafts=max_drafts,
         )
-        return warm_up([(self._dispatcher, warmup.stages)], progress=progress)
+        return warm_up([(self._dispatcher, warmup.groups)], progress=progress)
 
 
 def prove(
