@@ -6,8 +6,8 @@ import torch
 import tokendraw
 from cuda_batches import random_bytes
 from fake_dists import fake_dists
-from tokendraw import PluginError, SamplerUnavailableError, operations
-from tokendraw.plugin import Host, Sm90W4Capabilities
+from tokendraw import PluginError
+from tokendraw.plugin import Host
 from tokendraw.resolution import State
 
 WEIGHTS, SCALES = random_bytes((2, 64, 64)), random_bytes((2, 64, 4))
@@ -78,15 +78,6 @@ def test_calls_that_are_beyond_the_chosen_one_go_to_native(dists):
     assert torch.equal(packer.unpack_weights(v2, format="fp4", layout="v2"), WEIGHTS)
 
 
-def test_without_a_companion_such_a_call_is_refused(dists, monkeypatch):
-    add(dists)
-    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
-    packer = tokendraw.load("pack_sm90_w4", device="cpu")
-    with pytest.raises(SamplerUnavailableError) as refused:
-        packer.unpack_weights(WEIGHTS, format="fp4", layout="v1")
-    assert str(refused.value).startswith("'acme' cannot serve unpacking, which this batch may hold")
-
-
 def test_a_packer_that_packs_wrongly_is_passed_over_with_the_byte(dists):
     add(dists, format="'int4'")
     with pytest.warns(tokendraw.SamplerFallbackWarning) as caught:
@@ -108,18 +99,6 @@ def test_a_result_that_is_not_dense_is_an_error_and_nobody_takes_over(dists):
         "TOKENDRAW_DISABLE=acme."
     )
     assert packer.name == "acme"
-
-
-def test_the_record_says_what_a_packer_lacks():
-    record = operations.get("pack_sm90_w4")
-    assert record.unsupported_kinds(Sm90W4Capabilities(), None) == (
-        "the layout v1",
-        "the layout v2",
-        "the format fp4",
-        "the format int4",
-        "the format fp4_fp8",
-        "unpacking",
-    )
 
 
 def test_native_serves_it_on_any_device():
