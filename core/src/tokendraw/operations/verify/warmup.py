@@ -108,7 +108,8 @@ def _drafts(batch: _DraftBatch, kind: DraftKind, distribution: Tensor | None, de
     counts, total = torch.tensor(batch.num_drafts, dtype=torch.int64), sum(batch.num_drafts)
     ids = torch.zeros(total, dtype=torch.int64)
     if batch.is_padded:
-        ids = torch.where(torch.arange(int(counts.max())) < counts.unsqueeze(1), 0, PAD_TOKEN_ID)
+        steps = torch.arange(max(batch.num_drafts, default=0))
+        ids = torch.where(steps < counts.unsqueeze(1), 0, PAD_TOKEN_ID)
     known = {} if distribution is None else {f"draft_{kind}": distribution[:total]}
     return Drafts.from_counts(ids.to(device), batch.num_drafts, any_placeholder=False, **known)
 
