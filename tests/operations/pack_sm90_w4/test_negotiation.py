@@ -6,8 +6,8 @@ import torch
 import tokendraw
 from cuda_batches import random_bytes
 from fake_dists import fake_dists
-from tokendraw import PluginError
-from tokendraw.plugin import Host
+from tokendraw import PluginError, operations
+from tokendraw.plugin import Host, Sm90W4Capabilities
 from tokendraw.resolution import State
 
 WEIGHTS, SCALES = random_bytes((2, 64, 64)), random_bytes((2, 64, 4))
@@ -99,6 +99,18 @@ def test_a_result_that_is_not_dense_is_an_error_and_nobody_takes_over(dists):
         "TOKENDRAW_DISABLE=acme."
     )
     assert packer.name == "acme"
+
+
+def test_the_record_says_what_a_packer_lacks():
+    record = operations.get("pack_sm90_w4")
+    assert record.unsupported_kinds(Sm90W4Capabilities(), None) == (
+        "the layout v1",
+        "the layout v2",
+        "the format fp4",
+        "the format int4",
+        "the format fp4_fp8",
+        "unpacking",
+    )
 
 
 def test_native_serves_it_on_any_device():
