@@ -238,11 +238,14 @@ class Crowd(Recorder):
 
     def __init__(self):
         super().__init__()
-        self.together, self.threads = threading.Barrier(3), []
+        self.together, self.threads, self.more = threading.Barrier(3), [], threading.Event()
 
     def sample(self, logits, metadata):
         self.threads.append((threading.get_ident(), torch.is_grad_enabled(), logits.dtype))
-        if len(self.threads) > 1:
+        if len(self.threads) == 1:
+            self.is_first_alone = not self.more.wait(timeout=0.2)
+        else:
+            self.more.set()
             self.together.wait(timeout=60)
         return super().sample(logits, metadata)
 
@@ -253,6 +256,7 @@ def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypat
     sampler_of(backend).warmup(
         100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2], metadata=[SamplingMetadata()] * 2
     )
+    assert backend.is_first_alone
     first, *together = [dtype for _, _, dtype in backend.threads]
     assert first == torch.float32
     assert sorted(together, key=str) == [torch.bfloat16, torch.bfloat16, torch.float32]
