@@ -205,7 +205,7 @@ def test_a_sampler_that_takes_over_is_not_given_it(tmp_path, monkeypatch):
 
 
 def test_a_warmup_with_such_metadata_calls_none_but_who_declares_it(monkeypatch):
-    monkeypatch.setattr("tokendraw.calls.warmup.compiles_nothing", lambda device: False)
+    monkeypatch.setattr("tokendraw.calls.warmup.max_calls_in_flight", lambda device: 1)
     chosen, companion = Recorded(1), Recorded(2)
     sampler = pair(FILTERS, chosen, companion)
     sampler.warmup(V, dtypes=[torch.float32], metadata=[batch([PLAIN] * 2)])

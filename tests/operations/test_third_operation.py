@@ -11,7 +11,6 @@ import torch
 
 import tokendraw
 from command_line import call
-from fake_candidates import H100
 from fake_dists import (
     NATIVE_SERVES,
     ONE_OF_THE_OPERATIONS,
@@ -33,7 +32,7 @@ from tokendraw import (
     SamplerUnavailableError,
 )
 from tokendraw.plugin import HostNeed
-from tokendraw.resolution import Choice, State, decide
+from tokendraw.resolution import State
 
 ROWS = torch.tensor([1.0, 2.0])
 
@@ -68,19 +67,13 @@ def only(operation: str, **options) -> str:
 # It serves
 
 
-def test_it_is_negotiated_proven_and_called(dists: FakeDists) -> None:
+def test_it_is_negotiated_proven_and_called_by_its_own_methods_alone(dists: FakeDists) -> None:
     module = add_scaler(dists, capabilities="negative=True")
     provider = tokendraw.load("scale", device="cpu")
     assert (provider.name, provider.resolution.operation) == ("acme", "scale")
     assert provider.scale(ROWS, 3.0).tolist() == [3.0, 6.0]
     assert [("scale", torch.device("cpu"), scale_need())] == sys.modules[module].BUILT
     assert repr(provider) == "<tokendraw.scale 'acme' on cpu>"
-
-
-def test_its_methods_are_those_of_its_record_alone(dists: FakeDists) -> None:
-    add_scaler(dists)
-    provider = tokendraw.load("scale", device="cpu")
-    assert callable(provider.scale)
     assert not hasattr(provider, "sample")
 
 
@@ -148,13 +141,6 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists: FakeDi
         "'wrong' was passed over: the proof call needs [0.0, 2.0, 4.0], found [2.0, 3.0, 4.0]. "
         "Using 'acme'. Set TOKENDRAW_DISABLE=wrong to silence this."
     ]
-
-
-def test_resolution_of_it_is_pure(dists: FakeDists) -> None:
-    add_scaler(dists, capabilities="device_types=('cuda',), compute_capability=((9, 0), None)")
-    candidates = tokendraw.discover(operation="scale")
-    resolution = decide(candidates, H100, scale_need(), Choice(), operation="scale")
-    assert (resolution.chosen, resolution.beyond) == ("acme", ("negative factors",))
 
 
 # It is refused with reasons
@@ -335,10 +321,3 @@ def test_the_doctor_says_who_would_serve_it(dists: FakeDists) -> None:
         **SERVED_BY_NATIVE,
         "scale": "acme",
     }
-
-
-def test_check_builds_and_proves_it(dists: FakeDists) -> None:
-    add_scaler(dists, result="rows + factor")
-    result = call("check", "acme", "--device", "cpu", "--operation", "scale")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert "found: the proof call needs [0.0, 2.0, 4.0], found [2.0, 3.0, 4.0]" in result.stderr

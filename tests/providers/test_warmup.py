@@ -63,79 +63,74 @@ def sampler_of(backend, capabilities=EVERYTHING, companion=None):
     return Sampler(Negotiator(torch.device("cpu"), Need()), selection)
 
 
-def recording(capabilities=EVERYTHING, companion=None):
+def warmed(capabilities=EVERYTHING, companion=None, **arguments):
+    """Return the recording backend of a sampler after a warmup."""
     backend = Recorder()
-    return sampler_of(backend, capabilities, companion), backend
+    sampler_of(backend, capabilities, companion).warmup(
+        **({"vocab_size": 100, "dtypes": [torch.float32], "batch_sizes": [4]} | arguments)
+    )
+    return backend
 
 
-def test_every_kind_of_batch_is_drawn():
-    sampler, backend = recording()
-    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
-    expected = {(*seeds, *filters, n, False) for seeds in SEEDS for filters in FILTERS for n in (None, 5)}
+def kinds(seedings=SEEDS, counts=(None, 5), by_slot=(False,)):
+    return {
+        (*seeds, *filters, n, slots)
+        for seeds in seedings
+        for filters in FILTERS
+        for n in counts
+        for slots in by_slot
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, kinds()),
+        ({"row_index": True}, kinds(by_slot=(False, True))),
+        ({"seeds": False, "logprobs": ()}, kinds(SEEDS[:1], (None,))),
+        ({"logprobs": [0, 20, -1]}, kinds(counts=(None, 0, 20, -1))),
+    ],
+)
+def test_every_kind_of_batch_that_may_come_is_drawn_and_no_other(arguments, expected):
+    backend = warmed(**arguments)
     assert backend.kinds == expected
     assert {m.facts.all_top_k for _, m in backend.calls} == {True, False}
 
 
-def test_slots_are_drawn_too_where_they_may_come():
-    sampler, backend = recording()
-    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4], row_index=True)
-    assert {kind[-1] for kind in backend.kinds} == {False, True}
-    assert len(backend.kinds) == 2 * 4 * 4 * 2
-
-
-def test_what_will_not_come_is_left_out():
-    sampler, backend = recording()
-    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4], seeds=False, logprobs=())
-    assert backend.kinds == {(*SEEDS[0], *filters, None, False) for filters in FILTERS}
-
-
-def test_every_value_of_logprobs_that_may_come_is_drawn():
-    sampler, backend = recording()
-    sampler.warmup(100, dtypes=[torch.float32], logprobs=[0, 20, -1])
-    assert {kind[6] for kind in backend.kinds} == {None, 0, 20, -1}
-
-
-def test_logits_have_the_dtypes_batch_sizes_and_strides_that_were_asked_for():
-    sampler, backend = recording()
+@pytest.mark.parametrize("stride", [None, 64])
+def test_logits_have_the_dtypes_batch_sizes_and_strides_that_were_asked_for(stride):
     dtypes = [torch.float32, torch.bfloat16]
-    sampler.warmup(50, dtypes=dtypes, batch_sizes=[7, 2], logprobs=(), seeds=False)
-    shapes = {(x.dtype, tuple(x.shape), x.stride(), x.is_contiguous()) for x, _ in backend.calls}
-    assert shapes == {(dtype, (rows, 50), (50, 1), True) for dtype in dtypes for rows in (2, 7)}
-    assert all(x.isfinite().all() for x, _ in backend.calls)
-    sampler, backend = recording()
-    sampler.warmup(50, dtypes=dtypes, batch_sizes=[3], row_stride=64)
-    assert {(tuple(x.shape), x.stride()) for x, _ in backend.calls} == {((3, 50), (64, 1))}
+    backend = warmed(
+        vocab_size=50, dtypes=dtypes, batch_sizes=[7, 2], row_stride=stride, logprobs=(), seeds=False
+    )
+    shapes = {(x.dtype, tuple(x.shape), x.stride()) for x, _ in backend.calls}
+    assert shapes == {(dtype, (rows, 50), (stride or 50, 1)) for dtype in dtypes for rows in (2, 7)}
+    assert not any(x.any() for x, _ in backend.calls)
 
 
-def test_kinds_that_nobody_serves_are_left_out():
-    sampler, backend = recording(Capabilities())
-    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
-    assert backend.kinds == {(*seeds, False, False, False, None, False) for seeds in SEEDS[:2]}
-
-
-def test_kinds_of_the_companion_are_drawn_by_it():
+@pytest.mark.parametrize("has_companion", [False, True])
+def test_kinds_beyond_the_sampler_are_drawn_by_its_companion_or_left_out(has_companion):
     companion = Recorder()
-    sampler, backend = recording(Capabilities(), companion=("native", companion))
-    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
-    assert len(backend.kinds) == 2
-    assert len(backend.kinds | companion.kinds) == 4 * 4 * 2
+    backend = warmed(Capabilities(), companion=("native", companion) if has_companion else None)
+    assert backend.kinds == {(*seeds, False, False, False, None, False) for seeds in SEEDS[:2]}
+    assert len(companion.kinds) == (len(kinds()) - 2 if has_companion else 0)
     assert not backend.kinds & companion.kinds
 
 
 def test_a_vocabulary_that_nobody_serves_is_refused_in_words():
-    sampler, backend = recording(Capabilities(max_vocab_size=10))
     with pytest.raises(SamplerUnavailableError, match="rows of a vocabulary above 10"):
-        sampler.warmup(100, dtypes=[torch.float32])
-    assert backend.calls == []
+        warmed(Capabilities(max_vocab_size=10))
 
 
 def test_batches_of_ones_own_are_drawn_in_place_of_all_kinds():
-    sampler, backend = recording()
     half = SamplingMetadata(temperature=torch.ones(3, dtype=torch.float16))
     anything = SamplingMetadata(facts=BatchFacts(any_greedy=False))
-    sampler.warmup(10, dtypes=[torch.float32], batch_sizes=[2, 5], metadata=[half, anything])
+    backend = warmed(batch_sizes=[2, 5], metadata=[half, anything])
     assert [len(logits) for logits, _ in backend.calls] == [3, 2, 5]
     assert [metadata for _, metadata in backend.calls] == [half, anything, anything]
+    elsewhere = SamplingMetadata(temperature=torch.ones(2, device="meta"))
+    with pytest.raises(InvalidInputError, match="'metadata' needs the device of 'logits', cpu, found meta"):
+        warmed(metadata=[elsewhere])
 
 
 @pytest.mark.fast_first
@@ -171,40 +166,39 @@ def test_the_random_state_of_torch_is_left_alone(load_native, device, mode):
         ({"logprobs": 5}, "'logprobs' needs a sequence of numbers, found 5."),
         ({"metadata": []}, "'metadata' needs a sequence of SamplingMetadata, found []."),
         ({"metadata": ["x"]}, "'metadata' needs SamplingMetadata, found 'x'."),
+        ({"max_drafts": 0}, "'max_drafts' needs integers >= 1, found 0."),
+        ({"max_drafts": True}, "'max_drafts' needs integers >= 1, found True."),
+        ({"max_drafts": [4]}, "'max_drafts' needs integers >= 1, found [4]."),
+        ({"verify_modes": "coupled"}, "'verify_modes' needs a sequence of modes, found 'coupled'."),
+        ({"verify_modes": ["exact"]}, "'verify_modes' needs rejection or coupled, found 'exact'."),
+        ({"verify_modes": []}, "'verify_modes' needs a sequence of modes, found []."),
+        ({"draft_kinds": "logits"}, "'draft_kinds' needs a sequence of kinds, found 'logits'."),
+        ({"draft_kinds": [None]}, "'draft_kinds' needs probs, logits or chosen, found None."),
     ],
 )
 def test_a_bad_argument_is_refused_by_its_name_before_anything_is_drawn(arguments, message):
-    sampler, backend = recording()
+    backend = Recorder()
     with pytest.raises(InvalidInputError) as error:
-        sampler.warmup(**({"vocab_size": 100, "dtypes": [torch.float32]} | arguments))
+        sampler_of(backend).warmup(**({"vocab_size": 100, "dtypes": [torch.float32]} | arguments))
     assert str(error.value) == message
     assert backend.calls == []
 
 
-def test_metadata_on_another_device_is_refused_as_in_a_call():
-    sampler, _ = recording()
-    elsewhere = SamplingMetadata(temperature=torch.ones(2, device="meta"))
-    with pytest.raises(InvalidInputError, match="'metadata' needs the device of 'logits', cpu, found meta"):
-        sampler.warmup(10, dtypes=[torch.float32], metadata=[elsewhere])
-
-
 def test_it_is_refused_while_a_graph_is_captured(monkeypatch):
-    sampler, backend = recording()
     monkeypatch.setattr(warmup, "is_capturing", lambda: True)
     with pytest.raises(InvalidInputError) as error:
-        sampler.warmup(10, dtypes=[torch.float32])
+        warmed()
     assert str(error.value) == (
         "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become part of the "
         "graph. Call it before the capture."
     )
-    assert backend.calls == []
 
 
 def test_what_an_explicit_choice_raises_is_raised():
-    sampler, backend = recording()
+    backend = Recorder()
     backend.sample = lambda *args, **kwargs: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        sampler.warmup(10, dtypes=[torch.float32])
+        sampler_of(backend).warmup(10, dtypes=[torch.float32])
 
 
 @pytest.mark.slow
@@ -224,7 +218,7 @@ def counted(self, logits, metadata):
     return original(self, logits, metadata)
 native.NativeSampler.sample = counted
 from tokendraw.calls import warmup as _warmup
-_warmup.compiles_nothing = lambda device: False
+_warmup.max_calls_in_flight = lambda device: 1
 sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
 names.append(sampler.name)
 result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
@@ -244,34 +238,28 @@ class Crowd(Recorder):
 
     def __init__(self):
         super().__init__()
-        self.together, self.threads = threading.Barrier(3), []
+        self.together, self.threads, self.more = threading.Barrier(3), [], threading.Event()
 
     def sample(self, logits, metadata):
         self.threads.append((threading.get_ident(), torch.is_grad_enabled(), logits.dtype))
-        if len(self.threads) > 1:
+        if len(self.threads) == 1:
+            self.is_first_alone = not self.more.wait(timeout=0.2)
+        else:
+            self.more.set()
             self.together.wait(timeout=60)
         return super().sample(logits, metadata)
 
 
 def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypatch):
-    monkeypatch.setattr(warmup, "_at_once", lambda device: 3)
-    backend = Crowd()
-    sampler = sampler_of(backend)
-    plain = SamplingMetadata()
-    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[2], metadata=[plain] * 7)
-    assert len(backend.threads) == 7
-    assert len({ident for ident, *_ in backend.threads}) <= 3
-    assert threading.get_ident() not in {ident for ident, *_ in backend.threads}
-    assert not any(is_enabled for _, is_enabled, _ in backend.threads)
-
-
-def test_batches_of_all_dtypes_are_in_flight_together_and_read_zeros(monkeypatch):
-    monkeypatch.setattr(warmup, "_at_once", lambda device: 4)
+    monkeypatch.setattr(warmup, "max_calls_in_flight", lambda device: 3)
     backend = Crowd()
     sampler_of(backend).warmup(
         100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2], metadata=[SamplingMetadata()] * 2
     )
+    assert backend.is_first_alone
     first, *together = [dtype for _, _, dtype in backend.threads]
     assert first == torch.float32
     assert sorted(together, key=str) == [torch.bfloat16, torch.bfloat16, torch.float32]
-    assert not any(logits.any() for logits, _ in backend.calls)
+    assert len({ident for ident, *_ in backend.threads}) <= 3
+    assert threading.get_ident() not in {ident for ident, *_ in backend.threads}
+    assert not any(is_enabled for _, is_enabled, _ in backend.threads)

@@ -1,6 +1,6 @@
 """Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter: numbers of wrong elements."""
 
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import torch
@@ -46,11 +46,11 @@ def edits(seed):
 def warmup():
     """Make every seventh call of a warmup, and count the calls."""
     processor, result = TritonLogitsProcessor(CPU), 0
-    plan = ProcessWarmup.of(
+    plan = ProcessWarmup(
         40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
     )
-    (stage,) = plan.stages(selection_of(loaded("triton", processor), operation="process_logits"), CPU)
-    for call in islice(chain.from_iterable(stage.groups), 0, None, 7):
+    (group,) = plan.groups(selection_of(loaded("triton", processor), operation="process_logits"), CPU)
+    for call in islice(group.calls, 0, None, 7):
         call.check(CPU, ProcessNeed())
         call.run(processor)
         result += 1

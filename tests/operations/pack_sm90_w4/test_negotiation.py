@@ -5,7 +5,7 @@ import torch
 
 import tokendraw
 from cuda_batches import random_bytes
-from tokendraw import PluginError, SamplerUnavailableError, operations
+from tokendraw import PluginError, operations
 from tokendraw.plugin import Host, Sm90W4Capabilities
 from tokendraw.resolution import State
 
@@ -69,15 +69,6 @@ def test_calls_that_are_beyond_the_chosen_one_go_to_native(dists):
     assert module.CALLS == [("fp4", "v1"), "v1"]
     assert packer.stats() == {"acme": 4, "native": 8}
     assert torch.equal(packer.unpack_weights(v2, format="fp4", layout="v2"), WEIGHTS)
-
-
-def test_without_a_companion_such_a_call_is_refused(dists, monkeypatch):
-    add(dists)
-    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
-    packer = tokendraw.load("pack_sm90_w4", device="cpu")
-    with pytest.raises(SamplerUnavailableError) as refused:
-        packer.unpack_weights(WEIGHTS, format="fp4", layout="v1")
-    assert str(refused.value).startswith("'acme' cannot serve unpacking, which this batch may hold")
 
 
 def test_a_packer_that_packs_wrongly_is_passed_over_with_the_byte(dists):

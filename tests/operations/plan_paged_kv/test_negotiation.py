@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import tokendraw
-from command_line import call
 from fake_dists import FakeDists
 from paged_kv_model import SENTINEL, ints, lists, model, require_equal, sentinels, table_of
 from tokendraw import PagedKVPlan, SamplerFallbackWarning
@@ -56,26 +55,6 @@ def test_the_best_plans_and_native_is_the_reserve(dists: FakeDists) -> None:
     )
     need = tokendraw.plugin.HostNeed(sync_free=True, graph_safe=True)
     assert tokendraw.resolve(operation="plan_paged_kv", device="cpu", need=need).chosen == "native"
-
-
-def test_the_command_explains_who_plans(dists: FakeDists) -> None:
-    dists.add_plugin("acme", planner())
-    explained = call("resolve", "--operation", "plan_paged_kv", "--device", "cpu", "--explain").stdout
-    assert explained.startswith(
-        "plan_paged_kv on cpu: acme\n"
-        "\n"
-        "decisions\n"
-        "  acme    available  best available, priority 50\n"
-        "  native  available  available, priority 0\n"
-    )
-
-
-def test_who_plans_wrongly_is_passed_over(dists: FakeDists) -> None:
-    dists.add_plugin("acme", planner("return super().plan(seq_lens + 1, *rest)"))
-    with pytest.warns(
-        SamplerFallbackWarning, match="'acme' was passed over: the proof call needs page_indptr"
-    ):
-        assert tokendraw.load("plan_paged_kv", device="cpu").name == "native"
 
 
 def test_native_takes_over_and_writes_all_that_the_failed_one_left(dists: FakeDists) -> None:

@@ -143,14 +143,6 @@ def test_a_need_leaves_out_who_cannot_meet_it(dists):
     )
 
 
-def test_who_edits_wrongly_is_passed_over(dists):
-    with pytest.warns(
-        SamplerFallbackWarning, match="'acme' was passed over: the proof call needs 4.0 as logit 0"
-    ):
-        _, processor = add(dists, "return logits")
-    assert processor.name == "native"
-
-
 def test_who_returns_other_logits_is_at_fault(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
     _, processor = add(dists, "logits = logits.clone() if slots.vocab_size == 41 else logits")

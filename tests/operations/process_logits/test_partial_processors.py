@@ -5,7 +5,7 @@ import torch
 
 import tokendraw
 from calling import provider_of
-from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
+from tokendraw import PluginError, RequestSlots, SamplingParams
 from tokendraw.operations.process_logits.provider import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw.resolution import State
@@ -108,25 +108,6 @@ def test_the_resolution_and_the_page_of_a_plugin_name_what_it_lacks(dists):
         "requests with frequency_penalty",
         "requests with presence_penalty",
     )
-
-
-def test_without_a_companion_it_is_refused_in_words():
-    processor = provider_of("process_logits", NativeProcessor(), ProcessCapabilities(edits=("bitmask",)))
-    with pytest.raises(SamplerUnavailableError) as error:
-        served_by(processor, slots_of(FIELDS["bad_words"]))
-    assert str(error.value) == (
-        "'acme' cannot serve requests with bad_words, which this batch may hold, and has no companion. Install one "
-        "that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
-        "its arguments."
-    )
-
-
-def test_a_companion_has_to_serve_what_is_lacking():
-    bias, words = (ProcessCapabilities(edits=(name,)) for name in ("logit_bias", "bad_words"))
-    operation = operations.get("process_logits")
-    need = ProcessNeed(dtype="float32")
-    assert not operation.covers(words, bias, need)
-    assert operation.covers(ProcessCapabilities(drafts=True), bias, need)
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,6 @@ def test_negative_placeholders_of_an_output_and_of_drafts_count_alike():
     assert forbidden(row(params, [1], [5, -1, 6])) == forbidden(row(params, [1], [5], [-1, 6])) == []
 
 
-def test_placeholders_take_room():
-    slots = RequestSlots(1, 4, V)
-    slots.add(0, SamplingParams(), [V, -1, 3])
-    slots.append([0], [V])
-    with pytest.raises(ValueError, match="needs room for 1 in slot 0, found 4 tokens"):
-        slots.append([0], [1])
-
-
 def test_a_vocabulary_of_one_id_has_placeholders_too():
     slots = RequestSlots(1, 6, 1)
     slots.add(0, SamplingParams(frequency_penalty=1.0), [-1, 1, 0])

@@ -1,6 +1,6 @@
 """Makes the calls of a warmup, so that no request waits for a kernel to be compiled or loaded.
 
-An operation makes up the calls, in groups that are made side by side.
+An operation makes up the calls, in groups.
 """
 
 from __future__ import annotations
@@ -25,32 +25,27 @@ from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError
 
-_CALLS_IN_FLIGHT = 64 if sys.hexversion >= 0x030C0000 else 1
-"""Upper limit of calls in flight: most wait for a kernel that another call compiles, so far more than there are cores.
-
-Threads that parse source at once, as Triton does, make Python 3.11 raise.
-"""
 _log = logging.getLogger("tokendraw")
 
 
-class CallGroups(NamedTuple):
-    """Groups of calls for a warmup, made in sequence; the calls of a group run in parallel."""
+class CallGroup(NamedTuple):
+    """Calls of a warmup. Each is made up when the calls before it are in flight, or over if not ``in_parallel``."""
 
     title: str
     """Text that is shown beside the count of calls."""
-    groups: Iterable[Iterable[Call]]
-    """The tensors that the calls of a group read stay unmodified until the next group is asked for."""
+    calls: Iterable[Call]
     total: int | None
     """Number of the calls; None if it is not known yet."""
+    in_parallel: bool = True
 
 
-Stages: TypeAlias = Callable[[Selection, torch.device], Iterable[CallGroups]]
+CallGroups: TypeAlias = Callable[[Selection, torch.device], Iterable[CallGroup]]
 """Makes up calls of every kind for the selected backends on a device, from checked arguments."""
 ShowCount: TypeAlias = Callable[[str, int | None], Callable[[], object]]
 """Shows a title beside a count of calls with a total, None if unknown; returns the function that adds one."""
 
 
-def warm_up(warmups: Sequence[tuple[Dispatcher, Stages]], *, progress: bool | None) -> float:
+def warm_up(warmups: Sequence[tuple[Dispatcher, CallGroups]], *, progress: bool | None) -> float:
     """Make the calls of each warmup, and restore torch's random state and the counted rows.
 
     :param warmups: of one loaded object.
@@ -69,69 +64,59 @@ def warm_up(warmups: Sequence[tuple[Dispatcher, Stages]], *, progress: bool | No
         dispatcher.selection  # noqa: B018 (negotiates)
     negotiator = warmups[0][0].negotiator
     device = torch.empty(0, device=negotiator.device).device  # with its index
-    if compiles_nothing(device):
+    if not max_calls_in_flight(device):
         _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0
     rows = negotiator.stats()
     with random_state_kept(device), torch.no_grad(), _progress_line(progress) as show:
-        for dispatcher, stages in warmups:
-            _make(dispatcher, stages, device, show)
+        for dispatcher, groups in warmups:
+            selection = None
+            while selection is not dispatcher.selection:  # a successor starts from the beginning
+                selection = dispatcher.selection
+                for group in groups(selection, device):
+                    _make(dispatcher, group, device, show(group.title, group.total))
+                    if selection is not dispatcher.selection:
+                        break
     negotiator.restore_stats(rows)
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.perf_counter() - start
 
 
-def compiles_nothing(device: torch.device) -> bool:
-    """Whether samplers on a device have nothing to compile or load, as on a CPU."""
-    return device.type == "cpu"
+def max_calls_in_flight(device: torch.device) -> int:
+    """Return the limit of parallel calls; 0 on a CPU, where samplers have nothing to compile or load.
+
+    Most calls wait for a kernel that another one compiles, so the limit is far above the number of cores. Threads that
+    parse source at once, as Triton does, make Python 3.11 raise.
+    """
+    if device.type == "cpu":
+        return 0
+    return 64 if sys.hexversion >= 0x030C0000 else 1
 
 
-def _make(dispatcher: Dispatcher, stages: Stages, device: torch.device, show: ShowCount) -> None:
-    selection = None
-    while selection is not dispatcher.selection:  # a successor starts from the beginning
-        selection = dispatcher.selection
-        for stage in stages(selection, device):
-            count_one = show(stage.title, stage.total)
-            if not all(
-                _make_group(dispatcher, selection, calls, device, count_one) for calls in stage.groups
-            ):
-                break
-
-
-def _make_group(
-    dispatcher: Dispatcher,
-    selection: Selection,
-    calls: Iterable[Call],
-    device: torch.device,
-    count_one: Callable[[], object],
-) -> bool:
-    """Make calls in several threads, for most time goes to compilers; return whether the selection is unchanged.
+def _make(
+    dispatcher: Dispatcher, group: CallGroup, device: torch.device, count_one: Callable[[], object]
+) -> None:
+    """Make calls in several threads, for most time goes to compilers, until the selection changes.
 
     The first call is made alone: a backend builds some things once.
     """
-    most = _at_once(device)
+    most = max_calls_in_flight(device) if group.in_parallel else 1
     stream = None if device.type == "cpu" else torch.accelerator.current_stream(device)
+    selection, pending = dispatcher.selection, deque[Future[Any]]()
+
+    def wait_until(in_flight: int) -> None:
+        while len(pending) > in_flight:
+            pending.popleft().result()
+            count_one()
+
     with ThreadPoolExecutor(most, initializer=_begin_thread, initargs=(stream,)) as pool:
-        pending: deque[Future[Any]] = deque()
-        limit = 1
-        for call in calls:
+        for i, call in enumerate(group.calls):
             pending.append(pool.submit(copy_context().run, dispatcher.dispatch, call))
-            while len(pending) >= limit:
-                pending.popleft().result()
-                count_one()
-            limit = most
+            wait_until(most - 1 if i else 0)
             if dispatcher.selection is not selection:
                 break
-        for future in pending:
-            future.result()
-            count_one()
-    return dispatcher.selection is selection
-
-
-def _at_once(device: torch.device) -> int:
-    """Return the number of parallel calls: on a CPU a single call, with nothing to compile."""
-    return 1 if device.type == "cpu" else _CALLS_IN_FLIGHT
+        wait_until(0)
 
 
 def _begin_thread(stream: torch.Stream | None) -> None:

@@ -7,10 +7,10 @@ of their rows and another set of parameters. These batches cause the compilation
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,36 +20,32 @@ from tokendraw.calls.drawing import Sample
 from tokendraw.calls.routing import is_served
 from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.calls.selection import Selection
-from tokendraw.calls.warmup import CallGroups, Stages
+from tokendraw.calls.warmup import CallGroup, CallGroups
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import one_of
 from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 
-_Name = TypeVar("_Name", bound=str)
-_SEEDINGS = ("none", "positions", "some", "all")
+_Value = TypeVar("_Value")
+SEEDINGS = ("none", "positions", "some", "all")
 """Rows that have a seed; those of ``none`` have no position either."""
 
 
-@dataclass(frozen=True, kw_only=True)
+class Batch(NamedTuple):
+    """Metadata for a number of rows or requests."""
+
+    rows: int
+    metadata: SamplingMetadata
+    is_required: bool
+    """Whether it is drawn in any case: the plainest, to report what no backend supports, and examples of callers."""
+
+
 class Batches:
-    """The batches to make. Built by :meth:`of`, which checks the arguments of :meth:`tokendraw.Sampler.warmup`."""
+    """The batches of a warmup, from the checked arguments of :meth:`tokendraw.Sampler.warmup`."""
 
-    vocab_size: int
-    dtypes: tuple[torch.dtype, ...]
-    batch_sizes: tuple[int, ...]
-    """Ascending, so that the first, which may be drawn from a copy, is small."""
-    row_stride: int
-    seedings: tuple[str, ...]
-    logprobs: tuple[int | None, ...]
-    row_index: bool
-    examples: tuple[SamplingMetadata, ...] | None
-    """Metadata to use in place of all kinds."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         vocab_size: int,
         *,
         dtypes: Iterable[torch.dtype],
@@ -59,41 +55,42 @@ class Batches:
         logprobs: Iterable[int] = (5,),
         row_index: bool = False,
         metadata: Iterable[SamplingMetadata] | None = None,
-    ) -> Self:
-        """Check the arguments."""
-        size = checked_integer("vocab_size", vocab_size, 1)
-        logits_dtypes = checked_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
-        sizes = [checked_integer("batch_sizes", n, 1) for n in _items("batch_sizes", batch_sizes, "numbers")]
-        counts = [
-            checked_integer("logprobs", n, -1) for n in _items("logprobs", logprobs, "numbers", least=0)
-        ]
-        examples = None if metadata is None else _items("metadata", metadata, "SamplingMetadata")
-        for example in examples or ():
+    ) -> None:
+        self.vocab_size = checked_integer("vocab_size", vocab_size, 1)
+        self.dtypes = checked_choices("dtypes", dtypes, "dtypes of logits", dtypes_by_name(INPUT_DTYPES))
+        sizes = _items("batch_sizes", batch_sizes, "numbers")
+        # Ascending, so that the first, which may be drawn from a copy, is small.
+        self.batch_sizes = sorted({checked_integer("batch_sizes", size, 1) for size in sizes})
+        counts = _items("logprobs", logprobs, "numbers", least=0)
+        self.logprobs = dict.fromkeys((None, *(checked_integer("logprobs", n, -1) for n in counts)))
+        self.examples = None if metadata is None else _items("metadata", metadata, "SamplingMetadata")
+        for example in self.examples or ():
             if not isinstance(example, SamplingMetadata):
                 raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
-        return cls(
-            vocab_size=size,
-            dtypes=logits_dtypes,
-            batch_sizes=tuple(sorted({*sizes})),
-            row_stride=size if row_stride is None else checked_integer("row_stride", row_stride, size),
-            seedings=_SEEDINGS if seeds else _SEEDINGS[:1],
-            logprobs=(None, *dict.fromkeys(counts)),
-            row_index=bool(row_index),
-            examples=examples,
-        )
+        self.row_stride = self.vocab_size
+        if row_stride is not None:
+            self.row_stride = checked_integer("row_stride", row_stride, self.vocab_size)
+        self.seedings = SEEDINGS if seeds else SEEDINGS[:1]
+        self.row_index = bool(row_index)
 
-    def drawn_by(self, title: str, call: type[Sample]) -> Stages:
-        """Make a stage that draws every batch in each dtype, kinds without a supporting backend left out."""
+    def drawn_by(self, title: str, call: type[Sample]) -> CallGroups:
+        """Draw every batch in each dtype, kinds without a supporting backend left out."""
 
-        def stages(selection: Selection, device: torch.device) -> Iterator[CallGroups]:
-            batches = list(self._batches(selection, device))
-            logits_by_dtype = self.logits(max(rows for rows, _ in batches), device)
-            calls = [
-                call(logits[:rows], metadata) for logits in logits_by_dtype for rows, metadata in batches
+        def groups(selection: Selection, device: torch.device) -> Iterator[CallGroup]:
+            batches = [
+                batch
+                for batch in self.each(device, self.seedings, by_slot=self.row_index)
+                if batch.is_required
+                or selection.companion is not None
+                or is_served(selection, RowGroup(batch.metadata.facts, self.vocab_size))
             ]
-            yield CallGroups(title, [calls], len(calls))
+            logits_by_dtype = self.logits(max(batch.rows for batch in batches), device)
+            calls = [
+                call(logits[: batch.rows], batch.metadata) for logits in logits_by_dtype for batch in batches
+            ]
+            yield CallGroup(title, calls, len(calls))
 
-        return stages
+        return groups
 
     def logits(self, rows: int, device: torch.device) -> list[Tensor]:
         """Make logits [rows, V] of each dtype, all 0, in one memory: a warmup depends on no values."""
@@ -102,32 +99,26 @@ class Batches:
         flat = [buffer.view(dtype)[: rows * self.row_stride] for dtype in self.dtypes]
         return [logits.view(rows, self.row_stride)[:, : self.vocab_size] for logits in flat]
 
-    def kinds(
-        self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
-    ) -> Iterator[SamplingMetadata]:
-        """Make every combination of filters, seeds and logprobs; ``by_slot`` with a ``row_index`` too."""
-        index, requests_of_kind = torch.arange(rows, device=device), _requests(self.vocab_size)
-        for requests, seeding, count in product(requests_of_kind, seedings, self.logprobs):
-            params = [replace(requests[i % len(requests)], logprobs=count) for i in range(rows)]
-            if seeding in ("some", "all"):
-                is_mixed = seeding == "some"
-                params = [p if is_mixed and i % 2 == 0 else replace(p, seed=i) for i, p in enumerate(params)]
-            positions = None if seeding == "none" else index
-            for slots in (None, index)[: 1 + by_slot]:
-                yield SamplingMetadata.from_params(
-                    params, device=device, positions=positions, row_index=slots
-                )
-
-    def _batches(self, selection: Selection, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
+    def each(self, device: torch.device, seedings: Iterable[str], *, by_slot: bool) -> Iterator[Batch]:
+        """Make every combination of filters, seeds and logprobs, ``by_slot`` with a ``row_index`` too; or examples."""
         for example in self.examples or ():
             rows = example.num_rows
-            yield from ((n, example) for n in (self.batch_sizes if rows is None else (rows,)))
-        for rows in self.batch_sizes if self.examples is None else ():
-            for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
-                is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
-                group = RowGroup(metadata.facts, self.vocab_size)
-                if is_plain or selection.companion is not None or is_served(selection, group):
-                    yield rows, metadata
+            yield from (Batch(n, example, True) for n in (self.batch_sizes if rows is None else (rows,)))
+        if self.examples is not None:
+            return
+        kinds = list(product(_requests(self.vocab_size), seedings, self.logprobs))
+        for rows in self.batch_sizes:
+            index = torch.arange(rows, device=device)
+            for i, (requests, seeding, count) in enumerate(kinds):
+                params = [replace(requests[row % len(requests)], logprobs=count) for row in range(rows)]
+                for row in {"some": range(1, rows, 2), "all": range(rows)}.get(seeding, ()):
+                    params[row] = replace(params[row], seed=row)
+                positions = None if seeding == "none" else index
+                for slots in (None, index)[: 1 + by_slot]:
+                    metadata = SamplingMetadata.from_params(
+                        params, device=device, positions=positions, row_index=slots
+                    )
+                    yield Batch(rows, metadata, is_required=i == 0 and slots is None)
 
 
 def _requests(vocab_size: int) -> Iterator[tuple[SamplingParams, ...]]:
@@ -157,22 +148,18 @@ def checked_integer(name: str, value: Any, least: int) -> int:
     return number
 
 
-def checked_words(name: str, values: Any, what: str, words: Sequence[_Name]) -> tuple[_Name, ...]:
-    """Check an argument for a sequence of some of the words, and drop repetitions."""
-    return _checked(name, values, what, {word: word for word in words})
-
-
-def checked_dtypes(name: str, values: Any, what: str, dtypes: Sequence[str]) -> tuple[torch.dtype, ...]:
-    """Check an argument for a sequence of some of the torch dtypes, given by name, and drop repetitions."""
-    return _checked(name, values, what, {dtype: getattr(torch, dtype) for dtype in dtypes})
-
-
-def _checked(name: str, values: Any, what: str, permitted: Mapping[str, Any]) -> tuple[Any, ...]:
+def checked_choices(name: str, values: Any, what: str, permitted: Mapping[str, _Value]) -> tuple[_Value, ...]:
+    """Check an argument for a sequence of permitted values, described by ``what``, and drop repetitions."""
     items = _items(name, values, what)
     for value in items:
         if value not in permitted.values():
             raise InvalidInputError(f"'{name}' needs {one_of(permitted)}, found {value!r}.")
     return tuple(dict.fromkeys(items))
+
+
+def dtypes_by_name(names: Iterable[str]) -> dict[str, torch.dtype]:
+    """Look up dtypes of torch."""
+    return {name: getattr(torch, name) for name in names}
 
 
 def _items(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:

@@ -109,7 +109,7 @@ class Sampler(SampleProvider, VerifyProvider):
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
-        batches = Batches.of(
+        batches = Batches(
             vocab_size,
             dtypes=dtypes,
             batch_sizes=batch_sizes,
@@ -119,10 +119,10 @@ class Sampler(SampleProvider, VerifyProvider):
             row_index=row_index,
             metadata=metadata,
         )
-        verifications = VerifyWarmup.of(
+        verifications = VerifyWarmup(
             batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
         )
         warmups = [(self._dispatcher, batches.drawn_by("batches", Sample))]
         if max_drafts is not None:
-            warmups.append((self._verifier, verifications.stages))
+            warmups.append((self._verifier, verifications.groups))
         return warm_up(warmups, progress=progress)

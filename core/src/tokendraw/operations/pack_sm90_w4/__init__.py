@@ -74,7 +74,7 @@ def _of_format(format: Format) -> Requirement:
     return Requirement(
         kind=f"the format {format}",
         is_supported=lambda capabilities, need: format in capabilities.formats,
-        is_asked=lambda call, capabilities: call.options().get("format") == format,
+        is_asked=lambda call, capabilities: call.options.get("format") == format,
     )
 
 

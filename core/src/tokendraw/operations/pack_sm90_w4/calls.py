@@ -1,9 +1,8 @@
-"""The calls of a packer: weights and scales, there and back. Each takes a tensor and returns a new one."""
+"""The call of a packer: weights or scales, there or back. It takes a tensor and returns a new one."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -41,141 +40,100 @@ class _Omitted:
 OMITTED: Final[Any] = _Omitted()
 
 
-class _Multiple(NamedTuple):
-    """A size that has to be a multiple: a dimension, times the columns that an element of it stands for."""
-
-    name: str
-    dimension: int
-    times: int
-    of: int
-
-
 class _Form(NamedTuple):
-    """The form of a call's tensor: shape in words, multiples, fixed last sizes; and the shape of the result."""
+    """The form of a call's tensor, and the shape of the result as a function of the sizes."""
 
     shape: str
-    multiples: tuple[_Multiple, ...]
-    result: Callable[[torch.Size], tuple[int, ...]]
-    last: tuple[int, ...] = ()
+    result: Callable[..., tuple[int, ...]]
+    multiples: tuple[tuple[str, int, int, int], ...]
+    """Sizes that have to be multiples: name, dimension, columns that an element stands for, divisor."""
 
 
-class _Repacking(Call):
-    """A tensor, and its layout before or after the call."""
+def _form(method: str, layout: Layout) -> _Form:
+    rows = "N, dimension 1,", 1, 1, ROWS[layout]
+    if method.endswith("weights"):
+        columns = "K, twice dimension 2,", 2, 2, COLUMNS[layout]
+        return _Form("[E, N, K / 2]", lambda e, n, k: (e, n, k), (rows, columns))
+    groups = "K, 32 times dimension 2,", 2, 32, 128
+    packed_rows = "4 N, dimension 2,", 2, 1, 4 * ROWS["v1"]
+    return {
+        ("pack_scales", "v1"): _Form("[E, N, K / 32]", lambda e, n, k: (e, k // 4, 4 * n), (rows, groups)),
+        ("pack_scales", "v2"): _Form(
+            "[E, N, K / 32]", lambda e, n, k: (e, n // 64, k // 4, 16, 16), (rows, groups)
+        ),
+        ("unpack_scales", "v1"): _Form(
+            "[E, K / 128, 4 N]", lambda e, k, n: (e, n // 4, 4 * k), (packed_rows,)
+        ),
+        ("unpack_scales", "v2"): _Form(
+            "[E, N / 64, K / 128, 16, 16]", lambda e, n, k, *_: (e, 64 * n, 4 * k), ()
+        ),
+    }[method, layout]
 
-    __slots__ = ("format", "layout", "tensor")
+
+class Repacking(Call):
+    """A tensor to pack or unpack, with the layout before or after the call; for weights with the format, too."""
+
+    __slots__ = ("format", "layout", "method", "tensor")
 
     may_fall_back: ClassVar[bool] = False  # the copy of all experts at once takes too much memory
-    argument: ClassVar[str]
-    method: ClassVar[str]
-    """Name of the backend's method."""
 
-    def __init__(self, tensor: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
-        self.tensor, self.format, self.layout = tensor, format, layout
+    def __init__(self, method: str, tensor: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
+        """Hold the arguments.
 
-    @abstractmethod
-    def form(self) -> _Form:
-        """Return the form of the tensor, for a known layout."""
+        :param method: name of the backend's method.
+        """
+        self.method, self.tensor, self.format, self.layout = method, tensor, format, layout
 
+    @property
+    def argument(self) -> str:
+        """Return the name of the tensor."""
+        direction, _, name = self.method.partition("_")
+        return name if direction == "pack" else "packed"
+
+    @property
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments beside the tensor."""
-        return {"layout": self.layout}
+        options = {"layout": self.layout}
+        return options if self.method.endswith("scales") else options | {"format": self.format}
 
     def check(self, device: torch.device, need: Any) -> None:
         if self.layout == UPSTREAM:
             self.layout = _layout_of_upstream()
         _require_one("layout", self.layout, LAYOUTS, ", or upstream for that of the installed FlashInfer")
-        if "format" in self.options():
+        if "format" in self.options:
             _require_one("format", self.format, FORMATS)
             if not exists(self.format, self.layout):
                 raise InvalidParameterError(
                     f"'format' needs fp4 or int4 in the layout {self.layout}, found {self.format!r}. Use the layout v2."
                 )
-        _check_tensor(self.argument, self.tensor, self.form(), self.layout, device)
+        _check_tensor(self.argument, self.tensor, _form(self.method, self.layout), self.layout, device)
 
     def tensors(self) -> dict[str, Tensor]:
         return {self.argument: self.tensor}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors[self.argument], **self.options())
-
-    def signature(self) -> Hashable:
-        return super().signature(), *self.options().values()
+        return type(self)(self.method, tensors[self.argument], **self.options)
 
     def run(self, backend: Any) -> Any:
-        return getattr(backend, self.method)(self.tensor, **self.options())
+        return getattr(backend, self.method)(self.tensor, **self.options)
 
     def output_check(self, need: Any) -> OutputCheck:
-        return partial(_wrong_form, shape=self.form().result(self.tensor.shape), device=self.tensor.device)
+        shape = _form(self.method, self.layout).result(*self.tensor.shape)
+        return partial(_wrong_form, shape=shape, device=self.tensor.device)
 
     @property
     def num_rows(self) -> int:
         return self.tensor.shape[0]
 
 
-class PackWeights(_Repacking):
-    """Weights [E, N, K / 2] uint8 as a checkpoint has them: packed, of the same shape."""
-
-    __slots__ = ()
-    argument, method = "weights", "pack_weights"
-
-    def form(self) -> _Form:
-        rows = _Multiple("N, dimension 1,", 1, 1, ROWS[self.layout])
-        columns = _Multiple("K, twice dimension 2,", 2, 2, COLUMNS[self.layout])
-        return _Form("[E, N, K / 2]", (rows, columns), tuple)
-
-    def options(self) -> dict[str, Any]:
-        return {"format": self.format, "layout": self.layout}
-
-
-class UnpackWeights(PackWeights):
-    """Packed weights [E, N, K / 2] uint8: unpacked, of the same shape."""
-
-    __slots__ = ()
-    argument, method = "packed", "unpack_weights"
-
-
-class PackScales(_Repacking):
-    """Scales [E, N, K / 32] uint8: packed, [E, K / 128, 4 N] (v1) or [E, N / 64, K / 128, 16, 16] (v2)."""
-
-    __slots__ = ()
-    argument, method = "scales", "pack_scales"
-
-    def form(self) -> _Form:
-        rows = _Multiple("N, dimension 1,", 1, 1, ROWS[self.layout])
-        columns = _Multiple("K, 32 times dimension 2,", 2, 32, 128)
-
-        def result(shape: torch.Size) -> tuple[int, ...]:
-            experts, rows, groups = shape
-            if self.layout == "v1":
-                return experts, groups // 4, 4 * rows
-            return experts, rows // 64, groups // 4, 16, 16
-
-        return _Form("[E, N, K / 32]", (rows, columns), result)
-
-
-class UnpackScales(_Repacking):
-    """Packed scales: unpacked, [E, N, K / 32] uint8."""
-
-    __slots__ = ()
-    argument, method = "packed", "unpack_scales"
-
-    def form(self) -> _Form:
-        if self.layout == "v1":
-            rows = _Multiple("4 N, dimension 2,", 2, 1, 4 * ROWS["v1"])
-            return _Form("[E, K / 128, 4 N]", (rows,), lambda shape: (shape[0], shape[2] // 4, 4 * shape[1]))
-        shape_words = "[E, N / 64, K / 128, 16, 16]"
-        return _Form(shape_words, (), lambda shape: (shape[0], 64 * shape[1], 4 * shape[2]), last=(16, 16))
-
-
 def _layout_of_upstream() -> Layout:
-    layout = sm90_w4.layout_of_flashinfer()
-    if layout is None:
-        reason = sm90_w4.probe_flashinfer().reason or "needs an installed FlashInfer that packs, found none"
+    found = sm90_w4.probe_flashinfer()
+    if found.layout is None:
         raise InvalidParameterError(
-            f"'layout' {reason}; {UPSTREAM!r} is what that packs into. "
+            f"'layout' {found.reason}; {UPSTREAM!r} is what that packs into. "
             f"Pass {one_of(LAYOUTS)}, whichever your GEMM reads."
         )
-    return layout
+    return found.layout
 
 
 def _require_one(argument: str, found: object, needed: tuple[str, ...], more: str = "") -> None:
@@ -193,17 +151,17 @@ def _check_tensor(argument: str, tensor: object, form: _Form, layout: str, devic
     check_device(argument, tensor, device, "packer")
     check_dtype(argument, tensor, torch.uint8, "Pass its bytes, as .view(torch.uint8).")
     dimensions = form.shape.count(",") + 1
-    if tensor.dim() != dimensions or tensor.shape[dimensions - len(form.last) :] != form.last:
+    if tensor.dim() != dimensions or (dimensions == 5 and tensor.shape[3:] != (16, 16)):
         raise InvalidInputError(
             f"'{argument}' needs shape {form.shape} for the layout {layout}, found {list(tensor.shape)}. "
             f"Pass {dimensions} dimensions."
         )
-    for name, dimension, times, of in form.multiples:
-        size = times * tensor.shape[dimension]
-        if size % of:
+    for name, dimension, columns, divisor in form.multiples:
+        size = columns * tensor.shape[dimension]
+        if size % divisor:
             raise InvalidInputError(
-                f"'{argument}' needs {name} divisible by {of} for the layout {layout}, found {size}. "
-                f"Pad it to {size + -size % of}."
+                f"'{argument}' needs {name} divisible by {divisor} for the layout {layout}, found {size}. "
+                f"Pad it to {size + -size % divisor}."
             )
     if not tensor.is_contiguous():
         raise InvalidInputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -9,18 +10,13 @@ from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.weight_layouts import Format, Layout
-from tokendraw.calls.call import Call
+from tokendraw.calls.output_checks import first_of, misfit
 from tokendraw.calls.provider import Provider
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities, packings, reference
-from tokendraw.operations.pack_sm90_w4.calls import (
-    OMITTED,
-    PackScales,
-    PackWeights,
-    UnpackScales,
-    UnpackWeights,
-)
+from tokendraw.operations.pack_sm90_w4.calls import OMITTED, Repacking
 
+_METHODS = ("pack_weights", "pack_scales", "unpack_weights", "unpack_scales")
 _LayoutName: TypeAlias = Layout | Literal["upstream"]
 
 
@@ -36,27 +32,27 @@ class Sm90W4Packer(Provider):
         self, weights: Tensor, *, format: Format = OMITTED, layout: _LayoutName = OMITTED
     ) -> Tensor:
         """Pack weights [E, N, K / 2] uint8 as a checkpoint has them; the shape stays."""
-        return self._repack(PackWeights(weights, format=format, layout=layout))
+        return self._repack("pack_weights", weights, format=format, layout=layout)
 
     @untraced
     def unpack_weights(
         self, packed: Tensor, *, format: Format = OMITTED, layout: _LayoutName = OMITTED
     ) -> Tensor:
         """Unpack weights [E, N, K / 2] uint8; the shape stays."""
-        return self._repack(UnpackWeights(packed, format=format, layout=layout))
+        return self._repack("unpack_weights", packed, format=format, layout=layout)
 
     @untraced
     def pack_scales(self, scales: Tensor, *, layout: _LayoutName = OMITTED) -> Tensor:
         """Pack scales [E, N, K / 32] uint8: [E, K / 128, 4 N] (v1) or [E, N / 64, K / 128, 16, 16] (v2)."""
-        return self._repack(PackScales(scales, layout=layout))
+        return self._repack("pack_scales", scales, layout=layout)
 
     @untraced
     def unpack_scales(self, packed: Tensor, *, layout: _LayoutName = OMITTED) -> Tensor:
         """Unpack scales: [E, N, K / 32] uint8."""
-        return self._repack(UnpackScales(packed, layout=layout))
+        return self._repack("unpack_scales", packed, layout=layout)
 
-    def _repack(self, call: Call) -> Tensor:
-        output: Tensor = self._dispatcher.dispatch(call)
+    def _repack(self, method: str, tensor: Tensor, **options: Any) -> Tensor:
+        output: Tensor = self._dispatcher.dispatch(Repacking(method, tensor, **options))
         return output
 
 
@@ -66,21 +62,25 @@ def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device, 
     :raises PluginError: a byte is not what it has to be.
     """
     weights, scales = _bytes(64, 64), _bytes(64, 4)
-    cases: list[tuple[str, str, dict[str, Any], Tensor, Tensor]] = []
-    for format, layout in packings(capabilities):
-        packed, options = (
-            reference.packed_weights(weights, format, layout),
-            {"format": format, "layout": layout},
+    cases: list[tuple[str, dict[str, Any], Tensor, Tensor]] = [
+        (
+            "weights",
+            {"format": form, "layout": layout},
+            weights,
+            reference.packed_weights(weights, form, layout),
         )
-        cases.append(("weights", f"weights, {format}, {layout}", options, weights, packed))
-    for layout in capabilities.layouts:
-        packed = reference.packed_scales(scales, layout)
-        cases.append(("scales", f"scales, {layout}", {"layout": layout}, scales, packed))
-    for name, what, options, natural, packed in cases:
-        _require(f"packed {what}", getattr(backend, f"pack_{name}")(natural.to(device), **options), packed)
+        for form, layout in packings(capabilities)
+    ] + [
+        ("scales", {"layout": layout}, scales, reference.packed_scales(scales, layout))
+        for layout in capabilities.layouts
+    ]
+    for name, options, natural, packed in cases:
+        what = ", ".join((name, *options.values()))
+        output = getattr(backend, f"pack_{name}")(natural.to(device), **options)
+        _require(f"packed {what}", output, packed.to(device))
         if capabilities.unpacks:
-            unpack = getattr(backend, f"unpack_{name}")
-            _require(f"unpacked {what}", unpack(packed.to(device), **options), natural)
+            output = getattr(backend, f"unpack_{name}")(packed.to(device), **options)
+            _require(f"unpacked {what}", output, natural.to(device))
 
 
 def _bytes(rows: int, columns: int) -> Tensor:
@@ -89,26 +89,16 @@ def _bytes(rows: int, columns: int) -> Tensor:
     return (index * 2_654_435_761 // 2**12 % 256).to(torch.uint8).view(1, rows, columns)
 
 
-def _require(what: str, found: object, needed: Tensor) -> None:
-    if not isinstance(found, Tensor):
-        raise PluginError(
-            f"the proof call needs {what}: {list(needed.shape)} uint8, found {type(found).__name__}"
-        )
-    if found.dtype is not torch.uint8 or found.shape != needed.shape:
-        form = f"{list(found.shape)} {str(found.dtype).removeprefix('torch.')}"
-        raise PluginError(f"the proof call needs {what}: {list(needed.shape)} uint8, found {form}")
-    found = found.cpu()
-    for index in (found != needed).nonzero()[:1].tolist():
+def _require(what: str, found: Any, needed: Tensor) -> None:
+    wrong = misfit(what, found, needed.shape, torch.uint8, needed.device)
+    if wrong is not None:
+        raise PluginError(f"the proof call needs {wrong}")
+    for index in first_of(found != needed):
         at = tuple(index)
         raise PluginError(
             f"the proof call needs {what}: {int(needed[at])} at {index}, found {int(found[at])}"
         )
 
 
-CALLS = {
-    "pack_weights": PackWeights,
-    "pack_scales": PackScales,
-    "unpack_weights": UnpackWeights,
-    "unpack_scales": UnpackScales,
-}
+CALLS = {method: partial(Repacking, method) for method in _METHODS}
 PROVIDER = Sm90W4Packer

@@ -7,6 +7,7 @@ a device.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -38,27 +39,18 @@ _checked_buffers: WeakKeyDictionary[PagedKVPlan, tuple[Any, _Memory]] = WeakKeyD
 """Form of a batch and addresses of the buffers, for each checked plan: engines pass the same buffers at every step."""
 
 
+@dataclass(slots=True, eq=False)
 class PlanPagedKV(Call):
     """Lengths [B] and block table [B, W] of a batch, and the options of the plan."""
 
-    __slots__ = ("block_table", "out", "pad", "page_indices", "page_size", "seq_lens", "written")
-
-    def __init__(
-        self,
-        seq_lens: Tensor,
-        block_table: Tensor,
-        page_size: int,
-        page_indices: bool = True,
-        pad: int = -1,
-        out: PagedKVPlan | None = None,
-    ) -> None:
-        self.seq_lens = seq_lens
-        self.block_table = block_table
-        self.page_size = page_size
-        self.page_indices = page_indices
-        self.pad = pad
-        self.out = out
-        self.written: PagedKVPlan | None = None  # the buffers of the last run
+    seq_lens: Tensor
+    block_table: Tensor
+    page_size: int
+    page_indices: bool = True
+    pad: int = -1
+    out: PagedKVPlan | None = None
+    written: PagedKVPlan | None = field(default=None, init=False)
+    """The buffers of the last run."""
 
     def check(self, device: torch.device, need: HostNeed) -> None:
         _check_tensors(self.seq_lens, self.block_table, device)
@@ -74,21 +66,18 @@ class PlanPagedKV(Call):
     def tensors(self) -> dict[str, Tensor]:
         return {"seq_lens": self.seq_lens, "block_table": self.block_table}
 
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        options = self.page_size, self.page_indices, self.pad, self.out
-        return type(self)(tensors["seq_lens"], tensors["block_table"], *options)
+    def with_tensors(self, tensors: Mapping[str, Any]) -> Self:
+        return replace(self, **tensors)
 
     def signature(self) -> Hashable:
         return self.block_table.shape[1].bit_length(), self.page_size, self.page_indices
 
     def run(self, backend: PagedKVPlannerBackend) -> Any:
-        seq_lens, block_table = self.seq_lens, self.block_table
-        out = self.out
+        table, out = self.block_table, self.out
         if out is None:
-            rows, columns = block_table.shape
-            out = PagedKVPlan.empty(rows, columns, device=seq_lens.device, page_indices=self.page_indices)
+            out = PagedKVPlan.empty(*table.shape, device=table.device, page_indices=self.page_indices)
         self.written = out
-        return backend.plan(seq_lens, block_table, self.page_size, self.page_indices, self.pad, out)
+        return backend.plan(self.seq_lens, table, self.page_size, self.page_indices, self.pad, out)
 
     def output_check(self, need: HostNeed) -> OutputCheck:
         return lambda output: wrong_object(output, self.written, "the plan that it was given as 'out'")
@@ -184,8 +173,8 @@ def _memory_of(
     if page_indices:
         sizes["page_indices"] = requests * columns
     memory: _Memory = {}
-    for field, size in sizes.items():
-        name, buffer = f"out.{field}", getattr(out, field)
+    for buffer_name, size in sizes.items():
+        name, buffer = f"out.{buffer_name}", getattr(out, buffer_name)
         check_plain(name, buffer)
         if buffer.shape != (size,) or buffer.dtype is not torch.int32 or buffer.device != device:
             raise InvalidInputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -110,25 +110,17 @@ def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
 _DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")
 
 
+@dataclass(slots=True, eq=False)
 class Process(Call):
     """Logits [R, V], the slot of each row, and bitmasks and drafts, if any."""
 
-    __slots__ = ("bitmask", "drafts", "logits", "row_index", "slots", "target")
-
-    def __init__(
-        self,
-        logits: Tensor,
-        slots: RequestSlots,
-        row_index: Tensor,
-        bitmask: Tensor | None = None,
-        drafts: Drafts | None = None,
-    ) -> None:
-        self.logits = logits
-        self.slots = slots
-        self.row_index = row_index
-        self.bitmask = bitmask
-        self.drafts = drafts
-        self.target: Tensor | None = None  # the caller's logits, where the provider edits a copy of them
+    logits: Tensor
+    slots: RequestSlots
+    row_index: Tensor
+    bitmask: Tensor | None = None
+    drafts: Drafts | None = None
+    target: Tensor | None = field(default=None, init=False)
+    """The caller's logits, where the backend edits a copy of them."""
 
     def check(self, device: torch.device, need: ProcessNeed) -> None:
         check_logits(self.logits, device)
@@ -157,16 +149,15 @@ class Process(Call):
             tensors |= {name: getattr(self.drafts, name) for name in _DRAFT_TENSORS}
         return tensors
 
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+    def with_tensors(self, tensors: Mapping[str, Any]) -> Self:
         drafts = self.drafts
         if drafts is not None:
-            fields: dict[str, Any] = {name: tensors[name] for name in _DRAFT_TENSORS}
-            drafts = replace(drafts, **fields)
-        return type(self)(self.logits, self.slots, tensors["row_index"], tensors.get("bitmask"), drafts)
+            drafts = replace(drafts, **{name: tensors[name] for name in _DRAFT_TENSORS})
+        return replace(self, row_index=tensors["row_index"], bitmask=tensors.get("bitmask"), drafts=drafts)
 
     def copied(self) -> Self:
         """Copy the logits too: a failing backend may have begun to edit them in place."""
-        copy = super().copied()
+        copy = Call.copied(self)  # super() does not know a dataclass with slots
         copy.logits, copy.target = self.logits.clone(), self.logits
         return copy
 

@@ -7,16 +7,14 @@ their ids lie, and on which edits occur together.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import compress, product
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from tokendraw.calls.selection import Selection
-from tokendraw.calls.warmup import CallGroups
-from tokendraw.calls.warmup_batches import Batches, checked_dtypes, checked_integer
+from tokendraw.calls.warmup import CallGroup
+from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer, dtypes_by_name
 from tokendraw.operations.process_logits.calls import Process
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import EDITS, Edit
@@ -24,7 +22,9 @@ from tokendraw.parameters.params import SamplingParams
 from tokendraw.request_slots.slots import RequestSlots
 
 _Fields: TypeAlias = dict[str, Any]
-"""Fields of a request that ask for edits of one kind."""
+"""Fields of a request that ask for edits."""
+_DraftForm: TypeAlias = tuple[torch.dtype, torch.dtype, bool]
+"""Dtypes of the drafts' ids and offsets, and whether the ids are padded."""
 _EDITS: tuple[_Fields, ...] = (
     {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1},
     {"logit_bias": {0: 1.0}},
@@ -36,46 +36,37 @@ _EDITS: tuple[_Fields, ...] = (
 _MAX_TOKENS = 8
 
 
-@dataclass(frozen=True)
 class ProcessWarmup:
-    """Edits logits with every combination of edits. Built by :meth:`of`, after checking its arguments."""
+    """Edits of logits in every combination, from the checked arguments of :meth:`LogitsProcessor.warmup`."""
 
-    batches: Batches
-    index_dtypes: tuple[torch.dtype, ...]
-    bitmask: bool
-    max_drafts: int
-    """K; 0: no verification."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         vocab_size: int,
         *,
         index_dtypes: Iterable[torch.dtype] = (torch.int64, torch.int32),
         bitmask: bool = True,
         max_drafts: int | None = None,
         **logits: Any,
-    ) -> Self:
-        """Check the arguments of :meth:`LogitsProcessor.warmup`.
+    ) -> None:
+        """Check the arguments.
 
         :param logits: ``dtypes``, ``batch_sizes`` and ``row_stride``.
         """
-        return cls(
-            Batches.of(vocab_size, **logits),
-            checked_dtypes("index_dtypes", index_dtypes, "dtypes of indices", ("int64", "int32")),
-            bool(bitmask),
-            0 if max_drafts is None else checked_integer("max_drafts", max_drafts, 1),
-        )
+        self.batches = Batches(vocab_size, **logits)
+        names = dtypes_by_name(("int64", "int32"))
+        self.index_dtypes = checked_choices("index_dtypes", index_dtypes, "dtypes of indices", names)
+        self.bitmask = bool(bitmask)
+        self.max_drafts = 0 if max_drafts is None else checked_integer("max_drafts", max_drafts, 1)
 
-    def stages(self, selection: Selection, device: torch.device) -> Iterator[CallGroups]:
+    def groups(self, selection: Selection, device: torch.device) -> Iterator[CallGroup]:
         """Make up the served edits. A processor without these logits, or without drafts, reports so."""
-        batches, requests = self.batches, self._requests(selection)
-        forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
-        edits = sum(masked + bool(request) for request, masked in requests)
-        total = len(batches.dtypes) * len(batches.batch_sizes) * forms * edits
-        yield CallGroups(
-            "edits", ([call] for call in self._calls(requests, device)), total
-        )  # they edit the same logits and slots
+        requests, dtypes = self._requests(selection), self.index_dtypes
+        draft_forms = (None, *(product(dtypes, dtypes, (False, True)) if self.max_drafts else ()))
+        forms = list(product(self.batches.batch_sizes, dtypes, draft_forms))
+        edits = sum(masked + bool(fields) for fields, masked in requests)
+        total = len(self.batches.dtypes) * edits * len(forms)
+        # One after the other: they edit the same logits, for requests in the same slots.
+        yield CallGroup("edits", self._calls(requests, forms, device), total, in_parallel=False)
 
     def _requests(self, selection: Selection) -> list[tuple[_Fields, bool]]:
         """List requests, the largest sets of edits first, each with the permission of bitmasks.
@@ -95,41 +86,37 @@ class ProcessWarmup:
             for chosen in product((True, False), repeat=len(edits))
         ]
 
-    def _calls(self, requests: Iterable[tuple[_Fields, bool]], device: torch.device) -> Iterator[Process]:
+    def _calls(
+        self,
+        requests: Iterable[tuple[_Fields, bool]],
+        forms: Iterable[tuple[int, torch.dtype, _DraftForm | None]],
+        device: torch.device,
+    ) -> Iterator[Process]:
         size, most = self.batches.vocab_size, max(self.batches.batch_sizes)
-        slots = RequestSlots(most, _MAX_TOKENS, size, device=device)
-        rows = most * (1 + self.max_drafts)
-        words = torch.full((rows, -(-size // 32)), -1, dtype=torch.int32, device=device)
-        for logits, (fields, masked) in product(self.batches.logits(rows, device), requests):
+        slots, max_rows = RequestSlots(most, _MAX_TOKENS, size, device=device), most * (1 + self.max_drafts)
+        words = torch.full((max_rows, -(-size // 32)), -1, dtype=torch.int32, device=device)
+        for logits, (fields, masked) in product(self.batches.logits(max_rows, device), requests):
             slots.add(0, SamplingParams(**fields), prompt_token_ids=[0])
-            masks = (None, words)[not fields : 1 + masked]
-            for count in self.batches.batch_sizes:
-                yield from self._edits(logits, slots, masks, count)
+            for (count, dtype, form), has_mask in product(forms, (False, True)):
+                if not (masked if has_mask else fields):
+                    continue
+                rows = count if form is None else count * (1 + self.max_drafts)
+                row_index = torch.arange(count, dtype=dtype, device=device)
+                drafts = None if form is None else self._drafts(count, *form, device)
+                yield Process(logits[:rows], slots, row_index, words[:rows] if has_mask else None, drafts)
             slots.remove(0)
 
-    def _edits(
-        self, logits: Tensor, slots: RequestSlots, masks: Iterable[Tensor | None], requests: int
-    ) -> Iterator[Process]:
-        """Edit the rows of some requests, without drafts and with them."""
-        for index_dtype, drafts in product(self.index_dtypes, self._drafts(requests, logits.device)):
-            rows = requests if drafts is None else requests * (1 + self.max_drafts)
-            row_index = torch.arange(requests, dtype=index_dtype, device=logits.device)
-            for words in masks:
-                mask = None if words is None else words[:rows]
-                yield Process(logits[:rows], slots, row_index, mask, drafts)
-
-    def _drafts(self, requests: int, device: torch.device) -> Iterator[Drafts | None]:
-        """Make no drafts, then K drafts of every request, with flat and with padded ids."""
-        yield None
+    def _drafts(
+        self, requests: int, ids: torch.dtype, offsets: torch.dtype, is_padded: bool, device: torch.device
+    ) -> Drafts:
         most = self.max_drafts
-        dtypes = self.index_dtypes if most else ()
-        for ids, offsets, shape in product(dtypes, dtypes, ((requests * most,), (requests, most))):
-            yield Drafts(
-                draft_token_ids=torch.zeros(shape, dtype=ids, device=device),
-                cu_num_logits=torch.arange(requests + 1, dtype=offsets, device=device) * (1 + most),
-                num_drafts=(most,) * requests,
-                any_placeholder=False,
-            )
+        shape = (requests, most) if is_padded else (requests * most,)
+        return Drafts(
+            draft_token_ids=torch.zeros(shape, dtype=ids, device=device),
+            cu_num_logits=torch.arange(requests + 1, dtype=offsets, device=device) * (1 + most),
+            num_drafts=(most,) * requests,
+            any_placeholder=False,
+        )
 
 
 def _served(fields: _Fields, edits: Collection[Edit]) -> _Fields:

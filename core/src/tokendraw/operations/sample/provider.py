@@ -62,7 +62,7 @@ class SampleProvider(Provider):
 
         :param options: arguments of that method about logits and their parameters.
         """
-        batches = Batches.of(vocab_size, **options)
+        batches = Batches(vocab_size, **options)
         return warm_up([(self._dispatcher, batches.drawn_by("batches", Sample))], progress=progress)
 
 

@@ -91,8 +91,8 @@ class VerifyProvider(Provider):
 
         :param options: other arguments of that method.
         """
-        warmup = VerifyWarmup.of(Batches.of(vocab_size, **options), max_drafts, verify_modes, draft_kinds)
-        return warm_up([(self._dispatcher, warmup.stages)], progress=progress)
+        warmup = VerifyWarmup(Batches(vocab_size, **options), max_drafts, verify_modes, draft_kinds)
+        return warm_up([(self._dispatcher, warmup.groups)], progress=progress)
 
 
 def prove(
