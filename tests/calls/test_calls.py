@@ -57,7 +57,6 @@ NEGATIVE = Requirement(
 )
 OPERATION = Operation(
     name="scale",
-    summary="",
     module="",
     capabilities=ScaleCapabilities,
     methods=("scale",),

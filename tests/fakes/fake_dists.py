@@ -362,7 +362,6 @@ NEGATIVE_FACTORS = Requirement(
 
 OPERATION = Operation(
     name="scale",
-    summary="rows of numbers, each times a factor",
     module="scale_operation.provider",
     capabilities=ScaleCapabilities,
     need=ScaleNeed,

@@ -39,5 +39,4 @@ def test_the_record_of_an_operation_is_in_the_folder(operation: str) -> None:
     record = operations.get(operation)
     assert record.name == operation
     assert operations.FOLDERS[operation] == f"tokendraw.operations.{operation}"
-    assert record.summary
     assert record in operations.each()
