@@ -11,6 +11,7 @@ import torch
 from calling import CPU
 from fake_candidates import LAPTOP
 from tokendraw import InvalidInputError, PluginError, SamplerUnavailableError
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.provider import Provider
 from tokendraw.calls.selection import LoadedBackend, Selection
@@ -65,8 +66,10 @@ OPERATION = Operation(
 
 
 class ScaleProvider(Provider):
+    _operations = (OPERATION,)
+
     def scale(self, rows: torch.Tensor, factor: float = 2.0) -> Any:
-        return self._dispatcher.dispatch(Scale(rows, factor))
+        return dispatch(self._negotiator, OPERATION, Scale(rows, factor))
 
 
 @dataclass
@@ -93,7 +96,7 @@ def provider(chosen: Any, companion: Any = None, *, debug: bool = False) -> Any:
     backends = (("acme", chosen, ScaleCapabilities()), ("other", companion, ScaleCapabilities(negative=True)))
     backend, other = (LoadedBackend(*each, OPERATION.unsupported(each[2], HostNeed())) for each in backends)
     selection = Selection(resolution=resolution, backend=backend, companion=companion and other)
-    return ScaleProvider(OPERATION, Negotiator(CPU, HostNeed(), debug=debug), selection)
+    return ScaleProvider(Negotiator(CPU, HostNeed(), debug=debug, selections=[selection]))
 
 
 ROWS = torch.tensor([1.0, 2.0])

@@ -13,7 +13,6 @@ import torch
 import tokendraw
 from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
-from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.plugin import Capabilities, VerifyCapabilities
@@ -117,18 +116,26 @@ def selection_of(
     return Selection(resolution=resolution, backend=backend, companion=companion)
 
 
-def select(dispatcher: Dispatcher, backend: LoadedBackend | None = None, **changes: Any) -> None:
-    """Replace the selected backend or other fields of a dispatcher's selection."""
+def selected(provider: Any, operation: str | None = None) -> Selection:
+    """Return the selection of a provider's operation, by default the first."""
+    record = provider._operations[0] if operation is None else operations.find_operation(operation)
+    return provider._negotiator.select(record)
+
+
+def select(
+    provider: Any, backend: LoadedBackend | None = None, *, operation: str | None = None, **changes: Any
+) -> None:
+    """Replace the selected backend of a provider or other fields of the selection."""
     if backend is not None:
         changes["backend"] = backend
-    dispatcher._selection = replace(dispatcher.selection, **changes)
+    selection = selected(provider, operation)
+    provider._negotiator.selections[selection.resolution.operation] = replace(selection, **changes)
 
 
-def substitute(dispatcher: Dispatcher, backend: Any, name: str | None = None) -> None:
-    """Replace the object of a dispatcher's selected backend, and keep the capabilities."""
-    select(
-        dispatcher, replace(dispatcher.selection.backend, object=backend, **({"name": name} if name else {}))
-    )
+def substitute(provider: Any, backend: Any, name: str | None = None) -> None:
+    """Replace the object of a provider's selected backend, and keep the capabilities."""
+    loaded = selected(provider).backend
+    select(provider, replace(loaded, object=backend, name=name or loaded.name))
 
 
 # A pair of samplers, and a sampler that keeps its arguments.
@@ -181,7 +188,7 @@ def pair(
         loaded("native", companion or NativeSampler(CPU, need), companion_capabilities, need=need),
         need=need,
     )
-    return Sampler(Negotiator(CPU, need), selection)
+    return Sampler(Negotiator(CPU, need, selections=[selection]))
 
 
 def _verifier_capabilities(capabilities: Capabilities) -> VerifyCapabilities:
@@ -211,7 +218,7 @@ def drafting(
         operation="verify",
     )
     sampling = selection_of(loaded("acme", native, EVERYTHING))
-    return Sampler(Negotiator(CPU, Need(), debug=debug), sampling, verification)
+    return Sampler(Negotiator(CPU, Need(), debug=debug, selections=[sampling, verification]))
 
 
 # Providers of any operation.
@@ -227,7 +234,7 @@ def provider_of(
         None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),
         operation=operation,
     )
-    return record.provider()(record, Negotiator(CPU, record.need()), selection)
+    return record.provider()(Negotiator(CPU, record.need(), selections=[selection]))
 
 
 # Mistakes of callers.
@@ -237,7 +244,7 @@ def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recor
     """Return a sampler ``acme`` and the recording backend."""
     backend, need = Recorded(3), need or Need()
     selection = selection_of(loaded("acme", backend), need=need)
-    return Sampler(Negotiator(CPU, need, **settings), selection), backend
+    return Sampler(Negotiator(CPU, need, selections=[selection], **settings)), backend
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:

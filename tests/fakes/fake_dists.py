@@ -416,14 +416,18 @@ PROVIDER = '''
 
 import torch
 
+from scale_operation import OPERATION
 from scale_operation.calls import Scale
 from tokendraw import PluginError
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
 
 
 class ScaleProvider(Provider):
+    _operations = (OPERATION,)
+
     def scale(self, rows, factor):
-        return self._dispatcher.dispatch(Scale(rows, factor))
+        return dispatch(self._negotiator, OPERATION, Scale(rows, factor))
 
 
 CALLS = {"scale": Scale}

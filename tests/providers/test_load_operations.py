@@ -167,14 +167,20 @@ def test_without_companion_nobody_takes_over(dists: FakeDists) -> None:
 # One discovery
 
 
-def test_a_plugin_describes_itself_once_and_is_probed_once_an_operation(dists: FakeDists) -> None:
+@pytest.mark.parametrize("operations", [("sample",), ("sample", "verify")])
+def test_a_load_is_one_discovery_and_an_operation_that_is_selected_later_another(
+    dists: FakeDists, operations: tuple[str, ...]
+) -> None:
     module = dists.add_plugin("acme", serving_both())
-    sampler = load_sampler(device="cpu")
-    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample"])
+    sampler = load_sampler(device="cpu", operations=operations)
+    acme = sys.modules[module]
+    assert acme.DESCRIBED == [1]
+    assert list(operations) == acme.PROBED
     for _ in range(2):
         sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
         sampler.sample(LOGITS, SEEDED)
-    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])
+    assert len(acme.DESCRIBED) == 3 - len(operations)
+    assert acme.PROBED == ["sample", "verify"]
 
 
 def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:

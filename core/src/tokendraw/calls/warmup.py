@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from tokendraw._torch.graphs import is_capturing
+from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
-from tokendraw.calls.dispatcher import Dispatcher
+from tokendraw.calls.dispatch import dispatch
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError
 
@@ -50,10 +52,12 @@ ShowCount: TypeAlias = Callable[[str, int | None], Callable[[], object]]
 """Shows a title beside a count of calls with a total, None if unknown; returns the function that adds one."""
 
 
-def warm_up(warmups: Sequence[tuple[Dispatcher, Stages]], *, progress: bool | None) -> float:
+def warm_up(
+    negotiator: Negotiator, warmups: Sequence[tuple[Operation, Stages]], *, progress: bool | None
+) -> float:
     """Make the calls of each warmup, and restore torch's random state and the counted rows.
 
-    :param warmups: of one loaded object.
+    :param negotiator: that of the loaded object.
     :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
     :returns: the seconds until the device was done; 0.0 on a CPU, where there is nothing to compile.
     :raises InvalidInputError: a CUDA graph is being captured.
@@ -65,17 +69,16 @@ def warm_up(warmups: Sequence[tuple[Dispatcher, Stages]], *, progress: bool | No
             "part of the graph. Call it before the capture."
         )
     start = time.perf_counter()
-    for dispatcher, _ in warmups:
-        dispatcher.selection  # noqa: B018 (negotiates)
-    negotiator = warmups[0][0].negotiator
+    for operation, _ in warmups:
+        negotiator.select(operation)
     device = torch.empty(0, device=negotiator.device).device  # with its index
     if compiles_nothing(device):
         _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0
     rows = negotiator.stats()
     with random_state_kept(device), torch.no_grad(), _progress_line(progress) as show:
-        for dispatcher, stages in warmups:
-            _make(dispatcher, stages, device, show)
+        for operation, stages in warmups:
+            _make(negotiator, operation, stages, device, show)
     negotiator.restore_stats(rows)
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
@@ -87,20 +90,24 @@ def compiles_nothing(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def _make(dispatcher: Dispatcher, stages: Stages, device: torch.device, show: ShowCount) -> None:
+def _make(
+    negotiator: Negotiator, operation: Operation, stages: Stages, device: torch.device, show: ShowCount
+) -> None:
     selection = None
-    while selection is not dispatcher.selection:  # a successor starts from the beginning
-        selection = dispatcher.selection
+    while selection is not negotiator.select(operation):  # a successor starts from the beginning
+        selection = negotiator.select(operation)
         for stage in stages(selection, device):
             count_one = show(stage.title, stage.total)
             if not all(
-                _make_group(dispatcher, selection, calls, device, count_one) for calls in stage.groups
+                _make_group(negotiator, operation, selection, calls, device, count_one)
+                for calls in stage.groups
             ):
                 break
 
 
 def _make_group(
-    dispatcher: Dispatcher,
+    negotiator: Negotiator,
+    operation: Operation,
     selection: Selection,
     calls: Iterable[Call],
     device: torch.device,
@@ -116,17 +123,17 @@ def _make_group(
         pending: deque[Future[Any]] = deque()
         limit = 1
         for call in calls:
-            pending.append(pool.submit(copy_context().run, dispatcher.dispatch, call))
+            pending.append(pool.submit(copy_context().run, dispatch, negotiator, operation, call))
             while len(pending) >= limit:
                 pending.popleft().result()
                 count_one()
             limit = most
-            if dispatcher.selection is not selection:
+            if negotiator.select(operation) is not selection:
                 break
         for future in pending:
             future.result()
             count_one()
-    return dispatcher.selection is selection
+    return negotiator.select(operation) is selection
 
 
 def _at_once(device: torch.device) -> int:

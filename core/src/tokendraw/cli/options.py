@@ -132,9 +132,10 @@ def checked_params(**fields: Any) -> SamplingParams:
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
     from tokendraw.providers.load import open_negotiator
-    from tokendraw.providers.sampler import Sampler
 
     settings = _settings.read_settings()
-    loaded = Sampler(open_negotiator(settings, settings.choice(sampler, SAMPLER), device, need))
-    loaded.prepare()
-    return loaded
+    negotiator, discovery = open_negotiator(settings, settings.choice(sampler, SAMPLER), device, need)
+    negotiator.select(operations.find_operation("sample"), discovery)
+    from tokendraw.providers.sampler import Sampler
+
+    return Sampler(negotiator)

@@ -76,17 +76,16 @@ def dispatch_call(
     :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
     :raises InvalidInputError: the arguments do not fit each other, the device or the need.
     """
-    from tokendraw.calls.dispatcher import Dispatcher
+    from tokendraw.calls.dispatch import dispatch
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.selection import Selection
     from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
 
     loaded = _loaded(resolution.chosen, backend, capabilities, operation, need)
-    selection = Selection(resolution=resolution, backend=loaded)
-    dispatcher = Dispatcher(operations.get(operation), Negotiator(device, need), selection)
+    negotiator = Negotiator(device, need, selections=[Selection(resolution=resolution, backend=loaded)])
     if isinstance(call, ShardedSample):
-        return dispatch_over_ranks(dispatcher, call)
-    return dispatcher.dispatch(call)
+        return dispatch_over_ranks(negotiator, operations.get(operation), call)
+    return dispatch(negotiator, operations.get(operation), call)
 
 
 def _loaded(

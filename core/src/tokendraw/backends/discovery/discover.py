@@ -9,7 +9,7 @@ import inspect
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -43,11 +43,7 @@ _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 @dataclass(frozen=True)
 class Discovery:
-    """The installed plugins, found and loaded once for a host and a choice, for all operations.
-
-    What a plugin's probe finds missing is asked once an operation and need, when that is first assessed, so that all
-    that follows rests on one answer.
-    """
+    """The installed plugins, found and loaded for a host and a choice."""
 
     host: Host
     choice: Choice
@@ -55,18 +51,13 @@ class Discovery:
     """Sorted by name; as far as they got without regard to an operation."""
     hooks: Mapping[str, pluggy.HookRelay]
     """Hooks of each plugin that loaded, by its name."""
-    _assessed: dict[str, tuple[HostNeed, tuple[Candidate, ...]]] = field(default_factory=dict, repr=False)
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Assess every plugin for an operation, with state and reason. A plugin's failure raises nothing.
+        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing.
 
         :param need: of the operation's need type.
         """
-        known = self._assessed.get(operation.name)
-        if known is None or known[0] != need:
-            known = need, tuple(self._assess(c, operation, need) for c in self.plugins)
-            self._assessed[operation.name] = known
-        return known[1]
+        return tuple(self._assess(c, operation, need) for c in self.plugins)
 
     def offered(self, name: str, operation: Operation) -> Any:
         """Look up the capabilities of a loaded plugin in an operation.

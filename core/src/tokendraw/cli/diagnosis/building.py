@@ -22,7 +22,7 @@ from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends.discovery.new_process import command_line
 from tokendraw.backends.discovery.settings import read_settings
-from tokendraw.backends.resolution.candidate import Decision, State
+from tokendraw.backends.resolution.candidate import Decision
 from tokendraw.cli.terminal.verbose import StderrHandler, logged_by
 from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError, TokendrawWarning
 
@@ -148,23 +148,21 @@ def _loaded(name: str, write: Callable[..., None], log: StderrHandler) -> dict[s
 
     operation, settings, start = operations.get(name), read_settings(), time.monotonic()
     decisions: tuple[Decision, ...] = ()
-    usable: set[str] = set()
+    built: set[str] = set()
     outcome: dict[str, Any] = {}
+
+    def note(plugin: str) -> None:
+        built.add(plugin)
+        write(plugin=plugin)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
         try:
-            negotiator = open_negotiator(
-                settings,
-                settings.choice(),
-                None,
-                operation.need(),
-                before_build=lambda plugin: write(plugin=plugin),
+            negotiator, discovery = open_negotiator(
+                settings, settings.choice(), None, operation.need(), before_build=note
             )
-            assert negotiator.discovery is not None
-            candidates = negotiator.discovery.candidates(operation, negotiator.need)
-            usable = {candidate.name for candidate in candidates if candidate.state is State.AVAILABLE}
             with logged_by(log):  # failures to load a plugin are the command's own to show
-                selection, _ = negotiator.settle(operation, negotiator.rejections)
+                selection, _ = negotiator.settle(operation, negotiator.rejections, discovery)
             resolution = selection.resolution
             decisions, outcome["warnings"] = resolution.decisions, resolution.untested
             warn_of(resolution, strict=settings.strict)
@@ -172,5 +170,5 @@ def _loaded(name: str, write: Callable[..., None], log: StderrHandler) -> dict[s
         except (TokendrawError, TokendrawWarning) as refusal:
             outcome["error"] = str(refusal)
             decisions = decisions or getattr(refusal, "decisions", ())
-    rejections = {d.name: d.reason for d in decisions if not d.accepted and d.name in usable}
+    rejections = {d.name: d.reason for d in decisions if not d.accepted and d.name in built}
     return {**outcome, "seconds": time.monotonic() - start, "rejections": rejections}

@@ -10,9 +10,10 @@ from torch import Tensor
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.calls.call import Call
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities, packings, reference
+from tokendraw.operations.pack_sm90_w4 import OPERATION, Sm90W4Capabilities, packings, reference
 from tokendraw.operations.pack_sm90_w4.calls import (
     OMITTED,
     PackScales,
@@ -30,6 +31,8 @@ class Sm90W4Packer(Provider):
     Each method returns a new tensor. ``layout`` is ``v1``, ``v2``, or ``upstream`` for that of the installed
     FlashInfer; neither it nor ``format`` has a default.
     """
+
+    _operations = (OPERATION,)
 
     @untraced
     def pack_weights(
@@ -56,7 +59,7 @@ class Sm90W4Packer(Provider):
         return self._repack(UnpackScales(packed, layout=layout))
 
     def _repack(self, call: Call) -> Tensor:
-        output: Tensor = self._dispatcher.dispatch(call)
+        output: Tensor = dispatch(self._negotiator, OPERATION, call)
         return output
 
 
