@@ -94,7 +94,7 @@ def provider(chosen: Any, companion: Any = None, *, debug: bool = False) -> Any:
         decisions=(),
     )
     backends = (("acme", chosen, ScaleCapabilities()), ("other", companion, ScaleCapabilities(negative=True)))
-    backend, other = (LoadedBackend(*each, OPERATION.unsupported(each[2], HostNeed())) for each in backends)
+    backend, other = (LoadedBackend.of(OPERATION, *each, HostNeed()) for each in backends)
     selection = Selection(resolution=resolution, backend=backend, companion=companion and other)
     return ScaleProvider(Negotiator(CPU, HostNeed(), debug=debug, selections=[selection]))
 

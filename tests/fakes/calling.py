@@ -89,11 +89,10 @@ def loaded(
     name: str, backend: Any, capabilities: Any = None, *, operation: str = "sample", need: Any = None
 ) -> LoadedBackend:
     """Build a loaded backend; without capabilities it serves every call."""
-    record = operations.get(operation)
-    unsupported = ()
-    if capabilities is not None:
-        unsupported = record.unsupported(capabilities, record.need() if need is None else need)
-    return LoadedBackend(name, backend, capabilities, unsupported)
+    if capabilities is None:
+        return LoadedBackend(name, backend)
+    record = operations.find_operation(operation)
+    return LoadedBackend.of(record, name, backend, capabilities, record.need() if need is None else need)
 
 
 def selection_of(
@@ -107,7 +106,7 @@ def selection_of(
     resolution = Resolution(
         operation=operation,
         host=LAPTOP,
-        need=operations.get(operation).need() if need is None else need,
+        need=operations.find_operation(operation).need() if need is None else need,
         choice=Choice(),
         chosen=backend.name,
         companion=None if companion is None else companion.name,
@@ -228,7 +227,7 @@ def provider_of(
     operation: str, backend: Any, capabilities: Any, companion: Any = None, companion_capabilities: Any = None
 ) -> Any:
     """Build the provider of ``load(operation, "acme")`` around ``backend``, with an optional companion "beta"."""
-    record = operations.get(operation)
+    record = operations.find_operation(operation)
     selection = selection_of(
         loaded("acme", backend, capabilities, operation=operation),
         None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),

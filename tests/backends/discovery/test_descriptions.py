@@ -157,7 +157,7 @@ def test_capabilities_that_would_never_match_make_a_plugin_broken(dists, capabil
 
 @pytest.mark.parametrize("name", operations.FOLDERS)
 def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
-    declared = operations.get(name).capabilities
+    declared = operations.find_operation(name).capabilities
     rules = rules_of(declared)
     assert list(rules) == [field.name for field in fields(declared)]
     for field in fields(declared):
@@ -194,7 +194,7 @@ def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is
     ],
 )
 def test_a_tuple_that_promises_something_may_not_be_empty(dists, operation, field, needed):
-    declared = operations.get(operation).capabilities.__name__
+    declared = operations.find_operation(operation).capabilities.__name__
     describe = info(f"{{'{operation}': {HOME}.{declared}({field}=())}}")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     reason = f"{declared}.{field} of the operation '{operation}' needs {needed}, found ()"

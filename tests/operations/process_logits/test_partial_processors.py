@@ -130,7 +130,7 @@ def test_without_a_companion_it_is_refused_in_words():
 
 def test_a_companion_has_to_serve_what_is_lacking():
     bias, words = (ProcessCapabilities(edits=(name,)) for name in ("logit_bias", "bad_words"))
-    operation = operations.get("process_logits")
+    operation = operations.find_operation("process_logits")
     need = ProcessNeed(dtype="float32")
     assert not operation.covers(words, bias, need)
     assert operation.covers(ProcessCapabilities(drafts=True), bias, need)

@@ -116,18 +116,16 @@ def _run_first(
     :param is_copy: the tensors are copies of the caller's.
     :param is_part: other rows of the caller's call are served by the companion.
     """
-    given, signature = call, None
-    if selection.can_fall_back and call.may_fall_back:
-        signature = call.signature()
-        if backend.is_new(signature) and not is_copy:
-            given = fallback.copied(call)
-    check = given.output_check(negotiator.need)
+    signature = call.signature() if selection.can_fall_back and call.may_fall_back else None
+    is_first = signature is not None and backend.is_new(signature)
+    attempt = fallback.copied(call) if is_first and not is_copy else call
+    check = attempt.output_check(negotiator.need)
     try:
-        output = run(negotiator, backend, given, check)
+        output = run(negotiator, backend, attempt, check)
     except CallFailedError as error:
-        error.had_copies = is_copy or given is not call
+        error.had_copies = is_copy or attempt is not call
         raise
-    if signature is not None and backend.is_new(signature):
+    if is_first:
         backend.note_success(signature)
     if backend is selection.backend and not is_part and not negotiator.debug:
         call.cache_check(selection.key, check)

@@ -180,8 +180,8 @@ class Negotiator:
         if self._before_build is not None:
             self._before_build(name)
         built = proof.build(operation, hooks, capabilities, self.device, self.need)
-        unsupported = operation.unsupported(capabilities, self.need)
-        return LoadedBackend(name, built, capabilities, unsupported, proof.package_of(hooks))
+        package = proof.package_of(hooks)
+        return LoadedBackend.of(operation, name, built, capabilities, self.need, package)
 
 
 def rejected(

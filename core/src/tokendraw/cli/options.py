@@ -11,7 +11,7 @@ from tokendraw import operations
 from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.entry_points import installed_candidates
+from tokendraw.backends.discovery.entry_points import find_entry_points
 from tokendraw.cli.terminal import verbose as _verbose
 from tokendraw.parameters.params import SamplingParams
 
@@ -37,7 +37,7 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an installed sampler without running its code."""
     return [
-        name for name in dict.fromkeys(c.name for c in installed_candidates()) if name.startswith(incomplete)
+        name for name in dict.fromkeys(c.name for c in find_entry_points()) if name.startswith(incomplete)
     ]
 
 

@@ -89,7 +89,7 @@ def load(
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
     """
-    record = _registry.get(operation)
+    record = _registry.find_operation(operation)
     need = needed(record, need)
     check_name("plugin", plugin)
     settings = _settings.read_settings()
@@ -139,13 +139,13 @@ def load_sampler(
     if logprobs_mode != Need().logprobs_mode:
         need = replace(need, logprobs_mode=logprobs_mode)
 
-    sample = _registry.get("sample")
+    sample = _registry.find_operation("sample")
     needed(sample, need)
     if isinstance(operations, str):
         raise InvalidParameterError(
             f"'operations' needs a sequence of names, found {format_value(operations)}. Pass ({operations!r},)."
         )
-    others = [record for record in map(_registry.get, operations) if record is not sample]
+    others = [record for record in map(_registry.find_operation, operations) if record is not sample]
     settings = _settings.read_settings()
     negotiator, discovery = open_negotiator(
         settings, settings.choice(sampler), device, need, companions=companion

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tokendraw.backends.description.capabilities import Capabilities, HostCapabilities, HostNeed
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.requirement import Requirement, unsupported
+from tokendraw.backends.description.requirement import Requirement
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
@@ -75,8 +75,9 @@ class Operation:
         return "rows" if issubclass(self.capabilities, Capabilities) else "calls"
 
     def unsupported(self, capabilities: Any, need: Any) -> tuple[Requirement, ...]:
-        """List the unmet requirements of a backend, for :class:`tokendraw.calls.selection.LoadedBackend`."""
-        return unsupported(self.requirements, capabilities, need)
+        """List the unmet requirements of a backend, in the order for refusals."""
+        missing = [each for each in self.requirements if not each.is_supported(capabilities, need)]
+        return tuple(sorted(missing, key=lambda requirement: not requirement.is_named_first))
 
     def unsupported_kinds(self, capabilities: Any, need: Any) -> tuple[str, ...]:
         """Name the kinds of rows or calls for a companion, in the order of the requirements."""

@@ -146,7 +146,7 @@ def _loaded(name: str, write: Callable[..., None], log: StderrHandler) -> dict[s
     from tokendraw.calls.negotiator import warn_of
     from tokendraw.providers.load import open_negotiator
 
-    operation, settings, start = operations.get(name), read_settings(), time.monotonic()
+    operation, settings, start = operations.find_operation(name), read_settings(), time.monotonic()
     decisions: tuple[Decision, ...] = ()
     built: set[str] = set()
     outcome: dict[str, Any] = {}

@@ -130,7 +130,7 @@ def _negotiate(checkup: Checkup) -> tuple[list[str], Sequence[str]]:
 
 
 def _chosen(operation: str, candidates: Sequence[Candidate], checkup: Checkup) -> str | None:
-    need = operations.get(operation).need()
+    need = operations.find_operation(operation).need()
     try:
         return _resolve.decide(candidates, checkup.host, need, checkup.choice, operation=operation).chosen
     except TokendrawError:
