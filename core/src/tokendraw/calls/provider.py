@@ -22,7 +22,7 @@ class Provider:
     """The operations that the object has methods for; ``name`` and ``resolution`` are those of the first."""
 
     def __init__(self, negotiator: Negotiator) -> None:
-        """Hold the operations, which are negotiated at first use."""
+        """Hold the operations; the negotiator selects their backends at first use."""
         self._negotiator = negotiator
 
     @property
