@@ -34,14 +34,15 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
     if selection is None or check is None:
         validate(negotiator, call)
         selection = negotiator.select(operation)
+    backend = selection.backend
     try:
         if check is None:
             return _serve(negotiator, selection, call)
-        output = run(negotiator, selection.backend, call, check)
+        output = run(negotiator, backend, call, check)
     except CallFailedError as error:
         failure = error
     else:
-        negotiator.count(selection.backend.name, call.num_rows)
+        negotiator.count(backend.name, call.num_rows)
         return output
     return _fall_back(negotiator, operation, selection, failure, call)
 
