@@ -60,6 +60,7 @@ JUDGED_ROWS = {
     "candidates above a bound": ("candidates", "candidates", 70),
     "bounds below enough maxima": ("candidates", "bounds", 70),
     "an inverse temperature beyond float32": ("logprobs", "tiny", 29),
+    "temperatures beyond float32 in ready tensors": ("draws", "extremes", 200),
     "thousands of kept tokens": ("draws", "wide32", 50),
     "thousands of kept tokens, one pass": ("draws", "search", 50),
     "thousands of kept tokens, few in a bracket": ("draws", "few", 50),

@@ -278,3 +278,32 @@ def lonely():
                 [size, value != value, i] for i, result in enumerate(valid) if result != (value == value)
             ]
     return {"judged": judged, "wrong": wrong}
+
+
+def extremes():
+    """Draw at temperatures in ready tensors that are infinite, or whose inverse float32 cannot hold, as native does."""
+    temperatures = [float("inf"), 1e308, 1e39, 1e30, 1e-58, float("nan"), -1.0]
+    filters = [(0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.5, 0.0), (0, 1.0, 0.1), (0, 1.0, 1.0), (40, 0.9, 0.01)]
+    rows = [(temperature, *each) for temperature in temperatures for each in filters]
+    columns = dict(zip(("temperature", "top_k", "top_p", "min_p"), zip(*rows, strict=True), strict=True))
+    real = {
+        name: torch.tensor(columns[name], dtype=torch.float64) for name in ("temperature", "top_p", "min_p")
+    }
+    numbers = torch.arange(len(rows))
+    metadata = SamplingMetadata(**real, top_k=torch.tensor(columns["top_k"]), seed=numbers, positions=numbers)
+    row = torch.from_numpy(np.random.default_rng(7).normal(0, 2, 1100))
+    row[::3] = float("-inf")
+    wrong = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        logits = row.to(dtype).expand(len(rows), -1)
+        for precision in ("fp32", "fp64"):
+            need = Need(gumbel_dtype=precision)
+            expected = tokendraw.load_sampler("native", device="cpu", need=need).sample(logits, metadata)
+            out = TritonGumbelSampler(torch.device("cpu"), need).sample(logits, metadata)
+            same = (out.token_ids == expected.token_ids) & out.valid
+            wrong += [[str(dtype), precision, rows[i]] for i in (~same).nonzero().flatten().tolist()]
+    # A difference of two logits that float32 cannot hold.
+    logits = torch.tensor([3e38, -3e38]).repeat(len(rows), 1)
+    out = TritonGumbelSampler(torch.device("cpu"), Need()).sample(logits, metadata)
+    wrong += [rows[i] for i in (~out.valid | (out.token_ids > 1)).nonzero().flatten().tolist()]
+    return {"judged": 6 * len(rows), "wrong": wrong}

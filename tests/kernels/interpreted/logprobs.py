@@ -169,7 +169,7 @@ def tensors():
         tally.look("by slot", logits, by_slot, mode)
         tally.look("by slot, many", logits, replace(by_slot, facts=replace(facts, max_logprobs=-1)), mode)
     hot = SamplingMetadata(
-        temperature=torch.tensor([3e38, 1e-320, 1e-30, 1e30, -1.0, 1e-3]).double(), facts=facts
+        temperature=torch.tensor([torch.inf, 1e-320, 1e-30, 1e30, -1.0, 1e-3]).double(), facts=facts
     )
     tally.look("temperatures", logits, hot, "temperature_logprobs")
     tally.look("nothing", logits[:0], SamplingMetadata(facts=facts), "raw_logits")

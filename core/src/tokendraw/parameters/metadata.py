@@ -44,7 +44,8 @@ class SamplingMetadata:
 
     Build it with :meth:`from_params`, which checks every value, or from ready tensors, whose values are not read
     (that would wait for the device) but clamped where they are used: ``top_k`` <= 0 or >= V, ``top_p`` >= 1 or NaN
-    and ``min_p`` <= 0 or NaN are off, ``top_p`` <= 0 keeps only the likeliest, ``temperature`` <= 0 or NaN is greedy.
+    and ``min_p`` <= 0 or NaN are off, ``top_p`` <= 0 keeps only the likeliest, ``temperature`` <= 0 or NaN is greedy,
+    +inf the largest float64.
     ``row_index`` and ``positions`` that lie on the CPU are looked at when the metadata is made, elsewhere with
     ``TOKENDRAW_DEBUG=1`` alone. Integers are int8 to int64 or uint8.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
@@ -29,6 +30,7 @@ _NAN: Final = float("nan")
 _CLAMPED_VALUES: Final = (
     ("temperature", _NAN, 0.0),
     ("temperature", -0.7, 0.0),
+    ("temperature", float("inf"), sys.float_info.max),
     ("top_k", -2, 0),
     ("top_k", -7, 0),
     ("top_k", 2**31 - 1, 0),

@@ -12,6 +12,7 @@ _TINY = tl.constexpr(1e-37)
 _TINY_FACTOR = tl.constexpr(18446744073709551616.0)
 """2 ** 64."""
 _LARGEST_INVERSE = tl.constexpr(1e38)
+_SMALLEST_INVERSE = tl.constexpr(1e-45)
 _LARGEST_FP64 = tl.constexpr(1.7e308)
 _NEWTON_MIN = tl.constexpr(1e-30)
 _NEWTON_MAX = tl.constexpr(1e30)
@@ -33,7 +34,7 @@ def _newton(value, guess):
 
 @triton.jit
 def inverse_temperature(temperature, slot):
-    """Return (1 / T as float32, finite so that 0 times it is 0; whether the row is greedy).
+    """Return (1 / T as float32, positive and finite; whether the row is greedy).
 
     If the inverse of a tiny T nears the end of float32, the result is ``-2 ** -64 / T``: see :func:`~.weights.times`.
     """
@@ -43,7 +44,10 @@ def inverse_temperature(temperature, slot):
         value = tl.where(greedy, 1.0, tl.where(tiny, value * _TINY_FACTOR, value))
         guess = 1.0 / value.to(tl.float32)
         refined = _newton(value, guess.to(tl.float64)).to(tl.float32)
-        inverse = tl.minimum(tl.where(guess < _LARGEST_INVERSE, refined, guess), _LARGEST_INVERSE)
+        # Newton's step is NaN from 0, the inverse of an infinite T; so is 0 times an infinite difference of logits.
+        smallest = tl.full((), _SMALLEST_INVERSE, tl.float32)
+        refined = tl.where(refined > smallest, refined, smallest)
+        inverse = tl.where(guess < _LARGEST_INVERSE, refined, _LARGEST_INVERSE)
         inverse = tl.where(tiny & (greedy == 0), -inverse, inverse)
     else:
         greedy = slot < 0

@@ -80,7 +80,8 @@ def min_p_floor(max_logit, temperature, min_p):
     """
     lowest = tl.full((), float("-inf"), tl.float32)
     if min_p > 0:
-        limit = max_logit.to(tl.float64) + temperature * tl.log(tl.minimum(min_p, 1.0))
+        # With min-p 1 the product would be NaN at an infinite temperature.
+        limit = max_logit.to(tl.float64) + tl.where(min_p < 1, temperature * tl.log(min_p), 0.0)
         lowest = limit.to(tl.float32)
         # x >= exact is the same as x >= the next float32 that is not below exact
         if (lowest.to(tl.float64) < limit).to(tl.int32) * (lowest > float("-inf")).to(tl.int32) > 0:
