@@ -54,7 +54,7 @@ class TestCells:
     @pytest.mark.parametrize("preset", BENCH.presets)
     def test_no_cell_of_a_preset_is_refused(self, preset):
         """The call of a cell is checked on tensors without memory."""
-        meta, record = torch.device("meta"), tokendraw.operations.get("pack_sm90_w4")
+        meta, record = torch.device("meta"), tokendraw.operations.find_operation("pack_sm90_w4")
         for cell in BENCH.grid(preset):
             named = {} if cell.format == "scales" else {"format": cell.format}
             given = torch.empty(cell.shape, dtype=torch.uint8, device=meta)

@@ -219,7 +219,7 @@ def test_ranks_are_refused_it_too():
     selection = native_alone(EVERYTHING)
 
     def work(rank):
-        sampler = Sampler(Negotiator(CPU, selection.resolution.need), selection)
+        sampler = Sampler(Negotiator(CPU, selection.resolution.need, selections=[selection]))
         shard = tokendraw.VocabShard(25 * rank.rank, V, rank)
         return sampler.sample(logits(2)[:, 25 * rank.rank :][:, :25], batch([PLAIN] * 2), shard=shard)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import assert_same_rows, loaded, select
+from calling import assert_same_rows, loaded, select, selected
 from fake_candidates import EVERYTHING, PER_ROW
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.plugin import Capabilities
@@ -33,10 +33,10 @@ def limited():
     """triton-gumbel with the limits of FlashInfer."""
     sampler = load("triton-gumbel")
     poor = Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint"))
-    backend, native = (each._dispatcher.selection.backend.object for each in (sampler, load("native")))
+    backend, native = (selected(each).backend.object for each in (sampler, load("native")))
     need = sampler.resolution.need
     select(
-        sampler._dispatcher,
+        sampler,
         loaded("triton-gumbel", backend, poor, need=need),
         companion=loaded("native", native, EVERYTHING, need=need),
     )

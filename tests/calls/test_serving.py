@@ -75,8 +75,11 @@ def who_draws(both, *given):
 def sampler(companion, capabilities=None):
     other = companion and loaded(*companion)
     return Sampler(
-        Negotiator(torch.device("cpu"), Need()),
-        selection_of(loaded("acme", ACME, capabilities or Capabilities()), other),
+        Negotiator(
+            torch.device("cpu"),
+            Need(),
+            selections=[selection_of(loaded("acme", ACME, capabilities or Capabilities()), other)],
+        )
     )
 
 

@@ -24,7 +24,7 @@ from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.plugin import Release, Upstream
 from tokendraw.resolution import Candidate, Choice, State, decide
 
-SAMPLE = operations.get("sample")
+SAMPLE = operations.find_operation("sample")
 AROUND = [
     Library("torch", "2.13.0+cpu", ">=2.6", "tokendraw-native"),
     Library("triton", None),
@@ -64,7 +64,7 @@ def on(monkeypatch, tmp_path):
         def build(names, *, verbose):
             choice = tokendraw.resolution.read_settings().choice()
             chosen = {
-                name: decide(candidates, host, operations.get(name).need(), choice, operation=name)
+                name: decide(candidates, host, operations.find_operation(name).need(), choice, operation=name)
                 for name in names
             }
             return None, {

@@ -211,8 +211,8 @@ def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(nam
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(_settings, "read_settings", fail)
-    monkeypatch.setattr(operations, "get", fail)
-    monkeypatch.setattr(entry_points, "installed_candidates", fail)
+    monkeypatch.setattr(operations, "find_operation", fail)
+    monkeypatch.setattr(entry_points, "find_entry_points", fail)
     monkeypatch.setattr("tokendraw_testing.commands.new.read_settings", fail)
     with pytest.raises(ZeroDivisionError):
         main([name, *ARGUMENTS[name], "--json"], prog_name="tokendraw")

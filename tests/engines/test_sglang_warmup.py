@@ -7,6 +7,8 @@ import torch
 
 import tokendraw
 from sglang_engine import Request, draw, info_of
+from tokendraw.calls import warmup
+from tokendraw.calls.dispatch import dispatch
 from tokendraw_sglang._metadata import metadata_of
 from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up
 
@@ -50,11 +52,13 @@ def test_the_batches_are_small_and_large():
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 def test_the_warmup_uses_sglangs_row_stride_and_leaves_the_random_state(monkeypatch):
     sampler, drawn = tokendraw.load_sampler("native", device="cpu"), []
-    dispatch = type(sampler._dispatcher).dispatch
     monkeypatch.setattr(
-        type(sampler._dispatcher),
+        warmup,
         "dispatch",
-        lambda self, call: (drawn.append(call.logits), dispatch(self, call))[1],
+        lambda negotiator, operation, call: (
+            drawn.append(call.logits),
+            dispatch(negotiator, operation, call),
+        )[1],
     )
     state = torch.get_rng_state()
     warm_up(sampler, torch.zeros(3, V + 56)[:, :V])

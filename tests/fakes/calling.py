@@ -13,7 +13,6 @@ import torch
 import tokendraw
 from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
-from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.plugin import Capabilities, VerifyCapabilities
@@ -84,11 +83,10 @@ def loaded(
     name: str, backend: Any, capabilities: Any = None, *, operation: str = "sample", need: Any = None
 ) -> LoadedBackend:
     """Build a loaded backend; without capabilities it serves every call."""
-    record = operations.get(operation)
-    unsupported = ()
-    if capabilities is not None:
-        unsupported = record.unsupported(capabilities, record.need() if need is None else need)
-    return LoadedBackend(name, backend, capabilities, unsupported)
+    if capabilities is None:
+        return LoadedBackend(name, backend)
+    record = operations.find_operation(operation)
+    return LoadedBackend.of(record, name, backend, capabilities, record.need() if need is None else need)
 
 
 def selection_of(
@@ -102,7 +100,7 @@ def selection_of(
     resolution = Resolution(
         operation=operation,
         host=LAPTOP,
-        need=operations.get(operation).need() if need is None else need,
+        need=operations.find_operation(operation).need() if need is None else need,
         choice=Choice(),
         chosen=backend.name,
         companion=None if companion is None else companion.name,
@@ -111,18 +109,26 @@ def selection_of(
     return Selection(resolution=resolution, backend=backend, companion=companion)
 
 
-def select(dispatcher: Dispatcher, backend: LoadedBackend | None = None, **changes: Any) -> None:
-    """Replace the selected backend or other fields of a dispatcher's selection."""
+def selected(provider: Any, operation: str | None = None) -> Selection:
+    """Return the selection of a provider's operation, by default the first."""
+    record = provider._operations[0] if operation is None else operations.find_operation(operation)
+    return provider._negotiator.select(record)
+
+
+def select(
+    provider: Any, backend: LoadedBackend | None = None, *, operation: str | None = None, **changes: Any
+) -> None:
+    """Replace the selected backend of a provider or other fields of the selection."""
     if backend is not None:
         changes["backend"] = backend
-    dispatcher._selection = replace(dispatcher.selection, **changes)
+    selection = selected(provider, operation)
+    provider._negotiator.selections[selection.resolution.operation] = replace(selection, **changes)
 
 
-def substitute(dispatcher: Dispatcher, backend: Any, name: str | None = None) -> None:
-    """Replace the object of a dispatcher's selected backend, and keep the capabilities."""
-    select(
-        dispatcher, replace(dispatcher.selection.backend, object=backend, **({"name": name} if name else {}))
-    )
+def substitute(provider: Any, backend: Any, name: str | None = None) -> None:
+    """Replace the object of a provider's selected backend, and keep the capabilities."""
+    loaded = selected(provider).backend
+    select(provider, replace(loaded, object=backend, name=name or loaded.name))
 
 
 # A pair of samplers, and a sampler that keeps its arguments.
@@ -175,7 +181,7 @@ def pair(
         loaded("native", companion or NativeSampler(CPU, need), companion_capabilities, need=need),
         need=need,
     )
-    return Sampler(Negotiator(CPU, need), selection)
+    return Sampler(Negotiator(CPU, need, selections=[selection]))
 
 
 def _verifier_capabilities(capabilities: Capabilities) -> VerifyCapabilities:
@@ -205,7 +211,7 @@ def drafting(
         operation="verify",
     )
     sampling = selection_of(loaded("acme", native, EVERYTHING))
-    return Sampler(Negotiator(CPU, Need(), debug=debug), sampling, verification)
+    return Sampler(Negotiator(CPU, Need(), debug=debug, selections=[sampling, verification]))
 
 
 # Providers of any operation.
@@ -215,13 +221,13 @@ def provider_of(
     operation: str, backend: Any, capabilities: Any, companion: Any = None, companion_capabilities: Any = None
 ) -> Any:
     """Build the provider of ``load(operation, "acme")`` around ``backend``, with an optional companion "beta"."""
-    record = operations.get(operation)
+    record = operations.find_operation(operation)
     selection = selection_of(
         loaded("acme", backend, capabilities, operation=operation),
         None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),
         operation=operation,
     )
-    return record.provider()(record, Negotiator(CPU, record.need()), selection)
+    return record.provider()(Negotiator(CPU, record.need(), selections=[selection]))
 
 
 # Mistakes of callers.
@@ -231,7 +237,7 @@ def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recor
     """Return a sampler ``acme`` and the recording backend."""
     backend, need = Recorded(3), need or Need()
     selection = selection_of(loaded("acme", backend), need=need)
-    return Sampler(Negotiator(CPU, need, **settings), selection), backend
+    return Sampler(Negotiator(CPU, need, selections=[selection], **settings)), backend
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:

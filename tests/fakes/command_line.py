@@ -64,7 +64,7 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
     """Make this machine ``host``, with ``candidates`` installed."""
 
     def discover(operation: str = "sample") -> tuple[Candidate, ...]:
-        about = operations.get(operation)
+        about = operations.find_operation(operation)
         return tuple(
             c if c.state is not State.LOADED else assess(c, about, host, about.need()) for c in candidates
         )

@@ -344,7 +344,6 @@ NEGATIVE_FACTORS = Requirement(
 
 OPERATION = Operation(
     name="scale",
-    summary="rows of numbers, each times a factor",
     module="scale_operation.provider",
     capabilities=ScaleCapabilities,
     need=ScaleNeed,
@@ -360,7 +359,9 @@ from functools import partial
 
 import torch
 
+from scale_operation import OPERATION
 from tokendraw import InvalidInputError, PluginError
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
 from tokendraw.plugin import Call
 
@@ -397,8 +398,10 @@ def wrong_shape(output, shape):
 
 
 class ScaleProvider(Provider):
+    _operations = (OPERATION,)
+
     def scale(self, rows, factor):
-        return self._dispatcher.dispatch(Scale(rows, factor))
+        return dispatch(self._negotiator, OPERATION, Scale(rows, factor))
 
 
 CALLS = {"scale": Scale}

@@ -26,7 +26,6 @@ from tokendraw import (
     paged_kv,
 )
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.operations.plan_paged_kv import OPERATION
 from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
 from tokendraw.plugin import HostNeed
 from tokendraw_testing import sync_is_an_error
@@ -38,7 +37,7 @@ SENTINEL = -77_777
 def planner_of(backend, device):
     """Return a planner as from ``tokendraw.load``, around a given object."""
     selection = selection_of(loaded("planted", backend), operation="plan_paged_kv")
-    return PagedKVPlanner(OPERATION, Negotiator(torch.device(device), HostNeed()), selection)
+    return PagedKVPlanner(Negotiator(torch.device(device), HostNeed(), selections=[selection]))
 
 
 def ints(values, device):

@@ -215,7 +215,7 @@ def draw_through_kernels(patch):
     def load_sampler(*, device, need):
         operations = plugin.tokendraw_describe().operations
         sampler = drafting(operations["verify"], backend, companion_capabilities=None)
-        substitute(sampler._dispatcher, backend, "triton-gumbel")
+        substitute(sampler, backend, "triton-gumbel")
         return sampler
 
     patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")

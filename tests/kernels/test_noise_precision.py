@@ -28,7 +28,7 @@ def test_a_warmup_compiles_the_kernels_of_the_noise_that_was_asked_for(kernels, 
     backend = TritonGumbelSampler(CPU, Need(gumbel_dtype=dtype))
     operations = plugin.tokendraw_describe().operations
     sampler = drafting(operations["verify"], backend, companion_capabilities=None)
-    substitute(sampler._dispatcher, backend, "triton-gumbel")
+    substitute(sampler, backend, "triton-gumbel")
     sampler.warmup(3000, dtypes=[torch.float32], batch_sizes=[2], max_drafts=2)
     compiled = {(name, named["config"].FP64) for name in DRAWING for _, _, named in kernels[name].calls}
     assert compiled == {(name, dtype == "fp64") for name in DRAWING}

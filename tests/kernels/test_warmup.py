@@ -39,7 +39,7 @@ DTYPES = {"draft_logits": torch.bfloat16, "draft_probs": torch.float32}
 def warm(vocab_size=V, *, mode="raw_logprobs", batch_sizes=(1, 256), **options):
     backend = TritonGumbelSampler(CPU, Need(logprobs_mode=mode))
     sampler = drafting(OPERATIONS["verify"], backend, companion_capabilities=None)
-    substitute(sampler._dispatcher, backend, "triton-gumbel")
+    substitute(sampler, backend, "triton-gumbel")
     sampler.warmup(vocab_size, dtypes=[torch.bfloat16], batch_sizes=list(batch_sizes), **options)
     return sampler
 

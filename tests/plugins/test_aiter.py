@@ -19,7 +19,7 @@ from tokendraw_aiter.sampler import AiterSampler
 from tokendraw_testing import Effort, Status, Subject, check, properties
 
 CPU = torch.device("cpu")
-SAMPLE = operations.get("sample")
+SAMPLE = operations.find_operation("sample")
 INFO = plugin.tokendraw_describe()
 KNOWN = torch.tensor([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).log()
 TWO_FILTERS = SamplingParams(top_k=4, top_p=0.82)

@@ -29,7 +29,7 @@ from tokendraw_flashinfer.signatures import EntryPoints
 from tokendraw_testing import Effort, Status, Subject, check, properties
 
 CPU = torch.device("cpu")
-SAMPLE = operations.get("sample")
+SAMPLE = operations.find_operation("sample")
 OLD, NEW = stand_in.SOURCES
 EITHER = Need(tie_rule="either")
 KNOWN = torch.tensor([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).log()

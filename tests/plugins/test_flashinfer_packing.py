@@ -131,7 +131,7 @@ def decided(dists, host=H100):
     for name in ("flashinfer", "native"):
         dists.add(f"tokendraw-{name}", "0.1.0", plugins={name: f"tokendraw_{name}:plugin"})
     plugins = [c for c in gather(host, Choice()).plugins if c.name in ("flashinfer", "native")]
-    record = operations.get("pack_sm90_w4")
+    record = operations.find_operation("pack_sm90_w4")
     return decide(plugins, host, record.need(), Choice(), operation="pack_sm90_w4")
 
 

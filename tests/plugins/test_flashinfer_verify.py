@@ -25,8 +25,8 @@ from tokendraw_testing.reference_walk import distribution
 from verifying import Case, chains, faults, gaussian, row_metadata, run, softmax, verify
 
 CPU = torch.device("cpu")
-SAMPLE = operations.get("sample")
-VERIFY = operations.get("verify")
+SAMPLE = operations.find_operation("sample")
+VERIFY = operations.find_operation("verify")
 OLD, NEW = stand_in.SOURCES
 TRIALS = 60_000
 RNG = np.random.default_rng(1)

@@ -138,7 +138,7 @@ def installed(dists, name, version):
 @pytest.mark.parametrize(("plugin", "operation", "version", "words"), DECISIONS)
 def test_a_version_is_decided_by_its_row_of_the_table(dists, plugin, operation, version, words):
     candidate = installed(dists, plugin, version)
-    need = operations.get(operation).need()
+    need = operations.find_operation(operation).need()
     if words.startswith("best available"):
         made = decide([candidate], HOSTS[plugin], need, Choice(), operation=operation)
         assert [(d.accepted, d.reason) for d in made.decisions] == [(True, words)]
@@ -191,7 +191,7 @@ def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(
 def test_the_files_of_flashinfer_decide_and_not_its_number(dists, version, files, words):
     dists.add("flashinfer-python", version, modules=flashinfer_stand_in.SOURCES[files])
     (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
-    made = decide([candidate], H100, operations.get("sample").need(), Choice())
+    made = decide([candidate], H100, operations.find_operation("sample").need(), Choice())
     assert made.decisions[0].reason == f"best available, priority 40; flashinfer-python {words}"
     reported = [finding.problem for finding in findings([], [], [candidate])]
     if not words.endswith("by its files"):

@@ -160,6 +160,22 @@ def test_without_companion_nobody_takes_over(dists: FakeDists) -> None:
 # One discovery
 
 
+@pytest.mark.parametrize("operations", [("sample",), ("sample", "verify")])
+def test_a_load_is_one_discovery_and_an_operation_that_is_selected_later_another(
+    dists: FakeDists, operations: tuple[str, ...]
+) -> None:
+    module = dists.add_plugin("acme", serving_both())
+    sampler = load_sampler(device="cpu", operations=operations)
+    acme = sys.modules[module]
+    assert acme.DESCRIBED == [1]
+    assert list(operations) == acme.PROBED
+    for _ in range(2):
+        sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
+        sampler.sample(LOGITS, SEEDED)
+    assert len(acme.DESCRIBED) == 3 - len(operations)
+    assert acme.PROBED == ["sample", "verify"]
+
+
 def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:
     module = dists.add_plugin("acme", serving_both())
     from tokendraw.providers.resolve import discover_all

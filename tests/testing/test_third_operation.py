@@ -31,7 +31,7 @@ class InPlace:
 
 
 def subject(scaler):
-    offered = operations.get("scale").capabilities()
+    offered = operations.find_operation("scale").capabilities()
     return Subject(
         "acme", capabilities={"scale": offered}, device="cpu", build=lambda operation, need: scaler
     )

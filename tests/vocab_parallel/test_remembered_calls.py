@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from calling import provider_of
+from calling import provider_of, selected
 from fake_candidates import EVERYTHING
 from tokendraw import InvalidInputError, SamplerOutput, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.calls import input_checks
@@ -91,7 +91,7 @@ def test_the_ranks_of_another_shard_agree_first():
 
 def test_what_a_remembered_call_raises_is_raised_and_nobody_takes_over():
     def work(provider, shard):
-        metadata, backend = requests(), provider._dispatcher.selection.backend.object
+        metadata, backend = requests(), selected(provider).backend.object
         provider.sample(torch.zeros(2, V), metadata, shard=shard)
         backend.error = RuntimeError("out of order")
         for _ in range(2):

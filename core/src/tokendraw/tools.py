@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tokendraw._torch.threads import num_threads as num_threads
     from tokendraw.backends.description.plugin_info import NAME_RULE as NAME_RULE
     from tokendraw.backends.description.plugin_info import is_name as is_name
+    from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
     from tokendraw.backends.discovery.heavy_imports import heavy_imports as heavy_imports
     from tokendraw.backends.discovery.heavy_imports import slow_start as slow_start
     from tokendraw.backends.proof import random_state_kept as random_state_kept
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from tokendraw.providers.load import find_device as find_device
     from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin
     from tokendraw.providers.single_plugin import dispatch_call as dispatch_call
-    from tokendraw.providers.single_plugin import find_entry_points as find_entry_points
     from tokendraw.providers.single_plugin import find_unsupported as find_unsupported
     from tokendraw.providers.single_plugin import make_call as make_call
     from tokendraw.providers.single_plugin import run_call as run_call

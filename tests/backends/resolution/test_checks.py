@@ -23,7 +23,7 @@ from tokendraw.backends.resolution.row_checks import processed_logprobs
 from tokendraw.plugin import Capabilities, Host
 
 NEED = Need()
-SAMPLE = operations.get("sample")
+SAMPLE = operations.find_operation("sample")
 CHECKS = (*HOST_CHECKS, *SAMPLE.checks, promises)
 covers, unsupported_kinds = SAMPLE.covers, SAMPLE.unsupported_kinds
 
@@ -159,7 +159,7 @@ def test_one_of_two_filter_orders_is_enough_since_a_companion_serves_the_other()
 def test_an_operation_that_is_not_offered_is_the_first_reason():
     offered = {"sample": replace(EVERYTHING, device_types=("cuda",))}
     assert (
-        first_reason(operations.get("verify"), offered, LAPTOP, NEED)
+        first_reason(operations.find_operation("verify"), offered, LAPTOP, NEED)
         == "needs the operation verify, found sample"
     )
 

@@ -137,5 +137,5 @@ def test_resolving_what_was_resolved_changes_nothing(candidates, host, need, cho
     """The state that discovery wrote into a candidate is about one host; the facts decide for another."""
     from tokendraw.backends.resolution.decide import assess
 
-    elsewhere = [assess(c, operations.get("sample"), MI300X, need) for c in candidates]
+    elsewhere = [assess(c, operations.find_operation("sample"), MI300X, need) for c in candidates]
     assert outcome(candidates, host, need, choice) == outcome(elsewhere, host, need, choice)

@@ -121,7 +121,7 @@ def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in
 
 
 def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody():
-    sample = operations.get("sample")
+    sample = operations.find_operation("sample")
     resolution = decide(ALL, H100, NEED, DEFAULT, operation=sample, companions=False)
     assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
     assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
@@ -132,7 +132,7 @@ def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody
 
 def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them():
     processed, flashinfer = Need(logprobs_mode="processed_logprobs"), asked("flashinfer")
-    sample = operations.get("sample")
+    sample = operations.find_operation("sample")
     assert decide(ALL, H100, processed, flashinfer, operation=sample).companion == "triton-gumbel"
     with pytest.raises(SamplerUnavailableError, match="the request needs processed_logprobs, found nothing"):
         decide(ALL, H100, processed, flashinfer, operation=sample, companions=False)

@@ -95,7 +95,7 @@ def test_a_result_that_is_not_dense_is_an_error_and_nobody_takes_over(dists):
 
 
 def test_the_record_says_what_a_packer_lacks():
-    record = operations.get("pack_sm90_w4")
+    record = operations.find_operation("pack_sm90_w4")
     assert record.unsupported_kinds(Sm90W4Capabilities(), None) == (
         "the layout v1",
         "the layout v2",

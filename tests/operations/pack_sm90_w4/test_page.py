@@ -15,7 +15,7 @@ def test_its_python_prints_what_it_shows(capsys):
 
 
 def test_its_table_of_calls_has_every_method_with_its_parameters():
-    record = operations.get("pack_sm90_w4")
+    record = operations.find_operation("pack_sm90_w4")
     found = []
     for name in record.calls():
         parameters = list(inspect.signature(getattr(record.provider(), name)).parameters.values())[1:]

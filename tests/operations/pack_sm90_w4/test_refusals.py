@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tokendraw
+from calling import selected
 from cuda_batches import random_bytes
 from tokendraw import InvalidInputError, InvalidParameterError, sm90_w4
 
@@ -22,7 +23,7 @@ class Untouched:
 @pytest.fixture
 def packer(monkeypatch):
     packer = tokendraw.load("pack_sm90_w4", "native", device="cpu")
-    monkeypatch.setattr(packer._dispatcher.selection.backend, "object", Untouched())
+    monkeypatch.setattr(selected(packer).backend, "object", Untouched())
     return packer
 
 

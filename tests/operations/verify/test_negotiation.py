@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import loaded, select
+from calling import loaded, select, selected
 from fake_dists import EVERYTHING, plugin
 from tokendraw import (
     Drafts,
@@ -131,9 +131,10 @@ class Verifier:
 def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits, lists, options, who):
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    native = sampler._verifier.selection.backend
+    native = selected(sampler, "verify").backend
     poor = replace(native.capabilities, **limits)
-    select(sampler._verifier, loaded("acme", Verifier(), poor, operation="verify"), companion=native)
+    acme = loaded("acme", Verifier(), poor, operation="verify")
+    select(sampler, acme, operation="verify", companion=native)
     drafts = Drafts.from_lists(lists, **options)
     rows = sum(map(len, lists)) + 3
     output = sampler.verify(torch.zeros(rows, 50), drafts, requests())
@@ -143,9 +144,9 @@ def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits
 def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    native = sampler._verifier.selection.backend
+    native = selected(sampler, "verify").backend
     poor = replace(native.capabilities, draft_kinds=("probs",))
-    select(sampler._verifier, loaded("native", native.object, poor, operation="verify"))
+    select(sampler, loaded("native", native.object, poor, operation="verify"), operation="verify")
     with pytest.raises(SamplerUnavailableError) as refused:
         sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
     assert str(refused.value) == (
@@ -200,11 +201,12 @@ class Counting:
 @pytest.mark.parametrize(("n", "logprobs"), [(10, None), (40, None), (40, 2)])
 def test_a_batch_with_a_request_that_is_beyond_it_goes_whole_to_the_companion(mode, n, logprobs):
     sampler = tokendraw.load_sampler("native", device="cpu")
-    native, chosen, companion = sampler._verifier.selection.backend, Counting(), Counting()
+    native, chosen, companion = selected(sampler, "verify").backend, Counting(), Counting()
     poor = replace(native.capabilities, greedy=False)
     select(
-        sampler._verifier,
+        sampler,
         loaded("acme", chosen, poor, operation="verify"),
+        operation="verify",
         companion=replace(native, object=companion),
     )
     params = [SamplingParams(seed=i, temperature=0.0 if i == 3 else 0.7, logprobs=logprobs) for i in range(n)]

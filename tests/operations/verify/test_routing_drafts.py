@@ -59,7 +59,7 @@ def test_the_drafts_of_two_are_those_of_one(wanted):
 def test_who_samples_has_no_part_in_it():
     """The sampler serves the batch, and the verifier does not."""
     sampler = drafting(FILTERS_ONLY, Drafter(1), companion_capabilities=None)
-    substitute(sampler._dispatcher, Recorded(7))
+    substitute(sampler, Recorded(7))
     assert sampler.sample(logits_of(2), batch({0: GREEDY}, 2)).token_ids.tolist() == [7, 7]
     assert sampler.draft(logits_of(2), batch({}, 2)).token_ids.tolist() == [1, 1]
     with pytest.raises(SamplerUnavailableError, match="'acme' cannot serve greedy rows"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import drafting, one_token
+from calling import drafting, one_token, selected
 from fake_candidates import EVERYTHING, FILTERS, SEEDS
 from fake_dists import EVERYTHING as OF_A_PLUGIN
 from fake_dists import fake_dists, plugin
@@ -108,7 +108,7 @@ def warmed(**arguments):
 def test_without_max_drafts_nobody_is_asked_who_verifies():
     sampler = tokendraw.load_sampler("native", device="cpu")
     sampler.warmup(20, **FLOAT32, **PLAIN)
-    assert sampler._verifier._selection is None
+    assert "verify" not in sampler._negotiator.selections
 
 
 def test_every_kind_is_drafted_and_verified_and_every_layout_with_seeds_and_without():
@@ -231,7 +231,7 @@ def test_where_nobody_verifies_the_error_is_that_of_a_verification(tmp_path, mon
         dists.add_plugin("acme", plugin("acme", capabilities=OF_A_PLUGIN))
         sampler = tokendraw.load_sampler("acme", device="cpu")
         drawn = []
-        sampler._dispatcher.selection.backend.object.sample = lambda *given, **options: drawn.append(given)
+        selected(sampler).backend.object.sample = lambda *given, **options: drawn.append(given)
         errors = []
         for call in (
             lambda: sampler.verify(torch.zeros(1, 5), tokendraw.Drafts.from_lists([[]]), SamplingMetadata()),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_capturing() -> bool:
-    """Return whether the current stream is capturing a CUDA graph: launches are recorded for replays, not run."""
+    """Return whether the current CUDA stream is capturing a CUDA graph: launches are recorded for replays, not run."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
@@ -30,8 +30,8 @@ class _Memory:
 def memory_outside_graphs(num_bytes: int, device: torch.device) -> Tensor:
     """Allocate memory while a CUDA graph is being captured. Launches nothing.
 
-    What torch allocates for the stream that is captured is the graph's: there its replays, and those of graphs captured
-    before it, write what they need only for a moment. The default stream is never captured, so its memory is not.
+    Torch's memory for the captured CUDA stream is the graph's: its replays, and those of earlier graphs, write scratch
+    there. The default CUDA stream is never captured, so its memory is not.
 
     :returns: [num_bytes] uint8, undefined.
     :raises torch.OutOfMemoryError: there is too little memory.

@@ -21,7 +21,7 @@ _CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32:
 
 
 def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, Tensor]:
-    """Copy columns of numbers to a device, on its current stream, without waiting for the copy.
+    """Copy columns of numbers to a device, on its current CUDA stream, without waiting for the copy.
 
     :param columns: by name: numbers, and one of the dtypes float64, float32, int64, int32 and bool.
     :returns: by name: tensors [n], each aligned to 16 bytes, which count their changes by themselves.

@@ -7,7 +7,6 @@ crash at the first request.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pluggy
@@ -55,12 +54,8 @@ def package_of(hooks: pluggy.HookRelay) -> str:
     return guard.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 
-@contextlib.contextmanager
-def random_state_kept(device: torch.device) -> Iterator[None]:
+def random_state_kept(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """Put torch's random state back: ``torch.manual_seed`` means the same with and without a proof draw."""
     if device.type in ("cuda", "xpu"):
-        with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
-            yield
-    else:
-        with torch.random.fork_rng(devices=[], device_type="cpu"):
-            yield
+        return torch.random.fork_rng(devices=[device.index or 0], device_type=device.type)
+    return torch.random.fork_rng(devices=[], device_type="cpu")

@@ -50,6 +50,18 @@ class Call(ABC):
     def output_check(self, need: Any) -> OutputCheck:
         """Return the check of the output's form, without references to tensors."""
 
+    def cached_check(self, key: object) -> OutputCheck | None:
+        """Look up the output check of a checked call with the same metadata and form.
+
+        :param key: identifies the selection of backends that served the earlier call.
+        :returns: None if there was no such call, or if this call has to be checked again.
+        """
+        return None
+
+    def cache_check(self, key: object, check: OutputCheck) -> None:
+        """Cache the output check after a checked call, served by the selected backend alone."""
+        return
+
     def check_values(self) -> None:
         """Refuse values out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
 

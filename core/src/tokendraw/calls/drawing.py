@@ -48,18 +48,6 @@ class RowCall(Call):
     def wrong_tokens(self, output: Any) -> str | None:
         """Describe the first wrong token of an output of the right form."""
 
-    @abstractmethod
-    def cached_check(self, key: object) -> OutputCheck | None:
-        """Look up the output check of a call with the same metadata and form.
-
-        :param key: identifies the selection of backends that served the earlier call.
-        :returns: None if there was no such call, or if this call has to be checked again.
-        """
-
-    @abstractmethod
-    def cache_check(self, key: object, check: OutputCheck) -> None:
-        """Cache the output check after a checked call, served by the selected backend alone."""
-
     def check_values(self) -> None:
         self.metadata.check_values()
 

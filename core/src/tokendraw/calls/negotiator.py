@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -35,58 +35,71 @@ fault of the device, which counts for every operation of the plugin."""
 class Negotiator:
     """Selects the backends for all operations of a loaded object, and counts the rows of each backend.
 
+    Keeps what calls need. The installed plugins are looked for again where a selection is missing: at the first call of
+    another operation, and after the failure of a backend.
+
     :ivar device: Device of all tensors that calls take and return.
     :ivar need: Need of the caller, of the need type of every operation that is selected for.
+    :ivar discover: Finds and loads the installed plugins; None: nothing can be selected, and no backend replaced.
     :ivar strict: Whether warnings of decisions are raised.
     :ivar debug: Whether every call is compared with the contract.
     :ivar companions: Whether another backend may serve beside the selected one, or in its place after a failure.
     :ivar lock: Held while backends are selected.
-    :ivar version: Number of changes of the rejections. A selection of an earlier version may have a rejected backend.
+    :ivar selections: Selection of each operation by name, without rejected backends.
+    :ivar rejections: Rejected plugins with reasons.
     """
 
     def __init__(
         self,
         device: torch.device,
         need: Any,
-        discovery: Discovery | None = None,
+        discover: Callable[[], Discovery] | None = None,
         *,
         strict: bool = False,
         debug: bool = False,
         companions: bool = True,
+        selections: Iterable[Selection] = (),
         before_build: Callable[[str], None] | None = None,
     ) -> None:
         """Keep the facts for selections.
 
-        :param discovery: the installed plugins; None: nothing can be selected, and no backend can be replaced.
         :param before_build: called with the name of each plugin that is about to be built.
         """
         reseed_children()
         self.device = device
         self.need = need
+        self.discover = discover
         self.strict = strict
         self.debug = debug
         self.companions = companions
         self.lock = threading.RLock()
-        self.version = 0
-        self.discovery = discovery
+        self.selections = {selection.resolution.operation: selection for selection in selections}
         self.rejections: Rejections = {}
         self._before_build = before_build
         self._backends: dict[tuple[str, str], LoadedBackend] = {}
         self._rows: dict[str, int] = {}
         self._rows_lock = threading.Lock()
 
-    def select(self, operation: Operation) -> Selection:
-        """Select the backends of an operation, and give the warnings about the decision once a process.
+    def select(self, operation: Operation, discovery: Discovery | None = None) -> Selection:
+        """Return the selection of an operation; make it first, if missing, and warn of the decision once a process.
 
+        :param discovery: the installed plugins; None: look for them.
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
         """
-        with self.lock:
-            selection, rejections = self.settle(operation, self.rejections)
-            self.adopt(rejections)
-        warn_of(selection.resolution, strict=self.strict, once_for=operation.name)
+        selection = self.selections.get(operation.name)
+        if selection is None:
+            with self.lock:
+                selection = self.selections.get(operation.name)
+                if selection is None:
+                    selection, rejections = self.settle(operation, self.rejections, discovery)
+                    self.adopt(rejections)
+                    warn_of(selection.resolution, strict=self.strict, once_for=operation.name)
+                    self.selections[operation.name] = selection
         return selection
 
-    def settle(self, operation: Operation, rejections: Rejections) -> tuple[Selection, Rejections]:
+    def settle(
+        self, operation: Operation, rejections: Rejections, discovery: Discovery | None = None
+    ) -> tuple[Selection, Rejections]:
         """Resolve and build until the chosen plugin and the companion are proven.
 
         A plugin that fails is rejected and the next best is tried. An explicit choice has no next best.
@@ -94,14 +107,26 @@ class Negotiator:
         :returns: the selection, and the rejections that it rests on.
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
-        if self.discovery is None:
-            raise SamplerUnavailableError(
-                f"Nobody was negotiated for the operation {operation.name!r}. Use tokendraw.load_sampler."
+        if discovery is None:
+            if self.discover is None:
+                raise SamplerUnavailableError(
+                    f"Nobody was negotiated for the operation {operation.name!r}. Use tokendraw.load_sampler."
+                )
+            discovery = self.discover()
+        candidates, choice = discovery.candidates(operation, self.need), discovery.choice
+
+        def resolve(*, companions: bool) -> Resolution:
+            judged = [
+                replace(c, rejection=_rejection(rejections, operation.name, c.name)) for c in candidates
+            ]
+            return decide(
+                judged, discovery.host, self.need, choice, operation=operation, companions=companions
             )
-        choice, failures = self.discovery.choice, dict[str, PluginError]()
+
+        failures: dict[str, PluginError] = {}
         while True:
             try:
-                resolution = self._resolve(operation, rejections, companions=self.companions)
+                resolution = resolve(companions=self.companions)
             except SamplerUnavailableError as error:
                 raise error from failures.get(choice.sampler or "")
             names = [name for name in (resolution.chosen, resolution.companion) if name]
@@ -109,36 +134,29 @@ class Negotiator:
             if missing is None:
                 break
             try:
-                self._backends[operation.name, missing] = self._build(operation, missing)
+                self._backends[operation.name, missing] = self._build(operation, missing, discovery)
             except PluginError as error:
                 failures[missing] = error
                 reason = format_message(error, MAX_REASON_CHARS)
                 rejections = rejected(rejections, operation, missing, reason, error.__cause__)
         backend, *companion = (self._backends[operation.name, name] for name in names)
-        barred = None
-        if not self.companions:
-            barred = self._resolve(operation, rejections, companions=True).companion
         may_fall_back = self.companions and choice.sampler is None
         return Selection(
             resolution=resolution,
             backend=backend,
             companion=companion[0] if companion else None,
-            barred_companion=barred,
+            barred_companion=None if self.companions else resolve(companions=True).companion,
             can_fall_back=may_fall_back and sum(d.accepted for d in resolution.decisions) > 1,
         ), rejections
 
     def adopt(self, rejections: Rejections) -> None:
-        """Reject plugins for the next call of every operation."""
+        """Reject plugins from the next call of every operation on."""
         with self.lock:
-            if rejections != self.rejections:
-                self.rejections = rejections
-                self.version += 1
-
-    def is_valid(self, selection: Selection) -> bool:
-        """Whether no backend of a selection is rejected."""
-        operation = selection.resolution.operation
-        backends = (selection.backend, selection.companion)
-        return all(b is None or _rejection(self.rejections, operation, b.name) is None for b in backends)
+            self.rejections = rejections
+            for operation, selection in list(self.selections.items()):
+                backends = (selection.backend, selection.companion)
+                if any(b is not None and _rejection(rejections, operation, b.name) for b in backends):
+                    del self.selections[operation]
 
     def count(self, name: str, rows: int) -> None:
         """Count rows served by a backend. Any thread may call this."""
@@ -156,24 +174,14 @@ class Negotiator:
         with self._rows_lock:
             self._rows = dict(rows)
 
-    def _resolve(self, operation: Operation, rejections: Rejections, *, companions: bool) -> Resolution:
-        assert self.discovery is not None
-        candidates = [
-            replace(c, rejection=_rejection(rejections, operation.name, c.name))
-            for c in self.discovery.candidates(operation, self.need)
-        ]
-        host, choice = self.discovery.host, self.discovery.choice
-        return decide(candidates, host, self.need, choice, operation=operation, companions=companions)
-
-    def _build(self, operation: Operation, name: str) -> LoadedBackend:
+    def _build(self, operation: Operation, name: str, discovery: Discovery) -> LoadedBackend:
         """Build and prove the backend of a plugin."""
-        assert self.discovery is not None
-        hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, operation)
+        hooks, capabilities = discovery.hooks[name], discovery.offered(name, operation)
         if self._before_build is not None:
             self._before_build(name)
         built = proof.build(operation, hooks, capabilities, self.device, self.need)
-        unsupported = operation.unsupported(capabilities, self.need)
-        return LoadedBackend(name, built, capabilities, unsupported, proof.package_of(hooks))
+        package = proof.package_of(hooks)
+        return LoadedBackend.of(operation, name, built, capabilities, self.need, package)
 
 
 def rejected(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.selection import Selection
 
 
 class Provider:
@@ -20,13 +18,12 @@ class Provider:
     Failures of calls have the consequences that :class:`tokendraw.Sampler` describes.
     """
 
-    def __init__(
-        self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None
-    ) -> None:
-        """Hold an operation; without a selection it is negotiated at first use."""
+    _operations: ClassVar[tuple[Operation, ...]]
+    """The operations that the object has methods for; ``name`` and ``resolution`` are those of the first."""
+
+    def __init__(self, negotiator: Negotiator) -> None:
+        """Hold the operations; the negotiator selects their backends at first use."""
         self._negotiator = negotiator
-        self._dispatcher = Dispatcher(operation, negotiator, selection)
-        self._dispatchers = {operation.name: self._dispatcher}
 
     @property
     def device(self) -> torch.device:
@@ -36,12 +33,12 @@ class Provider:
     @property
     def name(self) -> str:
         """Name of the chosen plugin."""
-        return self._dispatcher.selection.backend.name
+        return self._negotiator.select(self._operations[0]).backend.name
 
     @property
     def resolution(self) -> Resolution:
         """Decisions on every candidate, with the chosen plugin."""
-        return self._dispatcher.selection.resolution
+        return self._negotiator.select(self._operations[0]).resolution
 
     @untraced
     def prepare(self, operation: str | None = None) -> None:
@@ -50,7 +47,8 @@ class Provider:
         :param operation: one of several that this object has methods for; None: its own.
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
         """
-        self._dispatchers[operation or self._dispatcher.operation.name].selection  # noqa: B018 (negotiates)
+        records = {record.name: record for record in self._operations}
+        self._negotiator.select(records[operation or self._operations[0].name])
 
     @untraced
     def stats(self) -> dict[str, int]:
@@ -66,4 +64,4 @@ class Provider:
         return 0.0
 
     def __repr__(self) -> str:
-        return f"<tokendraw.{self._dispatcher.operation.name} {self.name!r} on {self.device}>"
+        return f"<tokendraw.{self._operations[0].name} {self.name!r} on {self.device}>"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from tokendraw.backends.description.requirement import Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
 
 if TYPE_CHECKING:
+    from tokendraw.backends.description.operation import Operation
     from tokendraw.calls.call import Call
     from tokendraw.calls.row_requirements import RowGroup
     from tokendraw.calls.splitting import RowSplit
@@ -35,6 +36,13 @@ class LoadedBackend:
     package: str = ""
     """Top-level package of the plugin's code."""
     _signatures: set[Hashable] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, operation: Operation, name: str, backend: Any, capabilities: Any, need: Any, package: str = ""
+    ) -> Self:
+        """Compare the capabilities with the requirements of an operation."""
+        return cls(name, backend, capabilities, operation.unsupported(capabilities, need), package)
 
     def reason_against(self, call: Call | RowGroup) -> str | None:
         """Name the first unsupported property of a call or of rows; None: all are supported."""

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from tokendraw._torch.forked import reseed_if_due
 from tokendraw.backends.description.capabilities import Need
+from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck
-from tokendraw.calls.dispatcher import Dispatcher
+from tokendraw.calls.dispatch import run, validate
 from tokendraw.calls.drawing import Sample
 from tokendraw.calls.fallback import CallFailedError
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import undeclared_class
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
@@ -75,12 +77,12 @@ def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard
     return Sample(logits, metadata) if shard is None else ShardedSample(logits, metadata, shard)
 
 
-def dispatch_over_ranks(dispatcher: Dispatcher, call: ShardedSample) -> SamplerOutput:
+def dispatch_over_ranks(negotiator: Negotiator, operation: Operation, call: ShardedSample) -> SamplerOutput:
     """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another.
 
-    Raises as :meth:`tokendraw.calls.dispatcher.Dispatcher.dispatch` does.
+    Raises as :func:`tokendraw.calls.dispatch.dispatch` does.
     """
-    selection, negotiator = dispatcher.selection, dispatcher.negotiator
+    selection = negotiator.select(operation)
     backend = selection.backend
     reseed_if_due()
     check = call.cached_check(selection.key)
@@ -88,14 +90,14 @@ def dispatch_over_ranks(dispatcher: Dispatcher, call: ShardedSample) -> SamplerO
     if check is None:
         error = None
         try:
-            dispatcher.validate(call)
+            validate(negotiator, call)
             _check_supported(selection, call)
         except TokendrawError as refusal:
             error = refusal
         call.agree(backend.name, negotiator.need, error)
         check = call.output_check(negotiator.need)
     try:
-        output: SamplerOutput = dispatcher.run(backend, call, check)
+        output: SamplerOutput = run(negotiator, backend, call, check)
     except CallFailedError as failed:
         failure = failed
     else:

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from tokendraw._torch.graphs import is_capturing
+from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
-from tokendraw.calls.dispatcher import Dispatcher
+from tokendraw.calls.dispatch import dispatch
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError
 
@@ -45,10 +47,12 @@ ShowCount: TypeAlias = Callable[[str, int | None], Callable[[], object]]
 """Shows a title beside a count of calls with a total, None if unknown; returns the function that adds one."""
 
 
-def warm_up(warmups: Sequence[tuple[Dispatcher, CallGroups]], *, progress: bool | None) -> float:
+def warm_up(
+    negotiator: Negotiator, warmups: Sequence[tuple[Operation, CallGroups]], *, progress: bool | None
+) -> float:
     """Make the calls of each warmup, and restore torch's random state and the counted rows.
 
-    :param warmups: of one loaded object.
+    :param negotiator: that of the loaded object.
     :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
     :returns: the seconds until the device was done; 0.0 on a CPU, where there is nothing to compile.
     :raises InvalidInputError: a CUDA graph is being captured.
@@ -60,22 +64,21 @@ def warm_up(warmups: Sequence[tuple[Dispatcher, CallGroups]], *, progress: bool 
             "part of the graph. Call it before the capture."
         )
     start = time.perf_counter()
-    for dispatcher, _ in warmups:
-        dispatcher.selection  # noqa: B018 (negotiates)
-    negotiator = warmups[0][0].negotiator
+    for operation, _ in warmups:
+        negotiator.select(operation)
     device = torch.empty(0, device=negotiator.device).device  # with its index
     if not max_calls_in_flight(device):
         _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0
     rows = negotiator.stats()
     with random_state_kept(device), torch.no_grad(), _progress_line(progress) as show:
-        for dispatcher, groups in warmups:
+        for operation, groups in warmups:
             selection = None
-            while selection is not dispatcher.selection:  # a successor starts from the beginning
-                selection = dispatcher.selection
+            while selection is not negotiator.select(operation):  # a successor starts from the beginning
+                selection = negotiator.select(operation)
                 for group in groups(selection, device):
-                    _make(dispatcher, group, device, show(group.title, group.total))
-                    if selection is not dispatcher.selection:
+                    _make(negotiator, operation, group, device, show(group.title, group.total))
+                    if selection is not negotiator.select(operation):
                         break
     negotiator.restore_stats(rows)
     if device.type != "cpu":
@@ -95,7 +98,11 @@ def max_calls_in_flight(device: torch.device) -> int:
 
 
 def _make(
-    dispatcher: Dispatcher, group: CallGroup, device: torch.device, count_one: Callable[[], object]
+    negotiator: Negotiator,
+    operation: Operation,
+    group: CallGroup,
+    device: torch.device,
+    count_one: Callable[[], object],
 ) -> None:
     """Make calls in several threads, for most time goes to compilers, until the selection changes.
 
@@ -103,7 +110,7 @@ def _make(
     """
     most = max_calls_in_flight(device) if group.in_parallel else 1
     stream = None if device.type == "cpu" else torch.accelerator.current_stream(device)
-    selection, pending = dispatcher.selection, deque[Future[Any]]()
+    selection, pending = negotiator.select(operation), deque[Future[Any]]()
 
     def wait_until(in_flight: int) -> None:
         while len(pending) > in_flight:
@@ -112,9 +119,9 @@ def _make(
 
     with ThreadPoolExecutor(most, initializer=_begin_thread, initargs=(stream,)) as pool:
         for i, call in enumerate(group.calls):
-            pending.append(pool.submit(copy_context().run, dispatcher.dispatch, call))
+            pending.append(pool.submit(copy_context().run, dispatch, negotiator, operation, call))
             wait_until(most - 1 if i else 0)
-            if dispatcher.selection is not selection:
+            if negotiator.select(operation) is not selection:
                 break
         wait_until(0)
 

@@ -11,7 +11,7 @@ from tokendraw import operations
 from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.entry_points import installed_candidates
+from tokendraw.backends.discovery.entry_points import find_entry_points
 from tokendraw.cli.terminal import verbose as _verbose
 from tokendraw.parameters.params import SamplingParams
 
@@ -37,7 +37,7 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an installed sampler without running its code."""
     return [
-        name for name in dict.fromkeys(c.name for c in installed_candidates()) if name.startswith(incomplete)
+        name for name in dict.fromkeys(c.name for c in find_entry_points()) if name.startswith(incomplete)
     ]
 
 
@@ -132,9 +132,10 @@ def checked_params(**fields: Any) -> SamplingParams:
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
     from tokendraw.providers.load import open_negotiator
-    from tokendraw.providers.sampler import Sampler
 
     settings = _settings.read_settings()
-    loaded = Sampler(open_negotiator(settings, settings.choice(sampler, SAMPLER), device, need))
-    loaded.prepare()
-    return loaded
+    negotiator, discovery = open_negotiator(settings, settings.choice(sampler, SAMPLER), device, need)
+    negotiator.select(operations.find_operation("sample"), discovery)
+    from tokendraw.providers.sampler import Sampler
+
+    return Sampler(negotiator)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 
+from tokendraw.backends.description.capabilities import HostCapabilities
 from tokendraw.backends.description.operation import Operation
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import one_of
@@ -20,14 +21,6 @@ FOLDERS: dict[str, str] = {
     "process_logits": "tokendraw.operations.process_logits",
 }
 """Packages by the name of an operation; the ``OPERATION`` of each is the record."""
-
-
-def find(name: str) -> Operation | None:
-    """Look up an operation; None for an unknown name."""
-    if name not in FOLDERS:
-        return None
-    operation: Operation = importlib.import_module(FOLDERS[name]).OPERATION
-    return operation
 
 
 def operation_names() -> tuple[str, ...]:
@@ -45,12 +38,14 @@ def find_operation(name: str) -> Operation:
 
     :raises InvalidParameterError: there is none of that name; the message lists those that there are.
     """
-    operation = find(name) if isinstance(name, str) else None
-    if operation is None:
+    if not isinstance(name, str) or name not in FOLDERS:
         raise InvalidParameterError(
             f"'operation' needs {one_of(FOLDERS)}, found {name!r}. Pass one of these."
         )
+    operation: Operation = importlib.import_module(FOLDERS[name]).OPERATION
     return operation
 
 
-get = find_operation
+def capabilities_type(name: str) -> type[HostCapabilities]:
+    """Look up the type of capabilities in an operation; of an unknown operation only those of the host are read."""
+    return find_operation(name).capabilities if name in FOLDERS else HostCapabilities

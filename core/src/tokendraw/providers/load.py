@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from tokendraw import operations as _registry
@@ -22,6 +23,7 @@ from tokendraw.providers.resolve import gather, needed
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw.backends.discovery.discover import Discovery
     from tokendraw.backends.discovery.settings import Settings
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.provider import Provider
@@ -87,14 +89,14 @@ def load(
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
     """
-    record = _registry.get(operation)
+    record = _registry.find_operation(operation)
     need = needed(record, need)
     check_name("plugin", plugin)
     settings = _settings.read_settings()
     choice = settings.choice(plugin, "the argument plugin=")
-    negotiator = open_negotiator(settings, choice, device, need)
-    provider: Provider = record.provider()(record, negotiator)
-    provider.prepare()
+    negotiator, discovery = open_negotiator(settings, choice, device, need)
+    negotiator.select(record, discovery)
+    provider: Provider = record.provider()(negotiator)
     return provider
 
 
@@ -137,28 +139,28 @@ def load_sampler(
     if logprobs_mode != Need().logprobs_mode:
         need = replace(need, logprobs_mode=logprobs_mode)
 
-    sample = _registry.get("sample")
+    sample = _registry.find_operation("sample")
     needed(sample, need)
     if isinstance(operations, str):
         raise InvalidParameterError(
             f"'operations' needs a sequence of names, found {format_value(operations)}. Pass ({operations!r},)."
         )
-    others = [record for record in map(_registry.get, operations) if record is not sample]
+    others = [record for record in map(_registry.find_operation, operations) if record is not sample]
     settings = _settings.read_settings()
-    negotiator = open_negotiator(settings, settings.choice(sampler), device, need, companions=companion)
+    negotiator, discovery = open_negotiator(
+        settings, settings.choice(sampler), device, need, companions=companion
+    )
     from tokendraw.providers.sampler import Sampler
 
     for record in others:
-        if not all(hasattr(Sampler, method) for method in record.calls()):
+        if not issubclass(Sampler, record.provider()):
             raise InvalidParameterError(
                 f"'operations' needs what a Sampler has methods for, found {record.name!r}. "
                 f"Use tokendraw.load({record.name!r})."
             )
-    loaded = Sampler(negotiator)
-    loaded.prepare()
-    for record in others:
-        loaded.prepare(record.name)
-    return loaded
+    for record in (sample, *others):
+        negotiator.select(record, discovery)
+    return Sampler(negotiator)
 
 
 def check_name(argument: str, plugin: object) -> None:
@@ -177,23 +179,27 @@ def open_negotiator(
     *,
     companions: bool = True,
     before_build: Callable[[str], None] | None = None,
-) -> Negotiator:
-    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings."""
+) -> tuple[Negotiator, Discovery]:
+    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings.
+
+    :returns: the negotiator, and the plugins for its first selections.
+    """
     target, host = find_device(device)
     from tokendraw.calls.negotiator import Negotiator
 
     discovery = gather(host, choice)
     for text in settings.all_warnings(c.name for c in discovery.plugins):
         announce(SettingsWarning, text, strict=settings.strict)
-    return Negotiator(
+    negotiator = Negotiator(
         target,
         need,
-        discovery,
+        partial(gather, host, choice),
         strict=settings.strict,
         debug=settings.debug,
         companions=companions,
         before_build=before_build,
     )
+    return negotiator, discovery
 
 
 def find_device(device: _Device) -> tuple[torch.device, Host]:

@@ -34,7 +34,7 @@ def discover(
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: there is no such operation, or ``need`` is not of its type.
     """
-    about = operations.get(operation)
+    about = operations.find_operation(operation)
     need = needed(about, need)
     choice = _settings.read_settings().choice()
     return gather(host or detect.detect_host(), choice).candidates(about, need)
@@ -74,7 +74,7 @@ def resolve(
     """
     choice = _settings.read_settings().choice() if choice is None else choice
     host = detect.detect_host(None if device is None else str(device)) if host is None else host
-    about = operations.get(operation)
+    about = operations.find_operation(operation)
     need = needed(about, need)
     if candidates is None:
         candidates = gather(host, choice).candidates(about, need)
@@ -88,13 +88,13 @@ def decide(
 
     Raises as :func:`resolve` does.
     """
-    about = operations.get(operation)
+    about = operations.find_operation(operation)
     return _decide(candidates, host, needed(about, need), choice, operation=about)
 
 
 def gather(host: Host, choice: Choice) -> Discovery:
     """Find and load every installed plugin, for whichever operation."""
-    return _gather(host, choice, operations.find)
+    return _gather(host, choice, operations.capabilities_type)
 
 
 def needed(operation: Operation, need: HostNeed | None) -> HostNeed:

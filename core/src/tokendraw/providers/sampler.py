@@ -6,17 +6,15 @@ from collections.abc import Iterable
 
 import torch
 
-from tokendraw import operations
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.drawing import Sample
-from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.selection import Selection
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
+from tokendraw.operations.sample import OPERATION as SAMPLE
 from tokendraw.operations.sample.provider import SampleProvider
+from tokendraw.operations.verify import OPERATION as VERIFY
 from tokendraw.operations.verify import VerifyMode
 from tokendraw.operations.verify.provider import VerifyProvider
 from tokendraw.operations.verify.warmup import VerifyWarmup
@@ -34,12 +32,7 @@ class Sampler(SampleProvider, VerifyProvider):
     error too: it was drawn from the logits themselves, and the sampler may have overwritten them.
     """
 
-    def __init__(
-        self, negotiator: Negotiator, sampling: Selection | None = None, verification: Selection | None = None
-    ) -> None:
-        """Hold the operations; without selections they are negotiated at first use."""
-        super().__init__(operations.get("sample"), negotiator, sampling)
-        self._dispatchers["verify"] = Dispatcher(operations.get("verify"), negotiator, verification)
+    _operations = (SAMPLE, VERIFY)
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
@@ -51,7 +44,7 @@ class Sampler(SampleProvider, VerifyProvider):
 
         :raises SamplerUnavailableError: no plugin verifies.
         """
-        return self._verifier.selection.resolution
+        return self._negotiator.select(VERIFY).resolution
 
     @untraced
     def warmup(  # type: ignore[override]  # it takes the arguments of both operations
@@ -122,7 +115,7 @@ class Sampler(SampleProvider, VerifyProvider):
         verifications = VerifyWarmup(
             batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
         )
-        warmups = [(self._dispatcher, batches.drawn_by("batches", Sample))]
+        warmups = [(SAMPLE, batches.drawn_by("batches", Sample))]
         if max_drafts is not None:
-            warmups.append((self._verifier, verifications.groups))
-        return warm_up(warmups, progress=progress)
+            warmups.append((VERIFY, verifications.groups))
+        return warm_up(self._negotiator, warmups, progress=progress)

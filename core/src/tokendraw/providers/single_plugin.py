@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokendraw import operations
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed, Need
-from tokendraw.backends.discovery import entry_points, settings
+from tokendraw.backends.discovery import settings
 from tokendraw.backends.resolution.candidate import Candidate, Resolution
 from tokendraw.providers.load import find_device
 from tokendraw.providers.resolve import gather
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw.calls.call import Call
-    from tokendraw.calls.selection import LoadedBackend
-
-
-find_entry_points = entry_points.installed_candidates
 
 
 def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> Call:
@@ -27,7 +23,7 @@ def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> C
 
     Making checks nothing. The call can be checked, run on a plugin's object, and compared with the output.
     """
-    call: Call = operations.get(operation).calls()[method](*arguments, **options)
+    call: Call = operations.find_operation(operation).calls()[method](*arguments, **options)
     return call
 
 
@@ -35,7 +31,10 @@ def find_unsupported(
     call: Call, capabilities: HostCapabilities, *, operation: str, need: HostNeed
 ) -> str | None:
     """Name the part of a call beyond some capabilities; None if they cover the call."""
-    return _loaded("", None, capabilities, operation, need).reason_against(call)
+    from tokendraw.calls.selection import LoadedBackend
+
+    record = operations.find_operation(operation)
+    return LoadedBackend.of(record, "", None, capabilities, need).reason_against(call)
 
 
 def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[Any, str | None]:
@@ -76,26 +75,17 @@ def dispatch_call(
     :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
     :raises InvalidInputError: the arguments do not fit each other, the device or the need.
     """
-    from tokendraw.calls.dispatcher import Dispatcher
+    from tokendraw.calls.dispatch import dispatch
     from tokendraw.calls.negotiator import Negotiator
-    from tokendraw.calls.selection import Selection
+    from tokendraw.calls.selection import LoadedBackend, Selection
     from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
 
-    loaded = _loaded(resolution.chosen, backend, capabilities, operation, need)
-    selection = Selection(resolution=resolution, backend=loaded)
-    dispatcher = Dispatcher(operations.get(operation), Negotiator(device, need), selection)
+    record = operations.find_operation(operation)
+    loaded = LoadedBackend.of(record, resolution.chosen, backend, capabilities, need)
+    negotiator = Negotiator(device, need, selections=[Selection(resolution=resolution, backend=loaded)])
     if isinstance(call, ShardedSample):
-        return dispatch_over_ranks(dispatcher, call)
-    return dispatcher.dispatch(call)
-
-
-def _loaded(
-    name: str, backend: Any, capabilities: HostCapabilities, operation: str, need: HostNeed
-) -> LoadedBackend:
-    from tokendraw.calls.selection import LoadedBackend
-
-    unsupported = operations.get(operation).unsupported(capabilities, need)
-    return LoadedBackend(name, backend, capabilities, unsupported)
+        return dispatch_over_ranks(negotiator, record, call)
+    return dispatch(negotiator, record, call)
 
 
 class InstalledPlugin:
@@ -116,12 +106,12 @@ class InstalledPlugin:
 
     def candidates(self, operation: str, need: HostNeed) -> tuple[Candidate, ...]:
         """Judge the claimants of the name for an operation and a need."""
-        found = self._discovery.candidates(operations.get(operation), need)
+        found = self._discovery.candidates(operations.find_operation(operation), need)
         return tuple(candidate for candidate in found if candidate.name == self.name)
 
     def capabilities(self, operation: str) -> HostCapabilities:
         """Return the plugin's capabilities in an operation on this device."""
-        offered: HostCapabilities = self._discovery.offered(self.name, operations.get(operation))
+        offered: HostCapabilities = self._discovery.offered(self.name, operations.find_operation(operation))
         return offered
 
     def build(self, operation: str, need: HostNeed) -> Any:
@@ -129,4 +119,4 @@ class InstalledPlugin:
         from tokendraw.backends import proof
 
         hooks, capabilities = self._discovery.hooks[self.name], self.capabilities(operation)
-        return proof.build(operations.get(operation), hooks, capabilities, self.device, need)
+        return proof.build(operations.find_operation(operation), hooks, capabilities, self.device, need)

@@ -34,12 +34,12 @@ class Host:
         check_fields(self)
 
     def __str__(self) -> str:
-        facts = []
+        parts = []
         if self.compute_capability:
-            facts.append("compute capability {}.{}".format(*self.compute_capability))
+            parts.append("compute capability {}.{}".format(*self.compute_capability))
         if self.rocm_arch:
-            facts.append(self.rocm_arch)
+            parts.append(self.rocm_arch)
         if self.sm_count:
-            facts.append(f"{self.sm_count} SMs")
+            parts.append(f"{self.sm_count} SMs")
         label = f"{self.device_type} ({self.name})" if self.name else self.device_type
-        return ", ".join([label, *facts])
+        return ", ".join([label, *parts])

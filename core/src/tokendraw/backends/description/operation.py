@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.capabilities import Capabilities, HostCapabilities, HostNeed
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.requirement import Requirement, unsupported
+from tokendraw.backends.description.requirement import Requirement
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
@@ -24,7 +24,6 @@ class Operation:
     """A task for plugins.
 
     :ivar name: Name by which plugins offer the operation and callers load it.
-    :ivar summary: Describes the operation in one line, for the command line.
     :ivar module: Name of the module with ``prove``, ``CALLS`` and ``PROVIDER``, for the methods of the same names.
     :ivar capabilities: Dataclass of the capabilities of a backend. The description that a plugin gives is checked
         against the types of the fields.
@@ -34,12 +33,9 @@ class Operation:
     :ivar default_checks: Checks for the default choice alone. An explicit choice with a companion is not rejected by
         these.
     :ivar requirements: Properties of rows and calls that a backend may not support; a companion serves these.
-    :ivar splits_rows: Whether the rows of a call may be divided between the selected backend and its companion;
-        otherwise each call goes to one of them.
     """
 
     name: str
-    summary: str
     module: str
     capabilities: type[HostCapabilities] = HostCapabilities
     need: type[HostNeed] = HostNeed
@@ -47,7 +43,6 @@ class Operation:
     checks: tuple[Check, ...] = ()
     default_checks: tuple[Check, ...] = ()
     requirements: tuple[Requirement, ...] = ()
-    splits_rows: bool = False
 
     def prove(self, backend: Any, capabilities: Any, device: Any, need: Any) -> None:
         """Make a call with a known outcome.
@@ -72,16 +67,17 @@ class Operation:
     @property
     def proof(self) -> str:
         """Names the proof in reasons."""
-        return "the proof draw" if self.splits_rows else "the proof call"
+        return "the proof draw" if issubclass(self.capabilities, Capabilities) else "the proof call"
 
     @property
     def served(self) -> str:
-        """Names the unit for a companion: ``rows`` of a call, or whole ``calls``."""
-        return "rows" if self.splits_rows else "calls"
+        """Names the unit for a companion: ``rows`` of logits for a sampler, else whole ``calls``."""
+        return "rows" if issubclass(self.capabilities, Capabilities) else "calls"
 
     def unsupported(self, capabilities: Any, need: Any) -> tuple[Requirement, ...]:
-        """List the unmet requirements of a backend, for :class:`tokendraw.calls.selection.LoadedBackend`."""
-        return unsupported(self.requirements, capabilities, need)
+        """List the unmet requirements of a backend, in the order for refusals."""
+        missing = [each for each in self.requirements if not each.is_supported(capabilities, need)]
+        return tuple(sorted(missing, key=lambda requirement: not requirement.is_named_first))
 
     def unsupported_kinds(self, capabilities: Any, need: Any) -> tuple[str, ...]:
         """Name the kinds of rows or calls for a companion, in the order of the requirements."""

@@ -38,14 +38,6 @@ class Requirement:
     is_settled: Callable[[Any], bool] = _never
 
 
-def unsupported(
-    requirements: tuple[Requirement, ...], capabilities: Any, need: Any
-) -> tuple[Requirement, ...]:
-    """List the unmet requirements of a backend, in the order for refusals."""
-    missing = [each for each in requirements if not each.is_supported(capabilities, need)]
-    return tuple(sorted(missing, key=lambda requirement: not requirement.is_named_first))
-
-
 def first_reason(unsupported: tuple[Requirement, ...], call: Any, capabilities: Any) -> str | None:
     """Name the first unsupported property of a call; None: all are supported.
 

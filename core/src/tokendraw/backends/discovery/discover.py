@@ -9,7 +9,7 @@ import inspect
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,11 +21,11 @@ from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo
 from tokendraw.backends.discovery import torch_state
-from tokendraw.backends.discovery.entry_points import installed_candidates
+from tokendraw.backends.discovery.entry_points import find_entry_points
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw.backends.discovery.installed import installed_version
-from tokendraw.backends.discovery.validation import Find, check_description, check_identity
+from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
 from tokendraw.backends.resolution.admission import admit, author_of
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.decide import assess
@@ -43,11 +43,7 @@ _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 @dataclass(frozen=True)
 class Discovery:
-    """The installed plugins, found and loaded once for a host and a choice, for all operations.
-
-    What a plugin's probe finds missing is asked once an operation and need, when that is first assessed, so that all
-    that follows rests on one answer.
-    """
+    """The installed plugins, found and loaded for a host and a choice."""
 
     host: Host
     choice: Choice
@@ -55,18 +51,13 @@ class Discovery:
     """Sorted by name; as far as they got without regard to an operation."""
     hooks: Mapping[str, pluggy.HookRelay]
     """Hooks of each plugin that loaded, by its name."""
-    _assessed: dict[str, tuple[HostNeed, tuple[Candidate, ...]]] = field(default_factory=dict, repr=False)
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Assess every plugin for an operation, with state and reason. A plugin's failure raises nothing.
+        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing.
 
         :param need: of the operation's need type.
         """
-        known = self._assessed.get(operation.name)
-        if known is None or known[0] != need:
-            known = need, tuple(self._assess(c, operation, need) for c in self.plugins)
-            self._assessed[operation.name] = known
-        return known[1]
+        return tuple(self._assess(c, operation, need) for c in self.plugins)
 
     def offered(self, name: str, operation: Operation) -> Any:
         """Look up the capabilities of a loaded plugin in an operation.
@@ -85,22 +76,22 @@ class Discovery:
         return _probe(assessed, self.hooks[candidate.name], operation, self.host, need)
 
 
-def gather(host: Host, choice: Choice, find: Find) -> Discovery:
+def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
     """Find and load every installed plugin. Raises nothing on their account.
 
-    :param find: looks up the operations that plugins may offer.
+    :param type_of: looks up the types of capabilities that plugins may offer.
     """
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
-    for candidate in admit(installed_candidates(), choice):
-        loaded, relay = _load(candidate, find) if candidate.state is State.FOUND else (candidate, None)
+    for candidate in admit(find_entry_points(), choice):
+        loaded, relay = _load(candidate, type_of) if candidate.state is State.FOUND else (candidate, None)
         if relay is not None:
             hooks[loaded.name] = relay
         plugins.append(loaded)
     return Discovery(host, choice, tuple(plugins), MappingProxyType(hooks))
 
 
-def _load(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay | None]:
+def _load(candidate: Candidate, type_of: CapabilitiesType) -> tuple[Candidate, pluggy.HookRelay | None]:
     """Import a plugin and read its description; return hooks only for a sound description of our API version."""
     try:
         relay = _hooks(candidate)
@@ -113,7 +104,7 @@ def _load(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay
             )
             reason = _other_api(candidate, info.api_version)
             return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
-        info = guarded("reading PluginInfo", lambda: check_description(info, find))
+        info = guarded("reading PluginInfo", lambda: check_description(info, type_of))
     except PluginError as error:
         return _broken(candidate, error), None
     version = installed_version(info.upstream.distribution) if info.upstream else None

@@ -69,7 +69,7 @@ def printable_name(declaration: Declaration) -> str:
     return declaration.name if is_name(declaration.name) else printable(declaration.name) or "''"
 
 
-def installed_candidates() -> tuple[Candidate, ...]:
+def find_entry_points() -> tuple[Candidate, ...]:
     """List every entry point of plugins, sorted by name, without running any plugin's code."""
     candidates = map(_candidate, declarations(ENTRY_POINT_GROUP))
     return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))

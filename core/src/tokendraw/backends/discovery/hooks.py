@@ -25,8 +25,9 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def tokendraw_describe(self) -> PluginInfo:
-        """Describe the plugin. Called once, right after it is loaded. Pure data: no imports, no devices.
+        """Describe the plugin. Called right after it is loaded, and when plugins are looked for again.
 
+        Pure data: no imports, no devices.
         What depends on the version of the upstream library may be read from its files.
         """
         raise NotImplementedError  # a specification, never called

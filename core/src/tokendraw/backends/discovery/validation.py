@@ -13,14 +13,13 @@ from packaging.version import Version
 
 from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, HostCapabilities, are_words
 from tokendraw.backends.description.declared import rules_of
-from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import MAX_ITEMS, MAX_PRIORITY, PluginInfo, Release, Upstream
 from tokendraw.backends.resolution.upstream import is_in_range, release_of
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import MAX_TEXT_CHARS, format_value, is_printable, one_of, printable
 
-Find: TypeAlias = Callable[[str], Operation | None]
-"""Looks up an operation by its name; None: this core does not know it."""
+CapabilitiesType: TypeAlias = Callable[[str], type[HostCapabilities]]
+"""Looks up the type of capabilities in an operation by name."""
 
 
 def _require(fits: bool, subject: str, needed: str, value: object) -> None:
@@ -48,12 +47,12 @@ def check_identity(info: object, name: str) -> PluginInfo:
     return info
 
 
-def check_description(info: PluginInfo, find: Find) -> PluginInfo:
+def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo:
     """Check and copy a description of sound identity; later changes by the plugin do not reach the copy.
 
     The rest has to make sense only if the API version is ours.
 
-    :param find: looks up the operations that plugins may offer.
+    :param type_of: looks up the types of capabilities that plugins may offer.
     :raises PluginError: the message is a reason in words.
     """
     for field in ("summary", "verified", "kernels"):
@@ -62,7 +61,7 @@ def check_description(info: PluginInfo, find: Find) -> PluginInfo:
     operations, upstream = info.operations, info.upstream
     has_some = isinstance(operations, Mapping) and 0 < len(operations) <= MAX_ITEMS
     _require(has_some, "PluginInfo.operations", f"1 to {MAX_ITEMS} operations", operations)
-    copies = {name: _capabilities(name, offered, find) for name, offered in operations.items()}
+    copies = {name: _capabilities(name, offered, type_of) for name, offered in operations.items()}
     if upstream is not None and not isinstance(upstream, Upstream):
         raise PluginError(
             f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {_kind(upstream)}"
@@ -72,13 +71,12 @@ def check_description(info: PluginInfo, find: Find) -> PluginInfo:
     return PluginInfo(**values)
 
 
-def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities:
+def _capabilities(name: object, offered: object, type_of: CapabilitiesType) -> HostCapabilities:
     """Copy the capabilities of an operation; of an operation unknown to this core, the host's part alone."""
     if not is_printable(name, MAX_WORD_CHARS) or not isinstance(offered, HostCapabilities):
         found = _kind(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
-    operation = find(str(name))
-    declared = operation.capabilities if operation else HostCapabilities
+    declared = type_of(str(name))
     if not isinstance(offered, declared):
         raise PluginError(
             f"PluginInfo.operations needs {declared.__name__} for the operation {name!r}, found {_kind(offered)}"

@@ -26,13 +26,14 @@ def fallback(
         return None
     # Two claimants of one name share its reason.
     found = "; ".join(dict.fromkeys(f"{c.name!r} was passed over: {c.reason}" for c in passed))
-    disable = switch_off((c.name for c in passed), choice)
-    return f"{found}.{using(chosen.name)} {disable} to silence this."
+    disable = disable_setting((c.name for c in passed), choice)
+    return f"{found}.{using(chosen.name)} Set {disable} to silence this."
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
     """Report a provider whose call failed, and its successor."""
-    return f"{name!r} failed: {reason}.{using_from_here_on(successor)} {switch_off([name], choice)} to silence this."
+    disable = disable_setting([name], choice)
+    return f"{name!r} failed: {reason}.{using_from_here_on(successor)} Set {disable} to silence this."
 
 
 def using(name: str) -> str:
@@ -43,11 +44,6 @@ def using(name: str) -> str:
 def using_from_here_on(name: str) -> str:
     """Name the successor: the sentence of :func:`failed_call` that an error leaves out."""
     return f" Using {name!r} from here on."
-
-
-def switch_off(names: Iterable[str], choice: Choice) -> str:
-    """Advise to switch plugins off, as a sentence begins."""
-    return f"Set {disable_setting(names, choice)}"
 
 
 def disable_setting(names: Iterable[str], choice: Choice) -> str:

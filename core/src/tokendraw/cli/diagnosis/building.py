@@ -18,7 +18,7 @@ from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends.discovery.new_process import call_in_new_process
 from tokendraw.backends.discovery.settings import read_settings
-from tokendraw.backends.resolution.candidate import Decision, State
+from tokendraw.backends.resolution.candidate import Decision
 from tokendraw.cli.terminal.verbose import StderrHandler, logged_by
 from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError, TokendrawWarning
 
@@ -121,21 +121,23 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
     from tokendraw.calls.negotiator import warn_of
     from tokendraw.providers.load import open_negotiator
 
-    operation, settings, start = operations.get(name), read_settings(), time.monotonic()
+    operation, settings, start = operations.find_operation(name), read_settings(), time.monotonic()
     decisions: tuple[Decision, ...] = ()
-    usable: set[str] = set()
+    built: set[str] = set()
     outcome: dict[str, Any] = {}
+
+    def note(plugin: str) -> None:
+        built.add(plugin)
+        before_build(plugin)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
         try:
-            negotiator = open_negotiator(
-                settings, settings.choice(), None, operation.need(), before_build=before_build
+            negotiator, discovery = open_negotiator(
+                settings, settings.choice(), None, operation.need(), before_build=note
             )
-            assert negotiator.discovery is not None
-            candidates = negotiator.discovery.candidates(operation, negotiator.need)
-            usable = {candidate.name for candidate in candidates if candidate.state is State.AVAILABLE}
             with logged_by(log):  # failures to load a plugin are the command's own to show
-                selection, _ = negotiator.settle(operation, negotiator.rejections)
+                selection, _ = negotiator.settle(operation, negotiator.rejections, discovery)
             resolution = selection.resolution
             decisions, outcome["warnings"] = resolution.decisions, resolution.untested
             warn_of(resolution, strict=settings.strict)
@@ -143,5 +145,5 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
         except (TokendrawError, TokendrawWarning) as refusal:
             outcome["error"] = str(refusal)
             decisions = decisions or getattr(refusal, "decisions", ())
-    rejections = {d.name: d.reason for d in decisions if not d.accepted and d.name in usable}
+    rejections = {d.name: d.reason for d in decisions if not d.accepted and d.name in built}
     return {**outcome, "seconds": time.monotonic() - start, "rejections": rejections}

@@ -138,7 +138,7 @@ def _negotiate(host: Host) -> _Negotiation:
 
 
 def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:
-    need = operations.get(operation).need()
+    need = operations.find_operation(operation).need()
     try:
         return _resolve.decide(candidates, host, need, choice, operation=operation).chosen
     except TokendrawError:

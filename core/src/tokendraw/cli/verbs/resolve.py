@@ -128,7 +128,7 @@ def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) 
     :param assignments: fields with their values, ``FIELD=VALUE``.
     :raises UsageError: something was given that is no part of it, or twice.
     """
-    ctx, declared = click.get_current_context(), operations.get(operation).need
+    ctx, declared = click.get_current_context(), operations.find_operation(operation).need
     field_names = {field.name for field in fields(declared)}
     assigned_names = {
         name for name in values if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
@@ -154,7 +154,7 @@ def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) 
 
 def _who_serves(resolution: Resolution) -> _Rows:
     beyond = ", ".join(resolution.beyond)
-    served = f"all {operations.get(resolution.operation).served}"
+    served = f"all {operations.find_operation(resolution.operation).served}"
     if not beyond:
         return [(resolution.chosen, served)]
     return [(resolution.chosen, f"{served} but {beyond}"), (resolution.companion or "nobody", beyond)]

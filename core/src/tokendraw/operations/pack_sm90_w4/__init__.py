@@ -80,7 +80,6 @@ def _of_format(format: Format) -> Requirement:
 
 OPERATION = Operation(
     name="pack_sm90_w4",
-    summary="4-bit weights and scales in the layouts of FlashInfer's SM90 mixed-input GEMM",
     module="tokendraw.operations.pack_sm90_w4.provider",
     capabilities=Sm90W4Capabilities,
     methods=("pack_weights", "pack_scales"),

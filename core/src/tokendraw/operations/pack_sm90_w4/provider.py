@@ -10,10 +10,11 @@ from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.weight_layouts import Format, Layout
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.output_checks import first_of, misfit
 from tokendraw.calls.provider import Provider
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities, packings, reference
+from tokendraw.operations.pack_sm90_w4 import OPERATION, Sm90W4Capabilities, packings, reference
 from tokendraw.operations.pack_sm90_w4.calls import OMITTED, Repacking
 
 _METHODS = ("pack_weights", "pack_scales", "unpack_weights", "unpack_scales")
@@ -26,6 +27,8 @@ class Sm90W4Packer(Provider):
     Each method returns a new tensor. ``layout`` is ``v1``, ``v2``, or ``upstream`` for that of the installed
     FlashInfer; neither it nor ``format`` has a default.
     """
+
+    _operations = (OPERATION,)
 
     @untraced
     def pack_weights(
@@ -52,7 +55,7 @@ class Sm90W4Packer(Provider):
         return self._repack("unpack_scales", packed, layout=layout)
 
     def _repack(self, method: str, tensor: Tensor, **options: Any) -> Tensor:
-        output: Tensor = self._dispatcher.dispatch(Repacking(method, tensor, **options))
+        output: Tensor = dispatch(self._negotiator, OPERATION, Repacking(method, tensor, **options))
         return output
 
 

@@ -38,7 +38,6 @@ class PagedKVPlannerBackend(Protocol):
 
 OPERATION = Operation(
     name="plan_paged_kv",
-    summary="page metadata of a batch, from lengths on the device, without a wait",
     module="tokendraw.operations.plan_paged_kv.provider",
     methods=("plan",),
 )

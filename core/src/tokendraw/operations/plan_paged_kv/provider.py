@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.plan_paged_kv import PagedKVPlannerBackend
+from tokendraw.operations.plan_paged_kv import OPERATION, PagedKVPlannerBackend
 from tokendraw.operations.plan_paged_kv.calls import PlanPagedKV
 from tokendraw.paged_kv import PagedKVPlan
 
 
 class PagedKVPlanner(Provider):
     """Computes the page metadata of batches on the device."""
+
+    _operations = (OPERATION,)
 
     @untraced
     def plan(
@@ -39,7 +42,7 @@ class PagedKVPlanner(Provider):
         :raises InvalidInputError: a ValueError, before anything is launched.
         """
         call = PlanPagedKV(seq_lens, block_table, page_size, page_indices, pad, out)
-        plan: PagedKVPlan = self._dispatcher.dispatch(call)
+        plan: PagedKVPlan = dispatch(self._negotiator, OPERATION, call)
         return plan
 
 

@@ -113,7 +113,6 @@ def _of_edit(edit: Edit) -> Requirement:
 
 OPERATION = Operation(
     name="process_logits",
-    summary="penalties, biases and masks of requests, written into the logits before sampling",
     module="tokendraw.operations.process_logits.provider",
     capabilities=ProcessCapabilities,
     need=ProcessNeed,

@@ -9,10 +9,16 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
 from tokendraw.calls.warmup import warm_up
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.process_logits import LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
+from tokendraw.operations.process_logits import (
+    OPERATION,
+    LogitsProcessorBackend,
+    ProcessCapabilities,
+    ProcessNeed,
+)
 from tokendraw.operations.process_logits.calls import Process
 from tokendraw.operations.process_logits.warmup import ProcessWarmup
 from tokendraw.parameters.drafts import Drafts
@@ -38,6 +44,8 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
 class LogitsProcessor(Provider):
     """Edits logits in place, as the requests of their rows ask."""
 
+    _operations = (OPERATION,)
+
     @untraced
     def process(
         self,
@@ -57,7 +65,8 @@ class LogitsProcessor(Provider):
         :raises InvalidInputError: a ValueError, before anything is launched.
         :raises SamplerUnavailableError: no plugin here serves the call.
         """
-        output: Tensor = self._dispatcher.dispatch(Process(logits, slots, row_index, bitmask, drafts))
+        call = Process(logits, slots, row_index, bitmask, drafts)
+        output: Tensor = dispatch(self._negotiator, OPERATION, call)
         return output
 
     @untraced
@@ -97,7 +106,7 @@ class LogitsProcessor(Provider):
             bitmask=bitmask,
             max_drafts=max_drafts,
         )
-        return warm_up([(self._dispatcher, warmup.groups)], progress=progress)
+        return warm_up(self._negotiator, [(OPERATION, warmup.groups)], progress=progress)
 
 
 def prove(

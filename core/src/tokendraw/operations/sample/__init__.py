@@ -34,7 +34,6 @@ class SamplerBackend(Protocol):
 
 OPERATION = Operation(
     name="sample",
-    summary="one token for each row of logits",
     module="tokendraw.operations.sample.provider",
     capabilities=Capabilities,
     need=Need,
@@ -42,5 +41,4 @@ OPERATION = Operation(
     checks=(*row_checks.CHECKS, row_checks.vocab_parallel),
     default_checks=(row_checks.processed_logprobs,),
     requirements=(SHARDED, *ROW_REQUIREMENTS),
-    splits_rows=True,
 )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import proof_rows
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.drawing import Sample
 from tokendraw.calls.provider import Provider
 from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks, sample_call
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.sample import SamplerBackend
+from tokendraw.operations.sample import OPERATION, SamplerBackend
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.shard import VocabShard
@@ -24,6 +26,8 @@ from tokendraw.vocab_parallel.shard import VocabShard
 
 class SampleProvider(Provider):
     """Draws a token for each row of logits."""
+
+    _operations: ClassVar[tuple[Operation, ...]] = (OPERATION,)
 
     @untraced
     def sample(
@@ -52,8 +56,8 @@ class SampleProvider(Provider):
             ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
         if shard is not None:
-            return dispatch_over_ranks(self._dispatcher, ShardedSample(logits, metadata, shard))
-        output: SamplerOutput = self._dispatcher.dispatch_rows(Sample(logits, metadata))
+            return dispatch_over_ranks(self._negotiator, OPERATION, ShardedSample(logits, metadata, shard))
+        output: SamplerOutput = dispatch(self._negotiator, OPERATION, Sample(logits, metadata))
         return output
 
     @untraced
@@ -63,7 +67,9 @@ class SampleProvider(Provider):
         :param options: arguments of that method about logits and their parameters.
         """
         batches = Batches(vocab_size, **options)
-        return warm_up([(self._dispatcher, batches.drawn_by("batches", Sample))], progress=progress)
+        return warm_up(
+            self._negotiator, [(OPERATION, batches.drawn_by("batches", Sample))], progress=progress
+        )
 
 
 def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:

@@ -122,7 +122,6 @@ DRAFT_REQUIREMENTS: tuple[Requirement, ...] = (
 
 OPERATION = Operation(
     name="verify",
-    summary="which drafts of speculative decoding stand, and one token more for each request",
     module="tokendraw.operations.verify.provider",
     capabilities=VerifyCapabilities,
     need=Need,
@@ -130,5 +129,4 @@ OPERATION = Operation(
     checks=row_checks.CHECKS,
     default_checks=(row_checks.processed_logprobs,),
     requirements=(*ROW_REQUIREMENTS, *DRAFT_REQUIREMENTS),
-    splits_rows=True,  # rows of drafts; a verification is not divided
 )

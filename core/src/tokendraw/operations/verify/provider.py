@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind, Need
+from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import proof_rows
-from tokendraw.calls.dispatcher import Dispatcher
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.drawing import Draft
 from tokendraw.calls.provider import Provider
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.verify import VerifierBackend, VerifyCapabilities, VerifyMode
+from tokendraw.operations.verify import OPERATION, VerifierBackend, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.warmup import VerifyWarmup
 from tokendraw.output import SamplerOutput, VerifyOutput
@@ -28,9 +29,7 @@ from tokendraw.parameters.metadata import SamplingMetadata
 class VerifyProvider(Provider):
     """Draws and verifies the drafts of speculative decoding."""
 
-    @property
-    def _verifier(self) -> Dispatcher:
-        return self._dispatchers["verify"]
+    _operations: ClassVar[tuple[Operation, ...]] = (OPERATION,)
 
     @untraced
     def verify(
@@ -64,7 +63,7 @@ class VerifyProvider(Provider):
             ``TOKENDRAW_DEBUG=1`` found another fault.
         """
         call = Verify(target_logits, drafts, metadata, mode=mode)
-        output: VerifyOutput = self._verifier.dispatch_rows(call)
+        output: VerifyOutput = dispatch(self._negotiator, OPERATION, call)
         return output
 
     @untraced
@@ -73,7 +72,7 @@ class VerifyProvider(Provider):
 
         It is :meth:`tokendraw.Sampler.sample` otherwise, but that whoever verifies draws.
         """
-        output: SamplerOutput = self._verifier.dispatch_rows(Draft(logits, metadata))
+        output: SamplerOutput = dispatch(self._negotiator, OPERATION, Draft(logits, metadata))
         return output
 
     @untraced
@@ -92,7 +91,7 @@ class VerifyProvider(Provider):
         :param options: other arguments of that method.
         """
         warmup = VerifyWarmup(Batches(vocab_size, **options), max_drafts, verify_modes, draft_kinds)
-        return warm_up([(self._dispatcher, warmup.groups)], progress=progress)
+        return warm_up(self._negotiator, [(OPERATION, warmup.groups)], progress=progress)
 
 
 def prove(
