@@ -50,9 +50,9 @@ def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
     result = check()
     told = said(result)
     assert told[0].startswith("0 of ")
-    assert told[0].endswith(" lines: output, range and support")
+    assert told[0].endswith(" lines: output, limits")
     assert told[1].startswith("1 of ")
-    assert told[1].endswith(" lines: range and support")
+    assert told[1].endswith(" lines: limits")
     assert int(told[0].split()[2]) >= total
     assert result.stdout.startswith("native on cpu: ")
     assert result.exit_code == 0

@@ -7,11 +7,7 @@ from tokendraw_testing import Status, Subject, properties, run
 LINES = {prop.name: operation for operation in ("sample", "verify") for prop in properties(operation)}
 LONG = frozenset(
     (
-        "bfloat16 logits",
         "threads",
-        "top_k",
-        "top_p",
-        "min_p",
         "distribution",
         "tails",
         "successive calls",
@@ -29,7 +25,6 @@ LONG = frozenset(
         "verify crossing, wide",
         "verify near distributions",
         "verify shared noise",
-        "verify seeded chains",
     )
 )
 """Lines of more than a second on a CPU."""
