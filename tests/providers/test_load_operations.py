@@ -85,7 +85,7 @@ def test_verify_is_built_at_first_use_or_at_load(
     for _ in range(2):
         act(sampler)
     module = sys.modules[name]
-    assert (module.BUILT, module.PROBED) == (built, built)
+    assert (built, built) == (module.BUILT, module.PROBED)
 
 
 def test_a_sampler_that_cannot_verify_is_refused_at_load(dists: FakeDists) -> None:
