@@ -58,6 +58,22 @@ def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
     assert result.exit_code == 0
 
 
+def test_an_interrupt_loses_no_finished_line(monkeypatch):
+    def interrupted(subject, *, only=None, jobs=1, starting=None, finished=None):
+        for prop, status in zip(properties("sample")[:2], (Status.PASSED, Status.FAILED), strict=True):
+            starting(prop)
+            finished(Line(name=prop.name, status=status, detail="needs 5, found 4", about="Five."))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokendraw_testing, "run", interrupted)
+    result = check()
+    said = result.stderr.splitlines()
+    assert said[0].startswith("Interrupted after 2 of ")
+    assert said[0].endswith(" lines, 1 passed, 1 failed.")
+    assert said[1:3] == ["limits: needs 5, found 4", "demanded: Five."]
+    assert result.exit_code != 0
+
+
 def test_json_stands_alone_on_stdout(monkeypatch):
     monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     result = check("--json")

@@ -9,8 +9,9 @@ import pytest
 from fake_dists import deadly, fake_dists
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
-from tokendraw_testing import Line, Report, Status, Subject, run
+from tokendraw_testing import Line, Report, Status, Subject, properties, run
 from tokendraw_testing.kit import fuzz as fuzzing
+from tokendraw_testing.kit import run as running
 from tokendraw_testing.kit import workers
 from tokendraw_testing.kit.fuzz import fuzz
 
@@ -124,6 +125,22 @@ def test_an_installed_sampler_on_a_cpu_gets_the_cores_of_this_process(install, m
     assert workers.usual_jobs(subject) == workers.MOST_JOBS
     monkeypatch.setattr(subject, "device", type("Device", (), {"type": "cuda"}))
     assert workers.usual_jobs(subject) == 1
+
+
+def test_several_processes_begin_with_long_lines_and_report_in_registry_order(monkeypatch):
+    begun = []
+
+    def record(subject, work, tasks, jobs, starting=None):
+        for task in tasks:
+            begun.append(task)
+            yield task, Line(name=task, status=Status.PASSED, detail="")
+
+    monkeypatch.setattr(running, "results", record)
+    names = [prop.name for prop in properties("sample")]
+    subject = Subject.installed("native", device="cpu")
+    report = running.run(subject, only=("output", "crossed requests", "threads", "crossed logprobs"), jobs=2)
+    assert begun == ["crossed requests", "crossed logprobs", "output", "threads"]
+    assert [line.name for line in report.lines] == sorted(begun, key=names.index)
 
 
 def test_the_seconds_of_random_cases_begin_with_the_first_one(install, monkeypatch):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import click
 
 import tokendraw_testing
 from tokendraw.commands import progress, progress_bar
@@ -21,6 +24,8 @@ _MOST_NAMES = 3
 def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
     """Check the properties; a bar on stderr, or a line now and then, names the current properties.
 
+    An interrupt prints on stderr what the finished lines showed.
+
     :param jobs: number of processes; None: what suits the subject.
     """
     from tokendraw_testing.kit.run import applies
@@ -28,26 +33,38 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
 
     total = sum(applies(subject, prop) for prop in properties)
     in_work: dict[str, None] = {}
-    done = 0
-    with progress_bar(total, "lines") as show:
+    done: list[Line] = []
+    try:
+        with progress_bar(total, "lines") as show:
 
-        def starting(prop: Property) -> None:
-            in_work[prop.name] = None
-            show(_shorten(list(in_work)), done)
+            def starting(prop: Property) -> None:
+                in_work[prop.name] = None
+                show(_shorten(list(in_work)), len(done))
 
-        def finished(line: Line) -> None:
-            nonlocal done
-            done += 1
-            in_work.pop(line.name)
-            show(_shorten(list(in_work)), done)
+            def finished(line: Line) -> None:
+                done.append(line)
+                in_work.pop(line.name)
+                show(_shorten(list(in_work)), len(done))
 
-        return tokendraw_testing.run(
-            subject,
-            only=tuple(prop.name for prop in properties),
-            jobs=jobs or usual_jobs(subject),
-            starting=starting,
-            finished=finished,
-        )
+            return tokendraw_testing.run(
+                subject,
+                only=tuple(prop.name for prop in properties),
+                jobs=jobs or usual_jobs(subject),
+                starting=starting,
+                finished=finished,
+            )
+    except KeyboardInterrupt:
+        _print_finished(done, total)
+        raise
+
+
+def _print_finished(lines: Sequence[Line], total: int) -> None:
+    counts = Counter(str(line.status) for line in lines)
+    counted = "".join(f", {count} {status}" for status, count in counts.items())
+    click.echo(f"Interrupted after {len(lines)} of {total} lines{counted}.", err=True)
+    for line in lines:
+        if line.status == "failed":
+            click.echo(str(line), err=True)
 
 
 def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:

@@ -38,6 +38,7 @@ class Property:
         provider.
     :ivar needs_cuda: Whether the check needs a CUDA device, and is not run elsewhere.
     :ivar operation: Operation of these capabilities. A provider that does not offer it has no line.
+    :ivar is_long: Whether the check takes longer than most: several processes begin with long checks.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Property:
     refusal: Refusal | None = None
     needs_cuda: bool = False
     operation: str
+    is_long: bool = False
 
 
 class Properties:
@@ -56,9 +58,9 @@ class Properties:
         self.all: list[Property] = []
         self._operation = operation
 
-    def required(self, name: str) -> Callable[[Check], Check]:
+    def required(self, name: str, *, is_long: bool = False) -> Callable[[Check], Check]:
         """Register a check for all providers; its docstring states the demand."""
-        return self._registering(name)
+        return self._registering(name, is_long=is_long)
 
     def advertised(
         self,
@@ -67,9 +69,10 @@ class Properties:
         refusal: Refusal | None = None,
         *,
         needs_cuda: bool = False,
+        is_long: bool = False,
     ) -> Callable[[Check], Check]:
         """Register a check for providers with a capability."""
-        return self._registering(name, advertised, refusal, needs_cuda)
+        return self._registering(name, advertised, refusal, needs_cuda, is_long)
 
     def _registering(
         self,
@@ -77,6 +80,7 @@ class Properties:
         advertised: Callable[[Any], bool] | None = None,
         refusal: Refusal | None = None,
         needs_cuda: bool = False,
+        is_long: bool = False,
     ) -> Callable[[Check], Check]:
         def register(check: Check) -> Check:
             self.all.append(
@@ -87,6 +91,7 @@ class Properties:
                     advertised=advertised,
                     refusal=refusal,
                     needs_cuda=needs_cuda,
+                    is_long=is_long,
                     operation=self._operation,
                 )
             )

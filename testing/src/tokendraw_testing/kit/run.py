@@ -170,7 +170,8 @@ def _check_in_processes(
 ) -> Generator[Line]:
     by_name = {prop.name: prop for prop in properties_to_run}
     begin = (lambda name: starting(by_name[name])) if starting else None
-    results_iterator = results(subject, check_named, by_name, jobs, begin)
+    longest_first = sorted(by_name, key=lambda name: not by_name[name].is_long)
+    results_iterator = results(subject, check_named, longest_first, jobs, begin)
     with contextlib.closing(results_iterator):
         for name, line in results_iterator:
             yield _line_of_death(by_name[name], line) if isinstance(line, Death) else line

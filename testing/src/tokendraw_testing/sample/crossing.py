@@ -57,7 +57,7 @@ _KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
 """Requests that keep all tokens of a row with 905 heavy tokens."""
 
 
-@properties.required("crossed requests")
+@properties.required("crossed requests", is_long=True)
 def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
     """Each row, alone and in a large batch, draws a kept token, its argmax, or its seed's token."""
     rng = trial.generator("table")
@@ -139,7 +139,7 @@ def _unfiltered_requests(subject: SampleSubject, site: Site, rng: Generator) -> 
     ]
 
 
-@properties.advertised("crossed logprobs", has_logprobs)
+@properties.advertised("crossed logprobs", has_logprobs, is_long=True)
 def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
     """Values, N best, ranks, log_kept_mass and tokens hold in every mode, over a table of pairs."""
     rng = trial.generator("table")

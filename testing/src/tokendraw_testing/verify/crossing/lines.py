@@ -62,7 +62,7 @@ _REQUEST_FACTORS: Final = (
 )
 
 
-@properties.required("verify crossing")
+@properties.required("verify crossing", is_long=True)
 def crossing(subject: VerifySubject, trial: Trial) -> str:
     """Chains, valid and logprobs of requests crossed over dtype, values, drafts, fate and batch are the reference's."""
     return _check_cases(
@@ -72,7 +72,7 @@ def crossing(subject: VerifySubject, trial: Trial) -> str:
     )
 
 
-@properties.required("verify crossing, wide")
+@properties.required("verify crossing, wide", is_long=True)
 def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
     """So they are in vocabularies of more than 65,536 and 131,072 ids that no vector load divides."""
     sites = [site for site in factors.sites(subject.capabilities, subject.effort) if site.size > WIDE_SIZE]
