@@ -1,4 +1,4 @@
-"""Modules loaded by an import, in a fresh interpreter; ``benchmarks/startup.py`` measures the time."""
+"""Modules loaded by an import, in a fresh interpreter."""
 
 import json
 import os
