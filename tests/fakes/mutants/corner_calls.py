@@ -136,10 +136,6 @@ class CornerCall:
         """Replace fields of the metadata, and keep the facts about the batch."""
         return replace(self, metadata=replace(self.metadata, **columns))
 
-    def modulo(self, period: int, *names: str) -> CornerCall:
-        """Give each row the parameters ``names`` of row ``index % period``."""
-        return self.with_params_of(self.row % period, *names)
-
     def with_params_of(self, source: Tensor, *names: str) -> CornerCall:
         """Give each row the parameters ``names`` of row ``source``."""
         columns = {name: getattr(self.metadata, name) for name in names}

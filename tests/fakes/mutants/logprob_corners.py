@@ -17,7 +17,7 @@ from mutants.corners import (
     ranks,
     tokens,
 )
-from mutants.sample_corners import LAST_OF_TIES, infinite, negative_zeros_lower
+from mutants.sample_corners import LAST_OF_TIES, clamped, infinite, negative_zeros_lower
 
 
 def is_greedy(call):
@@ -131,20 +131,11 @@ def log_of_epsilon(call, values):
     return torch.where(values == -INF, values, (values.double().exp() + 1e-10).log().float())
 
 
-def one_token_row(call, values):
-    return torch.cat((torch.zeros_like(values[:, :1]), values[:, 1:]), 1)
-
-
 def nan_at_infinity(call, best):
     if call.mode != "raw_logprobs":
         return {}
     at = infinite(call).any(1, keepdim=True) & (best.token_ids >= 0)
     return {"logprobs": torch.where(at, float("nan"), best.logprobs)}
-
-
-def greedy_at_k(call):
-    """Take the k-th largest token, by the ignored top_k of a greedy row."""
-    return call.keep(descending_places(call.logits) == (call.top_k.long() - 1).clamp(min=0).unsqueeze(1))
 
 
 # fmt: off
@@ -161,7 +152,8 @@ SINGLE = (
          dtype="bfloat16", where=is_greedy, change=negative_zeros_lower),
     draw("float16: greedy rows of a batch beside others take the k-th largest token, by their own ignored top_k",
          "crossed requests", dtype="float16", where=lambda call: call.greedy & (call.top_k > 1) & call.has_top_k,
-         change=greedy_at_k),
+         change=lambda call: call.keep(
+             descending_places(call.logits) == (call.top_k.long() - 1).clamp(min=0).unsqueeze(1))),
     draw("V > 65,536: of two greedy maxima in different halves of the vocabulary the last one wins", "last ids",
          above=WIDE, where=is_greedy, output=tokens(later_half_on_a_tie)),
     draw("V > 65,536: ranks are counted in 16 bits", "crossed logprobs", above=WIDE,
@@ -208,8 +200,7 @@ CROSSED = (
     draw("bfloat16: logprobs are log(p + 1e-10), so that none lies below -23", "crossed logprobs", dtype="bfloat16",
          output=logprob_values(log_of_epsilon)),
     draw("T > 2: temperature_logprobs are taken at T = 2", "crossed logprobs",
-         where=lambda call: (call.temperature > 2) & (call.mode == "temperature_logprobs"),
-         change=lambda call: call.with_params(temperature=call.temperature.clamp(max=2))),
+         where=lambda call: (call.temperature > 2) & (call.mode == "temperature_logprobs"), change=clamped(max=2)),
     draw("float16, V > 131,072: the rank counts the tokens that are strictly larger, and the drawn one",
          "crossed logprobs", dtype="float16", above=WIDER, output=STRICT_RANKS),
     draw("bfloat16, V > 65,536: logprobs are rounded to bfloat16", "crossed logprobs", dtype="bfloat16", above=WIDE,
@@ -227,8 +218,7 @@ CROSSED = (
     draw("float16, order joint: log_kept_mass is relative to what top-k leaves", "crossed logprobs", dtype="float16",
          where=lambda call: call.joint & call.has_top_k & ~call.greedy, output=kept_mass(mass_of_top_k)),
     draw("B = 1, V > 65,536 and greedy: the last of 8 parts of the vocabulary is left out", "last ids", above=WIDE,
-         where=lambda call: call.greedy & (call.count == 1),
-         change=lambda call: call.without_ids(call.size // 8 * 7)),
+         where=lambda call: call.greedy & (call.count == 1), change=lambda call: call.without_ids(call.size // 8 * 7)),
     draw("B = 1: of ties at the end of the N best, the highest id is shown", "crossed logprobs",
          where=lambda call: call.count == 1 and call.shows_logprobs, output=logprobs(
              lambda call, best: highest_tie_last(call, best) if 1 < best.token_ids.shape[1] <= call.size else {})),
@@ -236,7 +226,7 @@ CROSSED = (
          output=ranks(lambda call, counts, ids: torch.where(infinite(call).any(1), 1, counts))),
     draw("float16, greedy rows with a temperature of 0: raw logprobs are those of a row of one token",
          "crossed logprobs", dtype="float16", where=lambda call: call.greedy & (call.mode == "raw_logprobs"),
-         output=logprob_values(one_token_row)),
+         output=logprob_values(lambda call, values: torch.cat((torch.zeros_like(values[:, :1]), values[:, 1:]), 1))),
 )
 # fmt: on
 

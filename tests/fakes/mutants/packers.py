@@ -36,16 +36,6 @@ def swap_nibbles(packed, format, layout):
     return torch.stack((low % 16 + high % 16 * 16, low // 16 + high // 16 * 16), -1).view(packed.shape)
 
 
-def swap_bytes(packed, format, layout):
-    return packed if format != "int4" else packed.view(*packed.shape[:2], -1, 2).flip(-1).view(packed.shape)
-
-
-def as_int4(self, weights, *, format, layout):
-    return NativePacker.pack_weights(
-        self, weights, format="int4" if format == "fp4_fp8" else format, layout=layout
-    )
-
-
 def scales_by_group(self, scales, *, layout):
     packed = NativePacker.pack_scales(self, scales, layout=layout)
     if layout == "v2":
@@ -60,25 +50,9 @@ def scales_by_row(self, scales, *, layout):
     return NativePacker.pack_scales(self, scales, layout=layout)
 
 
-def unpack_by_packing(self, packed, *, format, layout):
-    return self.pack_weights(packed, format=format, layout=layout)
-
-
-def unpack_v2(self, packed, *, format, layout):
-    return NativePacker.unpack_weights(self, packed, format=format, layout="v2")
-
-
 def pack_in_place(self, packed, weights, format, layout):
     weights.copy_(packed)
     return packed
-
-
-def one_expert(self, packed, weights, format, layout):
-    return packed if len(weights) else weights.new_zeros(1, *weights.shape[1:])
-
-
-def one_buffer(self, packed, weights, format, layout):
-    return self.buffers.setdefault(packed.shape, packed).copy_(packed)
 
 
 # fmt: off
@@ -86,16 +60,24 @@ PACKERS = table("pack_sm90_w4", EVERYTHING, PackerMutant, (
     ("v1 interleaves bytes and forgets to pair their nibbles", "pack weights", pack(swap_nibbles)),
     ("one of the 18 runs of bits of v2 is not moved", "pack weights", pack(
         lambda packed, format, layout: packed & 0x7F if (format, layout) == ("fp4", "v2") else packed)),
-    ("int4 is packed in units of 8 bits", "pack weights", pack(swap_bytes)),
-    ("fp4_fp8 is packed as int4", "pack weights", {"pack_weights": as_int4}),
+    ("int4 is packed in units of 8 bits", "pack weights", pack(
+        lambda packed, format, layout: packed if format != "int4" else packed.view(
+            *packed.shape[:2], -1, 2).flip(-1).view(packed.shape))),
+    ("fp4_fp8 is packed as int4", "pack weights", {"pack_weights": lambda self, weights, *, format, layout:
+        NativePacker.pack_weights(
+            self, weights, format="int4" if format == "fp4_fp8" else format, layout=layout)}),
     ("v1 puts all first scales of a block before all second ones", "pack scales", {"pack_scales": scales_by_group}),
     ("v2 takes four neighbouring rows where it needs rows that are 16 apart", "pack scales",
      {"pack_scales": scales_by_row}),
-    ("weights are unpacked by packing them", "pack round trips", {"unpack_weights": unpack_by_packing}),
-    ("unpacking knows v2 alone", "pack round trips", {"unpack_weights": unpack_v2}),
+    ("weights are unpacked by packing them", "pack round trips",
+     {"unpack_weights": lambda self, packed, **how: self.pack_weights(packed, **how)}),
+    ("unpacking knows v2 alone", "pack round trips", {"unpack_weights": lambda self, packed, *, format, layout:
+        NativePacker.unpack_weights(self, packed, format=format, layout="v2")}),
     ("weights are packed in place", "pack inputs unmodified", {"after": pack_in_place}),
-    ("no expert gives one of zeros", "pack weights", {"after": one_expert}),
-    ("every call writes into one buffer", "pack new tensors", {"after": one_buffer}),
+    ("no expert gives one of zeros", "pack weights", {"after": lambda self, packed, weights, *rest: (
+        packed if len(weights) else weights.new_zeros(1, *weights.shape[1:]))}),
+    ("every call writes into one buffer", "pack new tensors",
+     {"after": lambda self, packed, *rest: self.buffers.setdefault(packed.shape, packed).copy_(packed)}),
 ))
 # fmt: on
 MUTANTS = {"Packers": PACKERS}

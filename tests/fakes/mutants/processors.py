@@ -119,10 +119,6 @@ def dense_rows(self, logits, *rest):
     return logits
 
 
-def nan_off(self, logits, slots, row_index):
-    return logits.masked_fill_(logits.isnan() & (slots.tables.counts[row_index] > 0), float("-inf"))
-
-
 def first_tables(self, tables):
     """Return a copy of the tables from the first call."""
     if id(tables) not in self.first_tables:
@@ -189,7 +185,8 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
     ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
     ("every logit through float32, with 0 added", "process rows left alone",
      {"after": lambda self, logits, slots, row_index: logits.copy_(logits.float() + 0.0)}),
-    ("NaN off in ids that occurred", "process special values", {"after": nan_off}),
+    ("NaN off in ids that occurred", "process special values", {"after": lambda self, logits, slots, row_index:
+        logits.masked_fill_(logits.isnan() & (slots.tables.counts[row_index] > 0), float("-inf"))}),
     ("rows in the order of slots", "process any slots",
      {"arguments": lambda self, row_index, bitmask, drafts: (row_index.sort().values, bitmask, drafts)}),
     ("slots as they were first seen", "process any slots", {"tables": first_tables}),

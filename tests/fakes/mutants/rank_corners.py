@@ -98,20 +98,12 @@ def histogram_of_first(transport):
     return Transport(transport, all_sum=all_sum)
 
 
-def no_gathers(transport):
-    return Transport(transport, all_gather=lambda tensor: tensor.expand(transport.size, *tensor.shape))
-
-
 def noise_again(columns, draws, seeds):
     if seeds is None:
         return draws
     at = torch.tensor([columns.ids.start // TILE, max(columns.ids.end - 1, 0) // TILE])
     noise = Noise(*seeds()).gumbel(at, TILE, columns._dtype)
     return draws._replace(log_sum=draws.log_sum + noise.to(draws.log_sum.dtype))
-
-
-def whole_tiles_lost(columns, draws, seeds):
-    return draws._replace(score=torch.full_like(draws.score, -INF)) if columns.is_last else draws
 
 
 def changed_column(name, column, change):
@@ -164,10 +156,6 @@ def lowered(parameter, least):
     return bounds
 
 
-def least_of_min_p(columns, min_p):
-    return (columns.argmax()[0] + columns._params.temperature * min_p.clamp(max=1).log()).float()
-
-
 def least_of_top_k(columns, k):
     x = columns._logits.float().nan_to_num(nan=-INF).sort(-1, descending=True).values
     return x.gather(-1, (k - 1).clamp(0, x.shape[-1] - 1))
@@ -191,7 +179,8 @@ RANKS = (
     ranked("each part of a tile adds the tile's noise", drawn=noise_again),
     ranked("the token of a whole tile has the number of its column",
            drawn=changed_column("ids", 0, lambda columns, ids: ids - columns.ids.start)),
-    ranked("the whole tiles of the last rank are never drawn", drawn=whole_tiles_lost),
+    ranked("the whole tiles of the last rank are never drawn", drawn=lambda columns, draws, seeds: (
+               draws._replace(score=torch.full_like(draws.score, -INF)) if columns.is_last else draws)),
     ranked("of a tile that goes on behind a rank, its token is never the best",
            drawn=changed_column("key", 1, lambda columns, keys: -INF)),
     ranked("without filters, weights stay relative to the rank's own maximum",
@@ -206,13 +195,15 @@ RANKS = (
     ranked("NaN is replaced in the logits themselves", "sharded NaN and infinities",
            logits=lambda logits: logits.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)),
     ranked("a rank without columns leaves out its part of the gathers", where=lambda logits: not logits.shape[1],
-           transport=no_gathers),
-    ranked("min-p is relative to the largest probability on the rank", bounds=lowered("min_p", least_of_min_p)),
+           transport=lambda transport: Transport(
+               transport, all_gather=lambda tensor: tensor.expand(transport.size, *tensor.shape))),
+    ranked("min-p is relative to the largest probability on the rank", bounds=lowered(
+               "min_p", lambda columns, min_p:
+               (columns.argmax()[0] + columns._params.temperature * min_p.clamp(max=1).log()).float())),
     ranked("each rank keeps its own k largest", bounds=lowered("top_k", least_of_top_k)),
     ranked("of the tokens that tie with the last of the largest, those that are not among them do not count",
            largest=lambda columns, largest: largest._replace(ties=torch.zeros_like(largest.ties))),
-    ranked("top-p counts what top-k leaves, in the joint order too",
-           params=lambda params: replace(params, joint=None)),
+    ranked("top-p counts what top-k leaves, in the joint order too", params=lambda params: replace(params, joint=None)),
     logprobs("top-p counts the mass of the second one twice", largest=second_mass_twice),
     logprobs("a nucleus that is wider than what they send is searched for in the columns of the first one",
              transport=histogram_of_first),

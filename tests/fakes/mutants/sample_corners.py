@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from mutants.corner_calls import INF, descending_places, sortable
+from mutants.corner_calls import INF, CornerCall, descending_places, sortable
 from mutants.corners import WIDE, WIDER, Corner, draw, gumbel, keep, noise, tokens
 from tokendraw import philox
 
@@ -154,10 +154,6 @@ def buffered(call, name, tensor):
     return buffer.copy_(tensor)
 
 
-def valid_buffered(call, output):
-    return replace(output, valid=buffered(call, "valid", output.valid))
-
-
 def logprobs_buffered(call, output):
     best = output.logprobs
     if best is None:
@@ -183,17 +179,44 @@ def fresh_seeds(call):
     return call.with_fields(seed=torch.empty_like(call.metadata.seed).random_(-(2**63), None))
 
 
-def clamped(**limits):
-    """Clamp the temperature."""
-    return lambda call: call.with_params(temperature=call.temperature.clamp(**limits))
+def clamped(name="temperature", **limits):
+    """Clamp a parameter."""
+    return lambda call: call.with_params(**{name: getattr(call, name).clamp(**limits)})
+
+
+def fixed(**values):
+    """Fill columns of parameters with a value."""
+    return lambda call: call.with_params(
+        **{name: torch.full_like(getattr(call, name), value) for name, value in values.items()}
+    )
+
+
+def k_above(least):
+    """Select rows with a top-k above ``least``."""
+    return lambda call: (call.top_k > least) & call.has_top_k
+
+
+def p_above(least):
+    """Select rows with a top-p above ``least``."""
+    return lambda call: call.has_top_p & (call.top_p > least)
+
+
+def shared_noise(distance):
+    """Give rows without a seed the noise of the row ``distance`` before."""
+    return lambda call: call.with_noise_of(call.row % distance)
+
+
+def noise_of_pairs(call):
+    return call.with_noise_of(pairs(call))
+
+
+def modulo(period, *names):
+    """Give each row the parameters ``names`` of row ``index % period``."""
+    return lambda call: call.with_params_of(call.row % period, *names)
 
 
 def off(*names):
     return lambda call: call.with_params(**dict.fromkeys(names))
-
-
-def exact_k(call):
-    return call.exact_k()
 
 
 def quotient_overflows(call, limit):
@@ -232,8 +255,7 @@ DTYPES = (
          where=lambda call: call.min_p > 0,
          change=lambda call: call.with_params(min_p=call.min_p.double().log().bfloat16().double().exp())),
     keep("bfloat16: p is rounded to bfloat16, so that 0.999 is off", "crossed logprobs", dtype="bfloat16",
-         where=lambda call: call.has_top_p,
-         change=lambda call: call.with_params(top_p=call.top_p.bfloat16().double())),
+         where=lambda call: call.has_top_p, change=lambda call: call.with_params(top_p=call.top_p.bfloat16().double())),
     draw("bfloat16: the temperature is rounded to bfloat16", "near ties", dtype="bfloat16",
          change=lambda call: call.with_params(temperature=call.temperature.bfloat16().double())),
     draw("float16: x / T is formed in float16 before the maximum is taken off, so that large ones tie at infinity",
@@ -242,14 +264,12 @@ DTYPES = (
          "far NaN and infinities", dtype="float16", where=lambda call: call.logits.amax(1) == -INF,
          change=lambda call: call.with_logits(call.logits.float().clamp(min=-65504.0))),
     keep("float16: top-k orders bit patterns, by which -0.0 lies below 0.0", "crossed logprobs", dtype="float16",
-         where=lambda call: call.top_k > 0,
-         change=lambda call: call.keep(negative_zeros_lower(call).kept())),
+         where=lambda call: call.top_k > 0, change=lambda call: call.keep(negative_zeros_lower(call).kept())),
     draw("float16: subnormal logits are flushed to zero", "crossed requests", dtype="float16",
          change=lambda call: call.with_logits(
              torch.where(call.logits.float().abs() < 2.0**-14, 0.0, call.logits.float()))),
     draw("bfloat16: a NaN with its sign bit set is the least of all keys, and leaves valid True",
-         "far NaN and infinities", dtype="bfloat16",
-         change=lambda call: call.with_logits(torch.where(
+         "far NaN and infinities", dtype="bfloat16", change=lambda call: call.with_logits(torch.where(
              call.logits.isnan() & (call.logits.view(torch.int16) < 0), -INF, call.logits.float()))),
     draw("float32: logits lose the lower 13 bits of their mantissa, as tensor cores do", "near ties", dtype="float32",
          change=lambda call: call.with_logits(
@@ -262,7 +282,7 @@ DTYPES = (
 
 WIDTHS = (
     keep("bfloat16, V > 65,536: top-k keeps exactly k, the lowest ids of those that tie", "crossed requests",
-         dtype="bfloat16", above=WIDE, where=lambda call: call.has_top_k, change=exact_k),
+         dtype="bfloat16", above=WIDE, where=lambda call: call.has_top_k, change=CornerCall.exact_k),
     draw("V > 65,536: the noise has 20 bits", "noise precision", above=WIDE, patch=noise(bits=20)),
     draw("V > 65,536: the ids behind the last full vector of 8 are never drawn", "last ids", above=WIDE,
          where=lambda call: call.size % 8 > 0, change=lambda call: call.without_ids(call.size // 8 * 8)),
@@ -279,8 +299,7 @@ WIDTHS = (
     draw("V > 131,072, rows without a seed: tiles 128 apart share noise", "tails", above=WIDER, unseeded=True,
          patch=tiles(lambda index: index % 128)),
     keep("V > 131,072: top-p counts the mass of the first 131,072 ids alone", "crossed requests", above=WIDER,
-         where=lambda call: call.has_top_p,
-         change=lambda call: nucleus_with(
+         where=lambda call: call.has_top_p, change=lambda call: nucleus_with(
              call, lambda weights: (weights[:, :WIDER].sum(1) / weights.sum(1)).clamp(min=1e-9))),
     keep("V > 65,536: min-p is relative to the likeliest of the first 65,536 ids", "crossed requests", above=WIDE,
          where=lambda call: call.min_p > 0, change=min_p_of_first_tokens),
@@ -293,27 +312,23 @@ WIDTHS = (
 
 VALUES = (
     keep("k > 1024: top-k keeps no more than a table of 1024 candidates, and those tied with the last",
-         "crossed requests", sizes=(5003,), where=lambda call: (call.top_k > 1024) & call.has_top_k,
-         change=lambda call: call.with_params(top_k=call.top_k.clamp(max=1024))),
-    keep("k > 2048: top-k is off", "crossed requests", sizes=(5003,),
-         where=lambda call: (call.top_k > 2048) & call.has_top_k, change=off("top_k")),
+         "crossed requests", sizes=(5003,), where=k_above(1024), change=clamped("top_k", max=1024)),
+    keep("k > 2048: top-k is off", "crossed requests", sizes=(5003,), where=k_above(2048), change=off("top_k")),
     keep("k = V - 1: top-k is off", "crossed requests",
          where=lambda call: (call.top_k == call.size - 1) & (call.top_k > 0), change=off("top_k")),
     keep("k of 64, 128, 256 ...: top-k keeps one token too few, since a tile of candidates is full", "crossed logprobs",
          where=lambda call: (call.top_k >= 64) & (call.top_k.long() & (call.top_k.long() - 1) == 0) & call.has_top_k,
          change=lambda call: call.with_params(top_k=call.top_k - 1)),
     keep("Seeded rows, p >= 0.999: top-p is off", "crossed logprobs", unseeded=False,
-         where=lambda call: call.has_top_p & (call.top_p > 0.99899), change=off("top_p")),
+         where=p_above(0.99899), change=off("top_p")),
     keep("Rows without a seed, p >= 0.999: top-p is off", "crossed logprobs", unseeded=True,
-         where=lambda call: call.has_top_p & (call.top_p > 0.99899), change=off("top_p")),
+         where=p_above(0.99899), change=off("top_p")),
     keep("p < 0.001: only the first of the likeliest tokens is kept, its ties are dropped", "crossed requests",
-         where=lambda call: call.top_p < 0.001,
-         change=lambda call: call.keep(descending_places(call.logits) == 0)),
+         where=lambda call: call.top_p < 0.001, change=lambda call: call.keep(descending_places(call.logits) == 0)),
     draw("T < 0.01 counts as greedy", "crossed requests", where=lambda call: draws(call) & (call.temperature < 0.01),
-         change=lambda call: call.with_params(temperature=torch.zeros_like(call.temperature))),
-    draw("T < 0.00001 counts as greedy", "crossed requests",
-         where=lambda call: draws(call) & (call.temperature < 1e-5),
-         change=lambda call: call.with_params(temperature=torch.zeros_like(call.temperature))),
+         change=fixed(temperature=0)),
+    draw("T < 0.00001 counts as greedy", "crossed requests", where=lambda call: draws(call) & (call.temperature < 1e-5),
+         change=fixed(temperature=0)),
     draw("T > 10 counts as 10", "crossed requests", where=lambda call: call.temperature > 10, change=clamped(max=10)),
     draw("T > 100 counts as 100", "crossed requests", where=lambda call: call.temperature > 100,
          change=clamped(max=100)),
@@ -341,9 +356,9 @@ VALUES = (
 
 FILTERS = (
     keep("bfloat16, V of 8,193 to 65,536: exactly k tokens are kept", "crossed requests", dtype="bfloat16",
-         above=1 << 13, where=lambda call: (call.size <= WIDE) & call.has_top_k, change=exact_k),
+         above=1 << 13, where=lambda call: (call.size <= WIDE) & call.has_top_k, change=CornerCall.exact_k),
     keep("bfloat16, k of 65 to 128: exactly k tokens are kept", "crossed requests", dtype="bfloat16",
-         where=lambda call: (call.top_k > 64) & (call.top_k <= 128) & call.has_top_k, change=exact_k),
+         where=lambda call: (call.top_k > 64) & (call.top_k <= 128) & call.has_top_k, change=CornerCall.exact_k),
     keep("bfloat16, k = V or more: the least likely token is dropped", "crossed requests", dtype="bfloat16",
          where=lambda call: (call.top_k >= call.size) & (call.size > 1),
          change=lambda call: call.keep(call.kept() & (call.logits.float() > torch.where(
@@ -351,9 +366,8 @@ FILTERS = (
     keep("float16, all three filters in one row: min-p is left out", "crossed requests", dtype="float16",
          where=lambda call: call.has_top_k & call.has_top_p & (call.min_p > 0), change=off("min_p")),
     keep("bfloat16, p = 1 in a batch with other p: the least likely tokens that hold 0.001 of the mass are dropped",
-         "crossed requests", sizes=(5003,), dtype="bfloat16",
-         where=lambda call: ~call.has_top_p & call.has_top_p.any(),
-         change=lambda call: call.with_params(top_p=call.top_p.double().clamp(max=0.999))),
+         "crossed requests", sizes=(5003,), dtype="bfloat16", where=lambda call: ~call.has_top_p & call.has_top_p.any(),
+         change=clamped("top_p", max=0.999)),
     keep("bfloat16, a row with fewer finite logits than k: token 0 is drawn", "far NaN and infinities",
          sizes=(33, 1025, 5003), dtype="bfloat16", output=ZEROS,
          where=lambda call: ((call.logits.float() > -INF).sum(1) < call.top_k) & (call.top_k < call.size)),
@@ -366,9 +380,8 @@ LAYOUTS = (
          "strides", dtype="float16", change=padding_read),
     draw("V > 65,536: the element behind the last id is read where V is odd and the rows of a buffer are wider",
          "strides", above=WIDE, change=padding_read),
-    draw("bfloat16: a view that begins at an odd element is read from the even one before", "strides",
-         dtype="bfloat16", where=lambda call: call.logits.storage_offset() % 2 == 1,
-         change=lambda call: view(call, shift=-1)),
+    draw("bfloat16: a view that begins at an odd element is read from the even one before", "strides", dtype="bfloat16",
+         where=lambda call: call.logits.storage_offset() % 2 == 1, change=lambda call: view(call, shift=-1)),
     draw("float16: rows that share their memory share their noise, too", "noise of distant rows", sizes=(5003,),
          dtype="float16", where=lambda call: call.logits.stride(0) == 0 and call.count > 1,
          change=lambda call: call.with_noise_of(torch.zeros_like(call.row))),
@@ -377,13 +390,11 @@ LAYOUTS = (
          change=lambda call: view(call, strides=(call.size, 1))),
     draw("row_index: slots are kept in 7 bits", "rows of shared slots", metadata=slots_in_7_bits),
     draw("Ready tensors: a temperature that is NaN or negative counts as 1", "ready tensors",
-         where=lambda call: call.temperature.isnan() | (call.temperature < 0),
-         change=lambda call: call.with_params(temperature=torch.ones_like(call.temperature))),
+         where=lambda call: call.temperature.isnan() | (call.temperature < 0), change=fixed(temperature=1)),
     draw("Ready tensors: an infinite temperature is greedy", "ready tensors",
-         where=lambda call: call.temperature == INF,
-         change=lambda call: call.with_params(temperature=torch.zeros_like(call.temperature))),
+         where=lambda call: call.temperature == INF, change=fixed(temperature=0)),
     draw("Ready tensors: a k below -1 counts as 1", "ready tensors", where=lambda call: call.top_k < -1,
-         change=lambda call: call.with_params(top_k=torch.ones_like(call.top_k))),
+         change=fixed(top_k=1)),
     draw("Ready tensors: a p of 0 or less counts as off", "ready tensors", where=lambda call: call.top_p <= 0,
          change=off("top_p")),
     draw("Ready tensors: parameters that are every other entry of a buffer are read one behind another",
@@ -395,21 +406,21 @@ LAYOUTS = (
 
 PATHS = (
     keep("bfloat16, batches in which every row has a top-k: exactly k tokens are kept", "crossed requests",
-         dtype="bfloat16", where=lambda call: call.metadata.facts.all_top_k & call.has_top_k, change=exact_k),
+         dtype="bfloat16", where=lambda call: call.metadata.facts.all_top_k & call.has_top_k,
+         change=CornerCall.exact_k),
     draw("float16, batches of greedy rows alone: the highest id is taken on a tie", "batches of one kind",
          dtype="float16", where=lambda call: call.metadata.facts.all_greedy, output=LAST_OF_TIES),
     draw("bfloat16, batches without any filter and seed: y is rounded to steps of 1/4", "crossed distributions",
          dtype="bfloat16", unseeded=True, where=is_plain_batch,
          change=lambda call: call.drawn_from((call.y() * 4).round() / 4)),
     keep("float16, B = 1: top-p drops the tokens that cross p, where others are left", "crossed requests",
-         dtype="float16", where=lambda call: call.has_top_p & (call.count == 1),
-         change=lambda call: call.without_crossing()),
+         dtype="float16", where=lambda call: call.has_top_p & (call.count == 1), change=CornerCall.without_crossing),
     draw("B = 1 and V > 65,536: the last of 8 parts of the vocabulary is left out", "crossed requests", above=WIDE,
          where=lambda call: call.count == 1, change=lambda call: call.without_ids(call.size // 8 * 7)),
     draw("bfloat16, B of 2 to 8: the noise has 16 bits", "near ties", dtype="bfloat16",
          where=lambda call: 2 <= call.count <= 8, patch=noise(bits=16)),
     draw("V > 65,536: rows from 64 on have the filters of row - 64", "crossed requests", all_cases=True, above=WIDE,
-         where=lambda call: call.row >= 64, change=lambda call: call.modulo(64, *PARAMETERS)),
+         change=modulo(64, *PARAMETERS)),
     draw("B > 1000: a row from 1000 on draws from the logits of row - 1000", "batches of one kind",
          where=lambda call: call.row >= 1000, change=lambda call: call.with_logits(call.logits[call.row % 1000])),
     draw("A row that begins 2**31 elements or more behind the first is read from where that wraps to",
@@ -425,31 +436,27 @@ PATHS = (
 
 BATCHES = (
     draw("Rows without a seed 1000 apart share their noise", "noise of distant rows", sizes=(5003,), unseeded=True,
-         where=lambda call: call.count > 1000, change=lambda call: call.with_noise_of(call.row % 1000)),
+         change=shared_noise(1000)),
     draw("bfloat16: rows without a seed 96 apart share their noise", "noise of distant rows", sizes=(5003,),
-         unseeded=True, dtype="bfloat16",
-         where=lambda call: call.count > 96, change=lambda call: call.with_noise_of(call.row % 96)),
+         unseeded=True, dtype="bfloat16", change=shared_noise(96)),
     draw("float16: rows 2i and 2i + 1 without a seed share their noise", "noise of distant rows", sizes=(5003,),
-         unseeded=True, dtype="float16", where=lambda call: call.count > 1,
-         change=lambda call: call.with_noise_of(pairs(call))),
+         unseeded=True, dtype="float16", change=noise_of_pairs),
     draw("Rows without a seed in a batch with seeded ones share their noise", "noise of distant rows", sizes=(5003,),
          unseeded=True, where=lambda call: (~call.unseeded).any(),
          change=lambda call: call.with_noise_of(call.unseeded.int().argmax().expand_as(call.row))),
     draw("V > 65,536: rows without a seed 8 apart share their noise", "noise of distant rows", above=WIDE,
-         unseeded=True, where=lambda call: call.count > 8, change=lambda call: call.with_noise_of(call.row % 8)),
-    draw("Rows from 256 on have the parameters of row - 256", "crossed requests", where=lambda call: call.row >= 256,
-         change=lambda call: call.modulo(256, *PARAMETERS, "joint")),
+         unseeded=True, change=shared_noise(8)),
+    draw("Rows from 256 on have the parameters of row - 256", "crossed requests",
+         change=modulo(256, *PARAMETERS, "joint")),
     draw("Seeded rows from 128 on have the seed of row - 128", "crossed requests", unseeded=False,
-         where=lambda call: call.row >= 128, change=lambda call: call.modulo(128, "seed")),
+         change=modulo(128, "seed")),
     draw("Seeded rows from 64 on have the position of row - 64", "crossed requests", unseeded=False,
-         where=lambda call: call.row >= 64, change=lambda call: call.modulo(64, "positions")),
-    draw("Rows from 32 on have the min-p of row - 32", "crossed requests", where=lambda call: call.row >= 32,
-         change=lambda call: call.modulo(32, "min_p")),
+         change=modulo(64, "positions")),
+    draw("Rows from 32 on have the min-p of row - 32", "crossed requests", change=modulo(32, "min_p")),
     draw("B > 64: rows behind the last full block of 64 get token 0", "crossed requests", output=ZEROS,
          where=lambda call: (call.row >= call.count // 64 * 64) & (call.count > 64)),
     draw("B > 64: a row is invalid if row - 64 is", "far NaN and infinities", where=lambda call: call.row >= 64,
-         output=lambda call, output: replace(
-             output, valid=output.valid & output.valid[(call.row - 64).clamp(min=0)])),
+         output=lambda call, output: replace(output, valid=output.valid & output.valid[(call.row - 64).clamp(min=0)])),
     draw("A row that was valid in the call before stays valid, in batches of the same size", "far NaN and infinities",
          output=valid_of_last_call),
     draw("top-p of a call of 5 rows or fewer is that of the call before, where V is the same", "crossed requests",
@@ -466,19 +473,17 @@ BATCHES = (
     draw("Logprobs are returned in a buffer that the next call of the same shape writes to", "outputs outlive calls",
          output=logprobs_buffered),
     draw("valid is returned in a buffer that the next call of the same size writes to", "outputs outlive calls",
-         output=valid_buffered),
+         output=lambda call, output: replace(output, valid=buffered(call, "valid", output.valid))),
     draw("Parameters are read at the first call with a batch's metadata, and not again where they change in place",
          "ready tensors", metadata=first_parameters),
     draw("Rows 2i and 2i + 1 without a seed share their noise in calls that show logprobs", "noise of distant rows",
-         sizes=(1025, 5003), unseeded=True, where=lambda call: call.shows_logprobs,
-         change=lambda call: call.with_noise_of(pairs(call))),
+         sizes=(1025, 5003), unseeded=True, where=lambda call: call.shows_logprobs, change=noise_of_pairs),
     draw("Rows 2i and 2i + 1 without a seed share their noise if both have a top-k", "noise of distant rows",
          sizes=(1025, 5003), unseeded=True, where=lambda call: call.has_top_k & call.has_top_k[pairs(call)],
-         change=lambda call: call.with_noise_of(pairs(call))),
+         change=noise_of_pairs),
     draw("bfloat16: rows 2i and 2i + 1 without a seed share their noise if both have a top-p", "noise of distant rows",
          sizes=(1025, 5003), unseeded=True, dtype="bfloat16",
-         where=lambda call: call.has_top_p & call.has_top_p[pairs(call)],
-         change=lambda call: call.with_noise_of(pairs(call))),
+         where=lambda call: call.has_top_p & call.has_top_p[pairs(call)], change=noise_of_pairs),
     draw("Rows of one slot without a seed share their noise", "noise of distant rows", sizes=(1025, 5003),
          unseeded=True, where=lambda call: call.slots is not None, change=first_rows_of_slots),
     draw("V > 1024, rows without a seed: every 32nd id is never drawn", "structure", above=1024, unseeded=True,
@@ -503,11 +508,10 @@ BATCHES = (
 
 PAIRS = (
     keep("float16 and k > 512: exactly k tokens are kept, the highest ids of those that tie", "crossed requests",
-         dtype="float16", sizes=(5003,), where=lambda call: (call.top_k > 512) & call.has_top_k,
-         change=lambda call: call.keep(
+         dtype="float16", sizes=(5003,), where=k_above(512), change=lambda call: call.keep(
              call.kept() & (descending_places(call.logits.flip(1)).flip(1) < call.top_k.unsqueeze(1)))),
     keep("V > 65,536 and p >= 0.99: top-p is off", "crossed requests", all_cases=True, above=WIDE,
-         where=lambda call: call.has_top_p & (call.top_p > 0.9899), change=off("top_p")),
+         where=p_above(0.9899), change=off("top_p")),
     keep("V > 65,536 and order joint: top-p counts the mass that top-k left", "crossed requests", all_dtypes=True,
          above=WIDE, where=lambda call: call.joint & call.has_top_p,
          change=lambda call: call.keep(call.kept_without("joint"))),
@@ -515,8 +519,7 @@ PAIRS = (
          dtype="bfloat16", where=lambda call: call.has_top_p & (call.top_k > 40) & call.has_top_k,
          change=lambda call: call.keep(call.with_params(joint=torch.ones_like(call.greedy)).kept())),
     keep("float16 and no seed: top-p drops the tokens that cross p, where others are left", "crossed distributions",
-         dtype="float16", unseeded=True, where=lambda call: call.has_top_p,
-         change=lambda call: call.without_crossing()),
+         dtype="float16", unseeded=True, where=lambda call: call.has_top_p, change=CornerCall.without_crossing),
     draw("float16, T < 0.05 and no seed: T counts as 0.05", "crossed distributions", dtype="float16", unseeded=True,
          where=lambda call: ~call.greedy & (call.temperature < 0.05), change=clamped(min=0.05)),
     draw("bfloat16 and T > 5: y is rounded to steps of 1/16", "near ties", dtype="bfloat16",
@@ -539,15 +542,14 @@ PAIRS = (
 
 CROSSED = (
     draw("bfloat16: rows without a seed 1024 apart share their noise", "noise of distant rows", sizes=(5003,),
-         dtype="bfloat16", unseeded=True, change=lambda call: call.with_noise_of(call.row % 1024)),
+         dtype="bfloat16", unseeded=True, change=shared_noise(1024)),
     keep("float16, rows without a seed: a min_p below 0.0001 is off", "crossed distributions", sizes=(5003,),
          dtype="float16", unseeded=True, where=lambda call: (call.min_p > 0) & (call.min_p < 1e-4),
          change=off("min_p")),
     keep("float16: the least logit that min-p keeps is rounded to float16", "crossed requests",
          sizes=(33, 1025, 5003), dtype="float16", where=lambda call: call.min_p > 0, change=min_p_in_half),
     keep("float16, V > 65,536, rows without a seed: top-p is off from 0.99 on", "crossed logprobs", all_cases=True,
-         dtype="float16", above=WIDE, unseeded=True, where=lambda call: call.has_top_p & (call.top_p > 0.9899),
-         change=off("top_p")),
+         dtype="float16", above=WIDE, unseeded=True, where=p_above(0.9899), change=off("top_p")),
     draw("float16: a NaN in the last partial tile leaves valid True", "far NaN and infinities", dtype="float16",
          change=lambda call: call.without_nan(start=call.size // 1024 * 1024)),
     draw("bfloat16: a NaN in a greedy row leaves valid True", "far NaN and infinities", dtype="bfloat16",
@@ -557,8 +559,7 @@ CROSSED = (
          unseeded=True, patch=noise(bits=16),
          reason="16 bits show in one of thousands of draws, too many of a wide row"),
     keep("bfloat16, V > 65,536: a k above 1024 counts as 1024", "crossed requests", dtype="bfloat16", above=WIDE,
-         where=lambda call: (call.top_k > 1024) & call.has_top_k,
-         change=lambda call: call.with_params(top_k=call.top_k.clamp(max=1024))),
+         where=k_above(1024), change=clamped("top_k", max=1024)),
     draw("V > 65,536, T < 0.01: T counts as 0.01", "near ties", above=WIDE,
          where=lambda call: draws(call) & (call.temperature < 0.01), change=clamped(min=0.01)),
     keep("T > 10: top-p sees the probabilities at T = 10", "crossed requests",
@@ -566,20 +567,19 @@ CROSSED = (
          change=lambda call: call.keep(clamped(max=10)(call).kept())),
     keep("bfloat16, no top-k beside rows with one: k counts as 4096", "crossed requests", sizes=(65_543,),
          dtype="bfloat16", where=lambda call: (call.top_k <= 0) & call.has_top_k.any() & (call.size > 4096),
-         change=lambda call: call.with_params(top_k=torch.full_like(call.row, 4096))),
+         change=fixed(top_k=4096)),
     keep("float16, no min-p beside rows with one: min_p counts as 0.00001", "crossed requests", sizes=(5003,),
          dtype="float16", where=lambda call: (call.min_p <= 0) & (call.min_p > 0).any(),
-         change=lambda call: call.with_params(min_p=call.min_p.double().clamp(min=1e-5))),
+         change=clamped("min_p", min=1e-5)),
     draw("Seeded rows from 256 on keep 32 bits of their seed", "crossed requests", unseeded=False,
          where=lambda call: call.row >= 256, patch=noise(seed=lambda seed: seed & 0xFFFFFFFF)),
     draw("float16: of several +inf the first is always drawn", "far NaN and infinities", dtype="float16",
          where=lambda call: infinite(call).any(1), output=tokens(lambda call, ids: infinite(call).int().argmax(1))),
     keep("bfloat16, batches in which every row has a top-p and none a seed: the tokens that cross p are dropped",
          "crossed distributions", dtype="bfloat16", unseeded=True,
-         where=lambda call: bool((call.has_top_p & call.unseeded).all()),
-         change=lambda call: call.without_crossing()),
+         where=lambda call: bool((call.has_top_p & call.unseeded).all()), change=CornerCall.without_crossing),
     keep("float16, rows without a seed, V > 4096: exactly k tokens are kept", "crossed distributions", sizes=(5003,),
-         dtype="float16", above=4096, unseeded=True, where=lambda call: call.has_top_k, change=exact_k),
+         dtype="float16", above=4096, unseeded=True, where=lambda call: call.has_top_k, change=CornerCall.exact_k),
     draw("float16, V > 131,072: tiles from 64 on are drawn from with the noise of tile 63", "crossed requests",
          dtype="float16", above=WIDER, patch=tiles(lambda index: index.clamp(max=63))),
     draw("float16 and fp64 noise: the noise has the 32 bits of fp32", "noise precision", dtype="float16", noise="fp64",

@@ -13,7 +13,7 @@ import tokendraw
 from mutants import Mutant, table
 from mutants.corner_calls import CornerCall
 from mutants.corners import Corner, draw, ranks
-from mutants.sample_corners import exact_k, fresh_seeds
+from mutants.sample_corners import fixed, fresh_seeds, shared_noise
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
 from tokendraw_native import plugin
@@ -96,10 +96,10 @@ def at_temperature(mode):
     return other_need
 
 
-def less_rounded_share(self, output):
+def less_rounded_share(self, output, *rest):
     if output.logprobs is None or not self.is_changed:
         return output
-    shift = output.log_kept_mass.exp().log().unsqueeze(-1)
+    shift = output.log_kept_mass.exp().log().nan_to_num(neginf=0.0).unsqueeze(-1)
     return replace(output, logprobs=replace(output.logprobs, logprobs=output.logprobs.logprobs - shift))
 
 
@@ -110,10 +110,6 @@ def two_sums(self, logits, metadata, **shard):
     weights = torch.softmax(logits.float().nan_to_num(nan=-INF, posinf=80.0, neginf=-INF), -1)
     apart = (weights.flip(-1).cumsum(-1)[:, -1] / weights.sum(-1)).log().nan_to_num(0.0)
     return replace(output, log_kept_mass=output.log_kept_mass + apart)
-
-
-def replace_nan(self, logits, metadata):
-    return logits.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF), metadata
 
 
 def clamp_temperature(self, logits, metadata):
@@ -162,19 +158,16 @@ def leak_nan(call: CornerCall) -> CornerCall:
 SAMPLERS = (
     *table("sample", NATIVE, SamplerMutant, (("1 % of the tail dropped", "distribution", {"change": drop_tail}),),
            options=QUICK),
-    in_every_call("one noise row shared by the batch", "rows of a batch", unseeded=True,
-                  change=lambda call: call.with_noise_of(call.row * 0)),
-    in_every_call("noise index wrapping at 2**15 rows", "rows of a batch", unseeded=True,
-                  change=lambda call: call.with_noise_of(call.row % 2**15)),
+    in_every_call("one noise row shared by the batch", "rows of a batch", unseeded=True, change=shared_noise(1)),
+    in_every_call("noise index wrapping at 2**15 rows", "rows of a batch", unseeded=True, change=shared_noise(2**15)),
     in_every_call("top-k off by one, upwards", "crossed requests", where=lambda call: call.top_k > 0,
                   change=lambda call: call.with_params(top_k=call.top_k + 1)),
     in_every_call("top-k off by one, downwards", "crossed requests", where=lambda call: call.top_k > 1,
                   change=lambda call: call.with_params(top_k=call.top_k - 1)),
     in_every_call("strict in place of inclusive top-p", "crossed requests",
-                  where=lambda call: call.has_top_p & ~call.greedy, change=lambda call: call.without_crossing()),
-    in_every_call("joint in place of sequential", "crossed requests",
-                  change=lambda call: call.with_params(joint=torch.ones_like(call.greedy))),
-    in_every_call("ties by index while declaring values", "crossed requests", change=exact_k),
+                  where=lambda call: call.has_top_p & ~call.greedy, change=CornerCall.without_crossing),
+    in_every_call("joint in place of sequential", "crossed requests", change=fixed(joint=True)),
+    in_every_call("ties by index while declaring values", "crossed requests", change=CornerCall.exact_k),
     in_every_call("seed ignored after row 0", "crossed requests", unseeded=False, where=lambda call: call.row > 0,
                   change=fresh_seeds),
     in_every_call("position ignored", "crossed requests",
@@ -188,7 +181,9 @@ SAMPLERS = (
         ("processed logprobs above 0", "crossed logprobs",
          {"other_need": at_temperature("processed_logprobs"), "output": less_rounded_share}),
         ("log_kept_mass above 0", "crossed logprobs", {"sample": two_sums}),
-        ("input modified", "inputs unmodified", {"change": replace_nan}),
+        ("input modified", "inputs unmodified",
+         {"change": lambda self, logits, metadata: (
+             logits.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF), metadata)}),
         ("request modified", "inputs unmodified", {"change": clamp_temperature}),
         ("padding read", "strides", {"change": read_padding}),
     ), options=QUICK),

@@ -9,6 +9,7 @@ import tokendraw
 from mutants import Mutant, table
 from mutants.corners import exchange, kept_mass, tokens, verify
 from mutants.sample_corners import off
+from mutants.samplers import less_rounded_share
 from mutants.verify_corners import from_row_before_bonus, last_tie_only
 from tokendraw import philox
 from tokendraw_native import plugin
@@ -43,14 +44,6 @@ class VerifierMutant:
 
     def output(self, output, target_logits, drafts):
         return output
-
-
-def less_rounded_share(self, output, target_logits, drafts):
-    best = output.logprobs
-    if best is None or not self.is_changed:
-        return output
-    shift = output.log_kept_mass.exp().log().nan_to_num(neginf=0.0).unsqueeze(-1)
-    return replace(output, logprobs=replace(best, logprobs=best.logprobs - shift))
 
 
 def verifier_mutant(verifier, *lines, capabilities=OPERATIONS["verify"], **options):

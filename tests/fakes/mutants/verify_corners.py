@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 import tokendraw_native.verify as pieces
-from mutants.corner_calls import COLUMNS, INF, descending_places
+from mutants.corner_calls import COLUMNS, INF, CornerCall, descending_places
 from mutants.corners import (
     WIDE,
     WIDER,
@@ -23,7 +23,7 @@ from mutants.corners import (
     verify,
 )
 from mutants.logprob_corners import BFLOAT_LOGPROBS
-from mutants.sample_corners import LAST_OF_TIES, clamped, exact_k, off
+from mutants.sample_corners import LAST_OF_TIES, clamped, fixed, k_above, off, p_above, shared_noise
 from tokendraw import philox, speculative
 from tokendraw_native.distributions import DraftProbs, ProcessedLogits
 from tokendraw_native.draw import SAMPLE
@@ -142,10 +142,6 @@ def acceptance_at(position=lambda call, position: position, **other):
         )
 
     return uniform(change)
-
-
-def in_16_bits(call, noise, u, stream, dtype):
-    return (u * 65536).floor() / 65536 + 1 / 131072 if stream == philox.ACCEPT else u
 
 
 def residual_tiles_in_6_bits(noise, index, stream):
@@ -309,13 +305,13 @@ THREE = (33, 1025, 5003)
 # fmt: off
 DRAWS_OF_DRAFTS = (
     draft("Drafts, B = 1: top-k keeps exactly k tokens", LINE, all_dtypes=True, sizes=THREE,
-          where=lambda call: call.has_top_k & (call.count == 1), change=exact_k),
+          where=lambda call: call.has_top_k & (call.count == 1), change=CornerCall.exact_k),
     draft("Drafts in bfloat16, V > 65,536: the ids behind the last full vector of 8 are never drawn",
           "verify crossed drafts", dtype="bfloat16", above=WIDE,
           change=lambda call: call.without_ids(call.size // 8 * 8)),
     draft("Drafts, T > 10: T counts as 10", LINE, where=lambda call: call.temperature > 10, change=clamped(max=10)),
     draft("Drafts, k > 1024: top-k is off", "verify crossed drafts", sizes=(1025, 5003), all_dtypes=True,
-          where=lambda call: (call.top_k > 1024) & call.has_top_k, change=off("top_k")),
+          where=k_above(1024), change=off("top_k")),
     draft("Drafts: a greedy row beside others takes the highest id on a tie", LINE,
           where=lambda call: call.greedy & (~call.greedy).any(), output=LAST_OF_TIES),
     draft("bfloat16: a draft is drawn with the noise of tokens", "verify crossed drafts", dtype="bfloat16",
@@ -331,7 +327,7 @@ DRAWS_OF_DRAFTS = (
           dtype="bfloat16", unseeded=True, where=lambda call: call.row >= 512,
           change=lambda call: call.with_noise_of(call.row % 512)),
     draft("Drafts, V > 65,536: exactly k tokens are kept", "verify crossed drafts", above=WIDE,
-          where=lambda call: call.has_top_k & ~call.greedy, change=exact_k),
+          where=lambda call: call.has_top_k & ~call.greedy, change=CornerCall.exact_k),
 )
 
 DTYPES = (
@@ -380,7 +376,7 @@ PATHS = (
            where=lambda call: (~call.unseeded[call.first_rows]).roll(1) & (call.request_index > 0),
            change=noise_of_request_before),
     verify("bfloat16, coupled: exactly k tokens of a target are kept, the lowest ids of those that tie", LINE,
-           dtype="bfloat16", where=coupled, change=exact_k),
+           dtype="bfloat16", where=coupled, change=CornerCall.exact_k),
     verify("float16, coupled: the token in place of a rejected draft is drawn with the noise of residuals", LINE,
            dtype="float16", where=coupled, patch=exchange(draw=lambda *args: native_draw(*args, pieces.RESIDUAL))),
     verify("The acceptance noise keeps 32 bits of a position", LINE,
@@ -396,12 +392,10 @@ REQUESTS = (
     verify("Eight drafts or more: the bonus token has the noise of the last draft's position", LINE,
            where=lambda call: call.draft_counts >= 8, change=position_before_bonus),
     verify("The acceptance of draft 8 and of all behind it has the noise of the draft 8 before it", LINE,
-           patch=acceptance_at(
-               lambda call, position: position - torch.where(call.row_steps >= 8, 8, 0).unsqueeze(1))),
+           patch=acceptance_at(lambda call, position: position - torch.where(call.row_steps >= 8, 8, 0).unsqueeze(1))),
     verify("Sixteen drafts or more: the sixteenth is never accepted", LINE,
            patch=never_accepted(lambda call: call.row_steps >= 15)),
-    verify("Requests from 64 on have the parameters of request - 64", LINE,
-           where=lambda call: call.request_index >= 64, change=requests_modulo_64),
+    verify("Requests from 64 on have the parameters of request - 64", LINE, change=requests_modulo_64),
     verify("B > 64: a request behind the last full block of 64 has its first draft rejected", LINE,
            where=lambda call: (call.request_index >= call.drafts.num_requests // 64 * 64)
            & (call.drafts.num_requests > 64), patch=never_accepted(lambda call: call.row_steps == 0)),
@@ -411,8 +405,7 @@ REQUESTS = (
     verify("Requests without a seed: drafts of different requests are accepted by one uniform variate",
            "verify unseeded acceptance", unseeded=True, patch=acceptance_of(lambda call: call.row_steps)),
     verify("Requests without a seed: a residual is drawn with the noise that the first tokens of the draft had",
-           "verify rejection", unseeded=True,
-           patch=acceptance_at(stream=philox.RESIDUAL_TOKEN)),
+           "verify rejection", unseeded=True, patch=acceptance_at(stream=philox.RESIDUAL_TOKEN)),
     verify("Requests without a seed: the token in place of a placeholder at the first place is drawn at T = 2",
            "verify after placeholders", unseeded=True, where=placeholder_first, change=clamped(min=2)),
     verify("Rows of a target in a wider buffer are read as if they lay side by side", "verify strides",
@@ -422,7 +415,7 @@ REQUESTS = (
     verify("A placeholder in the fifth place or later counts as a chosen token 0", LINE,
            change=late_placeholders_are_zero),
     verify("L > 512: rows 512 apart without a seed share their noise", "verify shared noise", unseeded=True,
-           where=lambda call: call.count > 512, change=lambda call: call.with_noise_of(call.row % 512)),
+           change=shared_noise(512)),
     verify("A request without drafts, behind one with eight or more, draws from the row before its own", LINE,
            where=lambda call: (call.draft_counts == 0) & (call.draft_counts.roll(1) >= 8) & (call.request_index > 0),
            change=from_row_before_lone_requests),
@@ -440,16 +433,11 @@ VALUES = (
            output=best_repeated(10)),
     verify("float16: the rank of a bonus token counts the tokens that are strictly larger", LINE, dtype="float16",
            output=strict_bonus_ranks),
-    verify("p >= 0.99: the target is verified without top-p", LINE,
-           by_row=lambda call: call.has_top_p & (call.top_p > 0.9899),
-           change=lambda call: call.with_params(top_p=torch.where(call.top_p > 0.9899, 1.0, call.top_p.double()))),
-    verify("T < 0.01: a request counts as greedy", LINE,
-           by_row=lambda call: (call.temperature < 0.01) & ~call.greedy,
-           change=lambda call: call.with_params(
-               temperature=torch.where(call.temperature < 0.01, 0.0, call.temperature))),
-    verify("k > 256: the target is verified with the 256 largest tokens", LINE, sizes=THREE,
-           by_row=lambda call: (call.top_k > 256) & call.has_top_k,
-           change=lambda call: call.with_params(top_k=call.top_k.clamp(max=256))),
+    verify("p >= 0.99: the target is verified without top-p", LINE, by_row=p_above(0.9899), change=off("top_p")),
+    verify("T < 0.01: a request counts as greedy", LINE, by_row=lambda call: (call.temperature < 0.01) & ~call.greedy,
+           change=fixed(temperature=0)),
+    verify("k > 256: the target is verified with the 256 largest tokens", LINE, sizes=THREE, by_row=k_above(256),
+           change=clamped("top_k", max=256)),
     verify("float16: a draft that q gives no probability is accepted by p alone", LINE, dtype="float16",
            patch=accepts(lambda u, p, q: torch.where(q > 0, u < p / q, u < p))),
     verify("bfloat16: where p and q are equal but for rounding, a rejected draft is recovered as token 0", NEAR,
@@ -477,7 +465,7 @@ CROSSED = (
     verify("bfloat16, no seed, eight drafts or more: the bonus token is drawn from the row of the last draft", LINE,
            dtype="bfloat16", unseeded=True, where=lambda call: call.draft_counts >= 8, change=from_row_before_bonus),
     verify("Coupled: requests from 64 on have the parameters of request - 64", LINE,
-           where=lambda call: (call.request_index >= 64) & coupled(call), change=requests_modulo_64),
+           where=coupled, change=requests_modulo_64),
     verify("float16, coupled: a NaN in the bonus row leaves valid True", LINE, dtype="float16", where=coupled,
            change=lambda call: call.without_nan(call.bonus_rows)),
     verify("float16, draft_logits, V > 131,072: a recovered token is one of the first 131,072 ids, if they have any",
@@ -492,16 +480,13 @@ CROSSED = (
     verify("Coupled, T > 10: T counts as 10", LINE, by_row=lambda call: (call.temperature > 10) & coupled(call),
            change=clamped(max=10)),
     verify("No seed, T < 0.01: T counts as 0.05", LINE, unseeded=True,
-           by_row=lambda call: (call.temperature < 0.01) & ~call.greedy,
-           change=lambda call: call.with_params(temperature=torch.where(
-               (call.temperature < 0.01) & ~call.greedy, 0.05, call.temperature))),
+           by_row=lambda call: (call.temperature < 0.01) & ~call.greedy, change=clamped(min=0.05)),
     verify("float16: min-p of the target sees the probabilities at T = 1", LINE, dtype="float16",
            by_row=lambda call: (call.min_p > 0) & ~call.greedy, change=min_p_at_one),
     verify("bfloat16, V > 65,536: a target keeps exactly k tokens", WIDE_LINE, dtype="bfloat16", above=WIDE,
            by_row=lambda call: call.has_top_k, change=target_exact_k),
     verify("Seeded requests from 64 on accept by the noise of request - 64", LINE, unseeded=False,
-           where=lambda call: (call.request_index >= 64) & rejection(call),
-           patch=acceptance_of(rows_of_request_modulo_64)),
+           where=rejection, patch=acceptance_of(rows_of_request_modulo_64)),
     verify("Coupled, order joint: top-p counts the mass that top-k left", LINE, sizes=THREE,
            by_row=lambda call: call.joint & call.has_top_p & coupled(call), change=off("joint")),
     verify("A chosen draft of p < 0.02 is never accepted", LINE,
@@ -510,10 +495,10 @@ CROSSED = (
     verify("N > 20: behind the 20 best of the eighth token and of those behind it stands the 20th again", LINE,
            sizes=THREE, output=logprobs(best_repeated_late)),
     verify("B = 1 and V > 65,536: the second draft is never accepted", WIDE_LINE, above=WIDE,
-           where=lambda call: call.drafts.num_requests == 1,
-           patch=never_accepted(lambda call: call.row_steps == 1)),
+           where=lambda call: call.drafts.num_requests == 1, patch=never_accepted(lambda call: call.row_steps == 1)),
     verify("bfloat16: the uniform variate of the acceptance has 16 bits", "verify sure drafts", dtype="bfloat16",
-           patch=uniform(in_16_bits)),
+           patch=uniform(lambda call, noise, u, stream, dtype: (
+               (u * 65536).floor() / 65536 + 1 / 131072 if stream == philox.ACCEPT else u))),
     verify("float16, draft_probs: a NaN counts as 0 and leaves valid True", LINE, dtype="float16",
            where=lambda call: with_probs(call) and rejection(call),
            change=lambda call: call.with_drafts(draft_probs=call.drafts.draft_probs.nan_to_num(nan=0.0))),
