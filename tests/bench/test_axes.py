@@ -16,6 +16,7 @@ from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import BITMASKS, BOTH, ProcessCell
 from tokendraw_bench.report.lines import BenchReport, CellResult
+from tokendraw_bench.report.table import header, rows
 from tokendraw_bench.timing.memory import extra_memory
 from tokendraw_bench.timing.timer import SamplePlan, TimedCall, Timing, WallTimer
 
@@ -143,8 +144,6 @@ def report(*lines):
 
 class TestTables:
     def test_an_optional_axis_has_a_column_where_a_cell_deviates(self):
-        from tokendraw_bench.report.table import header, rows
-
         plain, best = (line(replace(CELL, logprobs=n), 2.0) for n in (None, 5))
         axes = ["batch", "vocabulary", "dtype", "filters", "logits"]
         assert header(report(plain)) == [*axes, "read us", "acme us"]
@@ -152,16 +151,12 @@ class TestTables:
         assert [row[5] for row in rows(report(plain, best))] == ["none", "5"]
 
     def test_single_calls_show_the_largest_time_and_the_least_host_time(self):
-        from tokendraw_bench.report.table import header, rows
-
         single = report(line(CELL, 2.0, host_us=30.0, largest_us=3.0, least_host_us=29.0))
         assert header(single)[-4:] == ["acme us", "largest", "host us", "least host us"]
         assert rows(single)[0][-4:] == ["2.0 (2.00x)", "3.0 (1.50x)", "30.0", "29.0"]
         assert single.notes[-1] == "The read keeps the host for 7.0 to 7.0 us."
 
     def test_memory_has_a_column_and_a_key(self):
-        from tokendraw_bench.report.table import header, rows
-
         measured = report(replace(line(CELL, 2.0), memory={"acme": 2500}))
         assert (header(measured)[-1], rows(measured)[0][-1]) == ("extra memory", "2.5 KB")
         assert measured.as_json()["cells"][0]["entries"]["acme"]["extra_memory"] == 2500
@@ -321,18 +316,6 @@ def test_ranks_refuse_options_of_a_single_process(option, monkeypatch):
     result = call("bench", "--device", "cpu", "--ranks", 2, *option)
     assert (result.stdout, result.exit_code) == ("", 2)
     assert f"'{option[0]}' is about one process. Leave out --ranks, or leave it out." in result.stderr
-
-
-def test_a_number_of_log_probabilities_is_whole_or_none():
-    result = call("bench", "--device", "cpu", "--logprobs", "-1")
-    assert result.exit_code == 2
-    assert "'--logprobs'" in result.stderr
-
-
-def test_a_parameter_out_of_range_is_refused_before_the_run():
-    result = call("bench", "--device", "cpu", "--filters", "top-p", "--top-p", 0)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert "Invalid value for '--top-p'" in result.stderr
 
 
 def test_the_command_repeats_none(monkeypatch):

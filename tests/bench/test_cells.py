@@ -1,7 +1,5 @@
 """Cells and logits of ``tokendraw bench``: presets, options, and the size of the nucleus."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -39,11 +37,6 @@ def test_the_design_grid_has_every_combination_of_shapes_dtypes_filters_and_fami
     assert {c.filters for c in cells} == {"none", "both", "top-p"}
     assert {c.family for c in cells} == {"peaked-7", "peaked-30", "gaussian", "flat"}
     assert len(cells) == len(set(cells)) == 4 * 2 * 3 * 4
-
-
-def test_cells_of_equal_logits_are_neighbours():
-    logits = [(c.batch, c.vocab_size, c.dtype, c.family) for c in grid("design")]
-    assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
 
 
 def test_options_replace_values_of_the_preset_and_no_cell_comes_twice():

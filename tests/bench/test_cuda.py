@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from command_line import call
+from tokendraw_bench import operations
 from tokendraw_bench.baselines.torch_sort import torch_sort
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
 from tokendraw_bench.logits import metadata_of
@@ -113,19 +114,29 @@ def test_twice_the_bytes_take_about_twice_the_time(cuda, timer):
     assert 1.7 < us(512) / us(256) < 2.3
 
 
-def test_the_command_gives_finite_ratios_above_1():
-    result = call(
-        "bench", "--device", "cuda", "--batch", 64, "--vocab-size", 128_256, "--family", "peaked-7", "--repeats", 5,
-        "--sampler", "native", "--sampler", "torch-sort", "--json",
-    )  # fmt: skip
+OPTIONS = {
+    "sample": (
+        *("--batch", 64, "--vocab-size", 128_256, "--family", "peaked-7", "--repeats", 5),
+        *("--sampler", "native", "--sampler", "torch-sort"),
+    ),
+    "verify": ("--batch", 16, "--vocab-size", 32_000, "--repeats", 5, "--sampler", "native"),
+    "plan_paged_kv": ("--repeats", 5),
+    "pack_sm90_w4": ("--preset", "design", "--experts", 2, "--repeats", 3, "--sampler", "native"),
+}
+
+
+@pytest.mark.parametrize("operation", OPTIONS)
+def test_the_command_captures_calls_of_every_operation(operation):
+    result = call("bench", "--op", operation, "--device", "cuda", *OPTIONS[operation], "--json")
     assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
+    found, floor_name = json.loads(result.stdout), operations.get(operation).floor.name
+    assert "native" in found["contenders"]
     for cell in found["cells"]:
-        for name, entry in cell["entries"].items():
-            assert entry["reason"] == "", name
-            assert entry["how"] == "graph"
-            assert 1 < entry["ratio"] < math.inf
-            assert entry["host_us"] > 0
+        for name, entry in {floor_name: cell[floor_name], **cell["entries"]}.items():
+            assert (entry["reason"], entry["us"] > 0) == ("", True), name
+            assert operation == "pack_sm90_w4" or (entry["how"], entry["host_us"] > 0) == ("graph", True)
+        if operation in ("sample", "verify"):
+            assert all(1 < entry["ratio"] < math.inf for entry in cell["entries"].values())
 
 
 @pytest.mark.parametrize(

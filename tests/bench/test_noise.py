@@ -123,9 +123,3 @@ def test_several_baselines_are_named_together():
 def test_cells_of_float64_noise_have_the_same_logits(cell):
     double = replace(cell, gumbel_dtype="fp64")
     assert torch.equal(make_inputs(cell, CPU, 1)[0], make_inputs(double, CPU, 1)[0])
-
-
-def test_an_unknown_noise_is_a_usage_error():
-    result = bench("--gumbel-dtype", "fp16")
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert "Invalid value for '--gumbel-dtype': 'fp16' is not one of 'fp32', 'fp64'." in result.stderr

@@ -1,10 +1,12 @@
 """``tokendraw bench --op``: what the commands of all operations share."""
 
+import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
-from command_line import call
+from command_line import call, documented_keys
 from tokendraw_bench import operations
 
 TINY = {
@@ -34,6 +36,9 @@ def test_the_presets_have_the_same_names_in_every_operation(operation):
             (None, f"--{option}", "weights to pack. Add --op pack_sm90_w4")
             for option in ("experts=1", "rows=64", "columns=128", "format=fp4", "layout=v1", "direction=pack")
         ),
+        (None, "--edits=all", "edits of logits. Add --op process_logits"),
+        (None, "--verify-mode=coupled", "drafts to verify. Add --op verify"),
+        (None, "--page-indices", "block tables. Add --op plan_paged_kv"),
         ("plan_paged_kv", "--vocab-size=256", "logits. Add --op sample, verify or process_logits"),
         ("plan_paged_kv", "--unseeded", "draws. Add --op sample or verify"),
         ("plan_paged_kv", "--gumbel-dtype=fp64", "draws. Add --op sample or verify"),
@@ -56,12 +61,61 @@ def test_an_axis_of_another_operation_is_a_usage_error(operation, option, said):
             for option in ("--op=draft", "--drafts=0", "--verify-mode=typical", "--batch=0")
         ),
         *(("pack_sm90_w4", option) for option in ("--rows=8", "--columns=32", "--format=fp8")),
+        *(
+            ("sample", option)
+            for option in (
+                *("--batch=0", "--vocab-size=127", "--dtype=float64", "--filters=top-q", "--family=round"),
+                *("--repeats=2", "--preset=huge", "--gumbel-dtype=fp16", "--logprobs=-1", "--top-p=0"),
+            )
+        ),
     ],
 )
 def test_a_value_out_of_range_is_a_usage_error_with_the_option(operation, option):
     result = bench(operation, option)
     assert (result.stdout, result.exit_code) == ("", 2)
     assert f"Invalid value for '{option.partition('=')[0]}'" in result.stderr
+
+
+@pytest.mark.parametrize("operation", ["sample", "verify"])
+def test_cells_of_equal_logits_are_neighbours(operation):
+    logits = [replace(cell, filters="") for cell in operations.get(operation).grid("design")]
+    assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
+
+
+@pytest.mark.parametrize(
+    ("operation", "options", "axes"),
+    [
+        (
+            "verify",
+            (*TINY["verify"][:4], "--filters", "none", "--drafts", 3, "--verify-mode", "rejection"),
+            {"batch": 2, "drafts": 3, "mode": "rejection", "nbytes": 2 * (4 + 3) * 256 * 4},
+        ),
+        (
+            "plan_paged_kv",
+            ("--batch", 3, "--no-page-indices"),
+            {"batch": 3, "width": 64, "page_size": 16, "buffers": 2, "nbytes": 3 * 65 * 4},
+        ),
+        (
+            "pack_sm90_w4",
+            (*TINY["pack_sm90_w4"], "--format", "int4", "--layout", "v2", "--direction", "unpack"),
+            {"experts": 1, "rows": 64, "columns": 128, "format": "int4", "layout": "v2",
+             "direction": "unpack", "nbytes": 4096, "bytes": 4096},
+        ),
+    ],
+)  # fmt: skip
+def test_json_has_the_axes_of_the_operation_under_documented_keys(operation, options, axes, fixed):
+    found = json.loads(bench(operation, *options, "--sampler", "native", "--json").stdout)
+    assert found["operation"] == operation
+    assert found["command"].startswith(
+        " ".join(["tokendraw bench --op", operation, *map(str, options), "--sampler native"])
+    )
+    assert ("temperature" in found) == (operation == "verify")
+    assert found.get("page_indices") == (False if operation == "plan_paged_kv" else None)
+    (cell,) = found["cells"]
+    assert {name: cell[name] for name in axes} == axes
+    if operation != "verify":
+        assert (cell["copy"]["us"], cell["entries"]["native"]["ratio"]) == (4.0, 24.99)
+    assert {*found, *cell} <= documented_keys()
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """``tokendraw bench --op plan_paged_kv``: cells, input batches, the call, and a run of the command."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 import tokendraw
-from command_line import FixedTimer, call, documented_keys
+from command_line import FixedTimer, call
 from tokendraw_bench import make_inputs, operations
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.plan_paged_kv import PlanCell
@@ -109,48 +108,6 @@ class TestCommand:
             "Lengths are random, from one token to all that the table has room for.",
         ]
 
-    def test_json_has_the_axes_of_a_plan_under_documented_keys(self, fixed):
-        found = json.loads(bench("--batch", 3, "--no-page-indices", "--json").stdout)
-        assert (found["operation"], found["page_indices"]) == ("plan_paged_kv", False)
-        assert "temperature" not in found
-        (cell,) = found["cells"]
-        assert {name: cell[name] for name in ("batch", "width", "page_size", "buffers", "nbytes")} == {
-            "batch": 3,
-            "width": 64,
-            "page_size": 16,
-            "buffers": 2,
-            "nbytes": 3 * 65 * 4,
-        }
-        assert cell["copy"]["us"] == 4.0
-        assert cell["entries"]["native"]["ratio"] == 24.99
-        assert {*found, *cell} <= documented_keys()
-
-    def test_the_table_is_written_as_markdown_below_the_command(self, fixed, tmp_path):
-        path = tmp_path / "table.md"
-        bench("--batch", 3, "--page-size", 8, "--no-page-indices", "--output", path)
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert lines[0] == (
-            "`tokendraw bench --op plan_paged_kv --batch 3 --page-size 8 --no-page-indices --sampler native "
-            f"--device cpu --output {path}`"
-        )
-        assert "Plans without page indices, into buffers that are kept. " in lines[2]
-        assert lines[4:] == [
-            "| batch | width | page size | copy us | native us |",
-            "| --: | --: | --: | --: | --: |",
-            "| 3 | 64 | 8 | 4.0 | 100.0 (25.0x) |",
-            "",
-            "* The copy is of the block table, by torch.Tensor.copy_.",
-            "* Lengths are random, from one token to all that the table has room for.",
-        ]
-
-    def test_a_baseline_of_another_operation_gives_the_reason(self):
-        result = call("bench", "--op", "plan_paged_kv", "--device", "cpu", "--sampler", "torch-sort")
-        assert (result.stdout, result.stderr, result.exit_code) == (
-            "",
-            "'torch-sort' cannot be timed on cpu: needs the operation sample, found plan_paged_kv.\n",
-            1,
-        )
-
     def test_tables_beyond_the_memory_are_an_error_with_the_options_to_reduce(self, fixed, monkeypatch):
         def no_room(timer, nbytes):
             raise RuntimeError(
@@ -165,15 +122,3 @@ class TestCommand:
             "Pass a smaller --batch or --width.\n",
             1,
         )
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_plans_are_captured_out_of_a_cold_cache():
-    result = call("bench", "--op", "plan_paged_kv", "--device", "cuda", "--repeats", 5, "--json")
-    assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert "native" in found["contenders"]
-    for cell in found["cells"]:
-        for name, entry in {"copy": cell["copy"], **cell["entries"]}.items():
-            assert (entry["reason"], entry["how"]) == ("", "graph"), name
-            assert entry["host_us"] > 0

@@ -1,8 +1,6 @@
 """``tokendraw bench --op verify``: cells, logits, contenders, and a run of the command."""
 
 import inspect
-import itertools
-import json
 import sys
 import types
 from dataclasses import replace
@@ -12,7 +10,7 @@ import torch
 
 import tokendraw
 import tokendraw_native
-from command_line import call, documented_keys
+from command_line import call
 from fake_dists import EVERYTHING, plugin
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw_bench import make_inputs, metadata_of, operations
@@ -46,10 +44,6 @@ class TestCells:
             "2 x 32000 float32, none, coupled of 1, peaked-30",
             "2 x 32000 float32, none, coupled of 3, peaked-30",
         ]
-
-    def test_cells_of_equal_logits_are_neighbours(self):
-        logits = [replace(cell, filters="") for cell in BENCH.grid("design")]
-        assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
 
     def test_a_buffer_has_the_rows_of_the_mode(self):
         assert (CELL.num_target_rows, CELL.num_rows) == (15, 15 + 12)
@@ -316,43 +310,3 @@ class TestCommand:
             "A draft's logits are those of the target plus noise. The read is of both for rejection, of the",
             "target's alone for coupled, which looks at no others.",
         ]
-
-    def test_json_has_the_axes_of_a_verification_under_documented_keys(self, fixed):
-        result = bench(*TINY, "--filters", "none", "--drafts", 3, "--verify-mode", "rejection", "--json")
-        found = json.loads(result.stdout)
-        assert found["operation"] == "verify"
-        assert found["command"].startswith("tokendraw bench --op verify --batch 2 ")
-        assert "--drafts 3 --verify-mode rejection" in found["command"]
-        (cell,) = found["cells"]
-        assert (cell["batch"], cell["drafts"], cell["mode"]) == (2, 3, "rejection")
-        assert cell["nbytes"] == 2 * (4 + 3) * 256 * 4
-        assert {*found, *cell} <= documented_keys()
-
-    def test_the_table_is_written_as_markdown(self, fixed, tmp_path):
-        path = tmp_path / "table.md"
-        bench(*TINY, "--filters", "none", "--verify-mode", "coupled", "--output", path)
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert lines[0].startswith("`tokendraw bench --op verify ")
-        assert lines[4:7] == [
-            "| batch | vocabulary | dtype | drafts | mode | filters | logits | nucleus | read us | native us |",
-            "| --: | --: | --- | --: | --- | --- | --- | --: | --: | --: |",
-            "| 2 | 256 | float32 | 4 | coupled | none | peaked-30 | 30 | 10.0 | 100.0 (10.0x) |",
-        ]
-
-    def test_an_unknown_sampler_gives_the_nearest(self):
-        result = bench("--sampler", "nativ")
-        assert (result.stdout, result.exit_code) == ("", 1)
-        assert result.stderr.endswith("Try: tokendraw bench --sampler native\n")
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_verifications_are_captured():
-    result = call(
-        "bench", "--op", "verify", "--device", "cuda", "--batch", 16, "--vocab-size", 32_000, "--repeats", 5,
-        "--sampler", "native", "--json",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.stderr
-    for cell in json.loads(result.stdout)["cells"]:
-        entry = cell["entries"]["native"]
-        assert (entry["reason"], entry["how"]) == ("", "graph")
-        assert entry["ratio"] > 1
