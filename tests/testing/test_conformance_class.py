@@ -85,23 +85,14 @@ class TestTheTests:
         assert tests == [name_of(prop) for prop in properties()]
         assert len(set(tests)) == len(tests)
 
-    def test_names_of_tests_are_words(self):
+    def test_a_test_has_words_of_the_property_as_its_names_and_docstring(self):
         for prop in properties():
-            assert re.fullmatch(r"test(_[a-z0-9]+)+", name_of(prop)), prop.name
-
-    def test_docstrings_are_the_sentences_of_the_properties(self):
-        for prop in properties():
-            assert getattr(SamplerConformance, name_of(prop)).__doc__ == prop.about
+            name = name_of(prop)
+            assert re.fullmatch(r"test(_[a-z0-9]+)+", name), prop.name
+            test = getattr(SamplerConformance, name)
+            assert (test.__name__, test.__qualname__) == (name, f"SamplerConformance.{name}")
+            assert test.__doc__ == prop.about
             assert prop.about.endswith(".")
-
-    def test_qualified_names_are_the_names_of_the_class(self):
-        for prop in properties():
-            test = getattr(SamplerConformance, name_of(prop))
-            assert (
-                test.__qualname__
-                == f"SamplerConformance.{test.__name__}"
-                == f"SamplerConformance.{name_of(prop)}"
-            )
 
 
 class TestOverriding:

@@ -129,51 +129,34 @@ def test_the_processes_of_jobs_stay_at_one_thread_each():
 # Where there is nothing to look at
 
 
-def test_on_another_device_the_line_is_not_run():
-    result = one_line(sampler(SamplerMutant, device="meta"), "threads")
-    assert (result.status, result.detail) == (Status.NOT_RUN, "needs a CPU, found meta")
-
-
-def test_interpreted_kernels_are_not_run():
-    result = one_line(sampler(SamplerMutant, effort=Effort.tiny()), "threads")
-    assert (result.status, result.detail) == (
-        Status.NOT_RUN,
-        "needs compiled kernels, found an effort for interpreted ones",
-    )
-
-
-@pytest.mark.slow
-def test_an_exception_in_a_thread_is_the_failure():
-    main = threading.main_thread()
-
-    class Raises(SamplerMutant):
-        def change(self, logits, metadata):
-            if threading.current_thread() is not main:
-                raise RuntimeError("no context in this thread")
-            return logits, metadata
-
-    result = one_line(sampler(Raises), "threads")
-    assert (result.status, result.detail) == (
-        Status.FAILED,
-        "a call raised RuntimeError: no context in this thread",
-    )
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"device": "meta"}, "needs a CPU, found meta"),
+        ({"effort": Effort.tiny()}, "needs compiled kernels, found an effort for interpreted ones"),
+    ],
+)
+def test_another_device_and_interpreted_kernels_are_not_run(options, reason):
+    result = one_line(sampler(SamplerMutant, **options), "threads")
+    assert (result.status, result.detail) == (Status.NOT_RUN, reason)
 
 
 @pytest.mark.slow
-def test_an_exception_of_a_single_object_is_the_failure():
+@pytest.mark.parametrize("number", ["every", "a single"])
+def test_an_exception_in_a_thread_is_the_failure(number):
     main, callers = threading.main_thread(), []
 
-    class RaisesInOneThread(SamplerMutant):
+    class Raises(SamplerMutant):
         def change(self, logits, metadata):
             thread = threading.current_thread()
             if thread is not main:
                 callers.append(thread)
-                if thread is callers[0]:
+                if number == "every" or thread is callers[0]:
                     raise RuntimeError("no context in this thread")
             return logits, metadata
 
-    line = one_line(sampler(RaisesInOneThread), "threads")
-    assert (line.status, line.detail) == (
+    result = one_line(sampler(Raises), "threads")
+    assert (result.status, result.detail) == (
         Status.FAILED,
         "a call raised RuntimeError: no context in this thread",
     )

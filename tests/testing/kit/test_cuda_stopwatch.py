@@ -1,5 +1,7 @@
 """Every public call except ``warmup`` returns within 20 ms while a CUDA device is busy for 0.2 s."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -12,84 +14,63 @@ pytestmark = pytest.mark.gpu
 
 PARAMS = cycle(*FILTERED, SamplingParams(seed=3, logprobs=5))
 K = 4
+NUMBERS = list(range(B))
 LISTS = [[1, 2, 3, 4][: i % (K + 1)] for i in range(B)]
 
 
-def prepared():
-    """Public calls by name, on tensors of the device."""
-    device = torch.device("cuda")
-    sampler = tokendraw.load_sampler("triton-gumbel", device="cuda")
-    logits, positions = logits_of(3), torch.arange(B, device=device)
-    metadata = SamplingMetadata.from_params(PARAMS, device=device, positions=positions)
-    numbers, on_host = list(range(B)), torch.arange(B)
-    drafts = Drafts.from_lists(LISTS, device=device)
-    target = logits_of(4, rows=drafts.num_rows)
-    counts = [len(ids) for ids in LISTS]
-    return {
-        "from_params": lambda: SamplingMetadata.from_params(PARAMS, device=device, positions=positions),
-        "from_params, numbers": lambda: SamplingMetadata.from_params(
-            PARAMS, device=device, positions=numbers, row_index=numbers
-        ),
-        "from_params, tensors of the host": lambda: SamplingMetadata.from_params(
-            PARAMS, device=device, positions=on_host, row_index=on_host
-        ),
-        "with_positions": lambda: metadata.with_positions(positions),
-        "with_positions, numbers": lambda: metadata.with_positions(numbers),
-        "RowKinds.of": lambda: RowKinds.of(PARAMS),
-        "Drafts.from_lists": lambda: Drafts.from_lists(LISTS, device=device),
-        "Drafts.from_counts": lambda: Drafts.from_counts(drafts.draft_token_ids, counts),
-        "sample": lambda: sampler.sample(logits, metadata),
-        "sample of new parameters": lambda: sampler.sample(
-            logits, SamplingMetadata.from_params(PARAMS, device=device, positions=numbers)
-        ),
-        "draft": lambda: sampler.draft(logits, metadata),
-        "verify": lambda: sampler.verify(target, drafts, metadata),
-        "verify of new drafts": lambda: sampler.verify(
-            target,
-            Drafts.from_lists(LISTS, device=device),
-            SamplingMetadata.from_params(PARAMS, device=device, positions=numbers),
-        ),
-    }
+CALLS = {
+    "from_params": lambda x: SamplingMetadata.from_params(PARAMS, device="cuda", positions=x.positions),
+    "from_params, numbers": lambda x: SamplingMetadata.from_params(
+        PARAMS, device="cuda", positions=NUMBERS, row_index=NUMBERS
+    ),
+    "from_params, tensors of the host": lambda x: SamplingMetadata.from_params(
+        PARAMS, device="cuda", positions=torch.arange(B), row_index=torch.arange(B)
+    ),
+    "with_positions": lambda x: x.metadata.with_positions(x.positions),
+    "with_positions, numbers": lambda x: x.metadata.with_positions(NUMBERS),
+    "RowKinds.of": lambda x: RowKinds.of(PARAMS),
+    "Drafts.from_lists": lambda x: Drafts.from_lists(LISTS, device="cuda"),
+    "Drafts.from_counts": lambda x: Drafts.from_counts(x.drafts.draft_token_ids, [len(ids) for ids in LISTS]),
+    "sample": lambda x: x.sampler.sample(x.logits, x.metadata),
+    "sample of new parameters": lambda x: x.sampler.sample(
+        x.logits, SamplingMetadata.from_params(PARAMS, device="cuda", positions=NUMBERS)
+    ),
+    "draft": lambda x: x.sampler.draft(x.logits, x.metadata),
+    "verify": lambda x: x.sampler.verify(x.target, x.drafts, x.metadata),
+    "verify of new drafts": lambda x: x.sampler.verify(
+        x.target,
+        Drafts.from_lists(LISTS, device="cuda"),
+        SamplingMetadata.from_params(PARAMS, device="cuda", positions=NUMBERS),
+    ),
+}
 
 
 @pytest.fixture(scope="module")
-def calls():
-    return prepared()
+def inputs():
+    """A sampler, and tensors of the device."""
+    positions, drafts = torch.arange(B, device="cuda"), Drafts.from_lists(LISTS, device="cuda")
+    return SimpleNamespace(
+        sampler=tokendraw.load_sampler("triton-gumbel", device="cuda"),
+        logits=logits_of(3),
+        positions=positions,
+        metadata=SamplingMetadata.from_params(PARAMS, device="cuda", positions=positions),
+        drafts=drafts,
+        target=logits_of(4, rows=drafts.num_rows),
+    )
 
 
-NAMES = (
-    "from_params",
-    "from_params, numbers",
-    "from_params, tensors of the host",
-    "with_positions",
-    "with_positions, numbers",
-    "RowKinds.of",
-    "Drafts.from_lists",
-    "Drafts.from_counts",
-    "sample",
-    "sample of new parameters",
-    "draft",
-    "verify",
-    "verify of new drafts",
-)
-
-
-def test_every_call_has_its_name(calls):
-    assert tuple(calls) == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_call_returns_while_the_device_is_busy(calls, name):
-    seconds, slept = seconds_behind_a_busy_device(calls[name])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_public_call_returns_while_the_device_is_busy(inputs, name):
+    seconds, slept = seconds_behind_a_busy_device(lambda: CALLS[name](inputs))
     assert slept
     assert seconds < LONGEST_CALL_SECONDS
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_call_makes_no_synchronizing_cuda_call(calls, name):
-    calls[name]()
+@pytest.mark.parametrize("name", CALLS)
+def test_a_public_call_makes_no_synchronizing_cuda_call(inputs, name):
+    CALLS[name](inputs)
     with sync_is_an_error():
-        calls[name]()
+        CALLS[name](inputs)
 
 
 def test_columns_arrive_behind_a_busy_stream():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tokendraw_testing import properties
 from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
 
 
@@ -73,8 +72,3 @@ def test_uniform_p_values_are_looked_at_twice_once_in_a_thousand_and_never_convi
     for i in range(20_000):
         trial.judge(str(i), experiment, 1)
     assert 1 <= second <= 50  # 20 expected; outside once in 1e8
-
-
-def test_every_property_has_a_unique_name_and_a_sentence():
-    assert len({prop.name for prop in properties()}) == len(properties())
-    assert all(prop.about.endswith(".") for prop in properties())
