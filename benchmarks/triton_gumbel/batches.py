@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +32,6 @@ class RequestArrays:
     def greedy(self) -> NDArray[np.bool_]:
         """Rows of temperature 0."""
         return self.temperature == 0
-
-    def __len__(self) -> int:
-        return len(self.seed)
-
-    def take(self, rows: Any) -> RequestArrays:
-        """Return some of the rows, in the order of ``rows``."""
-        return RequestArrays(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def params(self, row: int) -> SamplingParams:
         """Return the request of a row."""
@@ -77,10 +69,10 @@ class RequestArrays:
         )
 
 
-def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> RequestArrays:
-    """Make rows with mixed filters, a share of them greedy, and seeds and positions over their whole range."""
+def mixed(rng: np.random.Generator, rows: int) -> RequestArrays:
+    """Make rows with mixed filters, one in twenty of them greedy, and seeds and positions over their whole range."""
     temperature = rng.choice(_TEMPERATURES, rows)
-    temperature[rng.random(rows) < greedy] = 0.0
+    temperature[rng.random(rows) < 0.05] = 0.0
     return RequestArrays(
         temperature,
         rng.choice(_TOP_KS, rows),

@@ -1,14 +1,13 @@
 """The crossed lines of verify: random cases, and the designs of rows, drafts and seeds."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from mutants.verifiers import VerifierMutant, verifier_mutant
-from tokendraw import BatchFacts, SamplingParams
+from mutants import by_name
+from mutants.verifiers import VERIFIERS, VerifierMutant, verifier_mutant
+from tokendraw import SamplingParams
 from tokendraw_testing import Effort, reference, reference_walk
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.verify import KIT, VerifySubject
@@ -17,39 +16,28 @@ from tokendraw_testing.verify.crossing.rows import FAMILIES, corner_ids, make_pa
 from tokendraw_testing.verify.unseeded_noise import coincidences
 
 
-def subject(bug):
-    return verifier_mutant(bug).subject(effort=Effort.tiny())
-
-
-def fuzzed(bug, number):
-    given = subject(bug)
-    return KIT.fuzz(VerifySubject(given), np.random.default_rng([0, number]), Trial("fuzz", 0))
+def fuzzed(subject, number):
+    return KIT.fuzz(VerifySubject(subject), np.random.default_rng([0, number]), Trial("fuzz", 0))
 
 
 def test_a_random_case_depends_on_the_generator_alone():
-    first, again, other = (fuzzed(VerifierMutant, number) for number in (1, 1, 2))
+    subject = verifier_mutant(VerifierMutant).subject(effort=Effort.tiny())
+    first, again, other = (fuzzed(subject, number) for number in (1, 1, 2))
     assert first == again != other
 
 
 @pytest.mark.slow
 def test_random_cases_find_a_mistake_and_name_the_request():
-    class Unfiltered(VerifierMutant):
-        def change(self, target_logits, drafts, metadata):
-            if target_logits.dtype != torch.float16:
-                return target_logits, drafts, metadata
-            off = dict.fromkeys(("top_k", "top_p", "min_p", "joint"))
-            facts = BatchFacts(max_logprobs=metadata.facts.max_logprobs)
-            return target_logits, drafts, replace(metadata, **off, facts=facts)
-
+    unfiltered = by_name(VERIFIERS)["p without filters"].subject(effort=Effort.tiny())
     result = []
     for number in range(32):
         try:
-            fuzzed(Unfiltered, number)
+            fuzzed(unfiltered, number)
         except Violation as violation:
             result.append(str(violation))
     assert len(result) > 1
     for words in result:
-        assert re.match(r"V = \d+ in float16, \w+, \w+.*: .* drafts \[.* needs ", words), words
+        assert re.match(r"V = \d+ in \w+, \w+, \w+.*: .* drafts \[.* needs ", words), words
 
 
 def test_a_seed_narrows_one_decision_and_keeps_all_verdicts():
