@@ -1,122 +1,46 @@
-"""The sampler written by ``tokendraw new``, compared with native token for token; the kit checks the rest."""
+"""The sampler written by ``tokendraw new``: the kit's lines that compare with the reference, token for token."""
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 import torch
 
 import tokendraw
-from calling import assert_same_rows, call
-from command_line import call as command
-from goodness_of_fit import DTYPES, KINDS, MODES, POISON, drawn_with, gaussians
+from command_line import call
 from pages import importable, install
-from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw._torch.threads import one_thread
-from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_testing import Effort, Status, Subject, run
 
-ROWS = 48
-SIZES = [1, 2, 31, 1024, 1025, 5000]
+LINES = (
+    *("output", "crossed requests", "crossed logprobs", "near ties", "last ids", "far NaN and infinities"),
+    *("ready tensors", "rows of shared slots", "noise precision"),
+)
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory):
-    """``load(name, mode, dtype)``: the template's sampler under the name acme, or native; both on the CPU."""
+def subject(tmp_path_factory):
+    """The template's sampler on the CPU, under the name acme."""
     folder = tmp_path_factory.mktemp("vendor")
-    assert command("new", "acme", folder / "acme-tokendraw").exit_code == 0
+    assert call("new", "acme", folder / "acme-tokendraw").exit_code == 0
     install(folder / "acme-tokendraw", folder / "site")
-    samplers = {}
-
-    def load(name, mode="raw_logprobs", dtype="fp32"):
-        key = (name, mode, dtype)
-        if key not in samplers:
-            need = tokendraw.Need(gumbel_dtype=dtype)
-            samplers[key] = tokendraw.load_sampler(name, device="cpu", logprobs_mode=mode, need=need)
-        return samplers[key]
-
     with importable(folder / "site"), one_thread():
-        yield load
+        subject = Subject.installed("acme", device="cpu", quick=True)
+        subject.effort = replace(
+            Effort.of(quick=True, device_type="cpu"), crossed_sizes=(1, 33, 1025, 5003), crossed_batch=90
+        )
+        yield subject
 
 
-def random_params(rng, size, **rest):
-    """Every filter is off in a part of the rows, so that all combinations occur."""
-
-    def pick(*values):
-        return values[rng.integers(len(values))]
-
-    return SamplingParams(
-        temperature=pick(0.0, 0.3, 1.0, 2.0),
-        top_k=pick(0, 0, 1, 2, 50, max(1, size // 2), size - 1, size),
-        top_p=pick(1.0, 1.0, 0.1, 0.5, 0.9, 0.999),
-        min_p=pick(0.0, 0.0, 0.01, 0.2, 1.0),
-        filter_order=pick("top_k_first", "joint"),
-        **rest,
-    )
-
-
-def batch_of(family, size, **rest):
-    rng = np.random.default_rng(sum(map(ord, family)) * 10_000 + size)
-    logits = np.stack([FAMILIES[family](rng, size) for _ in range(ROWS)])
-    return logits, [random_params(rng, size, seed=int(rng.integers(2**63)), **rest) for _ in range(ROWS)]
-
-
+@pytest.mark.parametrize("line", LINES)
 @pytest.mark.fast_first
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_seeded_draws_are_native_s_token_for_token(load, family, dtype):
-    for size in (*SIZES, 50_257):
-        logits, params = batch_of(family, size)
-        drawn = [call(load(name, dtype=dtype), logits, params).token_ids for name in ("acme", "native")]
-        assert drawn[0].tolist() == drawn[1].tolist(), size
+def test_a_line_of_the_kit_is_green(subject, line):
+    (result,) = run(subject, only=line).lines
+    assert result.status is Status.PASSED, result
 
 
-@pytest.mark.parametrize("logits_dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits_draw_as_their_float32_values_do(load, logits_dtype):
-    logits, params = batch_of("gaussian", 3000, logprobs=3)
-    half = torch.from_numpy(logits).to(logits_dtype)
-    assert_same_rows(call(load("acme"), half, params), call(load("acme"), half.float(), params))
-    assert_same_rows(call(load("acme"), half, params), call(load("native"), half, params))
-
-
-def same_logprobs(left, right):
-    """Require equal tokens in equal order, and values equal up to rounding."""
-    assert left.token_ids.tolist() == right.token_ids.tolist()
-    assert left.valid.tolist() == right.valid.tolist()
-    assert left.logprobs.token_ids.tolist() == right.logprobs.token_ids.tolist()
-    assert left.logprobs.ranks.tolist() == right.logprobs.ranks.tolist()
-    torch.testing.assert_close(left.logprobs.logprobs, right.logprobs.logprobs)
-    torch.testing.assert_close(left.log_kept_mass, right.log_kept_mass)
-    assert left.logprobs.logprobs.dtype == left.log_kept_mass.dtype == torch.float32
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("family", ["gaussian", "tied", "flat"])
-@pytest.mark.fast_first
-def test_logprobs_of_every_mode_are_native_s(load, mode, family):
-    for size in (1, 31, 1025):
-        logits, params = batch_of(family, size)
-        for wanted in ([3, None, 0, 7], [2, 40, -1, 1]):
-            requests = [
-                tokendraw.SamplingParams(
-                    **{f: getattr(p, f) for f in p.__slots__} | {"logprobs": wanted[i % 4]}
-                )
-                for i, p in enumerate(params)
-            ]
-            same_logprobs(
-                call(load("acme", mode), logits, requests), call(load("native", mode), logits, requests)
-            )
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unseeded"])
-def test_rows_with_nan_and_infinities_answer_as_native_does(load, mode, kind):
-    logits = torch.stack(list(POISON.values()))
-    same_logprobs(
-        call(load("acme", mode), logits, KINDS[kind]), call(load("native", mode), logits, KINDS[kind])
-    )
-
-
-def test_values_in_ready_tensors_are_clamped_to_the_table(load):
+def test_values_in_ready_tensors_are_clamped_to_the_table(subject):
     nan, inf = float("nan"), float("inf")
-    logits = gaussians(8, seed=5)
     metadata = SamplingMetadata(
         temperature=torch.tensor([-1.0, nan, inf, 1e-45, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64),
         top_k=torch.tensor([3, 3, 3, 3, -7, 10**9, 5, 0], dtype=torch.int32),
@@ -126,24 +50,16 @@ def test_values_in_ready_tensors_are_clamped_to_the_table(load):
         positions=torch.arange(8),
         facts=BatchFacts(max_logprobs=9),
     )
-    same_logprobs(*(load(name, "processed_logprobs").sample(logits, metadata) for name in ("acme", "native")))
-
-
-def test_parameters_may_live_in_slots(load):
-    params = [
-        SamplingParams(seed=1, top_k=9),
-        SamplingParams(temperature=0.0),
-        SamplingParams(seed=3, top_p=0.5),
-    ]
-    logits, slots = gaussians(6, seed=6), [2, 0, 0, 1, 2, 0]
-    drawn = [
-        call(load(name), logits, params, positions=list(range(6)), row_index=slots).token_ids.tolist()
+    logits = torch.randn(8, 3000, generator=torch.Generator().manual_seed(5))
+    left, right = (
+        tokendraw.load_sampler(name, device="cpu", logprobs_mode="processed_logprobs").sample(
+            logits, metadata
+        )
         for name in ("acme", "native")
-    ]
-    assert drawn[0] == drawn[1]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_its_noise_is_of_the_precision_that_was_asked_for(load, dtype):
-    assert drawn_with(load("acme", dtype=dtype)) == dtype
-    assert drawn_with(load("acme", dtype=dtype), top_k=2000) == dtype
+    )
+    assert left.token_ids.tolist() == right.token_ids.tolist()
+    assert left.valid.tolist() == right.valid.tolist()
+    assert left.logprobs.token_ids.tolist() == right.logprobs.token_ids.tolist()
+    assert left.logprobs.ranks.tolist() == right.logprobs.ranks.tolist()
+    torch.testing.assert_close(left.logprobs.logprobs, right.logprobs.logprobs)
+    torch.testing.assert_close(left.log_kept_mass, right.log_kept_mass)
