@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 import numpy_sampler
-from mutants import by_name
-from mutants.samplers import CUDA_SAMPLERS, NATIVE, PLAIN, SAMPLERS, SamplerMutant, sampler_mutant
+from mutants.samplers import CUDA_SAMPLERS, NATIVE, PLAIN, SamplerMutant, sampler_mutant
 from tokendraw_testing import Effort, Status, run
 
 QUICK = Effort.of(quick=True, device_type="cpu")
@@ -14,7 +13,6 @@ FEW_DRAWS = replace(QUICK, draws=QUICK.draws // 5, tiled_draws=QUICK.tiled_draws
 """For what the kit asks of a sampler, which the number of draws does not change."""
 FEW_ROWS = replace(FEW_DRAWS, crossed_sizes=(33, 5003, 65_543), crossed_batch=60, crossed_rows=40)
 """For a sampler that takes a row at a time."""
-KEEPS_EXACTLY_K = by_name(SAMPLERS)["ties by index while declaring values"]
 
 
 def report(capabilities=NATIVE, *lines, effort=None):
@@ -70,9 +68,7 @@ def test_limits_are_served_up_to_and_refused_beyond():
 
 
 @pytest.mark.slow
-def test_a_sampler_with_exactly_k_is_tested_by_exactly_k():
-    exact = replace(NATIVE, tie_rule="exact_k", filters=(("top_k", "per_row"),))
-    lines = KEEPS_EXACTLY_K.look("crossed requests", "crossed distributions", capabilities={"sample": exact})
-    assert [line.name for line in lines if line.status is Status.FAILED] == []
+def test_a_sampler_that_keeps_ties_is_no_sampler_with_exactly_k():
+    """tests/testing/test_few_promises.py has one that keeps exactly k."""
     native = report(replace(NATIVE, tie_rule="exact_k"), "crossed distributions")
     assert [line.name for line in native.failed] == ["crossed distributions"]
