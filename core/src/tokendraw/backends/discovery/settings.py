@@ -1,18 +1,8 @@
 """Reads settings from outside the program: ``TOKENDRAW_*`` variables and a configuration file.
 
-==========================  ===========================================================================
-``TOKENDRAW_SAMPLER``       name of the one sampler to use
-``TOKENDRAW_PRIORITY``      names, separated by commas, that go before all others in this order
-``TOKENDRAW_DISABLE``       names, separated by commas, that are not even imported
-``TOKENDRAW_NO_PLUGINS``    1: only the plugins that tokendraw itself ships
-``TOKENDRAW_STRICT``        1: warnings become errors
-``TOKENDRAW_DEBUG``         1: the inputs and the tokens of every call are checked; waits for the GPU
-``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
-``TOKENDRAW_VLLM``          0: the adapter to vLLM, if it is installed, leaves vLLM alone
-==========================  ===========================================================================
-
-The file is TOML with the keys ``sampler`` (a string), ``priority`` and ``disable`` (lists of strings). A
-variable goes before the file, key by key; an empty variable counts as unset. Nothing is read at import.
+``docs/operators.md`` lists the variables. The file is TOML with the keys ``sampler`` (a string), ``priority`` and
+``disable`` (lists of strings). A variable goes before the file, key by key; an empty variable counts as unset. Nothing
+is read at import.
 """
 
 from __future__ import annotations
