@@ -21,7 +21,8 @@ def require_torch(who: str = "A sampler") -> ModuleType:
         import torch
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            install = "`pip install torch`" if _is_native_installed() else NATIVE
+            has_native = any(importlib_metadata.Distribution.discover(name="tokendraw-native"))
+            install = "`pip install torch`" if has_native else NATIVE
             raise SamplerUnavailableError(
                 f"{who} needs torch, found it not installed; run {install}."
             ) from error
@@ -38,10 +39,6 @@ def require_torch(who: str = "A sampler") -> ModuleType:
 def damage(who: str, what: str) -> str:
     """Word the error for an installed but unusable torch: ``failing to import: OSError: ...``."""
     return f"{who} needs torch, found it{_location()} {what}. Mend that, or reinstall torch."
-
-
-def _is_native_installed() -> bool:
-    return any(True for _ in importlib_metadata.Distribution.discover(name="tokendraw-native"))
 
 
 def _location() -> str:

@@ -127,7 +127,7 @@ def _run_first(
         error.had_copies = is_copy or attempt is not call
         raise
     if is_first:
-        backend.note_success(signature)
+        backend.signatures.add(signature)
     if backend is selection.backend and not is_part and not negotiator.debug:
         call.cache_check(selection.key, check)
     return output

@@ -61,16 +61,15 @@ def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> R
     return row_positions
 
 
-def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, device: torch.device) -> Tensor:
-    """Take the tokens of an output.
-
-    :param needed: what it has to be, in words.
-    :param advice: what mends it, in a sentence.
-    """
+def verified_tokens(output: HasTokenIds, device: torch.device) -> Tensor:
+    """Take the tokens of a verification."""
     tokens: Tensor | None = getattr(output, "token_ids", None)
     if tokens is None:
-        raise InvalidInputError(f"{name!r} needs {needed}, found {type_name(output)}. {advice}")
-    name = f"{name}.token_ids"
+        raise InvalidInputError(
+            f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(output)}. "
+            "Pass what sampler.verify returned."
+        )
+    name = "verify_output.token_ids"
     check_plain(name, tokens)
     if tokens.dim() != 2:
         raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")

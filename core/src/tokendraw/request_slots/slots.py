@@ -22,10 +22,10 @@ from tokendraw.request_slots.metadata import (
     HasTokenIds,
     MetadataCache,
     check_slots,
-    output_tokens,
     position_input,
     row_input,
     upload_inputs,
+    verified_tokens,
 )
 from tokendraw.request_slots.requests import Population, check_history, check_request
 from tokendraw.request_slots.slot_writes import clean_slot, pack_request, write_request
@@ -210,8 +210,7 @@ class RequestSlots:
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
-        form = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
-        tokens = output_tokens("verify_output", verify_output, *form, self._device)
+        tokens = verified_tokens(verify_output, self._device)
         rows = row_input("row_index", row_index, self._device)
         self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
 

@@ -35,9 +35,7 @@ from tokendraw.errors.notices import is_first
 
 _log = logging.getLogger("tokendraw")
 
-_SLOW_PROBE_SECONDS = (
-    1.0  # seconds; a probe looks at files and finds programs, it compiles and imports nothing
-)
+_SLOW_PROBE_SECONDS = 1.0  # a probe looks at files and finds programs, it compiles and imports nothing
 _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 
@@ -64,9 +62,8 @@ class Discovery:
 
         :raises KeyError: there is none of that name, or it does not offer the operation.
         """
-        return next(c.info for c in self.plugins if c.name == name and c.info is not None).operations[
-            operation.name
-        ]
+        info = next(c.info for c in self.plugins if c.name == name and c.info is not None)
+        return info.operations[operation.name]
 
     def _assess(self, candidate: Candidate, operation: Operation, need: HostNeed) -> Candidate:
         if candidate.state is not State.LOADED:
@@ -99,16 +96,16 @@ def _load(candidate: Candidate, type_of: CapabilitiesType) -> tuple[Candidate, p
         info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
         if info.api_version != API_VERSION:
             # The rest of what it says may mean something else in its own API.
-            identity = PluginInfo(
-                name=info.name, api_version=info.api_version, priority=info.priority, operations={}
-            )
-            reason = _other_api(candidate, info.api_version)
+            version, priority = info.api_version, info.priority
+            identity = PluginInfo(name=info.name, api_version=version, priority=priority, operations={})
+            outdated = "tokendraw" if version > API_VERSION else candidate.distribution
+            reason = f"needs plugin API {version}, found {API_VERSION}; upgrade {outdated}"
             return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
         info = guarded("reading PluginInfo", lambda: check_description(info, type_of))
     except PluginError as error:
         return _broken(candidate, error), None
-    version = installed_version(info.upstream.distribution) if info.upstream else None
-    return replace(candidate, state=State.LOADED, info=info, upstream_version=version), relay
+    installed = installed_version(info.upstream.distribution) if info.upstream else None
+    return replace(candidate, state=State.LOADED, info=info, upstream_version=installed), relay
 
 
 def _hooks(candidate: Candidate) -> pluggy.HookRelay:
@@ -134,11 +131,6 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
                 f"{value!r} needs the hook {hook}, found none; define it with @tokendraw.plugin.hookimpl"
             )
     return manager.hook
-
-
-def _other_api(candidate: Candidate, api_version: int) -> str:
-    outdated = "tokendraw" if api_version > API_VERSION else candidate.distribution
-    return f"needs plugin API {api_version}, found {API_VERSION}; upgrade {outdated}"
 
 
 def _probe(
