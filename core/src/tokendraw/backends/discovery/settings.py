@@ -122,7 +122,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     for field, key in (("sampler", "sampler"), ("priority", "priority"), ("disabled", "disable")):
         text = variables.get(variable := f"{_PREFIX}{key.upper()}")
         if text is not None:
-            values |= {field: _parsed(key, text), f"{field}_source": variable}
+            names = tuple(printable(name.strip()) for name in text.split(",") if name.strip())
+            values |= {field: printable(text) if key == "sampler" else names, f"{field}_source": variable}
         elif table and table.get(key):
             values |= {field: table[key], f"{field}_source": printable(str(path))}
     unknown = tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN)
@@ -144,13 +145,6 @@ def is_switched_off(variable: str) -> bool:
 
 def _is_set(name: str, *, default: str) -> bool:
     return _boolean({name: os.environ.get(name, "").strip() or default}, name)
-
-
-def _parsed(key: str, text: str) -> str | tuple[str, ...]:
-    """Read the value of a key from its variable: a name, or names separated by commas."""
-    if key == "sampler":
-        return printable(text)
-    return tuple(printable(name.strip()) for name in text.split(",") if name.strip())
 
 
 def _boolean(variables: Mapping[str, str], name: str) -> bool:
