@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_plain, check_vector, is_plain
+from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.upload import uploaded
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
@@ -59,23 +58,6 @@ def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> R
     row_positions = row_input("positions", positions, device)
     integers("positions", row_positions.values or (), 0, MAX_POSITION)
     return row_positions
-
-
-def verified_tokens(output: HasTokenIds, device: torch.device) -> Tensor:
-    """Take the tokens of a verification."""
-    tokens: Tensor | None = getattr(output, "token_ids", None)
-    if tokens is None:
-        raise InvalidInputError(
-            f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(output)}. "
-            "Pass what sampler.verify returned."
-        )
-    name = "verify_output.token_ids"
-    check_plain(name, tokens)
-    if tokens.dim() != 2:
-        raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
-    check_integers(name, tokens)
-    check_device(name, tokens, device)
-    return tokens
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
