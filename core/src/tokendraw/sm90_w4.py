@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
+from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import format_error, format_value
 
@@ -22,10 +23,6 @@ __all__ = [
     "shared_activation_scale",
 ]
 
-Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
-"""Formats of 4-bit weights; ``fp4_fp8`` is fp4 for activations in float8, whose sign bits stand elsewhere."""
-Layout: TypeAlias = Literal["v1", "v2"]
-"""Layouts of packed weights and their scales."""
 _log = logging.getLogger("tokendraw")
 _MODULE = "flashinfer.fused_moe"
 _FUNCTION = "interleave_moe_scales_for_sm90_mixed_gemm"

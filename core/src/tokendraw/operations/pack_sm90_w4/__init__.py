@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tokendraw.backends.description.capabilities import HostCapabilities
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import Requirement
-from tokendraw.sm90_w4 import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tokendraw import sm90_w4
 from tokendraw._torch.tensor_checks import check_device, check_dtype, check_plain
+from tokendraw.backends.description.weight_layouts import Layout
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import misfit
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import format_value, one_of
 from tokendraw.operations.pack_sm90_w4 import FORMATS, LAYOUTS, exists
-from tokendraw.sm90_w4 import Layout
 
 UPSTREAM: Final = "upstream"
 """The layout of the installed FlashInfer, which :meth:`Call.check` looks up."""

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
+from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.output_checks import first_of, misfit
 from tokendraw.calls.provider import Provider
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.pack_sm90_w4 import OPERATION, Sm90W4Capabilities, packings, reference
 from tokendraw.operations.pack_sm90_w4.calls import OMITTED, Repacking
-from tokendraw.sm90_w4 import Format, Layout
 
 _METHODS = ("pack_weights", "pack_scales", "unpack_weights", "unpack_scales")
 _LayoutName: TypeAlias = Layout | Literal["upstream"]

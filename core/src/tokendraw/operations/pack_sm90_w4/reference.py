@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw.sm90_w4 import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 
 _Runs: TypeAlias = tuple[tuple[tuple[int, int], int], ...]
 """((source, width), target) of every run of bits in a word."""
