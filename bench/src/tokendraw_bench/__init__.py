@@ -21,57 +21,28 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tokendraw.tools import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw_bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
-    from tokendraw_bench.logits import make_rows, mean_nucleus, metadata_of
-    from tokendraw_bench.report.table import markdown_table
-    from tokendraw_bench.run import make_inputs, timer_for
-    from tokendraw_bench.timing.floor import Measured, measure, readers
-    from tokendraw_bench.timing.timer import Failure, TimedCall, Timer, Timing
+    from tokendraw_bench.cells import MIN_P as MIN_P
+    from tokendraw_bench.cells import TEMPERATURE as TEMPERATURE
+    from tokendraw_bench.cells import TOP_K as TOP_K
+    from tokendraw_bench.cells import TOP_P as TOP_P
+    from tokendraw_bench.cells import Cell as Cell
+    from tokendraw_bench.logits import make_rows as make_rows
+    from tokendraw_bench.logits import mean_nucleus as mean_nucleus
+    from tokendraw_bench.logits import metadata_of as metadata_of
+    from tokendraw_bench.report.table import markdown_table as markdown_table
+    from tokendraw_bench.run import make_inputs as make_inputs
+    from tokendraw_bench.run import timer_for as timer_for
+    from tokendraw_bench.timing.floor import Measured as Measured
+    from tokendraw_bench.timing.floor import measure as measure
+    from tokendraw_bench.timing.floor import readers as readers
+    from tokendraw_bench.timing.timer import Failure as Failure
+    from tokendraw_bench.timing.timer import TimedCall as TimedCall
+    from tokendraw_bench.timing.timer import Timer as Timer
+    from tokendraw_bench.timing.timer import Timing as Timing
 
-_HOMES = {
-    "cells": ("MIN_P", "TEMPERATURE", "TOP_K", "TOP_P", "Cell"),
-    "logits": ("make_rows", "mean_nucleus", "metadata_of"),
-    "report.table": ("markdown_table",),
-    "run": ("make_inputs", "timer_for"),
-    "timing.floor": ("Measured", "measure", "readers"),
-    "timing.timer": ("TimedCall", "Failure", "Timer", "Timing"),
-}
-
-__all__ = [
-    "MIN_P",
-    "TEMPERATURE",
-    "TOP_K",
-    "TOP_P",
-    "Cell",
-    "Failure",
-    "Measured",
-    "TimedCall",
-    "Timer",
-    "Timing",
-    "make_inputs",
-    "make_rows",
-    "markdown_table",
-    "mean_nucleus",
-    "measure",
-    "metadata_of",
-    "readers",
-    "timer_for",
-]
-
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
-    value = globals()[name] = getattr(module, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

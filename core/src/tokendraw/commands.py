@@ -31,48 +31,31 @@ commands are reserved.
 
 from __future__ import annotations
 
-from tokendraw.cli.command import NOT_USABLE, USAGE, GuardedCommand, warn
-from tokendraw.cli.describe import candidate_json, host_json
-from tokendraw.cli.installed_commands import ENTRY_POINT_GROUP
-from tokendraw.cli.options import (
-    all_of_options,
-    build_operation_option,
-    device_option,
-    installed_names,
-    json_option,
-    verbose_option,
-)
-from tokendraw.cli.terminal.tables import (
-    PIPE_WIDTH,
-    console_width,
-    plugins_at_work,
-    print_json,
-    print_lines,
-    print_table,
-    progress,
-    progress_bar,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "NOT_USABLE",
-    "PIPE_WIDTH",
-    "USAGE",
-    "GuardedCommand",
-    "all_of_options",
-    "build_operation_option",
-    "candidate_json",
-    "console_width",
-    "device_option",
-    "host_json",
-    "installed_names",
-    "json_option",
-    "plugins_at_work",
-    "print_json",
-    "print_lines",
-    "print_table",
-    "progress",
-    "progress_bar",
-    "verbose_option",
-    "warn",
-]
+from tokendraw._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tokendraw.cli.command import NOT_USABLE as NOT_USABLE
+    from tokendraw.cli.command import USAGE as USAGE
+    from tokendraw.cli.command import GuardedCommand as GuardedCommand
+    from tokendraw.cli.command import warn as warn
+    from tokendraw.cli.describe import candidate_json as candidate_json
+    from tokendraw.cli.describe import host_json as host_json
+    from tokendraw.cli.installed_commands import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
+    from tokendraw.cli.options import all_of_options as all_of_options
+    from tokendraw.cli.options import build_operation_option as build_operation_option
+    from tokendraw.cli.options import device_option as device_option
+    from tokendraw.cli.options import installed_names as installed_names
+    from tokendraw.cli.options import json_option as json_option
+    from tokendraw.cli.options import verbose_option as verbose_option
+    from tokendraw.cli.terminal.tables import PIPE_WIDTH as PIPE_WIDTH
+    from tokendraw.cli.terminal.tables import console_width as console_width
+    from tokendraw.cli.terminal.tables import plugins_at_work as plugins_at_work
+    from tokendraw.cli.terminal.tables import print_json as print_json
+    from tokendraw.cli.terminal.tables import print_lines as print_lines
+    from tokendraw.cli.terminal.tables import print_table as print_table
+    from tokendraw.cli.terminal.tables import progress as progress
+    from tokendraw.cli.terminal.tables import progress_bar as progress_bar
+
+__getattr__, __dir__ = lazy_names(__name__)

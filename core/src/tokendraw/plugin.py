@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw._torch.numpy_views import numpy_is_usable as numpy_is_usable
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
     from tokendraw.backends.description.capabilities import FILTERS as FILTERS
@@ -98,6 +97,7 @@ if TYPE_CHECKING:
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.edits import EDITS as EDITS
     from tokendraw.parameters.edits import Edit as Edit
+    from tokendraw.philox._numpy import numpy_is_usable as numpy_is_usable
     from tokendraw.request_slots.tables import EditFacts as EditFacts
     from tokendraw.request_slots.tables import RequestTables as RequestTables
 

@@ -15,6 +15,7 @@
 :func:`all_of`, :func:`one_of`, :func:`nearest`   lists and misspelled words in messages
 :func:`format_error`, :func:`format_value`        exceptions and values on one printable line
 :func:`how_to_install`                            the command that installs one of tokendraw's distributions
+:func:`lazy_names`                                ``__getattr__`` and ``__dir__`` of a module that imports at first use
 ================================================  =====================================================================
 
 Decisions and their reasons are in :mod:`tokendraw.resolution`, commands in :mod:`tokendraw.commands`. A tool that uses
@@ -25,9 +26,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokendraw._lazy import lazy_names
+from tokendraw import _lazy
 
 if TYPE_CHECKING:
+    from tokendraw._lazy import lazy_names as lazy_names
     from tokendraw._torch.importing import require_torch as require_torch
     from tokendraw._torch.threads import num_threads as num_threads
     from tokendraw.backends.description.plugin_info import NAME_RULE as NAME_RULE
@@ -56,4 +58,4 @@ if TYPE_CHECKING:
     from tokendraw.providers.single_plugin import make_call as make_call
     from tokendraw.providers.single_plugin import run_call as run_call
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = _lazy.lazy_names(__name__)

@@ -20,61 +20,26 @@ The distribution also brings the commands ``tokendraw check`` and ``tokendraw ne
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tokendraw.tools import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw_testing.conformance import SamplerConformance
-    from tokendraw_testing.fake_distributions import fake_dist
-    from tokendraw_testing.kit.device import sync_is_an_error
-    from tokendraw_testing.kit.effort import Effort
-    from tokendraw_testing.kit.operation import properties
-    from tokendraw_testing.kit.property import Property
-    from tokendraw_testing.kit.report import Line, Report, Status
-    from tokendraw_testing.kit.run import check, run
-    from tokendraw_testing.kit.subject import Subject
-
-_HOMES = {
-    "conformance": ("SamplerConformance",),
-    "fake_distributions": ("fake_dist",),
-    "kit.device": ("sync_is_an_error",),
-    "kit.effort": ("Effort",),
-    "kit.operation": ("properties",),
-    "kit.property": ("Property",),
-    "kit.report": ("Line", "Report", "Status"),
-    "kit.run": ("check", "run"),
-    "kit.subject": ("Subject",),
-}
-
-__all__ = [
-    "Effort",
-    "Line",
-    "Property",
-    "Report",
-    "SamplerConformance",
-    "Status",
-    "Subject",
-    "check",
-    "fake_dist",
-    "properties",
-    "run",
-    "sync_is_an_error",
-]
+    from tokendraw_testing.conformance import SamplerConformance as SamplerConformance
+    from tokendraw_testing.fake_distributions import fake_dist as fake_dist
+    from tokendraw_testing.kit.device import sync_is_an_error as sync_is_an_error
+    from tokendraw_testing.kit.effort import Effort as Effort
+    from tokendraw_testing.kit.operation import properties as properties
+    from tokendraw_testing.kit.property import Property as Property
+    from tokendraw_testing.kit.report import Line as Line
+    from tokendraw_testing.kit.report import Report as Report
+    from tokendraw_testing.kit.report import Status as Status
+    from tokendraw_testing.kit.run import check as check
+    from tokendraw_testing.kit.run import run as run
+    from tokendraw_testing.kit.subject import Subject as Subject
 
 if "pytest" in sys.modules:
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.conformance", f"{__name__}.fixtures")
 
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
-    value = globals()[name] = getattr(module, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

@@ -43,14 +43,13 @@ def walk(
     params: Any,
     positions: Sequence[int],
     *,
-    probs: Array | None = None,
-    logits: Rows | None = None,
-    coupled: bool = False,
     dtype: str = "fp32",
+    **options: Any,
 ) -> Answer:
-    """Walk along the drafts of one request with a seed; parameters as in :func:`walking`."""
-    draw = walking(target, drafts, params, positions, probs=probs, logits=logits, coupled=coupled)
-    return reference.together([draw], [params.seed], dtype)[0]
+    """Walk along the drafts of one request with a seed; parameters and options are those of :func:`walking`."""
+    return reference.together([walking(target, drafts, params, positions, **options)], [params.seed], dtype)[
+        0
+    ]
 
 
 def walking(

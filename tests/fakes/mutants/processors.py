@@ -190,7 +190,7 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
     ("rows in the order of slots", "process any slots",
      {"arguments": lambda self, row_index, bitmask, drafts: (row_index.sort().values, bitmask, drafts)}),
     ("slots as they were first seen", "process any slots", {"tables": first_tables}),
-    ("a slot that does not exist read as the next", "process nobody's rows",
+    ("a slot that does not exist read as the next", "process unassigned rows",
      {"arguments": lambda self, row_index, bitmask, drafts: (row_index.clamp(1, 1), bitmask, drafts)}),
     ("flags of counts cleared in the slots", "process inputs unmodified", {"after": clear_flags}),
     ("a draft counted in its own row", "process drafts", rows(draft_early)),

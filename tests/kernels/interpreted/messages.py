@@ -12,8 +12,8 @@ import shard_cases
 import tokendraw
 from shard_cases import cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw.row_parameters import RowParameters
-from tokendraw.vocab_parallel import MetadataParameters, sample_shard, thresholds
+from tokendraw.row_parameters import MetadataParameters, RowParameters
+from tokendraw.vocab_parallel import sample_shard, thresholds
 from tokendraw.vocab_parallel.agreement import agree
 from tokendraw_native.shards import LocalColumns
 from tokendraw_testing.shards.thread_ranks import on_ranks

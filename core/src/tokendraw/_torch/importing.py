@@ -19,15 +19,14 @@ def require_torch(who: str = "A sampler") -> ModuleType:
     """
     try:
         import torch
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            install = "`pip install torch`" if _is_native_installed() else NATIVE
-            raise SamplerUnavailableError(
-                f"{who} needs torch, found it not installed; run {install}."
-            ) from error
-        raise SamplerUnavailableError(damage(who, f"failing to import: {format_error(error)}")) from error
     except Exception as error:  # a missing library is an OSError, a half-upgraded package anything
-        raise SamplerUnavailableError(damage(who, f"failing to import: {format_error(error)}")) from error
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            has_native = any(importlib_metadata.Distribution.discover(name="tokendraw-native"))
+            install = "`pip install torch`" if has_native else NATIVE
+            refusal = f"{who} needs torch, found it not installed; run {install}."
+        else:
+            refusal = damage(who, f"failing to import: {format_error(error)}")
+        raise SamplerUnavailableError(refusal) from error
     if not hasattr(torch, "Tensor"):  # a folder, or a file of the user's own
         raise SamplerUnavailableError(
             f"{who} needs torch, found something else of that name{_location()}. Rename it, or run Python elsewhere."
@@ -38,10 +37,6 @@ def require_torch(who: str = "A sampler") -> ModuleType:
 def damage(who: str, what: str) -> str:
     """Word the error for an installed but unusable torch: ``failing to import: OSError: ...``."""
     return f"{who} needs torch, found it{_location()} {what}. Mend that, or reinstall torch."
-
-
-def _is_native_installed() -> bool:
-    return any(True for _ in importlib_metadata.Distribution.discover(name="tokendraw-native"))
 
 
 def _location() -> str:

@@ -127,7 +127,7 @@ def _run_first(
         error.had_copies = is_copy or attempt is not call
         raise
     if is_first:
-        backend.note_success(signature)
+        backend.signatures.add(signature)
     if backend is selection.backend and not is_part and not negotiator.debug:
         call.cache_check(selection.key, check)
     return output
@@ -164,7 +164,8 @@ def _fall_back(
                 unavailable = error
             if unavailable is not None and len(failures) == 1:
                 raise unavailable from failure.error
-            if unavailable is not None or not failures[-1].may_be_followed:
+            last = failures[-1]
+            if unavailable is not None or not (last.is_verdict and last.had_copies):
                 raise fallback.failed_by_all(failures)
         successor = serving_backend(selection, call).name
         fallback.warn_of(failures, selection, successor, strict=negotiator.strict, debug=negotiator.debug)

@@ -186,9 +186,4 @@ _KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *(f"any_{name}" for name 
 
 def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
     """Return the properties for the choice of kernels, the number of rows apart."""
-    return (
-        logits.dtype,
-        logits.shape[1],
-        *_KERNEL_FACTS(facts),
-        facts.max_logprobs is not None,
-    )
+    return logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), facts.max_logprobs is not None

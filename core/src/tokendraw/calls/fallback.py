@@ -77,11 +77,6 @@ class CallFailedError(Exception):
         is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError))
         return not (is_mistake or is_out_of_memory(self.error))
 
-    @property
-    def may_be_followed(self) -> bool:
-        """Whether another backend may serve the call."""
-        return self.is_verdict and self.had_copies
-
 
 def reason_of(error: BaseException, backend: LoadedBackend) -> str:
     """Word the reason against a backend whose call raised."""

@@ -15,7 +15,6 @@ from tokendraw.backends.description.capabilities import (
     Capabilities,
     Filter,
     FilterOrder,
-    Need,
 )
 from tokendraw.backends.description.requirement import Requirement
 
@@ -39,11 +38,6 @@ def _exceeds_top_k(rows: RowGroup, capabilities: Capabilities) -> bool:
     return limit is not None and (largest is None or largest > limit)
 
 
-def _exceeds_vocabulary(rows: RowGroup, capabilities: Capabilities) -> bool:
-    limit = capabilities.max_vocab_size
-    return limit is not None and rows.vocab_size > limit
-
-
 def _per_row(name: Filter) -> Requirement:
     return Requirement(
         kind=f"{name} per row",
@@ -65,15 +59,11 @@ def _may_hold(name: str) -> Callable[[RowGroup, Capabilities], bool]:
     return lambda rows, capabilities: bool(getattr(rows.facts, flag))
 
 
-def _returns_logprobs(capabilities: Capabilities, need: Need) -> bool:
-    return need.logprobs_mode in capabilities.logprobs_modes
-
-
 VOCABULARY = Requirement(
     kind="rows of a vocabulary above its limit",
     reason="rows of a vocabulary above {capabilities.max_vocab_size}",
     is_supported=lambda capabilities, need: capabilities.max_vocab_size is None,
-    is_asked=_exceeds_vocabulary,
+    is_asked=lambda rows, capabilities: rows.vocab_size > capabilities.max_vocab_size,
     is_settled=lambda need: need.vocab_size is not None,
     concerns_call=True,
     is_named_first=True,
@@ -81,7 +71,7 @@ VOCABULARY = Requirement(
 LOGPROBS = Requirement(
     kind="rows that ask for {need.logprobs_mode}",
     reason="rows with logprobs",
-    is_supported=_returns_logprobs,
+    is_supported=lambda capabilities, need: need.logprobs_mode in capabilities.logprobs_modes,
     is_asked=lambda rows, capabilities: rows.facts.max_logprobs is not None,
 )
 SHARDED = Requirement(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
+from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
-
-if TYPE_CHECKING:
-    from tokendraw.backends.description.operation import Operation
-    from tokendraw.calls.call import Call
-    from tokendraw.calls.row_requirements import RowGroup
-    from tokendraw.calls.splitting import RowSplit
-    from tokendraw.parameters.batch_facts import RowKinds
+from tokendraw.calls.call import Call
+from tokendraw.calls.row_requirements import RowGroup
+from tokendraw.calls.splitting import RowSplit
+from tokendraw.parameters.batch_facts import RowKinds
 
 _MAX_SIGNATURES = 256
 """Number of call signatures that a backend is known to serve, at most; a caller may change its vocabulary all the time.
@@ -35,7 +33,8 @@ class LoadedBackend:
     """Requirements of the operation that the backend does not meet."""
     package: str = ""
     """Top-level package of the plugin's code."""
-    _signatures: set[Hashable] = field(default_factory=set)
+    signatures: set[Hashable] = field(default_factory=set)
+    """Signatures of served calls."""
 
     @classmethod
     def of(
@@ -60,11 +59,7 @@ class LoadedBackend:
 
     def is_new(self, signature: Hashable) -> bool:
         """Whether the signature is new to the backend, within the number of counted signatures."""
-        return signature not in self._signatures and len(self._signatures) < _MAX_SIGNATURES
-
-    def note_success(self, signature: Hashable) -> None:
-        """Note the signature of a served call."""
-        self._signatures.add(signature)
+        return signature not in self.signatures and len(self.signatures) < _MAX_SIGNATURES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

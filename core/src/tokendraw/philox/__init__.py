@@ -33,10 +33,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from tokendraw._torch.numpy_views import numpy_is_usable
 from tokendraw.backends.description.capabilities import GumbelDtype
 from tokendraw.philox import _numpy
-from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
+from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS, numpy_is_usable
 
 if TYPE_CHECKING:
     from tokendraw.parameters.metadata import SamplingMetadata

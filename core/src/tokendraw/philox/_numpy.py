@@ -9,6 +9,7 @@ only the lane that is returned.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 KEY_INCREMENTS: Final = (0x9E3779B9, 0xBB67AE85)
 ROUNDS: Final = 10
+
+
+@functools.cache
+def numpy_is_usable() -> bool:
+    """Whether numpy is installed and fits this torch, and the low half of a word comes first in memory."""
+    try:
+        torch.zeros(1, dtype=torch.int64, device="cpu").numpy()  # whatever the host made the default
+    except RuntimeError:
+        return False
+    return sys.byteorder == "little"
 
 
 def random_words(seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor) -> Tensor:

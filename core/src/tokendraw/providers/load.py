@@ -36,46 +36,33 @@ if TYPE_CHECKING:
 
 _Device: TypeAlias = "str | torch.device | None"
 _Need: TypeAlias = HostNeed | None
+_Name: TypeAlias = str | None
 
 
 @overload
 def load(
-    operation: Literal["sample"], plugin: str | None = None, *, device: _Device = None, need: _Need = None
+    operation: Literal["sample"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
 ) -> SampleProvider: ...
 @overload
 def load(
-    operation: Literal["verify"], plugin: str | None = None, *, device: _Device = None, need: _Need = None
+    operation: Literal["verify"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
 ) -> VerifyProvider: ...
 @overload
 def load(
-    operation: Literal["plan_paged_kv"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: _Need = None,
+    operation: Literal["plan_paged_kv"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
 ) -> PagedKVPlanner: ...
 @overload
 def load(
-    operation: Literal["pack_sm90_w4"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: _Need = None,
+    operation: Literal["pack_sm90_w4"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
 ) -> Sm90W4Packer: ...
 @overload
 def load(
-    operation: Literal["process_logits"],
-    plugin: str | None = None,
-    *,
-    device: _Device = None,
-    need: _Need = None,
+    operation: Literal["process_logits"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
 ) -> LogitsProcessor: ...
 @overload
-def load(operation: str, plugin: str | None = None, *, device: _Device = None, need: _Need = None) -> Any: ...
+def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: _Need = None) -> Any: ...
 @untraced
-def load(
-    operation: str, plugin: str | None = None, *, device: _Device = None, need: _Need = None
-) -> Provider:
+def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: _Need = None) -> Provider:
     """Find the best plugin of an operation for a device, build and prove the backend.
 
     The result has ``name``, ``resolution`` and the methods of the operation. Warnings and errors are those of

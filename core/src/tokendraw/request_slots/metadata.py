@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_plain, check_vector, is_plain
+from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.upload import uploaded
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
@@ -59,24 +58,6 @@ def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> R
     row_positions = row_input("positions", positions, device)
     integers("positions", row_positions.values or (), 0, MAX_POSITION)
     return row_positions
-
-
-def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, device: torch.device) -> Tensor:
-    """Take the tokens of an output.
-
-    :param needed: what it has to be, in words.
-    :param advice: what mends it, in a sentence.
-    """
-    tokens: Tensor | None = getattr(output, "token_ids", None)
-    if tokens is None:
-        raise InvalidInputError(f"{name!r} needs {needed}, found {type_name(output)}. {advice}")
-    name = f"{name}.token_ids"
-    check_plain(name, tokens)
-    if tokens.dim() != 2:
-        raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
-    check_integers(name, tokens)
-    check_device(name, tokens, device)
-    return tokens
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -69,6 +70,7 @@ def pack_request(
         "frequency": edits.frequency,
         "presence": edits.presence,
     }
+    right_aligned = [(*[-1] * (sizes.max_bad_word_len - len(word)), *word) for word in edits.bad_words]
     layout = layout_on(device.type)
     words, pieces = array("i", layout.packed(values)), dict(layout.sizes)
     lists: dict[str, Iterable[int]] = {
@@ -79,7 +81,7 @@ def pack_request(
         "bias_ids": edits.bias,
         "bias": array("i", array("f", edits.bias.values()).tobytes()),
         "stop_ids": edits.stop_ids,
-        "bad_words": _right_aligned(edits.bad_words, sizes.max_bad_word_len),
+        "bad_words": chain.from_iterable(right_aligned),
         "bad_lens": map(len, edits.bad_words),
         "allowed": _bit_mask(edits.allowed, sizes.num_words) if edits.allowed else (),
     }
@@ -89,10 +91,6 @@ def pack_request(
         if len(words) > start:
             pieces[name] = len(words) - start
     return PackedRequest(words, pieces)
-
-
-def _right_aligned(words: tuple[tuple[int, ...], ...], width: int) -> list[int]:
-    return [token for word in words for token in (*[-1] * (width - len(word)), *word)]
 
 
 def _bit_mask(ids: tuple[int, ...], num_words: int) -> array[int]:

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensor_checks import check_integers, check_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import MAX_ID, Edit
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
@@ -21,8 +23,8 @@ from tokendraw.request_slots.memory import allocate
 from tokendraw.request_slots.metadata import (
     HasTokenIds,
     MetadataCache,
+    check_device,
     check_slots,
-    output_tokens,
     position_input,
     row_input,
     upload_inputs,
@@ -210,8 +212,18 @@ class RequestSlots:
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
-        form = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
-        tokens = output_tokens("verify_output", verify_output, *form, self._device)
+        tokens: Tensor | None = getattr(verify_output, "token_ids", None)
+        if tokens is None:
+            raise InvalidInputError(
+                f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(verify_output)}. "
+                "Pass what sampler.verify returned."
+            )
+        name = "verify_output.token_ids"
+        check_plain(name, tokens)
+        if tokens.dim() != 2:
+            raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
+        check_integers(name, tokens)
+        check_device(name, tokens, self._device)
         rows = row_input("row_index", row_index, self._device)
         self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.row_parameters import MetadataParameters as MetadataParameters
-    from tokendraw.row_parameters import RowParameters as RowParameters
     from tokendraw.vocab_parallel.local import Argmax as Argmax
     from tokendraw.vocab_parallel.local import Bounds as Bounds
     from tokendraw.vocab_parallel.local import Digits as Digits

@@ -28,12 +28,14 @@ class Seeds(NamedTuple):
 class RowSeeds:
     """The seeds of a call's rows: given seeds, and fresh seeds drawn by rank 0 for all other rows."""
 
-    def __init__(self, metadata: SamplingMetadata, rows: Tensor, fresh: Tensor | None, wait: Wait) -> None:
+    def __init__(
+        self, metadata: SamplingMetadata, rows: Tensor, fresh: Tensor | None, wait: Wait | None
+    ) -> None:
         """Hold the arguments until the seeds are needed; ``wait`` fills ``fresh``, [B, 1] int64 or None."""
         self._metadata = metadata
         self._rows = rows
         self._fresh = fresh
-        self._wait: Wait | None = wait
+        self._wait = wait
 
     def fresh(self) -> Tensor | None:
         """Wait for the seeds of unseeded rows, [B] int64, for kernels that read the metadata; None: all have one."""

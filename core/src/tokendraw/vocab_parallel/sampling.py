@@ -1,18 +1,6 @@
 """Draws a token for each row from logits on several ranks: the order of computing and exchanging.
 
-=============================  =======================================================================
-rows of the batch              collectives, with the bytes of a row and rank
-=============================  =======================================================================
-greedy alone                   a gather of 12
-without filters                a gather of 40; for rows without a seed a broadcast of 8 beside the first pass
-min-p, top-k up to K = 1,024   a gather of 4 K + 4, where a seed takes 8 more; then the 40
-top-p alone                    a gather of 1,036, four sums of 2,048, the 40. For bfloat16 two sums, for
-                               float16 three. On a CPU a gather of 3,076, and mostly no sum follows; else
-                               one less than those
-top-p of what min-p keeps      a gather of 1,036 and as many sums on a CPU, too, if any
-top-k above K or unknown       a gather of 8, four sums of 2,048, the 40; top-p of what it keeps as many again
-logprobs, N best               36 + 8 N more in the last gather, and a sum of 8 for ranks
-=============================  =======================================================================
+The bytes of a rank's messages for each kind of batch stand in ``docs/vocab-parallel.md``.
 
 On a CPU the host reads whether a nucleus lies among the largest values. On other devices nothing depends on values, so
 that nothing waits for the device; but ranks do not read again the values of rows with a nucleus found.
@@ -58,23 +46,22 @@ def sample_shard(
     transport, layout = shard.agreement
     in_torch = TorchMerging(params, layout, need.gumbel_dtype)
     merging = merging or in_torch
-    if metadata.facts.all_greedy and metadata.facts.max_logprobs is None:
+    facts = metadata.facts
+    if facts.all_greedy and facts.max_logprobs is None:
         return SamplerOutput(*merging.greedy(exchange(transport, local.argmax())))
     rows, device = len(local.logits), local.logits.device
     # Every rank draws fresh seeds, so that equally seeded generators stay equal; rank 0's are used.
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
-    is_drawn = not metadata.facts.all_greedy
-    facts = metadata.facts
     bounds: Bounds | None = None
-    wait: Wait = _at_once
+    wait: Wait | None = None
     if any(map(facts.may_hold, FILTERS)):
         plan = ThresholdPlan.of(facts, params, layout.vocab_size, device)
         received = exchange(transport, local.largest(plan.values, plan.masses, fresh))
         bounds, fresh = merging.thresholds(received, plan, Histograms(local, transport))
-    elif fresh is not None and is_drawn:
+    elif fresh is not None and not facts.all_greedy:
         wait = transport.broadcast_from_first(fresh)
-    seeds = RowSeeds(metadata, local.logits, fresh, wait) if is_drawn else None
-    width = metadata.facts.logprobs_width(layout.vocab_size)
+    seeds = None if facts.all_greedy else RowSeeds(metadata, local.logits, fresh, wait)
+    width = facts.logprobs_width(layout.vocab_size)
     columns = None if width is None else min(width, layout.most_columns)
     draws = exchange(transport, local.draw(bounds, seeds, best=columns))
     if width is None and seeds is not None:
@@ -92,10 +79,6 @@ def sample_shard(
     best = candidates.best_x, candidates.best_ids
     row_logprobs = _logprobs(drawn, row, best, width, num_best, params, need.logprobs_mode, ranks)
     return SamplerOutput(token, valid, row_logprobs, _log_kept_mass(row, params))
-
-
-def _at_once() -> None:
-    """Wait for nothing."""
 
 
 def _logprobs(

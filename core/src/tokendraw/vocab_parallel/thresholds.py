@@ -84,9 +84,8 @@ class ThresholdPlan(NamedTuple):
             values = max(values, _NUCLEUS_VALUES_ON_CPUS if on_cpu else _NUCLEUS_VALUES)
         masses = int(facts.any_top_p and (facts.any_joint or (any_wide and has_nucleus)))
         if any_wide and not facts.any_top_k_first and (on_cpu or not has_nucleus):
-            masses = (
-                BINS  # a device with a nucleus to find among the largest values would add them up in vain
-            )
+            # A device with a nucleus to find among the largest values would add them up in vain.
+            masses = BINS
         values = min(values, vocab_size)
         return cls(vocab_size, facts, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
 

@@ -1,7 +1,8 @@
-"""Prints the report of a run, as JSON or in words."""
+"""Prints the report of a run, as JSON or in words, with the commands that repeat failed properties and cases."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import tokendraw
 from tokendraw.commands import candidate_json, host_json, print_json
 from tokendraw.resolution import Candidate
-from tokendraw_testing.commands import repeat
 from tokendraw_testing.commands.check_lines import outcome, print_report
 from tokendraw_testing.commands.fuzz_lines import fuzz_outcome, print_fuzz_report
 
 if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
     from tokendraw_testing import Subject
-    from tokendraw_testing.kit.fuzz_report import FuzzReport
+    from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
     from tokendraw_testing.kit.report import Report
 
 
@@ -41,15 +41,14 @@ class ReportOutput:
             error = None if is_fine else outcome(report)
             print_json({"error": error, **report.as_json(), **self._facts(), "only": list(only) or None})
         else:
-            command = repeat.command_for_failures(report, self.gumbel_dtype)
+            command = _command_for_failures(report, self.gumbel_dtype)
             print_report(report, self._host(), self._versions(), command)
         return is_fine
 
     def cases(self, report: FuzzReport) -> bool:
         """Print random cases; True without a finding."""
         commands = {
-            finding: repeat.command_for_finding(report, finding, self.gumbel_dtype)
-            for finding in report.findings
+            finding: _command_for_finding(report, finding, self.gumbel_dtype) for finding in report.findings
         }
         if self.as_json:
             result = report.as_json()
@@ -88,3 +87,22 @@ def _torch_version() -> str:
     import torch
 
     return str(torch.__version__)
+
+
+def _command_for_failures(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
+    """Write the command that repeats the failed properties: each property has its own random numbers."""
+    seed = ["--seed", str(report.seed)] if report.seed else []
+    only = [part for line in report.failed for part in ("--only", line.name)]
+    return shlex.join([*_command(report, gumbel_dtype), *seed, *only])
+
+
+def _command_for_finding(report: FuzzReport, finding: FuzzFinding, gumbel_dtype: GumbelDtype | None) -> str:
+    """Write the command that repeats a random case: its random numbers depend on seed and number alone."""
+    case = ["--operation", finding.operation, "--fuzz-case", f"{report.seed}:{finding.number}"]
+    return shlex.join([*_command(report, gumbel_dtype), *case])
+
+
+def _command(report: Report | FuzzReport, gumbel_dtype: GumbelDtype | None) -> list[str]:
+    quick = ["--quick"] if report.quick else []
+    noise = ["--gumbel-dtype", gumbel_dtype] if gumbel_dtype else []
+    return ["tokendraw", "check", report.sampler, "--device", report.device, *quick, *noise]

@@ -139,13 +139,9 @@ class Effort:
         """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
         return self.crossed_batch if size <= _WIDE_VOCAB_SIZE else max(1, self.crossed_batch // 6)
 
-    def shown_copies(self, size: int) -> int:
-        """Return the copies of a row in the largest batch with logprobs, for a vocabulary of ``size``."""
-        return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else 10
-
-    def poisoned_copies(self, size: int) -> int:
-        """Return the copies of a row with NaN or infinities in a batch, for a vocabulary of ``size``."""
-        return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else 4
+    def copies(self, most: int, size: int) -> int:
+        """Return the copies of a row in a batch, ``most`` of them in a full run, for a vocabulary of ``size``."""
+        return 1 if self.fewer > 1 or size > _WIDE_VOCAB_SIZE else most
 
     def crossed_draws(self, size: int) -> int:
         """Return the draws of a designed row for a vocabulary of ``size``."""

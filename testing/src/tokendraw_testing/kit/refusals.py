@@ -51,6 +51,11 @@ def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
     raise AssertionError("unreachable: the tripwire raises")
 
 
+def offers(field: str, entry: object) -> Callable[[Any], bool]:
+    """Make the predicate of capabilities with an entry in one of their fields."""
+    return lambda capabilities: entry in getattr(capabilities, field)
+
+
 def require_unadvertised(
     subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
 ) -> str:

@@ -12,7 +12,7 @@ from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.tools import packed_scales, packed_weights, packings
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties
-from tokendraw_testing.kit.refusals import require_unadvertised
+from tokendraw_testing.kit.refusals import offers, require_unadvertised
 from tokendraw_testing.kit.threads import RepeatedCall, require_cpu_threads, require_thread_free, thread_words
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.pack_sm90_w4.subject import (
@@ -47,12 +47,8 @@ def _has_weights(format: Format, layout: Layout) -> Callable[[Sm90W4Capabilities
     return lambda c: (format, layout) in {*packings(c)}
 
 
-def _has_layout(layout: Layout) -> Callable[[Sm90W4Capabilities], bool]:
-    return lambda c: layout in c.layouts
-
-
 _WEIGHTS_REFUSALS: Final = tuple((_has_weights(*way), weights_refusal(*way)) for way in _WEIGHTS)
-_SCALES_REFUSALS: Final = tuple((_has_layout(layout), scales_refusal(layout)) for layout in _LAYOUTS)
+_SCALES_REFUSALS: Final = tuple((offers("layouts", layout), scales_refusal(layout)) for layout in _LAYOUTS)
 
 
 @properties.required("pack weights")

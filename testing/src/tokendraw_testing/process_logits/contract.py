@@ -165,7 +165,7 @@ def any_slots(subject: ProcessSubject, trial: Trial) -> str:
     return f"{steps} steps of {num_slots} slots"
 
 
-@properties.required("process nobody's rows")
+@properties.required("process unassigned rows")
 def unassigned_rows(subject: ProcessSubject, trial: Trial) -> str:
     """A slot that there is not, or that is empty, asks for nothing; a bitmask holds in every row."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)

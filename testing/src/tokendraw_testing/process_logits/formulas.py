@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from numpy.random import Generator
 
 from tokendraw import RequestSlots, SamplingParams
-from tokendraw.plugin import EDITS, Call, Edit, ProcessCapabilities
+from tokendraw.plugin import EDITS, Call, Edit
 from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import require_unadvertised
+from tokendraw_testing.kit.refusals import offers, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 
@@ -59,10 +58,6 @@ def _cases(vocab_size: int) -> dict[Edit, list[dict[str, Any]]]:
     }
 
 
-def _has_edit(edit: Edit) -> Callable[[ProcessCapabilities], bool]:
-    return lambda c: edit in c.edits
-
-
 def _edit_refusal(edit: Edit) -> Refusal:
     def call(subject: ProcessSubject) -> Call:
         slots = RequestSlots(1, 2, 8, device=subject.device)
@@ -75,7 +70,7 @@ def _edit_refusal(edit: Edit) -> Refusal:
     return Refusal(call=call)
 
 
-_REFUSALS: Final = tuple((_has_edit(edit), _edit_refusal(edit)) for edit in EDITS)
+_REFUSALS: Final = tuple((offers("edits", edit), _edit_refusal(edit)) for edit in EDITS)
 
 
 @properties.required("process edits")

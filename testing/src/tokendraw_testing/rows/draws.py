@@ -97,16 +97,12 @@ def judge_fit(
     draws: int,
     *,
     seeded: bool = False,
-    dtype: torch.dtype = torch.float32,
 ) -> Expectation:
-    """Compare the draws of a row with the float64 distribution.
-
-    :param logits: [V] float32, exact in ``dtype``, in which they are given.
-    """
+    """Compare the draws of a row [V] in float32 with the float64 distribution."""
     expected = expect(logits, params, subject.capabilities.tie_rule)
     assert expected.certain, f"the kit chose a row that rounding decides: {label}"
 
-    row, probabilities = torch.from_numpy(logits).to(dtype), expected.probabilities
+    row, probabilities = torch.from_numpy(logits), expected.probabilities
 
     def bins(count: int) -> Array:
         return pool_tokens(probabilities, count, expected.in_part)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw.plugin import Capabilities, LogprobsMode
+from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -109,11 +109,6 @@ def tokens_of(
 def has_filter(which: str) -> Callable[[Any], bool]:
     """Make the predicate of capabilities with a filter, per row or scalar."""
     return lambda capabilities: any(name == which for name, _ in capabilities.filters)
-
-
-def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
-    """Make the predicate of capabilities with a logprobs mode."""
-    return lambda capabilities: mode in capabilities.logprobs_modes
 
 
 def has_counter(capabilities: Capabilities) -> bool:

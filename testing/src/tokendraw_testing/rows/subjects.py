@@ -17,7 +17,6 @@ from tokendraw.plugin import FILTER_ORDERS, Call, Capabilities, Filter, FilterOr
 from tokendraw_testing.kit.matrix import Place, places, width_class
 from tokendraw_testing.kit.property import Refusal
 from tokendraw_testing.kit.subject import OperationSubject
-from tokendraw_testing.rows.kinds import kinds, rows_by_kind
 
 
 class RowSubject(OperationSubject):
@@ -95,13 +94,13 @@ class RowSubject(OperationSubject):
     def places(self) -> tuple[Place, ...]:
         """Cross the calls, the advertised dtypes, the served widths and the kinds of rows."""
         c = self.capabilities
-        return places(self.calls(), c.dtypes, c.max_vocab_size, kinds(c))
+        return places(self.calls(), c.dtypes, c.max_vocab_size, _kinds(c))
 
     def rows_by_place(self, call: Call) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
         name, logits, metadata = self.rows_of(call)
         dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
-        rows = rows_by_kind(metadata, len(logits))
+        rows = _rows_by_kind(metadata, len(logits))
         return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
 
     def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
@@ -198,3 +197,31 @@ def row_refusal(params: SamplingParams, **need: Any) -> Refusal:
         return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
 
     return Refusal(need, call)
+
+
+def _kinds(capabilities: Capabilities) -> tuple[str, ...]:
+    """List the kinds of rows drawn by a provider."""
+    greedy = ("greedy",) if capabilities.greedy else ()
+    return (*greedy, "unseeded") if capabilities.seeding == "none" else (*greedy, "seeded", "unseeded")
+
+
+def _rows_by_kind(metadata: SamplingMetadata, rows: int) -> Mapping[str, int]:
+    """Count the rows of each kind, from the host's facts if possible: only mixed batches are read.
+
+    :param metadata: with an entry for each of the ``rows``, or of no particular number of rows.
+    """
+    facts = metadata.facts
+    if facts.all_greedy:
+        return {"greedy": rows}
+    if not facts.any_greedy and not facts.any_seeded:
+        return {"unseeded": rows}
+    if not facts.any_greedy and facts.all_seeded:
+        return {"seeded": rows}
+    temperature, seeded = metadata.per_row("temperature"), metadata.per_row("seeded")
+    none = torch.zeros(rows, dtype=torch.bool)
+    greedy = none if temperature is None else ~(temperature > 0).cpu()
+    is_seeded = none if metadata.seed is None else ~greedy
+    if seeded is not None:
+        is_seeded = is_seeded & seeded.cpu()
+    counts = {"greedy": int(greedy.sum()), "seeded": int(is_seeded.sum())}
+    return counts | {"unseeded": rows - sum(counts.values())}

@@ -91,7 +91,7 @@ def far_special_values(subject: SampleSubject, trial: Trial) -> str:
         seed_torch(rng)
         rows = make_special_rows(subject, site, rng)
         names |= {row.design for row in rows}
-        copies = subject.effort.poisoned_copies(site.size)
+        copies = subject.effort.copies(4, site.size)
         batch = requests_in_turn(rows + _huge_rows(subject, site), row_kinds, copies, rng)
         batch += [
             request

@@ -153,7 +153,7 @@ def crossed_logprobs(subject: SampleSubject, trial: Trial) -> str:
             if subject.effort.skips(site.size, number + turn):
                 continue
             nums_best = _NUMS_BEST[(number + 2 * turn) % len(_NUMS_BEST)]
-            copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
+            copies = subject.effort.copies(10, site.size) if turn == number % len(modes) else 1
             requests = requests_in_turn(site_rows, row_kinds, copies, rng, turn)
             batch = [
                 request.with_logprobs(nums_best[i % len(nums_best)]) for i, request in enumerate(requests)

@@ -10,18 +10,14 @@ import torch
 from tokendraw import SamplingParams
 from tokendraw.plugin import INPUT_DTYPES, LOGPROBS_MODES, Capabilities, FilterOrder
 from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import require_refusal, require_unadvertised
+from tokendraw_testing.kit.refusals import offers, require_refusal, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.requests import describe, has_counter, has_filter, has_mode
+from tokendraw_testing.rows.requests import describe, has_counter, has_filter
 from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
 
 properties = Properties("sample")
-
-
-def _has_dtype(name: str) -> Callable[[Capabilities], bool]:
-    return lambda c: name in c.dtypes
 
 
 def _has_order(order: FilterOrder) -> Callable[[Capabilities], bool]:
@@ -31,7 +27,7 @@ def _has_order(order: FilterOrder) -> Callable[[Capabilities], bool]:
 _ORDERS: Final[tuple[FilterOrder, ...]] = ("top_k_first", "joint")
 _FILTERS: Final = {"top_k": 2, "top_p": 0.5, "min_p": 0.5}
 _REFUSALS: Final[tuple[tuple[Callable[[Capabilities], bool], Refusal], ...]] = (
-    *((_has_dtype(name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
+    *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
     *((has_filter(name), row_refusal(SamplingParams(**{name: value}))) for name, value in _FILTERS.items()),  # type: ignore[arg-type]
     *(
         (
@@ -42,10 +38,10 @@ _REFUSALS: Final[tuple[tuple[Callable[[Capabilities], bool], Refusal], ...]] = (
     ),
     (lambda c: c.greedy, row_refusal(SamplingParams(temperature=0.0))),
     (has_counter, row_refusal(SamplingParams(seed=1))),
-    (lambda c: "fp64" in c.gumbel_dtypes, Refusal({"gumbel_dtype": "fp64"})),
+    (offers("gumbel_dtypes", "fp64"), Refusal({"gumbel_dtype": "fp64"})),
     (lambda c: c.valid_flag, Refusal({"valid_flag": True})),
     *(
-        (has_mode(mode), row_refusal(SamplingParams(logprobs=1), logprobs_mode=mode))
+        (offers("logprobs_modes", mode), row_refusal(SamplingParams(logprobs=1), logprobs_mode=mode))
         for mode in LOGPROBS_MODES
     ),
 )

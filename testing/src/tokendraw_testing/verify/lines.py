@@ -14,7 +14,7 @@ from tokendraw import SamplingParams
 from tokendraw.plugin import INPUT_DTYPES, DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties, Refusal
-from tokendraw_testing.kit.refusals import require_unadvertised
+from tokendraw_testing.kit.refusals import offers, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.requests import has_counter, has_logprobs
 from tokendraw_testing.verify.draft_batch import OUTSIDE_ID, DraftBatch, chains, require_same
@@ -35,26 +35,17 @@ FILTERS: Final = {
 }
 
 
-def _has_dtype(name: str) -> Callable[[VerifyCapabilities], bool]:
-    return lambda c: name in c.dtypes
-
-
-def _has_row_filter(name: str) -> Callable[[VerifyCapabilities], bool]:
-    return lambda c: (name, "per_row") in c.filters
-
-
-def _has_kind(kind: DraftKind) -> Callable[[VerifyCapabilities], bool]:
-    return lambda c: kind in c.draft_kinds
-
-
 _KINDS: Final[tuple[DraftKind, ...]] = ("probs", "logits", "chosen")
 _REFUSALS: Final[tuple[tuple[Callable[[VerifyCapabilities], bool], Refusal], ...]] = (
-    *((_has_dtype(name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
-    *((_has_row_filter(name), draft_refusal(params=params)) for name, params in FILTERS.items()),
-    *((_has_kind(kind), draft_refusal(kind=kind)) for kind in _KINDS),
+    *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
+    *(
+        (offers("filters", (name, "per_row")), draft_refusal(params=params))
+        for name, params in FILTERS.items()
+    ),
+    *((offers("draft_kinds", kind), draft_refusal(kind=kind)) for kind in _KINDS),
     (lambda c: c.greedy, draft_refusal(params=SamplingParams(temperature=0.0))),
     (has_counter, draft_refusal(params=SamplingParams(seed=1))),
-    (lambda c: "fp64" in c.gumbel_dtypes, Refusal({"gumbel_dtype": "fp64"})),
+    (offers("gumbel_dtypes", "fp64"), Refusal({"gumbel_dtype": "fp64"})),
     (has_logprobs, draft_refusal(params=SamplingParams(logprobs=1))),
     (lambda c: c.ragged_drafts, draft_refusal(ragged=True)),
     (lambda c: c.placeholder_drafts, draft_refusal(placeholder=True)),

@@ -19,14 +19,8 @@ from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, nearest, one_of
 
 _YES_OR_NO = {
-    "yes": True,
-    "true": True,
-    "on": True,
-    "1": True,
-    "no": False,
-    "false": False,
-    "off": False,
-    "0": False,
+    **dict.fromkeys(("yes", "true", "on", "1"), True),
+    **dict.fromkeys(("no", "false", "off", "0"), False),
 }
 
 
@@ -60,13 +54,10 @@ def among(words: tuple[str, ...]) -> Rule:
 
 def some_of(words: tuple[str, ...]) -> Rule:
     """Make a rule: a non-empty tuple of words of ``words``."""
+    is_word = among(words).fits
 
     def fits(value: Any) -> bool:
-        return (
-            isinstance(value, tuple)
-            and len(value) > 0
-            and all(isinstance(word, str) and word in words for word in value)
-        )
+        return isinstance(value, tuple) and len(value) > 0 and all(map(is_word, value))
 
     return Rule((f"a tuple of at least one of {one_of(map(repr, words))}",), fits, words)
 

@@ -35,9 +35,7 @@ from tokendraw.errors.notices import is_first
 
 _log = logging.getLogger("tokendraw")
 
-_SLOW_PROBE_SECONDS = (
-    1.0  # seconds; a probe looks at files and finds programs, it compiles and imports nothing
-)
+_SLOW_PROBE_SECONDS = 1.0  # a probe looks at files and finds programs, it compiles and imports nothing
 _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 
@@ -64,16 +62,37 @@ class Discovery:
 
         :raises KeyError: there is none of that name, or it does not offer the operation.
         """
-        return next(c.info for c in self.plugins if c.name == name and c.info is not None).operations[
-            operation.name
-        ]
+        info = next(c.info for c in self.plugins if c.name == name and c.info is not None)
+        return info.operations[operation.name]
 
     def _assess(self, candidate: Candidate, operation: Operation, need: HostNeed) -> Candidate:
+        """Assess a plugin, and call its probe unless its declared capabilities already rule out this machine.
+
+        The probe is waited for, however long it takes.
+        """
         if candidate.state is not State.LOADED:
             return candidate
-        explicit = candidate.name == self.choice.sampler
-        assessed = assess(candidate, operation, self.host, need, explicit=explicit)
-        return _probe(assessed, self.hooks[candidate.name], operation, self.host, need)
+        explicit, relay = candidate.name == self.choice.sampler, self.hooks[candidate.name]
+        candidate = assess(candidate, operation, self.host, need, explicit=explicit)
+        if candidate.state is not State.AVAILABLE:
+            return candidate
+        start = time.monotonic()
+        try:
+            reason = guarded(
+                "tokendraw_probe",
+                lambda: relay.tokendraw_probe(operation=operation.name, host=self.host, need=need),
+            )
+        except PluginError as error:
+            return _broken(candidate, error)
+        finally:
+            _warn_if_slow(candidate.name, time.monotonic() - start)
+        if reason is None:
+            return candidate
+        words = format_line(reason) if isinstance(reason, str) else ""
+        if not words:
+            answer = f"tokendraw_probe needs to return a sentence or None, found {format_value(reason)}"
+            return replace(candidate, state=State.BROKEN, reason=answer)
+        return replace(candidate, state=State.UNAVAILABLE, reason=words, probe_reason=words)
 
 
 def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
@@ -99,16 +118,16 @@ def _load(candidate: Candidate, type_of: CapabilitiesType) -> tuple[Candidate, p
         info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
         if info.api_version != API_VERSION:
             # The rest of what it says may mean something else in its own API.
-            identity = PluginInfo(
-                name=info.name, api_version=info.api_version, priority=info.priority, operations={}
-            )
-            reason = _other_api(candidate, info.api_version)
+            version, priority = info.api_version, info.priority
+            identity = PluginInfo(name=info.name, api_version=version, priority=priority, operations={})
+            outdated = "tokendraw" if version > API_VERSION else candidate.distribution
+            reason = f"needs plugin API {version}, found {API_VERSION}; upgrade {outdated}"
             return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
         info = guarded("reading PluginInfo", lambda: check_description(info, type_of))
     except PluginError as error:
         return _broken(candidate, error), None
-    version = installed_version(info.upstream.distribution) if info.upstream else None
-    return replace(candidate, state=State.LOADED, info=info, upstream_version=version), relay
+    installed = installed_version(info.upstream.distribution) if info.upstream else None
+    return replace(candidate, state=State.LOADED, info=info, upstream_version=installed), relay
 
 
 def _hooks(candidate: Candidate) -> pluggy.HookRelay:
@@ -136,38 +155,6 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     return manager.hook
 
 
-def _other_api(candidate: Candidate, api_version: int) -> str:
-    outdated = "tokendraw" if api_version > API_VERSION else candidate.distribution
-    return f"needs plugin API {api_version}, found {API_VERSION}; upgrade {outdated}"
-
-
-def _probe(
-    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: HostNeed
-) -> Candidate:
-    """Call the plugin's probe, unless its declared capabilities already rule out this machine.
-
-    It is waited for, however long it takes.
-    """
-    if candidate.state is not State.AVAILABLE:
-        return candidate
-    start = time.monotonic()
-    try:
-        reason = guarded(
-            "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation.name, host=host, need=need)
-        )
-    except PluginError as error:
-        return _broken(candidate, error)
-    finally:
-        _warn_if_slow(candidate.name, time.monotonic() - start)
-    if reason is None:
-        return candidate
-    words = format_line(reason) if isinstance(reason, str) else ""
-    if not words:
-        answer = f"tokendraw_probe needs to return a sentence or None, found {format_value(reason)}"
-        return replace(candidate, state=State.BROKEN, reason=answer)
-    return replace(candidate, state=State.UNAVAILABLE, reason=words, probe_reason=words)
-
-
 def _broken(candidate: Candidate, error: PluginError) -> Candidate:
     # The error may be one that the plugin itself has raised, in words of its own.
     return replace(candidate, state=State.BROKEN, reason=format_message(error, MAX_REASON_CHARS))
@@ -175,10 +162,5 @@ def _broken(candidate: Candidate, error: PluginError) -> Candidate:
 
 def _warn_if_slow(name: str, seconds: float) -> None:
     if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", name)):
-        _log.warning(
-            "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s.",
-            name,
-            seconds,
-            _SLOW_PROBE_SECONDS,
-            author_of(name),
-        )
+        text = "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s."
+        _log.warning(text, name, seconds, _SLOW_PROBE_SECONDS, author_of(name))

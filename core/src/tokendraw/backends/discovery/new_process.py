@@ -33,12 +33,6 @@ class ProcessResult(NamedTuple):
     """Exit status; None after a timeout, whatever the last line is."""
 
 
-def _command_line(function: str, *arguments: str) -> list[str]:
-    """Build the command that calls ``module:function`` with these arguments, on this process's ``sys.path``."""
-    path = map(os.fsdecode, sys.path)
-    return [sys.executable, "-c", _CODE, function, str(len(arguments)), *arguments, *path]
-
-
 def call_in_new_process(
     function: str, *arguments: str, timeout_seconds: float | None = None, verbose: bool = False
 ) -> ProcessResult:
@@ -48,7 +42,7 @@ def call_in_new_process(
     :param verbose: let the process write on stderr.
     """
     process = subprocess.Popen(
-        _command_line(function, *arguments),
+        [sys.executable, "-c", _CODE, function, str(len(arguments)), *arguments, *map(os.fsdecode, sys.path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=None if verbose else subprocess.DEVNULL,

@@ -1,18 +1,8 @@
 """Reads settings from outside the program: ``TOKENDRAW_*`` variables and a configuration file.
 
-==========================  ===========================================================================
-``TOKENDRAW_SAMPLER``       name of the one sampler to use
-``TOKENDRAW_PRIORITY``      names, separated by commas, that go before all others in this order
-``TOKENDRAW_DISABLE``       names, separated by commas, that are not even imported
-``TOKENDRAW_NO_PLUGINS``    1: only the plugins that tokendraw itself ships
-``TOKENDRAW_STRICT``        1: warnings become errors
-``TOKENDRAW_DEBUG``         1: the inputs and the tokens of every call are checked; waits for the GPU
-``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
-``TOKENDRAW_VLLM``          0: the adapter to vLLM, if it is installed, leaves vLLM alone
-==========================  ===========================================================================
-
-The file is TOML with the keys ``sampler`` (a string), ``priority`` and ``disable`` (lists of strings). A
-variable goes before the file, key by key; an empty variable counts as unset. Nothing is read at import.
+``docs/operators.md`` lists the variables. The file is TOML with the keys ``sampler`` (a string), ``priority`` and
+``disable`` (lists of strings). A variable goes before the file, key by key; an empty variable counts as unset. Nothing
+is read at import.
 """
 
 from __future__ import annotations
@@ -132,7 +122,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     for field, key in (("sampler", "sampler"), ("priority", "priority"), ("disabled", "disable")):
         text = variables.get(variable := f"{_PREFIX}{key.upper()}")
         if text is not None:
-            values |= {field: _parsed(key, text), f"{field}_source": variable}
+            names = tuple(printable(name.strip()) for name in text.split(",") if name.strip())
+            values |= {field: printable(text) if key == "sampler" else names, f"{field}_source": variable}
         elif table and table.get(key):
             values |= {field: table[key], f"{field}_source": printable(str(path))}
     unknown = tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN)
@@ -154,13 +145,6 @@ def is_switched_off(variable: str) -> bool:
 
 def _is_set(name: str, *, default: str) -> bool:
     return _boolean({name: os.environ.get(name, "").strip() or default}, name)
-
-
-def _parsed(key: str, text: str) -> str | tuple[str, ...]:
-    """Read the value of a key from its variable: a name, or names separated by commas."""
-    if key == "sampler":
-        return printable(text)
-    return tuple(printable(name.strip()) for name in text.split(",") if name.strip())
 
 
 def _boolean(variables: Mapping[str, str], name: str) -> bool:

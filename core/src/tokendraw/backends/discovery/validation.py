@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import TypeAlias
 
 from packaging.specifiers import SpecifierSet
@@ -96,7 +97,8 @@ def check_upstream(upstream: Upstream) -> Upstream:
     """
     name, versions = upstream.distribution, upstream.versions
     tested, releases = upstream.tested, upstream.releases
-    _require(_parses(_distribution, name), "Upstream.distribution", "a distribution's name", name)
+    is_name = partial(canonicalize_name, validate=True)
+    _require(_parses(is_name, name), "Upstream.distribution", "a distribution's name", name)
     _require(_parses(SpecifierSet, versions), "Upstream.versions", "a PEP 440 range", versions)
     are_versions = are_words(tested) and len(tested) <= MAX_ITEMS
     are_versions = are_versions and all(_parses(Version, version) for version in tested)
@@ -164,10 +166,6 @@ def _check_decision(row: Release, upstream: Upstream) -> None:
         raise PluginError(
             f"{about} uses {row.since!r}, which the row {above.since!r} refuses for all operations"
         )
-
-
-def _distribution(name: str) -> str:
-    return canonicalize_name(name, validate=True)
 
 
 def _release(text: str) -> Version:

@@ -28,10 +28,5 @@ def _gfx_target_version(properties: Path) -> int:
     try:
         lines = properties.read_text(encoding="ascii").splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("gfx_target_version ")))
-    except (
-        OSError,
-        ValueError,
-        IndexError,
-        StopIteration,
-    ):  # another user's node in a container is not readable
+    except (OSError, ValueError, IndexError, StopIteration):  # such as another user's node in a container
         return 0

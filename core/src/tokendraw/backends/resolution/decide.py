@@ -128,10 +128,10 @@ def _companion(
 
 def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
     """Name the metadata classes of the chosen candidate that its companion does not accept."""
-    own, others = (
+    chosen_classes, companion_classes = (
         getattr(c.capabilities(operation.name), "metadata_classes", ()) for c in (chosen, companion)
     )
-    names = [name for name in own if name not in others]
+    names = [name for name in chosen_classes if name not in companion_classes]
     return f", but none with metadata of {all_of(names)}" if names else ""
 
 

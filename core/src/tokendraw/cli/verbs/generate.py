@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendraw.backends.description.capabilities import Need
+from tokendraw.backends.description.capabilities import GumbelDtype, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
@@ -23,7 +23,6 @@ from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.params import SamplingParams, stored_values
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import GumbelDtype
     from tokendraw.providers.sampler import Sampler
 
 COMPARED = (

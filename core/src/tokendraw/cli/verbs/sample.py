@@ -12,20 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tokendraw.backends.description.capabilities import Need
+from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.terminal.tables import print_json, print_table, progress
-from tokendraw.output import PAD_TOKEN_ID
-
-if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
-    from tokendraw.output import SamplerOutput
+from tokendraw.output import PAD_TOKEN_ID, SamplerOutput
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")

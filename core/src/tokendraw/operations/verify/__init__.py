@@ -101,9 +101,8 @@ def _of_mode(mode: VerifyMode) -> Requirement:
 
 
 def _of_kind(kind: DraftKind) -> Requirement:
-    return _of_drafts(
-        _KIND_WORDS[kind], lambda c: kind in c.draft_kinds, lambda call: call.drafts.kind == kind
-    )
+    words = _KIND_WORDS[kind]
+    return _of_drafts(words, lambda c: kind in c.draft_kinds, lambda call: call.drafts.kind == kind)
 
 
 DRAFT_REQUIREMENTS: tuple[Requirement, ...] = (

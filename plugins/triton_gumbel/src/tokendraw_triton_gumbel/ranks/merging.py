@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Need
+from tokendraw.row_parameters import MetadataParameters
 from tokendraw.vocab_parallel import (
     DIGIT_BITS,
     KEY_BITS,
@@ -17,7 +18,6 @@ from tokendraw.vocab_parallel import (
     Draws,
     Histograms,
     Layout,
-    MetadataParameters,
     Received,
     RowSeeds,
     Survey,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata, VocabShard
-from tokendraw.vocab_parallel import Layout, MetadataParameters, sample_shard
+from tokendraw.row_parameters import MetadataParameters
+from tokendraw.vocab_parallel import Layout, sample_shard
 from tokendraw_triton_gumbel.dispatch.empty_outputs import empty_sampler_output
 from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
 from tokendraw_triton_gumbel.host.device import LaunchDevice

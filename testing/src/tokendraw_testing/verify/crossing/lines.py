@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from numpy.random import Generator
 
-from tokendraw.plugin import Capabilities, DraftKind, VerifyCapabilities, VerifyMode
+from tokendraw.plugin import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw_testing.crossing import factors
 from tokendraw_testing.crossing.covering import Case, covering, random_case
 from tokendraw_testing.crossing.factors import Factors, Site
@@ -155,7 +155,7 @@ def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     numbers = _DRAFTS if any(site.size <= WIDE_SIZE for site in sites) else _WIDE_DRAFTS
     drafts = numbers if capabilities.ragged_drafts else numbers[1:]
     per_row = tuple(pair for pair in capabilities.filters if pair[1] == "per_row")
-    requests = factors.request_factors(_with_filters(capabilities, per_row))
+    requests = factors.request_factors(replace(capabilities, filters=per_row))
     if capabilities.greedy:
         requests["temperature"] = (*requests["temperature"], 0.0)
     return {
@@ -183,10 +183,6 @@ def _wide_ways(subject: VerifySubject) -> list[tuple[VerifyMode, DraftKind]]:
     rejection_ways = [way for way in subject.ways if way[0] == "rejection"]
     two_pass_ways = [way for way in rejection_ways if way[1] != "chosen"]
     return [*rejection_ways, *two_pass_ways, *[way for way in subject.ways if way[0] == "coupled"][-1:]]
-
-
-def _with_filters(capabilities: VerifyCapabilities, per_row: Any) -> Capabilities:
-    return replace(capabilities, filters=per_row)
 
 
 def _is_allowed(case: Mapping[str, Any]) -> bool:
