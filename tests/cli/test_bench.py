@@ -236,34 +236,6 @@ def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixe
     ]
 
 
-def test_an_unknown_sampler_gives_the_nearest():
-    result = bench("--sampler", "nativ")
-    installed = ", ".join(candidate.name for candidate in tokendraw.discover())
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        f"'nativ' needs to be an installed sampler or a baseline, found {installed}, torch-sort and flashinfer-direct. "
-        "Try: tokendraw bench --sampler native\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--batch", "0"),
-        ("--vocab-size", "127"),
-        ("--dtype", "float64"),
-        ("--filters", "top-q"),
-        ("--family", "round"),
-        ("--repeats", "2"),
-        ("--preset", "huge"),
-    ],
-)
-def test_what_cannot_be_timed_is_a_usage_error_that_names_the_option(arguments):
-    result = bench(*arguments)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert f"Invalid value for '{arguments[0]}'" in result.stderr
-
-
 def test_help_has_an_option_for_every_axis_of_every_operation():
     lines = bench("--help").stdout.splitlines()
     options = [line.split()[0] for line in lines if line.startswith("  --")]
@@ -290,45 +262,6 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
             "--json",
         ),
     ]
-
-
-@pytest.mark.parametrize(
-    ("option", "about", "operations"),
-    [
-        (("--drafts", 4), "drafts to verify", "verify"),
-        (("--verify-mode", "coupled"), "drafts to verify", "verify"),
-        (("--page-indices",), "block tables", "plan_paged_kv"),
-        (("--no-page-indices",), "block tables", "plan_paged_kv"),
-        (("--format", "scales"), "weights to pack", "pack_sm90_w4"),
-        (("--edits", "all"), "edits of logits", "process_logits"),
-    ],
-    ids=str,
-)
-def test_an_option_of_another_operation_is_a_usage_error_that_names_it(option, about, operations):
-    result = bench(*option)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr.endswith(
-        f"'{option[0]}' is about {about}. Add --op {operations}, or leave it out.\n"
-    )
-
-
-def test_a_folder_that_is_not_there_is_refused_before_anything_is_timed(tmp_path):
-    path = tmp_path / "none" / "table.md"
-    result = bench("--output", path)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == (
-        f"'--output' needs a file in a folder that exists, found '{path}'. Make the folder '{path.parent}'.\n"
-    )
-
-
-def test_without_torch_one_sentence_says_so():
-    code = "import sys; sys.modules['torch'] = None\nfrom tokendraw.cli import main; main(['bench'])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert (result.stdout, result.stderr, result.returncode) == (
-        "",
-        "A sampler needs torch, found it not installed; run `pip install torch`.\n",
-        1,
-    )
 
 
 def in_a_process(*arguments, **options):

@@ -96,15 +96,6 @@ def test_a_name_that_no_plugin_has_is_told_of_as_load_sampler_does(monkeypatch):
     assert call("doctor").exit_code == 1
 
 
-def test_an_explicit_choice_is_explained_by_who_asked(monkeypatch):
-    be_on(monkeypatch, H100)
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")
-    assert call("resolve", "--explain").stdout.startswith(
-        f"{H100_LINE}: triton-gumbel\n\ndecisions\n  triton-gumbel  available    asked for by TOKENDRAW_SAMPLER\n"
-    )
-    assert call("resolve", "--sampler", "native").stdout == "native\n"
-
-
 @pytest.mark.parametrize("options", [(), ("--explain",), ("--json",)])
 def test_a_choice_that_cannot_be_honoured_is_an_error(monkeypatch, options):
     be_on(monkeypatch, LAPTOP)
@@ -264,50 +255,6 @@ def test_every_field_of_a_need_can_be_given_by_its_name(monkeypatch, options, ne
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            ["--need", "vocab_size"],
-            "'--need' needs FIELD=VALUE, found 'vocab_size'. Pass --need vocab_size=VALUE.",
-        ),
-        (
-            ["--need", "vocab_size=many"],
-            "'vocab_size' of Need needs an integer >= 1 or None, found 'many'. Give one.",
-        ),
-        (
-            ["--need", "logprob_ranks=maybe"],
-            "'logprob_ranks' of Need needs True or False, found 'maybe'. Give one.",
-        ),
-        (
-            ["--need", "dtype=float61"],
-            "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'float61'. "
-            "Pass 'float16', the nearest.",
-        ),
-        (
-            ["--dtype", "float16", "--need", "dtype=float16"],
-            "'--need' needs each field once, found 'dtype' twice. Leave one out.",
-        ),
-        (
-            ["--need", "dtype=float16", "--need", "dtype=float32"],
-            "'--need' needs each field once, found 'dtype' twice. Leave one out.",
-        ),
-        (
-            ["--operation", "plan_paged_kv", "--need", "pages=8"],
-            "'pages' needs graph_safe or sync_free, found no such field of HostNeed. Name one of these.",
-        ),
-        (
-            ["--operation", "pack_sm90_w4", "--seeding", "counter"],
-            "'--seeding' is no part of what 'pack_sm90_w4' may need. Leave it out.",
-        ),
-    ],
-)
-def test_what_an_operation_cannot_need_is_a_usage_error(options, words):
-    result = call("resolve", *options)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr.splitlines()[-1].removeprefix("Error: ") == words
-
-
-@pytest.mark.parametrize(
     "options", [["--graph-safe", "--sync-free"], ["--need", "graph_safe=yes", "--need", "sync_free=on"]]
 )
 def test_what_every_operation_may_need_has_an_option(monkeypatch, options):
@@ -365,29 +312,3 @@ def test_explain_tells_which_calls_of_another_operation_go_to_whom(monkeypatch):
     assert (
         "  flashinfer  unavailable  needs flashinfer-python >=0.6.10, found 0.6.9, which packs no layout\n"
     ) in call(*explain).stdout
-
-
-def test_another_need_gets_another_sampler(monkeypatch):
-    be_on(monkeypatch, H100)
-    assert call("resolve", "--batch-invariant").stdout == "triton-gumbel\n"
-
-
-def test_an_operation_that_nobody_offers_is_an_error(monkeypatch):
-    be_on(monkeypatch, LAPTOP, (NATIVE,))
-    result = call("resolve", "--operation", "verify")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr.startswith(
-        "No plugin can serve the operation 'verify' on cpu. Found native: needs the "
-    )
-
-
-def test_device_and_operation_are_passed_on(monkeypatch):
-    passed = {}
-
-    def resolve(**arguments):
-        passed.update(arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tokendraw.resolve", resolve)
-    assert call("resolve", "--device", "cuda:3", "--operation", "verify").exit_code == 130
-    assert (passed["device"], passed["operation"]) == ("cuda:3", "verify")
