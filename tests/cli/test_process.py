@@ -115,26 +115,6 @@ def test_a_missing_library_is_told_in_one_sentence(library, arguments, message):
     assert (result.stdout, result.stderr, result.returncode) == ("", f"{message}\n", 1)
 
 
-@pytest.mark.slow
-def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
-    dists.add_plugin("boom", "raise RuntimeError('no [kernels] here')")
-    dists.add_plugin("quitter", "import sys; sys.exit(3)")
-    dists.add_plugin("future", plugin("future", api_version="99"))
-    result = call("list", "--json")
-    assert (result.stderr, result.exit_code) == ("", 0)
-    candidates = {c["name"]: c for c in json.loads(result.stdout)["candidates"]}
-    assert candidates["native"]["state"] == "available"
-    assert (candidates["boom"]["state"], candidates["quitter"]["state"]) == ("broken", "broken")
-    assert candidates["boom"]["reason"].endswith("raised RuntimeError: no [kernels] here")
-    assert candidates["quitter"]["reason"].endswith("raised SystemExit: 3")
-    assert (candidates["future"]["state"], candidates["future"]["api_version"]) == ("incompatible", 99)
-    assert call("resolve").stdout == "native\n"
-    checkup = call("doctor", "--no-build")
-    assert checkup.exit_code == 0
-    assert "pip install --upgrade ./core (in tokendraw's checkout)\n" in checkup.stdout
-    assert "export TOKENDRAW_DISABLE=quitter" in checkup.stdout
-
-
 @pytest.mark.fast_first
 @pytest.mark.parametrize(
     "command", [["list"], ["show", "noisy"], ["resolve"], ["doctor"], ["generate", "The", "-n", "2"]]
