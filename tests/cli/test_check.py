@@ -206,15 +206,6 @@ def test_one_operation_can_be_checked_alone(reports):
     assert calls[0][1] == tuple(prop.name for prop in properties("verify"))
 
 
-def test_an_unknown_operation_is_a_usage_error_with_those_that_there_are():
-    result = check("native", "--operation", "draft")
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == (
-        "Error: Invalid value for '--operation': 'draft' is not one of 'sample', 'verify', 'plan_paged_kv', "
-        "'pack_sm90_w4', 'process_logits'."
-    )
-
-
 def test_json_is_complete(reports):
     reports(STATISTICAL, WRONG, places=[SMALL, WIDE])
     result = check("native", "--json", "--only", "distribution", "--only", "tails")
@@ -258,29 +249,6 @@ def test_json_is_complete(reports):
     assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        (["nativ"], 1, "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native"),
-        (["greedy"], 1, "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
-        (
-            ["native", "--only", "outputs"],
-            2,
-            "'--only' needs the name of a property, found 'outputs'. Nearest: 'output' or 'verify output'.",
-        ),
-        (
-            ["native", "--only", "?"],
-            2,
-            "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.",
-        ),
-    ],
-    ids=str,
-)
-def test_an_unknown_name_gives_the_nearest_or_the_list(arguments, exit_code, message):
-    result = check(*arguments)
-    assert (result.stdout, result.stderr, result.exit_code) == ("", f"{message}\n", exit_code)
-
-
 class TestTheListOfProperties:
     def test_it_has_a_line_for_each(self):
         result = call("check", "--list")
@@ -318,23 +286,6 @@ class TestTheListOfProperties:
         found = json.loads(call("check", "--list", "--operation", "verify", "--json").stdout)["properties"]
         assert [prop["name"] for prop in found] == [prop.name for prop in properties("verify")]
 
-    def test_it_is_of_no_sampler(self):
-        result = call("check", "native", "--list")
-        assert result.exit_code == 2
-        assert result.stderr.splitlines()[-1] == (
-            "Error: '--list' prints the properties of every sampler. Leave out it, or NAME."
-        )
-
-    def test_without_it_a_sampler_is_needed(self):
-        result = call("check")
-        assert result.exit_code == 2
-        assert result.stderr.splitlines()[-1] == "Error: Missing argument 'NAME'."
-
-
-@pytest.mark.parametrize("seed", ["-1", "x"])
-def test_a_seed_that_is_none_is_a_usage_error(seed):
-    assert check("native", "--seed", seed).exit_code == 2
-
 
 @pytest.mark.parametrize(
     ("source", "options", "message"),
@@ -364,47 +315,6 @@ def test_a_sampler_that_cannot_be_checked_gives_the_reason_once(dists, source, o
     assert (result.stdout, result.stderr, result.exit_code) == ("", f"{message}\n", 1)
 
 
-def test_a_name_that_two_distributions_claim_is_not_checked(dists):
-    dists.add_plugin("acme", plugin("acme"), distribution="one-tokendraw")
-    dists.add("two-tokendraw", plugins={"acme": "fake_two:plugin"})
-    result = check("acme")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        "'acme' cannot be checked on cpu: the name 'acme' is claimed by one-tokendraw 1.0 and two-tokendraw 1.0; "
-        "uninstall one of them.\n"
-    )
-
-
-@pytest.mark.fast_first
-@pytest.mark.parametrize(
-    ("library", "message"),
-    [
-        (
-            "scipy",
-            "Checking needs numpy and scipy, found no scipy; run `pip install ./testing` in tokendraw's "
-            "checkout.\n",
-        ),
-        (
-            "numpy",
-            "Checking needs numpy and scipy, found no numpy; run `pip install ./testing` in tokendraw's "
-            "checkout.\n",
-        ),
-        (
-            "torch",
-            "Checking needs torch, found it not installed; run `pip install torch`.\n",
-        ),
-    ],
-)
-def test_a_missing_library_is_told_in_one_sentence(library, message):
-    code = (
-        "import sys, warnings; warnings.simplefilter('ignore')\n"  # torch warns of a missing numpy
-        f"sys.modules['{library}'] = None\n"
-        "from tokendraw.cli import main; main(['check', 'native'])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert (result.stdout, result.stderr, result.returncode) == ("", message, 1)
-
-
 def in_a_process(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "tokendraw", "check", "native", "--device", "cpu", *arguments],
@@ -413,21 +323,6 @@ def in_a_process(*arguments, **options):
         check=False,
         **options,
     )
-
-
-@pytest.mark.slow
-def test_two_properties_of_native_in_a_process_of_their_own():
-    result = in_a_process("--only", "output", "--only", "+inf is drawn evenly", capture_output=True)
-    assert (result.stderr, result.returncode) == ("", 0)
-    lines = result.stdout.splitlines()
-    assert lines[:5] == [
-        *HEADING.splitlines(),
-        "property              status  draws  p-value  what was looked at",
-        "output                passed                  5 shapes",
-        lines[4],
-    ]
-    assert lines[4].startswith("+inf is drawn evenly  passed  ")
-    assert lines[-3] == "2 passed, 0 failed, 0 refused, 0 not run."
 
 
 @pytest.mark.slow

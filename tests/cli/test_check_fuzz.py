@@ -201,38 +201,3 @@ class TestAFinding:
         right = next(n for n in range(20) if check("acme", "--quick", "--fuzz-case", f"3:{n}").exit_code == 0)
         result = check("acme", "--quick", "--fuzz-case", f"3:{right}")
         assert re.search(r"No findings in \d+ cases?\.\nQuick sizes, seed 3, ", result.stdout)
-
-
-def test_an_operation_without_random_cases_is_refused():
-    result = check("native", "--fuzz", "1", "--operation", "pack_sm90_w4")
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == (
-        "'--fuzz' needs an operation that the kit has random cases of, found pack_sm90_w4. Check its properties "
-        "instead.\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--fuzz", "9", "--only", "tails"],
-            "'--only' picks properties, which random cases are in place of. Leave out one of them.",
-        ),
-        (
-            ["--fuzz", "9", "--fuzz-case", "0:0"],
-            "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
-        ),
-        (["--fuzz-case", "0:0", "--seed", "3"], "'--fuzz-case' begins with the seed. Leave out '--seed'."),
-        (
-            ["--fuzz-case", "17"],
-            "Invalid value for '--fuzz-case': '17' needs the form SEED:NUMBER, such as 0:17.",
-        ),
-        (["--fuzz", "0"], "Invalid value for '--fuzz': 0.0 is not in the range x>0."),
-        (["--jobs", "0"], "Invalid value for '--jobs': 0 is not in the range x>=1."),
-    ],
-)
-def test_options_that_contradict_each_other_are_usage_errors(arguments, message):
-    result = check("native", *arguments)
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == f"Error: {message}"

@@ -316,11 +316,3 @@ class TestWithoutKitAndBench:
         result = self.run(tmp_path, *arguments)
         assert result.returncode == 0, result.stderr
         assert result.stdout
-
-    def test_missing_commands_name_their_distributions(self, tmp_path):
-        result = self.run(tmp_path, "check", "native")
-        assert (result.returncode, result.stderr) == (
-            1,
-            "'check' needs the distribution tokendraw-testing, which is not installed; run `pip install ./testing` "
-            "in tokendraw's checkout.\n",
-        )

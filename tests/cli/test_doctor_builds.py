@@ -228,26 +228,3 @@ def test_a_plugin_with_heavy_imports_is_told_of(dists, monkeypatch, tmp_path):
             "mend": None,
         }
     ]
-
-
-def test_two_plugins_of_one_name_leave_the_others_at_work_and_one_of_them_is_to_go(dists):
-    for owner, version in (("acme-one", "1.0"), ("acme-two", "2.0")):
-        dists.add(owner, version, plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": LIBACME})
-    result = call("doctor", "--no-build", "--json")
-    checkup = json.loads(result.stdout)
-    reason = "the name 'acme' is claimed by acme-one 1.0 and acme-two 2.0; uninstall one of them"
-    assert [(c["name"], c["state"], c["reason"]) for c in checkup["candidates"]] == [
-        ("native", "available", None),
-        ("acme", "broken", reason),
-        ("acme", "broken", reason),
-    ]
-    assert checkup["findings"] == [
-        {
-            "problem": f"'acme' is broken: {reason}.",
-            "mend": "pip uninstall acme-two (or pip uninstall acme-one)",
-        }
-    ]
-    assert (checkup["chosen"], result.exit_code) == ("native", 0)
-    listed = json.loads(call("show", "acme", "--json").stdout)["candidates"]
-    assert [(c["distribution"], c["reason"]) for c in listed] == [("acme-one", reason), ("acme-two", reason)]
-    assert call("resolve").stdout == "native\n"

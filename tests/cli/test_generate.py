@@ -168,15 +168,6 @@ class TestCompare:
         assert all(word in printed for entry in texts for word in entry["text"].split())
 
 
-@pytest.mark.parametrize("option", ["--json", "--compare"])
-def test_streaming_does_not_go_with_json_or_compare(option):
-    result = call("generate", "x", "--stream", option)
-    assert (bool(result.stdout), result.exit_code) == (option == "--json", 2)
-    assert result.stderr.endswith(
-        "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream.\n"
-    )
-
-
 def test_the_help_has_a_line_for_each_example():
     lines = [line.strip() for line in call("generate", "--help").stdout.splitlines()]
     assert 'tokendraw generate "A class is" --compare' in lines

@@ -128,40 +128,6 @@ def test_a_malformed_setting_is_an_object(name, monkeypatch):
     assert call(name, *ARGUMENTS[name]).exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code"),
-    [
-        (("show", "nativ"), 1),
-        (("resolve", "--sampler", "nativ"), 1),
-        (("resolve", "--need", "rounding"), 2),
-        (("check", "nativ"), 1),
-        (("check", "native", "--only", "top_q"), 2),
-        (("check", "native", "--fuzz", "1", "--only", "tails"), 2),
-        (("check", "native", "--list"), 2),
-        (("check",), 2),
-        (("bench", "--sampler", "nativ"), 1),
-        (("bench", "--output", "not-there/table.md"), 2),
-        (("bench", "--drafts", "2"), 2),
-        (("bench", "--device", "cuda:99"), 1),
-        (("sample", "not-there.npy"), 1),
-        (("sample", "logits.npy", "--sampler", "nativ"), 1),
-        (("sample", "logits.npy", "--top-p", "2"), 2),
-        (("sample", "logits.npy", "--tensor", "b"), 1),
-        (("generate", "The", "--sampler", "nativ"), 1),
-        (("generate", "The", "--top-p", "2"), 2),
-        (("new", "native", "out"), 2),
-        (("new", "acme", "."), 1),
-    ],
-    ids=str,
-)
-def test_an_error_of_a_command_is_an_object(arguments, exit_code):
-    output, stderr = error_in_json(*arguments)
-    assert call(*arguments).exit_code == exit_code
-    assert stderr.endswith(f"{output['error']}\n")
-    if arguments[0] != "resolve" or exit_code == 2:  # it adds what it decided
-        assert list(output) == ["schema_version", "error"]
-
-
 class TestAResultThatIsAnError:
     """Commands that exit with 1 after their result print result and error in one object."""
 

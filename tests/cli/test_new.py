@@ -136,15 +136,6 @@ def test_several_operations_make_one_plugin_in_whatever_order_they_are_named(ask
     )
 
 
-def test_an_operation_without_a_template_is_a_usage_error():
-    message, code = refused("acme", "out", "--operation", "verify")
-    assert code == 2
-    assert message.endswith(
-        "Error: Invalid value for '--operation': 'verify' is not one of 'sample', 'process_logits'.\n"
-    )
-    assert files_below(".") == []
-
-
 @pytest.mark.parametrize(
     ("directory", "place"), [(".", "."), ("../here", "../here"), ("{tmp_path}/x", "{tmp_path}/x")]
 )

@@ -117,10 +117,3 @@ class TestCheck:
         assert result.stderr == (
             "'acme' cannot be checked on cpu: the request needs fp64 noise, found fp32.\n"
         )
-
-    def test_an_operation_without_noise_is_a_usage_error(self):
-        result = call("check", "native", "--operation", "plan_paged_kv", "--gumbel-dtype", "fp64")
-        assert (result.stdout, result.exit_code) == ("", 2)
-        assert result.stderr.endswith(
-            "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.\n"
-        )

@@ -63,14 +63,6 @@ def test_reasons_and_json_say_who_asked_as_well():
     assert "\n  native  available  asked for by --sampler\n" in stdout
 
 
-def test_a_position_keeps_its_row(file):
-    result = call("sample", file, "--device", "cpu", "--seed", 1, "--sequence", "--position", 2**63 - 1)
-    assert (result.stderr, result.exit_code) == (
-        f"'--position' of row 1 needs an integer >= 0, found {2**63}.\n",
-        2,
-    )
-
-
 def test_a_key_of_the_configuration_file_is_no_option(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text("sampler = 7\n")
     monkeypatch.setenv("TOKENDRAW_CONFIG", str(tmp_path / "config.toml"))

@@ -174,16 +174,6 @@ def test_one_invalid_row_is_told_in_the_singular(tmp_path):
     )
 
 
-def test_a_file_without_logits_exits_with_1_and_one_line(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(4))
-    result = sample(tmp_path / "x.npy")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == (
-        f"'{tmp_path}/x.npy' needs float32, float16 or float64 values, found int64. Save the logits as one of "
-        "these (bfloat16 fits into .safetensors and .pt).\n"
-    )
-
-
 class TestStandardInput:
     """``-`` as file: the content decides the format."""
 
@@ -236,29 +226,6 @@ class TestStandardInput:
         result = sample("-", standard_input=content)
         assert (result.stdout, result.exit_code) == ("", 1)
         assert result.stderr == f"'standard input' {refusal}\n"
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "requirement"),
-    [
-        ("temperature", "-1.0", "a finite number >= 0"),
-        ("temperature", "nan", "a finite number >= 0"),
-        ("top-k", "-2", "an integer >= -1 (0 and -1: off)"),
-        ("top-p", "0.0", "a number in (0, 1] (1: off)"),
-        ("min-p", "1.5", "a number in [0, 1] (0: off)"),
-        ("seed", str(2**64), "an integer in [-2**63, 2**64)"),
-    ],
-)
-def test_a_parameter_outside_its_range_is_a_usage_error(file, option, value, requirement):
-    result = sample(file, f"--{option}", value)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == f"'--{option}' needs {requirement}, found {value}.\n"
-
-
-@pytest.mark.parametrize("arguments", [[], ["--seed", "seven"], ["--logprobs", "-2"], ["--position", "-1"]])
-def test_malformed_options_are_usage_errors(file, arguments):
-    result = sample(*([file] if arguments else []), *arguments)
-    assert (result.stdout, result.exit_code) == ("", 2)
 
 
 @pytest.mark.gpu

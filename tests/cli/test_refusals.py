@@ -1,0 +1,212 @@
+"""Every refusal of the command line that depends on the arguments alone: message, exit code, and the same in JSON."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tokendraw
+from command_line import NATIVE_ON_CPU, call
+
+INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
+OPERATIONS = "'sample', 'verify', 'plan_paged_kv', 'pack_sm90_w4', 'process_logits'"
+STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
+SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
+CHECK = ("check", "native", "--device", "cpu")
+UNKNOWN = (
+    "no plugin of that name is installed, the nearest installed name is 'native'. Available here: native. "
+)
+ASKED = f"'nativ', asked for by --sampler, cannot serve the operation 'sample' on cpu: {UNKNOWN}"
+
+
+def out_of_range(option, value, need):
+    return (*SAMPLE, option, value), f"'{option}' needs {need}, found {value}."
+
+
+def of_another_operation(about, operation, *options):
+    return (
+        ("bench", *options),
+        f"'{options[0]}' is about {about}. Add --op {operation}, or leave it out.",
+    )
+
+
+USAGE = [
+    # What an operation may need
+    (
+        ("resolve", "--need", "vocab_size"),
+        "'--need' needs FIELD=VALUE, found 'vocab_size'. Pass --need vocab_size=VALUE.",
+    ),
+    (
+        ("resolve", "--need", "vocab_size=many"),
+        "'vocab_size' of Need needs an integer >= 1 or None, found 'many'. Give one.",
+    ),
+    (
+        ("resolve", "--need", "logprob_ranks=maybe"),
+        "'logprob_ranks' of Need needs True or False, found 'maybe'. Give one.",
+    ),
+    (
+        ("resolve", "--need", "dtype=float61"),
+        "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'float61'. "
+        "Pass 'float16', the nearest.",
+    ),
+    *[
+        (
+            ("resolve", *options, "--need", "dtype=float16"),
+            "'--need' needs each field once, found 'dtype' twice. Leave one out.",
+        )
+        for options in (("--dtype", "float16"), ("--need", "dtype=float32"))
+    ],
+    (
+        ("resolve", "--operation", "plan_paged_kv", "--need", "pages=8"),
+        "'pages' needs graph_safe or sync_free, found no such field of HostNeed. Name one of these.",
+    ),
+    (
+        ("resolve", "--operation", "pack_sm90_w4", "--seeding", "counter"),
+        "'--seeding' is no part of what 'pack_sm90_w4' may need. Leave it out.",
+    ),
+    # check
+    (
+        (*CHECK, "--operation", "draft"),
+        f"Invalid value for '--operation': 'draft' is not one of {OPERATIONS}.",
+    ),
+    (
+        (*CHECK, "--only", "outputs"),
+        "'--only' needs the name of a property, found 'outputs'. Nearest: 'output' or 'verify output'.",
+    ),
+    (
+        (*CHECK, "--only", "?"),
+        "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.",
+    ),
+    (
+        ("check", "native", "--list"),
+        "'--list' prints the properties of every sampler. Leave out it, or NAME.",
+    ),
+    (("check",), "Missing argument 'NAME'."),
+    ((*CHECK, "--seed", "-1"), "Invalid value for '--seed': -1 is not in the range x>=0."),
+    ((*CHECK, "--jobs", "0"), "Invalid value for '--jobs': 0 is not in the range x>=1."),
+    ((*CHECK, "--fuzz", "0"), "Invalid value for '--fuzz': 0.0 is not in the range x>0."),
+    (
+        (*CHECK, "--fuzz", "1", "--operation", "pack_sm90_w4"),
+        "'--fuzz' needs an operation that the kit has random cases of, found pack_sm90_w4. Check its properties "
+        "instead.",
+    ),
+    (
+        (*CHECK, "--fuzz", "9", "--only", "tails"),
+        "'--only' picks properties, which random cases are in place of. Leave out one of them.",
+    ),
+    (
+        (*CHECK, "--fuzz", "9", "--fuzz-case", "0:0"),
+        "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
+    ),
+    (
+        (*CHECK, "--fuzz-case", "0:0", "--seed", "3"),
+        "'--fuzz-case' begins with the seed. Leave out '--seed'.",
+    ),
+    (
+        (*CHECK, "--fuzz-case", "17"),
+        "Invalid value for '--fuzz-case': '17' needs the form SEED:NUMBER, such as 0:17.",
+    ),
+    (
+        (*CHECK, "--operation", "plan_paged_kv", "--gumbel-dtype", "fp64"),
+        "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.",
+    ),
+    # bench
+    (("bench", "--batch", "0"), "Invalid value for '--batch': 0 is not in the range x>=1."),
+    (("bench", "--vocab-size", "127"), "Invalid value for '--vocab-size': 127 is not in the range x>=128."),
+    (("bench", "--repeats", "2"), "Invalid value for '--repeats': 2 is not in the range x>=3."),
+    of_another_operation("drafts to verify", "verify", "--drafts", "4"),
+    of_another_operation("drafts to verify", "verify", "--verify-mode", "coupled"),
+    of_another_operation("block tables", "plan_paged_kv", "--page-indices"),
+    of_another_operation("block tables", "plan_paged_kv", "--no-page-indices"),
+    of_another_operation("weights to pack", "pack_sm90_w4", "--format", "scales"),
+    of_another_operation("edits of logits", "process_logits", "--edits", "all"),
+    (
+        ("bench", "--output", "none/table.md"),
+        "'--output' needs a file in a folder that exists, found 'none/table.md'. Make the folder 'none'.",
+    ),
+    # sample and generate
+    out_of_range("--temperature", "-1.0", "a finite number >= 0"),
+    out_of_range("--temperature", "nan", "a finite number >= 0"),
+    out_of_range("--top-k", "-2", "an integer >= -1 (0 and -1: off)"),
+    out_of_range("--top-p", "0.0", "a number in (0, 1] (1: off)"),
+    out_of_range("--min-p", "1.5", "a number in [0, 1] (0: off)"),
+    out_of_range("--seed", str(2**64), "an integer in [-2**63, 2**64)"),
+    (
+        (*SAMPLE, "--seed", "1", "--sequence", "--position", str(2**63 - 1)),
+        f"'--position' of row 1 needs an integer >= 0, found {2**63}.",
+    ),
+    ((*SAMPLE, "--logprobs", "-2"), "Invalid value for '--logprobs': -2 is not in the range x>=-1."),
+    (
+        (*SAMPLE, "--position", "-1"),
+        "Invalid value for '--position': -1 is not in the range 0<=x<=9223372036854775807.",
+    ),
+    (("generate", "The", "--top-p", "2.0"), "'--top-p' needs a number in (0, 1] (1: off), found 2.0."),
+    (("generate", "The", "--stream", "--compare"), STREAM),
+    # new
+    (
+        ("new", "acme", "out", "--operation", "verify"),
+        "Invalid value for '--operation': 'verify' is not one of 'sample', 'process_logits'.",
+    ),
+    (
+        ("new", "native", "out"),
+        "'NAME' needs a name of its own, found 'native', which is reserved for the distribution tokendraw-native. "
+        "Choose another.",
+    ),
+]
+FAILURES = [
+    (
+        ("check", "nativ"),
+        "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native",
+    ),
+    (("show", "nativ"), "'nativ' needs to be an installed sampler, found native. Try: tokendraw show native"),
+    (("check", "greedy"), "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
+    (
+        ("bench", "--sampler", "nativ"),
+        f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort and "
+        "flashinfer-direct. Try: tokendraw bench --sampler native",
+    ),
+    (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
+    (
+        ("sample", "logits.npy", "--tensor", "b"),
+        "'logits.npy' holds one tensor without a name, but 'b' was asked for. Leave --tensor out.",
+    ),
+    *[
+        (
+            (*command, "--sampler", "nativ", "--device", "cpu"),
+            f"{ASKED}Leave out --sampler to let tokendraw choose.",
+        )
+        for command in (("sample", "logits.npy"), ("generate", "The"))
+    ],
+    (
+        ("new", "acme", "."),
+        "'DIR' needs a folder that is empty or not there, found '.', one with files in it. Choose another.",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("logits.npy", np.zeros((2, 5), np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [(arguments, code, text) for code, cases in ((2, USAGE), (1, FAILURES)) for arguments, text in cases],
+    ids=str,
+)
+def test_a_refusal_is_one_sentence_an_exit_code_and_an_object(arguments, exit_code, message, folder):
+    plain, in_json = call(*arguments), call(*arguments, "--json")
+    for result in (plain, in_json):
+        assert result.stderr.splitlines()[-1].removeprefix("Error: ") == message
+        assert (result.stderr, result.exit_code) == (plain.stderr, exit_code)
+    assert plain.stdout == ""
+    assert json.loads(in_json.stdout) == {"schema_version": 1, "error": message}
+    assert [path.name for path in folder.iterdir()] == ["logits.npy"]
+
+
+def test_streaming_does_not_go_with_json():
+    result = call("generate", "x", "--stream", "--json")
+    assert (json.loads(result.stdout)["error"], result.exit_code) == (STREAM, 2)
+    assert result.stderr.endswith(f"\nError: {STREAM}\n")
