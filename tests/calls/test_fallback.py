@@ -57,6 +57,21 @@ def reasons(sampler: Sampler) -> dict[str, str]:
     return {decision.name: decision.reason for decision in sampler.resolution.decisions}
 
 
+@pytest.mark.parametrize("after", [0, 1], ids=["first call", "later call"])
+def test_without_another_sampler_the_error_is_the_cause_of_an_unavailable_one(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", faulty("acme", FAILS, after=after))
+    sampler = load_sampler(device="cpu")
+    for _ in range(after):
+        draw(sampler)
+    with pytest.raises(SamplerUnavailableError) as raised:
+        draw(sampler)
+    assert str(raised.value.__cause__) == "no kernel image"
+    assert sampler.name == "acme"
+
+
 # Whose verdict an error is
 
 

@@ -28,7 +28,7 @@ _CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
 
 
 class RowCall(Call):
-    """A call with logits and parameters of rows, checked once for the same metadata and form."""
+    """A call with logits and parameters of rows."""
 
     __slots__ = ("logits", "metadata")
 

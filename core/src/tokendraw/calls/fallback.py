@@ -4,14 +4,14 @@
 the failed call                                        what follows
 =====================================================  ================================================================
 was wrong itself, lacked memory, or was captured       the error is raised; the backend stays
-may not fall back (``Call.may_fall_back``)             the error is raised; the backend stays
 went to an explicit choice, or to its companion        the error is raised with a note; the backend stays
+may not fall back (``Call.may_fall_back``)             the error is raised; the backend stays
+had no other backend available, first or later         ``SamplerUnavailableError`` is raised from the error
 was the first of its signature                         the next best backend serves it, replaces the failed backend, and
                                                        a warning says so once (an error with ``TOKENDRAW_STRICT``); if
                                                        every other backend fails as well, the first error is raised
                                                        with a note and the backend stays: the call is to blame
 was a later one                                        the error is raised with a note; the backend stays
-had no other backend available                         ``SamplerUnavailableError`` is raised from the error
 =====================================================  ================================================================
 
 Compilations fail in the first call of a signature (:meth:`tokendraw.calls.call.Call.signature`). This call runs on

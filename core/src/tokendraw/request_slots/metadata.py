@@ -116,15 +116,15 @@ class MetadataCache:
         if facts is not self._facts:
             self._values.clear()
             self._facts = facts
-        signature = (
+        key = (
             row_index.shape,
             row_index.dtype,
             None if positions is None else (positions.shape, positions.dtype),
         )
-        values = self._values.get(signature)
+        values = self._values.get(key)
         if values is None:
             metadata = self._checked(population, row_index, positions)
-            self._values[signature] = {
+            self._values[key] = {
                 name: value for name, value in vars(metadata).items() if name not in _ROW_FIELDS
             }
             return metadata

@@ -190,7 +190,7 @@ class OperationSubject:
 
     @torch.no_grad()
     def make(self, call: Call, need: Any = None) -> Any:
-        """Make a call without the dispatcher and hold the output against the contract.
+        """Make a call without dispatch and hold the output against the contract.
 
         :param need: of who makes it; None: the usual one.
         :raises Violation: the output has a wrong form, or values that cannot be.

@@ -61,7 +61,7 @@ def draw_rows(
     :param lists: :class:`~.argument_groups.CandidateLists`.
     :param queue: :class:`~.argument_groups.WorkQueue` in which rows are announced that are left without a token; what
         is known of them is in ``state``, :class:`~.argument_groups.RowState`.
-    :param out: :class:`~.argument_groups.Drawn`.
+    :param out: :class:`~.argument_groups.DrawResults`.
     :param summary: :class:`~.argument_groups.RowSummary`.
     :param logprobs: :class:`~.argument_groups.TokenLogprobs`.
     :param config: :class:`~.configs.RowConfig`.
