@@ -16,7 +16,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def terminal():
-    """``terminal(run)``: what ``run(descriptor)`` writes to a terminal, and what it returns."""
+    """Return ``terminal(run)``: the terminal output of ``run(descriptor)``, and its result."""
     pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
 
     def watched(run):

@@ -181,6 +181,14 @@ def test_json_is_complete(monkeypatch):
     assert result.exit_code == 0
 
 
+def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
+    be_on(monkeypatch, H100, (*ALL, BOOM))
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    result = call("resolve")
+    error = PASSED_OVER.replace(" Using 'flashinfer'.", "").replace("\n", f" {STRICT}\n")
+    assert (result.stdout, result.stderr, result.exit_code) == ("", error, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "need"),
     [

@@ -128,7 +128,7 @@ def _outcomes(
 
 
 def lines() -> Iterator[str]:
-    """The table, and behind it the texts that it numbers. A FlashInfer that is installed is not looked at."""
+    """Write the table, and behind the table the numbered texts. A FlashInfer that is installed is not looked at."""
     nowhere = Path("flashinfer is not installed")
     with (
         mock.patch.object(signatures, "package_folder", return_value=nowhere),

@@ -42,7 +42,7 @@ def test_the_loop_sees_a_planted_bug(bug):
     "bug", ["offsets in int64", "another plan returned", "one plan for every call of a shape"]
 )
 def test_a_provider_that_writes_elsewhere_is_at_fault(bug):
-    """Its plan would be one that the caller's graph does not know."""
+    """A captured graph reads the plan that the first call returned."""
     planner = planner_of(MUTANTS[bug].build(), "cpu")
     table, lengths = torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
     with pytest.raises(PluginError) as refused:
