@@ -13,7 +13,7 @@ from tokendraw.errors.install_commands import NATIVE
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:
-    """Import torch, which ``who`` needs.
+    """Import torch, or raise an error that names ``who`` as its user.
 
     :raises SamplerUnavailableError: it is not installed, or failed to import; says how, and where that torch lies.
     """
