@@ -12,7 +12,7 @@ from command_line import call
 from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplerUnavailableError, SamplingParams
 from tokendraw_bench import make_inputs, mean_nucleus, metadata_of, operations
-from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell
+from tokendraw_bench.cells import FAMILIES, UNUSUAL, Cell, min_vocab_size
 from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import BITMASKS, BOTH, ProcessCell
 from tokendraw_bench.report.lines import BenchReport, CellResult
@@ -43,6 +43,20 @@ class TestRequests:
         assert cell.seeds == ([0, *[None] * 4] if rows else [0, 1, 2, 3, 4])
         facts = metadata_of(cell, CPU).facts
         assert (facts.any_seeded, facts.all_seeded) == (True, not rows)
+
+    @pytest.mark.parametrize(
+        ("special", "change"),
+        [
+            ("top-k-200", {"top_k": 200}),
+            ("top-k-1000", {"top_k": 1000}),
+            ("top-p-alone", {"top_k": 0}),
+            ("logprobs-5", {"logprobs": 5}),
+        ],
+    )
+    def test_a_special_row_without_a_seed_differs_in_its_parameters_alone(self, special, change):
+        cell = replace(CELL, special=special)
+        assert cell.requests == [replace(COMMON, **change), *[COMMON] * 4]
+        assert cell.seeds == [None] * 5
 
     def test_a_small_batch_has_as_many_special_rows_as_rows(self):
         assert Cell(1, 300, "float32", "none", "flat", special="three").special_rows == (0,)
@@ -107,8 +121,9 @@ class TestUnusualLogits:
 
     def test_every_family_has_a_nucleus(self):
         for family in FAMILIES:
-            (logits,) = make_inputs(replace(CELL, family=family, vocab_size=4000), CPU, 1)
-            assert 1 <= mean_nucleus(logits, 1.0, 0.5) <= mean_nucleus(logits, 1.0, 0.9) <= 4000
+            size = max(4000, min_vocab_size(family))
+            (logits,) = make_inputs(replace(CELL, family=family, vocab_size=size), CPU, 1)
+            assert 1 <= mean_nucleus(logits, 1.0, 0.5) <= mean_nucleus(logits, 1.0, 0.9) <= size
 
     def test_notes_compare_the_slowest_unusual_logits_with_common_logits(self):
         times = {"peaked-30": 10.0, "gaussian": 20.0, "equal": 30.0, "cauchy": 15.0}

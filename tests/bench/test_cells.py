@@ -8,12 +8,13 @@ from command_line import call
 from tokendraw import SamplingParams
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw_bench import make_inputs, operations
-from tokendraw_bench.cells import FAMILIES, FILTERS, Cell
+from tokendraw_bench.cells import FAMILIES, FILTERS, Cell, min_vocab_size
 from tokendraw_bench.logits import mean_nucleus
 from tokendraw_testing import reference
 
 CPU = torch.device("cpu")
 grid = operations.get("sample").grid
+SMALL_FAMILIES = [family for family in FAMILIES if min_vocab_size(family) <= 4000]
 
 
 def test_the_quick_grid_takes_seconds_on_a_laptop():
@@ -81,7 +82,8 @@ def test_the_nucleus_of_a_family_has_the_size_in_the_name(family, least, most, d
     ("family", "vocab_size"),
     [
         *((family, size) for family in ("peaked-7", "peaked-30") for size in (128, 4096, 151_936)),
-        *((family, 4096) for family in ("peaked-100", "peaked-300", "peaked-1000", "peaked-2000")),
+        *((f"peaked-{nucleus}", 4096) for nucleus in (1, 100, 300, 1000, 2000, 3000)),
+        ("peaked-30000", 40_000),
     ],
 )
 def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_size):
@@ -89,7 +91,7 @@ def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_si
     assert mean_nucleus(logits) == int(family.removeprefix("peaked-"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SMALL_FAMILIES)
 def test_the_measured_nucleus_equals_the_reference_in_float64(family):
     (logits,) = make_inputs(Cell(5, 4000, "bfloat16", "none", family), CPU, 1)
     params = SamplingParams(temperature=0.8, top_p=0.9)
@@ -97,13 +99,30 @@ def test_the_measured_nucleus_equals_the_reference_in_float64(family):
     assert mean_nucleus(logits) == pytest.approx(np.mean(kept))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SMALL_FAMILIES)
 def test_rows_and_buffers_are_different_and_every_run_makes_the_same(family):
     cell = Cell(3, 4000, "float32", "none", family)
     buffers = make_inputs(cell, CPU, 2)
     assert [list(buffer.shape) for buffer in buffers] == [[3, 4000]] * 2
     assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6
     assert all(map(torch.equal, buffers, make_inputs(cell, CPU, 2)))
+
+
+def test_mixed_rows_have_narrow_nuclei_a_tenth_of_100_tokens_and_one_in_fifty_of_thousands():
+    (logits,) = make_inputs(Cell(50, 4000, "float32", "none", "mixed-nuclei"), CPU, 1)
+    widths = [mean_nucleus(row[None]) for row in logits]
+    assert widths[0] == 3200
+    assert widths[5::10] == [100] * 5
+    assert sorted(set(widths)) == [1, 2, 3, 100, 3200]
+
+
+def test_padding_is_behind_each_row_and_changes_no_logits():
+    plain, padded = (
+        make_inputs(Cell(3, 300, "bfloat16", "none", "gaussian", row_padding=padding), CPU, 1)[0]
+        for padding in (0, 3)
+    )
+    assert torch.equal(plain, padded)
+    assert (plain.stride(), padded.stride()) == ((300, 1), (303, 1))
 
 
 def test_a_vocabulary_without_room_for_a_nucleus_is_a_usage_error():

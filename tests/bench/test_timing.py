@@ -121,3 +121,10 @@ def test_the_read_passes_see_every_word_of_the_logits(shape, dtype):
     assert list(readers) == ["torch.sum", "torch.amax"]
     assert readers["torch.amax"].draw(logits) == words.max()
     assert readers["torch.sum"].draw(logits) == words.sum()
+
+
+def test_the_read_of_padded_rows_is_of_the_padding_too_without_a_copy():
+    buffer = torch.arange(12.0).view(3, 4)
+    words = floor.words_of(buffer[:, :3])
+    assert words.data_ptr() == buffer.data_ptr()
+    assert words.tolist() == list(range(11))

@@ -47,15 +47,15 @@ def _single(field: str, symbol: str, default: str, **limits: Any) -> Axis:
     )
 
 
-def _optional(field: str, words: str, **values: Any) -> Axis:
+def _optional(field: str, words: str, subject: str = "draws", **values: Any) -> Axis:
     return Axis(
         field=field,
         option=f"--{field.replace('_', '-')}",
         title=field.replace("_", " "),
         help=f"{words}; may be given again.",
-        subject="draws",
+        subject=subject,
         optional=True,
-        changes_inputs=False,
+        changes_inputs=subject == "logits",
         **values,
     )
 
@@ -74,8 +74,8 @@ REQUESTS = (
         field="family",
         option="--family",
         title="logits",
-        help="What the logits look like, by the size of the nucleus of p = 0.9: 7 or 30 tokens, thousands, most of "
-        "the vocabulary; or unusual ones: equal, of two values, sorted, Cauchy, 99 % -inf. May be given again.",
+        help="What the logits look like, by the size of the nucleus of p = 0.9: 1 to 30,000 tokens, mixed, thousands, "
+        "most of the vocabulary; or unusual ones: equal, of two values, sorted, Cauchy, 99 % -inf. May be given again.",
         subject="logits",
         choices=FAMILIES,
     ),
@@ -102,8 +102,8 @@ REQUESTS = (
     _single("min_p", "Min-p", "0.05", minimum=0, maximum=1, is_fraction=True),
     _optional(
         "special",
-        "Rows of another kind in a batch without seeds: a seeded one; or three, seeded, greedy and with five "
-        "log-probabilities",
+        "Rows of another kind in a batch without seeds: a seeded one; three, seeded, greedy and with five "
+        "log-probabilities; or one with another k, with top-p alone, or with log-probabilities",
         choices=SPECIAL,
     ),
     _optional("filter_order", "Order of top-k and top-p", choices=FILTER_ORDERS),
@@ -118,5 +118,6 @@ REQUESTS = (
         single=True,
         changes_inputs=False,
     ),
+    _optional("row_padding", "Unused elements behind each row of logits", "logits", minimum=0),
 )
 """Axes of every operation on logits, apart from the shape."""

@@ -28,21 +28,46 @@ MIXED, KINDS = "mixed", "kinds"
 FILTERS = (*_FILTER_FIELDS, MIXED, KINDS)
 
 _SPECIAL: Mapping[str, tuple[Mapping[str, Any], ...]] = MappingProxyType(
-    {"none": (), "seeded": ({},), "three": ({}, {"temperature": 0.0}, {"logprobs": 5})}
+    {
+        "none": (),
+        "seeded": ({},),
+        "three": ({}, {"temperature": 0.0}, {"logprobs": 5}),
+        "top-k-200": ({"top_k": 200},),
+        "top-k-1000": ({"top_k": 1000},),
+        "top-p-alone": ({"top_k": 0, "top_p": TOP_P},),
+        "logprobs-5": ({"logprobs": 5},),
+    }
 )
-"""Changes of the special rows of a batch, the first of which has a seed."""
+"""Changes of the special rows of a batch."""
 SPECIAL = tuple(_SPECIAL)
+_SEEDED_SPECIAL = ("seeded", "three")
+"""Special rows of which the first has a seed."""
 
-PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in (7, 30, 100, 300, 1000, 2000)})
+_PEAKED_NUCLEI = (1, 7, 30, 100, 300, 1000, 2000, 3000, 30_000)
+PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in _PEAKED_NUCLEI})
 """Tokens in the nucleus of each peaked family."""
-COMMON = (*PEAKED, "gaussian", "flat")
+MIXED_NUCLEI = "mixed-nuclei"
+_WIDEST_MIXED_NUCLEUS = 3200
+COMMON = (*PEAKED, MIXED_NUCLEI, "gaussian", "flat")
 UNUSUAL = ("equal", "two-values", "ascending", "descending", "cauchy", "masked")
 FAMILIES = (*COMMON, *UNUSUAL)
 
 
+def nucleus_of_row(family: str, row: int) -> int:
+    """Return the tokens in the nucleus of a row of a peaked family or of ``MIXED_NUCLEI``; 0 for other families.
+
+    Of 50 mixed rows one has a wide nucleus, five have 100 tokens, and the others one to three in turn.
+    """
+    if family != MIXED_NUCLEI:
+        return PEAKED.get(family, 0)
+    if row % 50 == 0:
+        return _WIDEST_MIXED_NUCLEUS
+    return 100 if row % 10 == 5 else 1 + row % 3
+
+
 def min_vocab_size(family: str) -> int:
-    """Compute the least vocabulary size for the nucleus of a family."""
-    return math.ceil(PEAKED.get(family, 0) / TOP_P)
+    """Compute the least vocabulary size for the nuclei of a family."""
+    return math.ceil(nucleus_of_row(family, 0) / TOP_P)
 
 
 @dataclass(frozen=True)
@@ -66,6 +91,7 @@ class Cell:
     :ivar logprobs: Log-probabilities of each row; None: none.
     :ivar logprobs_mode: Mode of the log-probabilities.
     :ivar logprob_ranks: Whether log-probabilities come with ranks.
+    :ivar row_padding: Unused elements behind each row of the buffer.
     """
 
     batch: int
@@ -85,6 +111,7 @@ class Cell:
     logprobs: int | None = field(default=None, kw_only=True)
     logprobs_mode: LogprobsMode = field(default="raw_logprobs", kw_only=True)
     logprob_ranks: bool = field(default=True, kw_only=True)
+    row_padding: int = field(default=0, kw_only=True)
     operation: ClassVar[str] = "sample"
     """Operation that is timed."""
 
@@ -96,7 +123,8 @@ class Cell:
     @property
     def nbytes(self) -> int:
         """Return the bytes of a buffer of logits."""
-        return self.num_rows * self.vocab_size * (4 if self.dtype == "float32" else 2)
+        row_size = self.vocab_size + self.row_padding
+        return self.num_rows * row_size * (4 if self.dtype == "float32" else 2)
 
     @property
     def row_index(self) -> list[int] | None:
@@ -114,7 +142,8 @@ class Cell:
         parts = [f"{self.special} special"] * (self.special != "none")
         parts += [self.filter_order] * (self.filter_order != "top_k_first")
         parts += [f"ties by {self.tie_rule}"] * (self.tie_rule != ADVERTISED)
-        return parts + [f"{self.logprobs} {self.logprobs_mode}"] * (self.logprobs is not None)
+        parts += [f"{self.logprobs} {self.logprobs_mode}"] * (self.logprobs is not None)
+        return parts + [f"rows padded by {self.row_padding}"] * (self.row_padding > 0)
 
     @property
     def special_rows(self) -> tuple[int, ...]:
@@ -137,9 +166,9 @@ class Cell:
     @property
     def seeds(self) -> list[int | None]:
         """Return the seed of each request; None: every draw takes a fresh seed."""
-        if self.special != "none":
+        if self.special in _SEEDED_SPECIAL:
             return [0 if row in self.special_rows[:1] else None for row in range(self.batch)]
-        if not self.seeded:
+        if self.special != "none" or not self.seeded:
             return [None] * self.batch
         return [None if self.filters == KINDS and row % 4 == 1 else row for row in range(self.batch)]
 

@@ -3,6 +3,8 @@
 * ``peaked-7``, ``peaked-30`` and so on to ``peaked-2000``, like a language model's: probability falls as a power of the
   rank, with the power at which so many tokens make up ``TOP_P`` of the mass at ``TEMPERATURE``, in an order of its own
   in every row.
+* ``mixed-nuclei``, peaked rows of different widths, as servers meet them: most nuclei have one to three tokens, a tenth
+  100, one in fifty 3,200.
 * ``gaussian``, of standard deviation 2.5: the nucleus holds about 3 % of a large vocabulary, so thousands.
 * ``flat``, uniform in [0, 0.1): the nucleus holds nine tenths of the vocabulary.
 * unusual ones: ``equal``; ``two-values``, a tenth of them 1 above the rest; ``ascending`` and ``descending``, sorted;
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata
-from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, min_vocab_size
+from tokendraw_bench.cells import TEMPERATURE, TOP_P, Cell, min_vocab_size, nucleus_of_row
 
 _MEASURED_ROWS = 16
 _MAX_POWER = 16.0
@@ -46,11 +48,17 @@ def make_rows(
         return logits.uniform_(0.0, 0.1, generator=generator)
     if family in _UNUSUAL:
         return _UNUSUAL[family](logits, generator)
-    steepness = power_of(PEAKED[family], vocab_size)
-    ranked = -steepness * TEMPERATURE * torch.arange(1, vocab_size + 1, device=device).float().log()
-    for row in logits:
-        row.copy_(ranked[torch.randperm(vocab_size, generator=generator, device=device)])
+    log_ranks = torch.arange(1, vocab_size + 1, device=device).float().log()
+    for index, row in enumerate(logits):
+        steepness = power_of(nucleus_of_row(family, index), vocab_size)
+        row.copy_(log_ranks[torch.randperm(vocab_size, generator=generator, device=device)])
+        row.mul_(-steepness * TEMPERATURE)
     return logits
+
+
+def pad_rows(logits: Tensor, padding: int) -> Tensor:
+    """Move logits [rows, V] into a buffer with ``padding`` unused elements behind each row; 0: leave them."""
+    return torch.nn.functional.pad(logits, (0, padding))[:, : logits.shape[1]] if padding else logits
 
 
 def _spread_out(logits: Tensor, generator: torch.Generator) -> Tensor:

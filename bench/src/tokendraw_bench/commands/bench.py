@@ -10,11 +10,12 @@ also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``m
 
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
 was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); ``special`` (rows of another
-kind), ``filter_order``, ``tie_rule``, ``logprobs`` (of each row; null: none) and ``logprobs_mode``; verifications also
-``drafts`` (of each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block
-table) and ``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout``, ``direction``
-and ``bytes`` (that go in). ``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits``, ``distinct`` (ids that
-occur in a request), ``bitmask`` (the ids that it allows) and ``graph`` (the edits that a CUDA graph serves).
+kind), ``filter_order``, ``tie_rule``, ``logprobs`` (of each row; null: none), ``logprobs_mode`` and ``row_padding``
+(unused elements behind a row); verifications also ``drafts`` (of each of the ``batch`` requests) and ``mode``.
+``plan_paged_kv``: ``batch``, ``width`` (of the block table) and ``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``,
+``columns``, ``format``, ``layout``, ``direction`` and ``bytes`` (that go in). ``process_logits``: ``batch``,
+``vocab_size``, ``dtype``, ``edits``, ``distinct`` (ids that occur in a request), ``bitmask`` (the ids that it allows)
+and ``graph`` (the edits that a CUDA graph serves).
 
 Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
 ``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and

@@ -45,10 +45,10 @@ PRESETS = MappingProxyType(
 def _make_logits(cell: Cell, device: torch.device, generator: torch.Generator) -> Tensor:
     import torch
 
-    from tokendraw_bench.logits import make_rows
+    from tokendraw_bench.logits import make_rows, pad_rows
 
     rows = make_rows(cell.family, cell.num_rows, cell.vocab_size, device, generator)
-    return rows.to(getattr(torch, cell.dtype))
+    return pad_rows(rows.to(getattr(torch, cell.dtype)), cell.row_padding)
 
 
 def _load(name: str, device: torch.device, need: Need) -> Sampler:

@@ -113,7 +113,7 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
     import torch
 
     from tokendraw import speculative
-    from tokendraw_bench.logits import make_rows
+    from tokendraw_bench.logits import make_rows, pad_rows
 
     target = make_rows(cell.family, cell.num_target_rows, cell.vocab_size, device, generator)
     ids = draft_ids(cell, device).unsqueeze(-1)
@@ -126,7 +126,7 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
     for logits, rows in ((target, judging.unsqueeze(-1)), (draft, draft_rows.unsqueeze(-1))):
         logits[rows, drafts], logits[rows, ids] = logits[rows, ids], logits[rows, drafts]
     rows = target if cell.mode == "coupled" else torch.cat([target, draft])
-    return rows.to(getattr(torch, cell.dtype))
+    return pad_rows(rows.to(getattr(torch, cell.dtype)), cell.row_padding)
 
 
 def _draw_drafts(logits: Tensor, generator: torch.Generator) -> Tensor:

@@ -94,8 +94,12 @@ def measure(
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """View the bytes of ``logits`` as a row of 32-bit words, without the last of an odd number of halves."""
-    flat = logits.flatten()
+    """View the bytes of ``logits`` as a row of 32-bit words, without the last of an odd number of halves.
+
+    Padding between rows is a part of the view.
+    """
+    length = 1 + sum((size - 1) * stride for size, stride in zip(logits.shape, logits.stride(), strict=True))
+    flat = logits.as_strided((length,), (1,))
     return flat[: flat.numel() - flat.numel() * flat.element_size() % 4 // 2].view(dtype)
 
 
