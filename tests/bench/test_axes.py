@@ -188,6 +188,10 @@ class TestTimers:
         assert found.largest_us == pytest.approx(found.q3_us + (found.q3_us - found.us))
         assert timer.method.endswith(", single calls")
 
+    def test_a_plan_may_have_a_number_of_buffers(self):
+        timer = WallTimer(3, plan=SamplePlan(input_sets=60))
+        assert (timer.buffers(1), timer.method) == (60, "wall clock over 60 buffers in rotation")
+
     def test_a_warm_cache_has_a_single_buffer(self):
         timer = WallTimer(3, plan=SamplePlan(warm=True))
         assert (timer.buffers(1), timer.method) == (1, "wall clock over one buffer")

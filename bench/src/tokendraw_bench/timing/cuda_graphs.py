@@ -3,7 +3,8 @@
 A sample is a replay of a graph of several calls, each on the next buffer. Before the sample a buffer of several times
 the L2 is read, outside of the time: no inputs are left in the cache, and the host has queued the replay before the
 device is ready for it. So the time includes neither the host nor the start of the graph, and small shapes are as cold
-as large ones.
+as large ones. For samples of single calls each set of inputs in turn is copied, outside of the time, into the one that
+the graph was captured with.
 """
 
 # mypy: allow-untyped-calls
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tokendraw.tools import format_error
 from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
@@ -33,8 +35,6 @@ _MAX_SAMPLE_US = 25_000.0
 _MAX_HOST_SAMPLES, _MIN_HOST_SAMPLES = 20, 5
 _MAX_HOST_SECONDS = 0.05
 _WARM_UP_CALLS = 3
-_MAX_GRAPHS = 8
-"""Graphs of single calls, each on another buffer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,12 @@ class CudaTimer:
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
         least = _MIN_WORKING_SET_BYTES_ROCM if torch.version.hip else _MIN_WORKING_SET_BYTES
         self.working_set = max(_L2_MULTIPLE * cache, least)
+        sets = f"{self._plan.input_sets} " if self._plan.input_sets else ""
         calls = "CUDA graphs" if self._plan.graphs else "calls outside of CUDA graphs,"
         self.method = (
             f"{calls} over one buffer, out of a warm cache (L2 {cache >> 20} MiB)"
             if self._plan.warm
-            else f"{calls} over buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
+            else f"{calls} over {sets}buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
             f"{self.working_set >> 20} MiB read before each replay)"
         )
         self.method += ", single calls" * self._plan.single
@@ -83,7 +84,12 @@ class CudaTimer:
         self._clock = clock
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of buffers that exceeds the cache, from 2 to the most calls of a graph; 1 if it is warm."""
+        """Return the number of buffers of the plan, or that exceeds the cache, from 2 to the most calls of a graph.
+
+        For a warm cache it is 1.
+        """
+        if self._plan.input_sets is not None:
+            return self._plan.input_sets
         if self._plan.warm:
             return 1
         return min(max(2, math.ceil(self.working_set / nbytes)), _MAX_CALLS)
@@ -97,40 +103,38 @@ class CudaTimer:
             torch.cuda.empty_cache()  # the memory of the graphs, which may be most of the device's
 
     def _times(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
-        laps: dict[str, list[_Lap]] = {}
+        laps: dict[str, _Lap] = {}
         host: dict[str, list[float]] = {}
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
         # Graphs that never run at the same time may share memory. A pool dies with the last of its graphs.
         pool = torch.cuda.graph_pool_handle()
+        captured = [_empty_like(buffers[0])] if self._plan.single else buffers
+        if self._plan.single:
+            _copy_into(captured[0], buffers[0])
         for name, call in calls.items():
             try:
-                laps[name] = self._laps(call, buffers, pool)
+                timed = call if self._plan.graphs else replace(call, graph_safe=False)
+                laps[name] = _lap(timed, captured, pool, self._group, count=int(self._plan.single))
                 host[name] = self._host_us(call.draw, buffers)
             except Exception as error:  # of a plugin, which may raise what it likes
                 laps.pop(name, None)
                 failed[name] = Failure(reason=format_error(error))
         for turn in range(-1, self.repeats):
-            for name, rotation in laps.items():
+            if self._plan.single:
+                _copy_into(captured[0], buffers[turn % len(buffers)])
+            for name, lap in laps.items():
                 if self._plan.single:
                     calls[name].renew()
-                sample = self._sample_us(rotation[turn % len(rotation)])
+                sample = self._sample_us(lap)
                 if turn >= 0:
                     samples[name].append(sample)
         return {
-            name: summary(samples[name], how=laps[name][0].how, host=host[name], is_single=self._plan.single)
+            name: summary(samples[name], how=laps[name].how, host=host[name], is_single=self._plan.single)
             if name in laps
             else failed[name]
             for name in calls
         }
-
-    def _laps(self, call: TimedCall, buffers: Sequence[Any], pool: Any) -> list[_Lap]:
-        """Make the laps that samples take in turn: one of several calls, or one for each of the first buffers."""
-        if not self._plan.graphs:
-            call = replace(call, graph_safe=False)
-        if not self._plan.single:
-            return [_lap(call, buffers, pool, self._group)]
-        return [_lap(call, [buffer], pool, self._group, count=1) for buffer in buffers[:_MAX_GRAPHS]]
 
     def _sample_us(self, lap: _Lap) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -163,6 +167,19 @@ class CudaTimer:
             times.append(1e6 * (self._clock() - start))
         torch.cuda.synchronize()
         return times
+
+
+def _empty_like(inputs: Any) -> Any:
+    """Allocate a set of inputs with the shapes and strides of another."""
+    return tree_map(
+        lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device), inputs
+    )
+
+
+def _copy_into(target: Any, inputs: Any) -> None:
+    """Copy a set of inputs into another with the same shapes."""
+    for to, tensor in zip(tree_leaves(target), tree_leaves(inputs), strict=True):
+        to.copy_(tensor)
 
 
 def _lap(call: TimedCall, buffers: Sequence[Any], pool: Any, group: RankGroup, count: int = 0) -> _Lap:

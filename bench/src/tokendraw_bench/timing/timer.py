@@ -83,11 +83,13 @@ class SamplePlan:
     :ivar single: Whether a sample is a single call, each with renewed arguments; else the average of several calls.
     :ivar warm: Whether the inputs of a call are in the cache.
     :ivar graphs: Whether CUDA graphs capture the calls.
+    :ivar input_sets: Number of sets of inputs that calls take in turn; None: as many as exceed the caches.
     """
 
     single: bool = False
     warm: bool = False
     graphs: bool = True
+    input_sets: int | None = None
 
 
 class Timer(Protocol):
@@ -125,7 +127,9 @@ class WallTimer:
     ) -> None:
         self.repeats = repeats
         self._plan = plan or SamplePlan()
-        rotation = f"over buffers of {_WORKING_SET_BYTES >> 20} MiB in rotation"
+        sets = self._plan.input_sets
+        rotation = f"over {sets} buffers" if sets else f"over buffers of {_WORKING_SET_BYTES >> 20} MiB"
+        rotation += " in rotation"
         self.method = f"wall clock {'over one buffer' if self._plan.warm else rotation}"
         self.method += ", single calls" * self._plan.single
         self._clock = clock
@@ -133,7 +137,9 @@ class WallTimer:
         self._group = group or SingleRank()
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of sets that exceeds the caches, at least 2; 1 for a warm cache."""
+        """Return the number of sets of the plan, or that exceeds the caches, at least 2; 1 for a warm cache."""
+        if self._plan.input_sets is not None:
+            return self._plan.input_sets
         if self._plan.warm:
             return 1
         return min(max(2, math.ceil(_WORKING_SET_BYTES / nbytes)), _MAX_BUFFERS)
