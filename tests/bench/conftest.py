@@ -13,7 +13,7 @@ from tokendraw_bench.timing.host_load import HostLoad
 @pytest.fixture
 def fixed(monkeypatch):
     """Runs with fixed times on an idle host of four cores."""
-    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(run, "timer_for", lambda device, repeats, **_: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 

@@ -165,6 +165,14 @@ class TestTables:
         assert header(report(plain, best)) == [*axes, "logprobs", "read us", "acme us"]
         assert [row[5] for row in rows(report(plain, best))] == ["none", "5"]
 
+    def test_an_axis_of_a_single_value_has_a_column_and_a_key_where_cells_deviate(self):
+        constant, swept = (
+            report(*(line(replace(CELL, top_k=k), 2.0) for k in values)) for values in ((50, 50), (50, 100))
+        )
+        assert ("top_k" in header(constant), "top_k" in header(swept)) == (False, True)
+        assert (constant.as_json()["top_k"], "top_k" in swept.as_json()) == (50, False)
+        assert [cell["top_k"] for cell in swept.as_json()["cells"]] == [50, 100]
+
     def test_single_calls_show_the_largest_time_and_the_least_host_time(self):
         single = report(line(CELL, 2.0, host_us=30.0, largest_us=3.0, least_host_us=29.0))
         assert header(single)[-4:] == ["acme us", "largest", "host us", "least host us"]

@@ -155,6 +155,35 @@ def test_calls_are_timed_by_every_plan(cuda, plan):
     assert not plan.single or found.largest_us >= found.q3_us
 
 
+def test_samples_of_single_calls_take_every_buffer_in_turn(cuda):
+    counts, strides = torch.zeros(3, device=cuda), set()
+
+    def draw(logits):
+        strides.add(logits.stride())
+        counts.index_add_(0, logits[0, :1].long(), torch.ones(1, device=cuda))
+
+    timer = timer_for(cuda, 60, plan=SamplePlan(single=True, input_sets=3))
+    buffers = [torch.full((2, 299), float(index), device=cuda) for index in range(timer.buffers(1))]
+    padded = [torch.nn.functional.pad(logits, (0, 1))[:, :299] for logits in buffers]
+    found = timer.time({"draw": TimedCall(draw=draw)}, padded)["draw"]
+    assert isinstance(found, Timing), found
+    assert (len(padded), strides) == (3, {(300, 1)})
+    assert counts.min() >= 20  # 60 samples; those of the host are 20 at most, on all three
+
+
+@pytest.mark.parametrize("sweep", ["special-row", "verify-top-k", "row-padding"])
+def test_sweeps_are_timed_on_a_device(sweep):
+    result = call(
+        *("bench", "--preset", "cliffs", "--small", "--sweep", sweep, "--sampler", "native"),
+        *("--repeats", 3, "--device", "cuda", "--json"),
+    )
+    assert result.exit_code == 0, result.stderr
+    (report,) = json.loads(result.stdout)["sweeps"]
+    for cell in report["cells"]:
+        entry = cell["entries"]["native"]
+        assert (entry["reason"], entry["largest_us"] >= entry["us"] > 0) == ("", True)
+
+
 def test_floors_of_edits_and_extra_memory_are_measured():
     floors = ("launch", "scatter", "gather", "write", "update")
     samplers = [word for name in floors for word in ("--sampler", f"floor-{name}")]

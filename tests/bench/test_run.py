@@ -67,6 +67,15 @@ def test_the_fastest_read_is_the_floor_of_ratios():
     assert line.ratio(line.entries["acme"]) == 2.5
 
 
+def test_the_fastest_read_alone_is_timed_again_until_the_logits_change():
+    timer = FakeTimer(sum=40, amax=20, acme=50)
+    cells = [SMALL, replace(SMALL, filters="both"), LARGE]
+    lines = run(cells, [contender("acme")], device=CPU, timer=timer)
+    both = ["read: torch.sum", "read: torch.amax", "acme"]
+    assert [names for names, _ in timer.asked] == [both, both[1:], both]
+    assert {line.floor_by for line in lines} == {"torch.amax"}
+
+
 def test_a_contender_without_the_capability_for_a_cell_has_a_reason_in_place_of_a_time():
     timer = FakeTimer(sum=40, amax=20, acme=50, late=Failure(reason="RuntimeError: out"))
     contenders = [

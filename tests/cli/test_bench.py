@@ -22,7 +22,7 @@ from tokendraw_bench.timing.host_load import HostLoad
 def fixed(monkeypatch):
     """Times do not depend on the machine, and neither do the number of threads and its load."""
     monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
-    monkeypatch.setattr(_run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(_run, "timer_for", lambda device, repeats, **_: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
@@ -242,7 +242,7 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
     options = [line.split()[0] for line in lines if line.startswith("  --")]
     assert options == [
         "--op",
-        "--preset",
+        *("--preset", "--sweep", "--small"),
         *("--batch", "--vocab-size", "--dtype", "--filters", "--family", "--seeded", "--gumbel-dtype"),
         *("--temperature", "--top-k", "--top-p", "--min-p", "--special", "--filter-order", "--tie-rule"),
         *("--logprobs", "--logprobs-mode", "--logprob-ranks", "--row-padding"),

@@ -172,13 +172,17 @@ class BenchOperation:
             values = [overrides.get(name) or _unique(column) for name, column in columns]
             # In the order of the presets: of the fields of a shape the first varies fastest.
             shapes = [shape[::-1] for shape in itertools.product(*reversed(values))]
-        others = {**grid.axes, **{name: values for name, values in overrides.items() if values}}
-        fields = [name for name in others if name not in self.shape]
-        rest = list(itertools.product(*(others[name] for name in fields)))
+        others = {**grid.axes, **{name: tuple(values) for name, values in overrides.items() if values}}
+        axes = {name: values for name, values in others.items() if name not in self.shape}
+        return self.cells_of(Preset(shapes=tuple(map(tuple, shapes)), axes=axes))
+
+    def cells_of(self, preset: Preset) -> tuple[Any, ...]:
+        """List the cells of a grid, each once."""
+        fields = (*self.shape, *preset.axes)
         return _unique(
-            self.cell(**dict(zip((*self.shape, *fields), (*shape, *more), strict=True)))
-            for shape in shapes
-            for more in rest
+            self.cell(**dict(zip(fields, (*shape, *values), strict=True)))
+            for shape in preset.shapes
+            for values in itertools.product(*preset.axes.values())
         )
 
     def input_key(self, cell: AnyCell) -> tuple[Any, ...]:

@@ -37,6 +37,7 @@ def report_of(
     starting: Callable[[AnyCell], None] | None = None,
     timer: Timer | None = None,
     measures_memory: bool = False,
+    keeps_going: bool = False,
 ) -> BenchReport:
     """Time every contender on every cell, and record machine and versions.
 
@@ -45,6 +46,7 @@ def report_of(
     :param starting: called before each cell.
     :param timer: None: the timer of the device.
     :param measures_memory: whether to measure the extra memory of each call.
+    :param keeps_going: whether the reason stands in place of the times of a cell that cannot be timed at all.
     :raises TokendrawError: a cell does not fit into memory, or no pass of the floor works.
     """
     timer = timer or timer_for(device, repeats)
@@ -57,6 +59,7 @@ def report_of(
         timer=timer,
         starting=starting,
         measures_memory=measures_memory,
+        keeps_going=keeps_going,
     )
     versions = {"tokendraw": tokendraw.__version__, "torch": str(torch.__version__)}
     for contender in contenders:
@@ -87,22 +90,38 @@ def run(
     timer: Timer,
     starting: Callable[[AnyCell], None] | None = None,
     measures_memory: bool = False,
+    keeps_going: bool = False,
 ) -> tuple[CellResult, ...]:
     """Time every contender on every cell with a timer, as :func:`report_of` does."""
     lines: list[CellResult] = []
     key: object = None
     inputs: list[Any] = []
     figures: Mapping[str, float] = {}
+    passes: Mapping[str, TimedCall] = {}
     for cell in cells:
         if starting:
             starting(cell)
         operation = operations.get(cell.operation)
-        if key != operation.input_key(cell):
-            inputs = []  # two sets of buffers need not fit
-            inputs = _buffers(cell, device, timer)
-            key, figures = operation.input_key(cell), operation.measured(cell, inputs[0])
-        lines.append(_line(cell, contenders, inputs, figures, device, timer, measures_memory))
+        try:
+            if key != operation.input_key(cell):
+                key, inputs = None, []  # two sets of buffers need not fit
+                inputs = _buffers(cell, device, timer)
+                figures, passes = operation.measured(cell, inputs[0]), operation.floor.passes(inputs[0])
+                key = operation.input_key(cell)
+            line = _line(cell, contenders, inputs, figures, passes, device, timer, measures_memory)
+            passes = {line.floor_by: passes[line.floor_by]}  # the fastest, until the inputs change
+            lines.append(line)
+        except Exception as error:
+            if not keeps_going:
+                raise
+            reason = str(error) if isinstance(error, TokendrawError) else format_error(error)
+            lines.append(_failed_line(cell, contenders, Failure(reason=reason)))
     return tuple(lines)
+
+
+def _failed_line(cell: AnyCell, contenders: Sequence[Contender], failure: Failure) -> CellResult:
+    entries = {contender.name: failure for contender in contenders}
+    return CellResult(cell=cell, buffers=0, floor=failure, floor_by="", entries=entries)
 
 
 def timer_for(
@@ -155,6 +174,7 @@ def _line(
     contenders: Sequence[Contender],
     inputs: list[Any],
     figures: Mapping[str, float],
+    passes: Mapping[str, TimedCall],
     device: torch.device,
     timer: Timer,
     measures_memory: bool,
@@ -171,8 +191,7 @@ def _line(
         except Exception as error:  # of a plugin, which may raise what it likes
             failures[contender.name] = Failure(reason=format_error(error))
     calls = {_key(name, call): call for name, options in ways.items() for call in options}
-    floor = operation.floor
-    times = measure(calls, inputs, timer, passes=floor.passes(inputs[0]), subject=str(cell), floor=floor.name)
+    times = measure(calls, inputs, timer, passes=passes, subject=str(cell), floor=operation.floor.name)
     entries = {
         name: {call.way: times.calls[_key(name, call)] for call in options} for name, options in ways.items()
     }

@@ -25,6 +25,10 @@ Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one)
 ``largest_us`` (of a call) and ``least_host_us``, else null. With ``--memory`` they have ``extra_memory`` (the peak of
 the bytes of tensors beside a call's inputs and result).
 
+With ``--preset cliffs`` there are ``command``, ``host`` and ``sweeps``, each with its ``sweep`` (name), ``title`` and
+the keys of a run. Entries have ``edge``, the growth of the ratio from the cell before in a series (that in which only
+the swept parameters differ), or from the first, where it is more than twofold; else null.
+
 With ``--ranks`` there is also ``ranks``, ``nbytes`` is that of one rank, and entries have ``collectives`` (of a call),
 ``received`` (bytes that a rank receives in it) and ``peak`` (most bytes of tensors beside its inputs), each on the rank
 where it is most; null where there is no time.
@@ -33,7 +37,6 @@ where it is most; null where there is no time.
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +47,6 @@ from click.core import ParameterSource
 from tokendraw import InvalidParameterError
 from tokendraw.commands import (
     NOT_USABLE,
-    PIPE_WIDTH,
     GuardedCommand,
     device_option,
     host_json,
@@ -58,12 +60,18 @@ from tokendraw.commands import (
 from tokendraw.tools import find_device
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
+from tokendraw_bench.commands.bench_sweeps import bench_sweeps, check_sweep_options
+from tokendraw_bench.commands.printing import print_head, print_table
 from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
 from tokendraw_bench.operations.sample_on_ranks import RANKS
+from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS
 
 if TYPE_CHECKING:
     from tokendraw_bench.operation import AnyCell
     from tokendraw_bench.report.lines import BenchReport
+
+REPEATS = 15
+"""Samples of a median, unless an option says otherwise."""
 
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
@@ -77,11 +85,21 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--preset",
-    type=click.Choice(list(operations.get("sample").presets)),
+    type=click.Choice([*operations.get("sample").presets, CLIFFS]),
     default="quick",
     show_default=True,
     help="What is timed where the options below do not say: quick takes seconds on a laptop, design has the "
-    "shapes that plugins for GPUs are held to.",
+    "shapes that plugins for GPUs are held to. Cliffs sweeps one parameter at a time, and marks edges.",
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    type=click.Choice(list(SWEEPS)),
+    multiple=True,
+    help="Of --preset cliffs; may be given again. Default: all.",
+)
+@click.option(
+    "--small", is_flag=True, help="Shrink the cells of --preset cliffs, as on a CPU. Times then say nothing."
 )
 @axis_options
 @click.option(
@@ -94,7 +112,9 @@ if TYPE_CHECKING:
     "-scatter, -gather, -write or -update, which do less than any edit.",
 )
 @click.option(
-    "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
+    "--repeats",
+    type=click.IntRange(min=3),
+    help=f"Samples of a median. Default: {REPEATS}; {BATCHES} with --preset cliffs.",
 )
 @click.option(
     "--single",
@@ -128,8 +148,10 @@ def bench(
     /,
     operation: str,
     preset: str,
+    sweeps: tuple[str, ...],
+    small: bool,
     sampler: tuple[str, ...],
-    repeats: int,
+    repeats: int | None,
     single: bool,
     cache: str,
     graphs: bool,
@@ -146,10 +168,12 @@ def bench(
     CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
     With --op another operation is timed, against a read or a copy of the bytes that it cannot do without. With --ranks
     each rank holds a part of the vocabulary, and every sampler draws from the parts, and behind an all-gather of them.
+    The preset cliffs prints a table for each sweep as soon as it is complete: single calls, each on other logits.
 
     Exits with 1 if nothing could be timed.
     """
-    cells = cells_of_options(operation, preset, axis_values)
+    check_sweep_options(ctx, preset, axis_values)
+    cells = () if preset == CLIFFS else cells_of_options(operation, preset, axis_values)
     if ranks is not None and operation != ON_RANKS.name:
         raise click.UsageError(
             f"'{RANKS.option}' is about {RANKS.subject}. Add --op {ON_RANKS.name}, or leave it out."
@@ -161,15 +185,27 @@ def bench(
     _check_output(output)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
+    is_sweep, small = preset == CLIFFS, small or target.type == "cpu"
+    repeats = repeats or (REPEATS if not is_sweep else SMALL_BATCHES if small else BATCHES)
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
     if ranks is None:
-        if single or cache == "warm" or not graphs:
+        if is_sweep or single or cache == "warm" or not graphs:
             from tokendraw_bench.run import timer_for
             from tokendraw_bench.timing.timer import SamplePlan
 
-            plan = SamplePlan(single=single, warm=cache == "warm", graphs=graphs)
+            plan = SamplePlan(
+                single=is_sweep or single,
+                warm=cache == "warm",
+                graphs=graphs,
+                input_sets=min(repeats, BATCHES) if is_sweep else None,
+            )
             settings["timer"] = timer_for(target, repeats, plan=plan)
-        report = _timed(cells, sampler, operation, {**settings, "measures_memory": memory})
+        settings["measures_memory"] = memory
+        if is_sweep:
+            if not bench_sweeps(sweeps, sampler, settings, small=small, output=output, as_json=as_json):
+                ctx.exit(NOT_USABLE)
+            return
+        report = _timed(cells, sampler, operation, settings)
     else:
         from tokendraw_bench.ranks.launch import report_on_ranks
 
@@ -185,7 +221,8 @@ def bench(
         error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
         print_json({"error": error, **report.as_json(), "host": host_json(host)})
     else:
-        _print(report)
+        print_head(report.head)
+        print_table(report)
     if not report.has_times:
         ctx.exit(NOT_USABLE)
 
@@ -230,16 +267,3 @@ def _command(ctx: click.Context) -> str:
         for item in value if isinstance(value, tuple) else (value,):
             words += [option.opts[0], "none" if item is None else str(item)]
     return shlex.join(words)
-
-
-def _print(report: BenchReport) -> None:
-    from tokendraw_bench.report.table import as_text
-
-    for sentence in report.head:
-        click.echo(textwrap.fill(sentence, PIPE_WIDTH))
-    click.echo()
-    for row in as_text(report):
-        click.echo(row)
-    click.echo()
-    for note in report.notes:
-        click.echo(textwrap.fill(note, PIPE_WIDTH))

@@ -9,7 +9,7 @@ from typing import Any
 from tokendraw.tools import all_of
 from tokendraw_bench import operations
 from tokendraw_bench.cells import UNUSUAL, Cell
-from tokendraw_bench.operation import BenchOperation
+from tokendraw_bench.operation import Axis, BenchOperation
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
 from tokendraw_bench.timing.timer import Failure, Timing
@@ -37,8 +37,8 @@ class CellResult:
     """A :class:`tokendraw_bench.operation.AnyCell`."""
     buffers: int
     """Number of sets of inputs in rotation."""
-    floor: Timing
-    """Time of the fastest pass, the denominator of ratios."""
+    floor: Timing | Failure
+    """Time of the fastest pass, the denominator of ratios, or the reason why the cell has no times."""
     floor_by: str
     entries: Mapping[str, Timing | Failure]
     """Time of each contender, or the reason why it cannot serve the cell."""
@@ -50,10 +50,12 @@ class CellResult:
     """Traffic of a call over ranks, by contender."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Peak bytes of a call beyond its inputs and result, by contender, if measured."""
+    edges: Mapping[str, float] | None = None
+    """Growth of the ratio from another cell of a sweep, by contender, where it is an edge; None outside of a sweep."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
-        return timing.us / self.floor.us if self.floor.us else float("nan")
+        return timing.us / self.floor.us if isinstance(self.floor, Timing) and self.floor.us else float("nan")
 
     def share_of_gather(self, name: str) -> float:
         """Return the ratio of a sampler's time over ranks to its time behind an all-gather; NaN if unknown."""
@@ -106,6 +108,14 @@ class BenchReport:
         return operations.get(self.cell.operation)
 
     @property
+    def cell_axes(self) -> list[Axis]:
+        """List the axes with a value of each cell: those of a single value only where cells deviate."""
+        return [axis for axis in self.operation.axes if not (axis.single and self._is_constant(axis))]
+
+    def _is_constant(self, axis: Axis) -> bool:
+        return all(getattr(line.cell, axis.field) == getattr(self.cell, axis.field) for line in self.lines)
+
+    @property
     def busy(self) -> str:
         """Warn of times disturbed by other work, with the settings to change; "" without signs of it."""
         spreads: dict[str, float] = {}
@@ -119,29 +129,40 @@ class BenchReport:
     @property
     def head(self) -> list[str]:
         """Describe the run in two sentences."""
+        parameters = self.operation.head(self.cell)
+        prefix = f"{parameters} " if parameters else ""
+        return [self.machine_sentence, f"{prefix}{self.method_sentence}"]
+
+    @property
+    def machine_sentence(self) -> str:
+        """Describe the machine and the versions."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         threads = ""
         if self.device == "cpu":
             policy = f"={self.omp_wait_policy}" if self.omp_wait_policy else " unset"
             threads = f", {self.threads} thread{'s' * (self.threads > 1)}, OMP_WAIT_POLICY{policy}"
-        parameters = self.operation.head(self.cell)
-        prefix = f"{parameters} " if parameters else ""
-        return [
-            f"{self.host}{threads}: {versions}.",
-            f"{prefix}Medians of {self.repeats}, in turns; {self.method}. In brackets the ratio to the "
-            f"{self.operation.floor.name}; ± half the distance of the quartiles, where it is over 5 %.",
-        ]
+        return f"{self.host}{threads}: {versions}."
+
+    @property
+    def method_sentence(self) -> str:
+        """Describe how times were taken and are written."""
+        return (
+            f"Medians of {self.repeats}, in turns; {self.method}. In brackets the ratio to the "
+            f"{self.operation.floor.name}; ± half the distance of the quartiles, where it is over 5 %."
+        )
 
     @property
     def notes(self) -> list[str]:
         """List the notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
         operation = self.operation
         baselines = [name for name in self.contenders if name in operation.baselines()]
-        floor = operation.floor.note.format(all_of(dict.fromkeys(line.floor_by for line in self.lines)))
+        passes = all_of(dict.fromkeys(line.floor_by for line in self.lines if line.floor_by))
+        floor = operation.floor.note.format(passes) if passes else ""
         notes = [self.busy, floor, operation.note, operation.baseline_note(self.cell, baselines)]
         notes = [*(note for note in notes if note), *_unusual_notes(self.lines, self.contenders)]
-        hosts = [line.floor.host_us for line in self.lines if line.floor.host_us is not None]
-        if hosts and any(line.floor.largest_us for line in self.lines):
+        floors = [line.floor for line in self.lines if isinstance(line.floor, Timing)]
+        hosts = [timing.host_us for timing in floors if timing.host_us is not None]
+        if hosts and any(timing.largest_us for timing in floors):
             notes.append(
                 f"The {operation.floor.name} keeps the host for {min(hosts):.1f} to {max(hosts):.1f} us."
             )
@@ -174,20 +195,28 @@ class BenchReport:
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,
             "busy": self.busy,
-            **{axis.field: getattr(self.cell, axis.field) for axis in self.operation.axes if axis.single},
+            **{
+                axis.field: getattr(self.cell, axis.field)
+                for axis in self.operation.axes
+                if axis not in self.cell_axes
+            },
             "cells": [self._line_json(line) for line in self.lines],
         }
 
     def _line_json(self, line: CellResult) -> dict[str, Any]:
-        axes = [axis.field for axis in self.operation.axes if not axis.single]
         return {
-            **{name: getattr(line.cell, name) for name in axes},
+            **{axis.field: getattr(line.cell, axis.field) for axis in self.cell_axes},
             **line.figures,
             "buffers": line.buffers,
             "nbytes": line.cell.nbytes,
             self.operation.floor.name: {**_entry_json(line, line.floor), "by": line.floor_by},
             "entries": {
-                name: {**_entry_json(line, entry), "by": line.way(name), **_memory_json(line, name)}
+                name: {
+                    **_entry_json(line, entry),
+                    "by": line.way(name),
+                    **_memory_json(line, name),
+                    **_edge_json(line, name),
+                }
                 for name, entry in line.entries.items()
             },
         }
@@ -248,6 +277,10 @@ def _entry_json(line: CellResult, entry: Timing | Failure) -> dict[str, Any]:
     if isinstance(entry, Failure):
         return dict.fromkeys([*(item.name for item in fields(Timing)), "ratio"]) | {"reason": entry.reason}
     return {**asdict(entry), "ratio": line.ratio(entry), "reason": ""}
+
+
+def _edge_json(line: CellResult, name: str) -> dict[str, Any]:
+    return {} if line.edges is None else {"edge": line.edges.get(name)}
 
 
 def _memory_json(line: CellResult, name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult
 from tokendraw_bench.timing.timer import Failure, Timing
 
 _NOTABLE_SPREAD = 0.05
+_EDGE_TITLE = "edge"
 _TRAFFIC_TITLES = ("collectives", "received", "a row", "peak")
 
 
@@ -29,7 +30,8 @@ def header(report: BenchReport) -> list[str]:
         for title in (f"{name} us", *["of all-gather"] * _is_paired(name, report), *optional)
     ]
     facts = [axis.heading for axis in _axes(report)]
-    return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
+    edge = [_EDGE_TITLE] * _has_edges(report)
+    return [*facts, *_figure_titles(report), f"{report.operation.floor.name} us", *names, *edge]
 
 
 def rows(report: BenchReport) -> list[list[str]]:
@@ -48,10 +50,19 @@ def as_text(report: BenchReport) -> list[str]:
 
 def as_markdown(report: BenchReport) -> str:
     """Write a file: the command, the machine, the table, the notes."""
+    return markdown_page(report.command, report.head, [as_section(report)])
+
+
+def as_section(report: BenchReport) -> str:
+    """Write the table and the notes in Markdown."""
     table = markdown_table(header(report), rows(report), in_words=_in_words(report))
-    notes = [f"* {note}" for note in report.notes]
-    parts = [f"`{report.command}`", " ".join(report.head), table, "\n".join(notes)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    notes = "\n".join(f"* {note}" for note in report.notes)
+    return "\n\n".join(part for part in (table, notes) if part)
+
+
+def markdown_page(command: str, head: Sequence[str], sections: Sequence[str]) -> str:
+    """Write a file: the command, the machine and the method, the sections."""
+    return "\n\n".join([f"`{command}`", " ".join(head), *sections]) + "\n"
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_words: Collection[str]) -> str:
@@ -65,9 +76,8 @@ def _axes(report: BenchReport) -> list[Axis]:
     cells = [line.cell for line in report.lines]
     return [
         axis
-        for axis in report.operation.axes
-        if not axis.single
-        and not (axis.optional and all(getattr(cell, axis.field) == _default(axis, cell) for cell in cells))
+        for axis in report.cell_axes
+        if not (axis.optional and all(getattr(cell, axis.field) == _default(axis, cell) for cell in cells))
     ]
 
 
@@ -77,7 +87,7 @@ def _default(axis: Axis, cell: Any) -> Any:
 
 def _in_words(report: BenchReport) -> set[str]:
     """List the titles of the columns of words, which are flush left."""
-    return {axis.heading for axis in _axes(report) if axis.choices}
+    return {axis.heading for axis in _axes(report) if axis.choices} | {_EDGE_TITLE}
 
 
 def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
@@ -90,8 +100,11 @@ def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
 def _facts(line: CellResult, report: BenchReport) -> list[str]:
     values = [getattr(line.cell, axis.field) for axis in _axes(report)]
     facts = ["none" if value is None else str(value) for value in values]
-    figures = [f"{figure:,.0f}" for figure in line.figures.values()]
-    return [*facts, *figures, _microseconds(line.floor) + _spread(line.floor)]
+    figures = [
+        f"{line.figures[title]:,.0f}" if title in line.figures else "-" for title in _figure_titles(report)
+    ]
+    floor = line.floor
+    return [*facts, *figures, "-" if isinstance(floor, Failure) else _microseconds(floor) + _spread(floor)]
 
 
 def _entries(line: CellResult, report: BenchReport) -> list[str]:
@@ -112,6 +125,8 @@ def _entries(line: CellResult, report: BenchReport) -> list[str]:
             texts.append(_size(line.memory[name]) if name in line.memory else "-")
         if _has_traffic(report):
             texts += _traffic_cells(line, name)
+    if _has_edges(report):
+        texts.append(", ".join(f"{name} {growth:.1f}x" for name, growth in (line.edges or {}).items()))
     return texts
 
 
@@ -160,6 +175,14 @@ def _size(nbytes: int) -> str:
 
 def _is_paired(name: str, report: BenchReport) -> bool:
     return BEHIND_GATHER + name in report.contenders
+
+
+def _figure_titles(report: BenchReport) -> list[str]:
+    return list(dict.fromkeys(title for line in report.lines for title in line.figures))
+
+
+def _has_edges(report: BenchReport) -> bool:
+    return any(line.edges is not None for line in report.lines)
 
 
 def _has_traffic(report: BenchReport) -> bool:
