@@ -271,14 +271,14 @@ def calls():
 def collected():
     """Compare rows with thousands of kept tokens: the bracket of the threshold is collected, no row searched."""
     tally, fits, searched = Tally(), [], []
-    keep, find = finish_pass.find_collected_threshold, finish_pass.find_threshold
+    keep, find = finish_pass.find_bracket_edge, finish_pass.find_threshold
 
     def kept(*args):
         fit = keep(*args)
         fits.append(int(fit.handle.data.item()))
         return fit
 
-    finish_pass.find_collected_threshold = kept
+    finish_pass.find_bracket_edge = kept
     finish_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
     need = Need(logprobs_mode="processed_logprobs")
     samplers = [kind(torch.device("cpu"), need) for kind in (TritonGumbelSampler, NativeSampler)]

@@ -24,9 +24,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     STATE_INTS,
     STATE_REALS,
 )
-from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import CAPACITY
 from tokendraw_triton_gumbel.kernels.row_draw.draw_rows import draw_rows
-from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES, SMALL_CANDIDATES
+from tokendraw_triton_gumbel.kernels.row_draw.small_set import SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
     DraftRows,
@@ -85,7 +84,6 @@ class DrawLaunches:
             TILES=self.max_tiles,
             VECTOR=self.vector,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
-            LARGE_CANDIDATES=LARGE_CANDIDATES,
             GRANULES_AT_ONCE=configuration.granules_at_once,
             ULP_STEP=ulp_step,
             BY_FACTORS=is_nvidia and configuration.row_registers is None,
@@ -94,7 +92,6 @@ class DrawLaunches:
         large_set_config = LargeSetConfig(
             FP64=target.fp64,
             TILES=self.max_tiles,
-            CAPACITY=CAPACITY,
             EXACT_PARTS=configuration.large_set_exact_parts,
             WARPS=configuration.large_set_warps,
             VECTOR=self.vector,
@@ -133,7 +130,7 @@ class DrawLaunches:
             self.granules = scratch.reserve(variant.logits.dtype, tiles * GRANULES_PER_TILE.value, PER_ROW)
         if variant.has_filters:
             self.candidates = scratch.reserve_group(
-                [(dtype, LARGE_CANDIDATES, PER_ROW) for dtype in (whole, real, whole)]
+                [(dtype, SMALL_CANDIDATES, PER_ROW) for dtype in (whole, real, whole)]
             )
             self._queue = scratch.reserve_group(
                 [(whole, QUEUE_COUNTERS.value, PER_CALL), (whole, ROUNDS.value, PER_ROW), (whole, 1, PER_ROW)]
@@ -142,12 +139,15 @@ class DrawLaunches:
                 [(real, STATE_REALS.value, PER_ROW), (whole, STATE_INTS.value, PER_ROW)]
             )
             self._search = scratch.reserve_group(
-                [(whole, self.max_tiles, PER_PROGRAM), (real, CAPACITY, PER_PROGRAM)]
+                [
+                    (whole, self.max_tiles, PER_PROGRAM),
+                    (real, MAX_COLLECTED.value, PER_PROGRAM),
+                ]
             )
             self._results = scratch.reserve_group(
                 [
                     (real, SLOTS.value * tiles * COLUMNS.value, PER_ROW),
-                    (whole, MAX_COLLECTED.value if variant.needs_thresholds else 0, PER_ROW),
+                    (whole, MAX_COLLECTED.value, PER_ROW),
                 ]
             )
 

@@ -11,7 +11,7 @@ from tokendraw_triton_gumbel.host.geometry import ACCEPT_WARPS
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.scratch import PER_REQUEST, PER_ROW, Scratch
 from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, PROBS, Target, Variant, VerifyVariant
-from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES, SMALL_CANDIDATES
+from tokendraw_triton_gumbel.kernels.row_draw.small_set import SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
     DraftRows,
@@ -57,7 +57,6 @@ class VerifyLaunches:
             FP64=draw.fp64,
             TILES=draw.max_tiles,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
-            LARGE_CANDIDATES=LARGE_CANDIDATES,
             HAS_FILTERS=variant.has_filters,
             WARPS=ACCEPT_WARPS,
             VECTOR=draw.vector,

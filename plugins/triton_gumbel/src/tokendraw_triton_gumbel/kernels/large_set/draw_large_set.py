@@ -20,11 +20,14 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.large_set.finish_pass import finish_pass
 from tokendraw_triton_gumbel.kernels.large_set.passes.weigh_pass import pass_over_part
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
+    COLLECT_SET,
+    GOAL,
     MAX_COLLECTED,
     MAX_LATER_PARTS,
     STATE_INTS,
     STATE_REALS,
 )
+from tokendraw_triton_gumbel.kernels.large_set.search.collected_set import finish_collected_set
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import arrive, await_pass, draw_ticket
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     DrawResults,
@@ -81,7 +84,8 @@ def draw_large_sets(
         later_parts = tl.where((flags & EXACT) != 0, config.EXACT_PARTS, MAX_LATER_PARTS)
         later_span, later_parts = _parts_of(groups, later_parts)
         program_scratch = SearchScratch(
-            scratch.tiles + program * config.TILES, scratch.logits + program * config.CAPACITY
+            scratch.tiles + program * config.TILES,
+            scratch.logits + program * MAX_COLLECTED,
         )
         row_plus_one = tl.full((), 1, tl.int32)
         while row_plus_one > 0:
@@ -102,28 +106,51 @@ def draw_large_sets(
                 end_group = tl.minimum(group + step, groups)
                 reals, ints = state.reals + row * STATE_REALS, state.ints + row * STATE_INTS
                 row_results = PassResults(results.columns, results.collected + row * MAX_COLLECTED)
-                part = ticket % all_parts
+                granules = statistics.granules + row * tiles * GRANULES_PER_TILE
                 pass_over_part(
-                    source, group, end_group, tiles, reals, ints, row_results, part, all_parts, config
+                    source,
+                    granules,
+                    group,
+                    end_group,
+                    tiles,
+                    reals,
+                    ints,
+                    row_results,
+                    program_scratch,
+                    config,
                 )
                 if arrive(queue, row, all_parts) > 0:
-                    finish_pass(
-                        source,
-                        row.to(tl.int32),
-                        rows,
-                        TileStatistics(
-                            statistics.maxima + row * tiles,
-                            statistics.sums + row * tiles,
-                            None,
-                            statistics.granules + row * tiles * GRANULES_PER_TILE,
-                        ),
-                        tiles,
-                        program_scratch,
-                        queue,
-                        state,
-                        row_results,
-                        later_parts,
-                        flags,
-                        DrawResults(out.token_ids + row, None, out.threshold + row, out.log_kept + row),
-                        config,
+                    row_statistics = TileStatistics(
+                        statistics.maxima + row * tiles, statistics.sums + row * tiles, None, granules
                     )
+                    row_out = DrawResults(out.token_ids + row, None, out.threshold + row, out.log_kept + row)
+                    if tl.load(ints + GOAL) == COLLECT_SET:
+                        finish_collected_set(
+                            source,
+                            row.to(tl.int32),
+                            rows,
+                            row_statistics,
+                            tiles,
+                            program_scratch,
+                            queue,
+                            state,
+                            row_results,
+                            flags,
+                            row_out,
+                            config,
+                        )
+                    else:
+                        finish_pass(
+                            source,
+                            row.to(tl.int32),
+                            rows,
+                            row_statistics,
+                            tiles,
+                            program_scratch,
+                            queue,
+                            state,
+                            row_results,
+                            flags,
+                            row_out,
+                            config,
+                        )

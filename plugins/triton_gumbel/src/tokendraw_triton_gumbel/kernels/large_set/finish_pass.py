@@ -11,18 +11,21 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.bracket import Bracket, bracket_after_pass, store_bracket
 from tokendraw_triton_gumbel.kernels.large_set.bracket_draw import draw_from_bracket
-from tokendraw_triton_gumbel.kernels.large_set.columns import free_slot
+from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum, free_slot
 from tokendraw_triton_gumbel.kernels.large_set.next_pass import may_collect, place_pivots, start_nucleus
-from tokendraw_triton_gumbel.kernels.large_set.passes.collect_pass import find_collected_threshold
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
-    COLLECT,
+    COLLECT_BRACKET,
     COLUMNS,
+    COUNT_COLUMN,
+    FIND_KTH,
     FIND_NUCLEUS,
     FLOOR_THEN_NUCLEUS,
     GOAL,
     GOAL_BEFORE,
     KTH_THEN_NUCLEUS,
+    MAX_COLLECTED,
     MAX_LOGIT,
+    NUM_COLLECTED,
     ROUND,
     SLOT,
     SLOTS,
@@ -35,6 +38,7 @@ from tokendraw_triton_gumbel.kernels.large_set.search.bracket_threshold import (
     bracket_fits_capacity,
     find_bracket_threshold,
 )
+from tokendraw_triton_gumbel.kernels.large_set.search.collected_set import find_bracket_edge, find_kth
 from tokendraw_triton_gumbel.kernels.large_set.search.exact_threshold import find_threshold
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_pass, finish_row
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
@@ -52,27 +56,26 @@ def finish_pass(
     queue,
     state,
     results,
-    parts,
     flags,
     out,
     config: tl.constexpr,
 ):
     """Draw the row if its bracket decides the token; otherwise announce another pass, or search the row.
 
-    If the flags ask for the threshold and only the token is known, the next pass collects the logits in the bracket.
+    The next pass collects the logits in the bracket if these are few and the k-th value is searched for, or if the
+    flags ask for the threshold and only the token is known.
 
     :param source: the :class:`.RowAddress`; ``row`` its number; ``rows`` the number of rows, and of first passes.
     :param statistics: the :class:`~.argument_groups.TileStatistics` of the row, ``out`` its
         :class:`~.argument_groups.DrawResults`.
     :param results: :class:`~.argument_groups.PassResults`, with ``collected`` of this row.
-    :param parts: number of parts of a later pass.
     """
     TILES: tl.constexpr = config.TILES
     columns = results.columns
     reals = state.reals + row.to(tl.int64) * STATE_REALS
     ints = state.ints + row.to(tl.int64) * STATE_INTS
     goal = tl.load(ints + GOAL)
-    is_weighing = (goal != COLLECT).to(tl.int32)
+    is_weighing = (goal != COLLECT_BRACKET).to(tl.int32)
     goal = tl.where(is_weighing > 0, goal, tl.load(ints + GOAL_BEFORE))
     num_passes = tl.load(ints + ROUND)
     bracket, is_exact = bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config)
@@ -83,22 +86,18 @@ def finish_pass(
     is_ready = is_weighing * tl.where(is_first > 0, is_exact * (low >= max_logit).to(tl.int32), 1)
     is_drawn = tl.full((), 0, tl.int32)
     if is_weighing == 0:
-        is_drawn = find_collected_threshold(
-            source.base,
-            results,
-            reals,
-            ints,
-            tiles,
-            parts,
-            low,
-            high,
-            high_column,
-            target_max,
-            out.threshold,
-            out.log_kept,
-            TILES,
-            config.ULP_STEP,
-        )
+        if goal == FIND_NUCLEUS:
+            is_drawn = find_bracket_edge(
+                source.base, results, reals, ints, tiles, scratch, out.threshold, out.log_kept, config
+            )
+        else:
+            kth, is_exact = find_kth(source, results, reals, ints, tiles, scratch, low, high_column, config)
+            if is_exact > 0:
+                low, high = kth, kth
+                low_column = tl.load(ints + SLOT) * COLUMNS
+                high_column = low_column
+                bracket = Bracket(low, high, low_column, high_column)
+            is_ready = is_exact * (goal == FIND_KTH).to(tl.int32)
     if is_ready > 0:
         is_drawn = draw_from_bracket(
             source, statistics, tiles, bracket, is_exact, reals, ints, columns, flags, out, config
@@ -110,22 +109,28 @@ def finish_pass(
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < ROUNDS)).to(tl.int32)
         if is_bracketed * (goal == FIND_NUCLEUS).to(tl.int32) * (target_min == target_max).to(tl.int32) > 0:
             is_collecting = may_collect(columns, bracket, tiles, reals, TILES)
+    is_kth = ((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS)).to(tl.int32)
+    if is_kth * is_weighing * (1 - is_drawn) * (1 - is_exact) * (low_column >= 0).to(tl.int32) > 0:
+        num_inside = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES)
+        num_inside -= column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
+        is_collecting = (num_inside <= MAX_COLLECTED).to(tl.int32)
     if is_drawn == 0:
         num_passes += 1
         fits_capacity = bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config)
-        is_collecting *= (fits_capacity == 0).to(tl.int32)
         is_continued = (num_passes < ROUNDS) & (fits_capacity == 0)
+        is_collecting *= is_continued.to(tl.int32)
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes > 1)).to(tl.int32)
-        if is_first * (is_exact + is_bracketed) > 0:
+        if is_collecting > 0:
+            tl.store(ints + GOAL_BEFORE, goal)
+            goal = tl.full((), COLLECT_BRACKET, tl.int32)
+            tl.store(ints + NUM_COLLECTED, 0)
+        elif is_first * (is_exact + is_bracketed) > 0:
             start_nucleus(
                 source, statistics.granules, columns, bracket, is_exact, goal, tiles, reals, ints, config
             )
             goal = tl.full((), FIND_NUCLEUS, tl.int32)
             high = tl.full((), float("inf"), tl.float32)
             high_column = tl.full((), -1, tl.int32)
-        elif is_collecting > 0:
-            tl.store(ints + GOAL_BEFORE, goal)
-            goal = tl.full((), COLLECT, tl.int32)
         elif is_continued:
             place_pivots(source, columns, bracket, goal, tiles, reals, ints, config)
         store_bracket(reals, ints, low, high, low_column, high_column)

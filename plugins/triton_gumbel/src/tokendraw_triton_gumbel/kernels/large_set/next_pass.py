@@ -20,7 +20,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     KTH_LOW,
     KTH_THEN_NUCLEUS,
     MASS,
-    MAX_COLLECTED,
+    MAX_EXPECTED,
     MAX_LOGIT,
     P_REST,
     ROUND,
@@ -35,9 +35,6 @@ from tokendraw_triton_gumbel.kernels.shared.row_values import RowScale
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
-_MAX_EXPECTED_FILL = tl.constexpr(0.75)
-"""The share of the room for what is collected that may be expected to fill up: parts of a row hold more or less."""
-
 
 @triton.jit
 def may_collect(columns, bracket, tiles, reals, TILES: tl.constexpr):
@@ -45,7 +42,7 @@ def may_collect(columns, bracket, tiles, reals, TILES: tl.constexpr):
     mass_inside = column_sum(columns, bracket.low_column, 0, tiles, TILES)
     mass_inside -= column_sum(columns, bracket.high_column, 0, tiles, TILES)
     lightest = weigh(bracket.low, tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE))
-    return (mass_inside <= lightest * (MAX_COLLECTED * _MAX_EXPECTED_FILL)).to(tl.int32)
+    return (mass_inside <= lightest * MAX_EXPECTED).to(tl.int32)
 
 
 @triton.jit

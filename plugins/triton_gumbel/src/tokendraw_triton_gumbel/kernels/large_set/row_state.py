@@ -25,10 +25,12 @@ MIN_P_FLOOR = tl.constexpr(14)
 KTH_LOW = tl.constexpr(15)
 KTH_HIGH = tl.constexpr(16)
 """The bracket of the k-th value at which the search for the nucleus began."""
+LOWER_LIMIT = tl.constexpr(17)
+"""A value that the threshold is known to reach."""
 OTHER_PIVOTS = tl.constexpr(24)
 """Room for four more pivots."""
 
-STATE_INTS = tl.constexpr(32)
+STATE_INTS = tl.constexpr(16)
 """Integers a row."""
 GOAL = tl.constexpr(0)
 ROUND = tl.constexpr(1)
@@ -49,8 +51,8 @@ IS_EXTREME = tl.constexpr(12)
 """Whether the row holds NaN, or logits too large for a weight to cost one multiplication."""
 GOAL_BEFORE = tl.constexpr(13)
 """The goal before and after a collecting pass."""
-COLLECTED = tl.constexpr(16)
-"""Number of logits collected by each part of a pass: one integer a part, up to MAX_LATER_PARTS."""
+NUM_COLLECTED = tl.constexpr(14)
+"""Number of logits found by a collecting pass; those beyond the room are not written."""
 
 FIND_NUCLEUS = tl.constexpr(0)
 FIND_KTH = tl.constexpr(1)
@@ -61,8 +63,10 @@ WEIGH_ONLY = tl.constexpr(3)
 KTH_THEN_NUCLEUS = tl.constexpr(4)
 FLOOR_THEN_NUCLEUS = tl.constexpr(5)
 """The k-th value, or the floor of min-p, comes first, and the nucleus is that of the mass from there upwards."""
-COLLECT = tl.constexpr(6)
-"""The logits in the bracket are collected."""
+COLLECT_BRACKET = tl.constexpr(6)
+"""The token is known, and the logits in the bracket are collected for the threshold."""
+COLLECT_SET = tl.constexpr(7)
+"""The logits from LOW upwards are collected: the kept set if the guess of LOW holds, and a few more."""
 
 SLOTS = tl.constexpr(3)
 """Slots of columns a row: one for each end of the bracket, one for the current pass."""
@@ -72,5 +76,9 @@ COUNT_COLUMN = tl.constexpr(4)
 """Distance from the column of a weight to that of the number."""
 MAX_LATER_PARTS = tl.constexpr(16)
 """Upper limit of parts per row in passes after the first, which few rows need."""
-MAX_COLLECTED = tl.constexpr(4096)
-"""Room for collected logits of a row, divided evenly among the parts of the pass."""
+UNIT_COLUMN = tl.constexpr(3)
+"""The int64 of a tile and slot that holds the weight of its collected logits; no pass weighs at the same time."""
+MAX_COLLECTED = tl.constexpr(8192)
+"""Room for collected logits of a row."""
+MAX_EXPECTED = tl.constexpr(3072)
+"""Limit of the logits that a collecting pass may be expected to find: neighbouring ids may hold more of them."""

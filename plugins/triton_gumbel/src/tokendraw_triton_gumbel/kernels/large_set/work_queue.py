@@ -23,7 +23,7 @@ def announce_row(queue, row):
     tl.store(queue.announced + tl.atomic_add(queue.counters, 1), row + 1)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def announce_pass(queue, row, rows):
     """Announce another pass of a row after all its writes; the queue begins with ``rows`` first passes."""
     tl.store(queue.arrivals + row, 0)

@@ -2,7 +2,7 @@
 
 A maximum is a token, so at least as many tokens reach a value as maxima do: if k maxima reach it, the threshold of
 top-k is not below. Maxima of tiles are compared in registers, twice, with 32 pivots at once; maxima of granules are
-read anew for each comparison, with 8.
+read anew for each comparison, with 4.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 
-_GRANULE_PIVOTS = tl.constexpr(8)
-_GRANULE_TURNS = tl.constexpr(4)
+_GRANULE_TURNS = tl.constexpr(5)
 """Comparisons with all granules; the first tells whether more are useful."""
 _AT_ONCE = tl.constexpr(1024)
 """Granules compared at once."""
@@ -62,18 +61,27 @@ def bound_by_tiles(maximum, max_logit, low, number, k, TILES: tl.constexpr, IS_N
 
 
 @triton.jit
-def _compare_granules(granules, count, pivot, max_logit):
-    """Return (the number of maxima that reach each pivot; the least finite maximum, or ``max_logit``)."""
-    number = tl.zeros((_GRANULE_PIVOTS,), tl.int32)
-    lowest = tl.zeros((_AT_ONCE,), tl.float32) + max_logit
+def _add_four_and_lowest(a0, a1, a2, a3, least_a, b0, b1, b2, b3, least_b):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, tl.minimum(least_a, least_b)
+
+
+@triton.jit
+def _compare_granules(granules, count, pivot_0, pivot_1, pivot_2, pivot_3):
+    """Return (the number of maxima that reach each pivot, four; the least finite maximum, or +inf)."""
+    n0 = tl.zeros((_AT_ONCE,), tl.int32)
+    n1, n2, n3 = n0, n0, n0
+    lowest = tl.full((_AT_ONCE,), float("inf"), tl.float32)
     start = 0
     while start < count:
         g = start + tl.arange(0, _AT_ONCE)
         x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
-        number += tl.sum((x[:, None] >= pivot[None, :]).to(tl.int32), 0)
+        n0 += (x >= pivot_0).to(tl.int32)
+        n1 += (x >= pivot_1).to(tl.int32)
+        n2 += (x >= pivot_2).to(tl.int32)
+        n3 += (x >= pivot_3).to(tl.int32)
         lowest = tl.where(x > float("-inf"), tl.minimum(lowest, x), lowest)
         start += _AT_ONCE
-    return number, tl.min(lowest, 0)
+    return tl.reduce((n0, n1, n2, n3, lowest), 0, _add_four_and_lowest)
 
 
 @triton.jit(noinline=True)
@@ -87,23 +95,35 @@ def bound_by_granules(granules, count, low, max_logit, k, max_count):
     """
     low = tl.maximum(low, LOWEST)
     high = max_logit
-    bound = tl.full((), float("-inf"), tl.float32)
-    pivot = tl.where(tl.arange(0, _GRANULE_PIVOTS) == 0, low, max_logit)
+    pivot_0, pivot_1, pivot_2, pivot_3 = low, low, low, max_logit
     reach = tl.full((), 0, tl.int32)
     turn = 0
     while turn < _GRANULE_TURNS:
-        number, lowest = _compare_granules(granules, count, pivot, max_logit)
-        fewest = tl.min(number, 0)
+        n0, n1, n2, n3, lowest = _compare_granules(granules, count, pivot_0, pivot_1, pivot_2, pivot_3)
         if turn == 0:
-            reach = tl.max(number, 0)
-            low = tl.maximum(low, lowest)
-            pivot = _far_pivots(low, max_logit, _GRANULE_PIVOTS)
             # The pivot at the maximum has the lowest count, the pivot at the low end the highest.
-            bound = tl.where(fewest >= k, max_logit, bound)
-            turn = tl.where((fewest >= k) | (reach < k), _GRANULE_TURNS + 1, 1).to(tl.int32)
+            reach = n0
+            low = tl.maximum(low, tl.minimum(lowest, max_logit))
+            low = tl.where(n3 >= k, max_logit, low)
+            turn = tl.where((n3 >= k) | (n0 < k), _GRANULE_TURNS, 0).to(tl.int32)
+            reach = tl.where(n3 >= k, 0, reach)
+            low = tl.where(n0 < k, float("-inf"), low)
+        elif n3 >= k:
+            low, reach = pivot_3, n3
+        elif n2 >= k:
+            low, reach, high = pivot_2, n2, pivot_3
+        elif n1 >= k:
+            low, reach, high = pivot_1, n1, pivot_2
+        elif n0 >= k:
+            low, reach, high = pivot_0, n0, pivot_1
         else:
-            reach = tl.minimum(reach, tl.min(tl.where(number >= k, number, reach), 0))
-            low, high = _narrow_bracket(number, k, pivot, low, high)
-            pivot = _even_pivots(low, high, _GRANULE_PIVOTS)
-            turn += 1
-    return tl.where((turn == _GRANULE_TURNS) & (reach <= max_count), low, bound)
+            high = pivot_0
+        # First at distances from the maximum by powers of 8, then evenly.
+        width = high - low
+        is_far = turn == 0
+        pivot_0 = tl.where(is_far, high - width * 0.125, low + width * 0.2)
+        pivot_1 = tl.where(is_far, high - width * 0.015625, low + width * 0.4)
+        pivot_2 = tl.where(is_far, high - width * 0.001953125, low + width * 0.6)
+        pivot_3 = tl.where(is_far, high - width * 0.000244140625, low + width * 0.8)
+        turn += 1
+    return tl.where(reach <= max_count, low, float("-inf"))

@@ -1,4 +1,4 @@
-"""The draw of a row with filters: from few candidates, from more of them, or left to the launch for large sets."""
+"""The draw of a row with filters: from few candidates, or left to the launch for large sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.first_pass import announce_first_pass
 from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules, bound_by_tiles
-from tokendraw_triton_gumbel.kernels.row_draw.small_set import draw_larger_set, draw_small_set
+from tokendraw_triton_gumbel.kernels.row_draw.small_set import draw_small_set
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import weigh_tiles
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import CandidateLists
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowScale
@@ -22,6 +22,8 @@ _RETRY_MASS_SHARE = tl.constexpr(0.93)
 """Least estimated share of the nucleus in the first try that justifies a second."""
 _MIN_MASS_SHARE = tl.constexpr(0.97)
 """Least estimated share of the nucleus that justifies collecting candidates."""
+_SMALL_VOCAB = tl.constexpr(4096)
+"""Upper limit of a vocabulary whose logits may be compared themselves."""
 _MIN_VISIBLE_SHARE = tl.constexpr(0.5)
 """Share of the nucleus in the maxima of tiles above which maxima of granules show its edge better than a sample."""
 
@@ -76,7 +78,6 @@ def draw_filtered(
     :param lists: :class:`~.argument_groups.CandidateLists` of all rows, like ``queue`` and ``state``.
     """
     SMALL: tl.constexpr = config.SMALL_CANDIDATES
-    LARGE: tl.constexpr = config.LARGE_CANDIDATES
     scale = inverse * LOG2_E
     masses = weigh_tiles(survey, scale)
     mass = tl.sum(masses, 0)
@@ -90,15 +91,21 @@ def draw_filtered(
     estimated_mass = tl.full((), 0.0, tl.float32)
     visible_mass = tl.full((), 0.0, tl.float32)
     num_granules = tiles * GRANULES_PER_TILE
-    if (k > 0).to(tl.int32) + by_mass_alone > 0:
+    # More than that are left to the launch for large sets, unless the floor of min-p leaves fewer.
+    if ((k > 0) & (k <= SMALL)).to(tl.int32) + by_mass_alone > 0:
         target_count = tl.where(k > 0, k, _FIRST_TOKENS).to(tl.int32)
         # Maxima of few tiles prove little or nothing.
-        if (survey.num_tiles < 2 * target_count).to(tl.int32) * (target_count <= SMALL).to(tl.int32) > 0:
-            max_count = tl.full(
-                (), SMALL, tl.int32
-            )  # an argument, not a constant, so that the function is compiled once
+        if survey.num_tiles < 2 * target_count:
+            max_count = tl.full((), SMALL, tl.int32)  # no constant, so that the function is compiled once
+            # Few maxima prove nothing; the logits of a small vocabulary take their place.
+            is_small_vocab = (source.vocab_size <= _SMALL_VOCAB) & (5 * target_count > 4 * num_granules)
             proven_bound = bound_by_granules(
-                granules, num_granules, lower_limit, survey.max_logit, target_count, max_count
+                tl.where(is_small_vocab, source.base, granules),
+                tl.where(is_small_vocab, source.vocab_size, num_granules),
+                lower_limit,
+                survey.max_logit,
+                target_count,
+                max_count,
             )
             if by_mass_alone > 0:
                 estimated_mass, visible_mass = _estimate_mass(survey, masses, scales, proven_bound)
@@ -137,7 +144,7 @@ def draw_filtered(
     is_worthwhile = (bound > float("-inf")).to(tl.int32)
     if by_mass_alone > 0:
         is_worthwhile *= (estimated_mass >= required_mass * _MIN_MASS_SHARE).to(tl.int32)
-    start = row.to(tl.int64) * LARGE
+    start = row.to(tl.int64) * SMALL
     row_lists = CandidateLists(lists.granules + start, lists.logits + start, lists.ids + start)
     if is_worthwhile > 0:
         token, threshold, kept_mass, num_candidates = draw_small_set(
@@ -153,33 +160,12 @@ def draw_filtered(
             flags,
             wants_token,
             config,
-            SMALL,
-            True,
-        )
-    is_small_vocab = (source.vocab_size <= LARGE).to(tl.int32)
-    is_worthwhile = tl.where(by_mass_alone > 0, is_small_vocab, (k <= LARGE).to(tl.int32))
-    bound = tl.where(by_mass_alone > 0, float("-inf"), bound)
-    if (token < 0).to(tl.int32) * is_worthwhile > 0:
-        token, threshold, kept_mass, num_candidates = draw_larger_set(
-            source,
-            granules,
-            tiles,
-            row_lists,
-            bound,
-            scales,
-            filters,
-            required_mass,
-            key,
-            flags,
-            wants_token,
-            config,
-            LARGE,
         )
     is_large = tl.full((), 0, tl.int32)
     if token < 0:
         is_large = tl.full((), 1, tl.int32)
         by_maxima = visible_mass >= required_mass * _MIN_VISIBLE_SHARE
-        proven_bound = tl.where(by_mass_alone > 0, float("-inf"), threshold)
+        proven_bound = tl.where(by_mass_alone > 0, float("-inf"), bound)
         announce_first_pass(
             source,
             granules,

@@ -1,7 +1,6 @@
 """Draws a row that keeps few tokens: collects candidates, and does everything else in registers.
 
-Reads the logits from a proven bound upwards (:mod:`.candidates`); again with a better bound if they are too many, up to
-four times in all. :mod:`.kept_candidates` applies the filters.
+Reads the logits from a proven bound upwards (:mod:`.candidates`). :mod:`.kept_candidates` applies the filters.
 """
 
 from __future__ import annotations
@@ -9,30 +8,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import (
     list_candidates,
     list_granules,
     load_candidates,
 )
-from tokendraw_triton_gumbel.kernels.row_draw.kept_candidates import (
-    bound_by_candidates,
-    keep_by_comparison,
-    keep_by_halving,
-)
-from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate, draw_candidate_in_turns
-from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
+from tokendraw_triton_gumbel.kernels.row_draw.kept_candidates import keep_by_comparison
+from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate
 from tokendraw_triton_gumbel.kernels.shared.noise import streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import scaled, weigh
 
 SMALL_CANDIDATES = 128
 """Candidates compared all with all."""
-LARGE_CANDIDATES = 1024
-"""Room for collected candidates."""
-_TURNS = tl.constexpr(4)
-"""Limit of tries to collect candidates."""
 _UNKNOWN_COUNT = tl.constexpr(2147483647)
 """Represents an uncounted number."""
 
@@ -50,8 +38,9 @@ def _floor_and_mass(x, kept, scale):
 
 
 @triton.jit
-def _list(row, granules, tiles, lists, bound, config: tl.constexpr, N: tl.constexpr):
+def _list(row, granules, tiles, lists, bound, config: tl.constexpr):
     """List the logits that reach ``bound``; return their number, or _UNKNOWN_COUNT if too many granules reach it."""
+    N: tl.constexpr = config.SMALL_CANDIDATES
     num_found = tl.full((), _UNKNOWN_COUNT, tl.int32)
     num_granules = list_granules(granules, tiles, bound, lists.granules, N, config.IS_NVIDIA)
     if num_granules <= N:
@@ -83,12 +72,10 @@ def draw_small_set(
     flags,
     wants_token,
     config: tl.constexpr,
-    N: tl.constexpr,
-    BY_COMPARISON: tl.constexpr,
 ):
     """Draw a row from the logits that reach ``bound``.
 
-    Returns (token, or -1 with more than ``N`` such logits; the least kept logit; the kept mass; the number of
+    Returns (token, or -1 with more such logits than the room holds; the least kept logit; the kept mass; the number of
     candidates). If the flags ask for more than the token, the candidates stay in ``lists``, tile by tile.
 
     :param granules: [tiles, 16] maxima of the row, in memory; ``lists`` the :class:`~.argument_groups.CandidateLists`
@@ -98,46 +85,25 @@ def draw_small_set(
     :param flags: say whether to return the least kept logit and the mass: see :mod:`.row_params`.
     :param wants_token: whether to draw the token; otherwise it is 0.
     """
+    N: tl.constexpr = config.SMALL_CANDIDATES
     token = tl.full((), -1, tl.int32)
     threshold = bound
     kept_mass = scale.mass
     num_candidates = tl.full((), -1, tl.int32)
-    if BY_COMPARISON:
-        num_found = _list(row, granules, tiles, lists, bound, config, N)
-    else:
-        num_found = tl.full((), 0, tl.int32)
-        turn = 0
-        while turn < _TURNS:
-            num_found = _list(row, granules, tiles, lists, bound, config, N)
-            turn = tl.where((num_found > N) & (num_found < _UNKNOWN_COUNT), turn + 1, _TURNS)
-            if turn < _TURNS:
-                # A part of the candidates proves a bound, too.
-                sample, _ = load_candidates(row.base, lists.ids, N, config.VECTOR, N)
-                better_bound = bound_by_candidates(sample, scale, filters.k, required_mass)
-                tl.debug_barrier()
-                turn = tl.where(better_bound > bound, turn, _TURNS)
-                bound = tl.maximum(bound, better_bound)
+    num_found = _list(row, granules, tiles, lists, bound, config)
     if num_found <= N:
         x, ids = load_candidates(row.base, lists.ids, num_found, config.VECTOR, N)
         is_enough = tl.full((), 1, tl.int32)
         if required_mass > 0:
             is_enough = (tl.sum(weigh(x, scale.max_logit, scale.scale), 0) >= required_mass).to(tl.int32)
         if is_enough > 0:
-            if BY_COMPARISON:
-                kept = keep_by_comparison(x, num_found, scale, filters, N, config.BY_FACTORS)
-            else:
-                kept = keep_by_halving(x, scale, filters)
+            kept = keep_by_comparison(x, num_found, scale, filters, N, config.BY_FACTORS)
             token = tl.full((), 0, tl.int32)
             if wants_token:
                 of_token, of_tile = streams_of(flags)
                 score = scaled(x, scale.max_logit, scale.inverse, config.FP64)
                 weight = tl.where(kept, weigh(x, scale.max_logit, scale.scale), 0.0)
-                if BY_COMPARISON:
-                    token = draw_candidate(score, weight, kept, ids, key, of_token, of_tile, config.FP64)
-                else:
-                    token = draw_candidate_in_turns(
-                        score, weight, kept, ids, key, of_token, of_tile, config.FP64
-                    )
+                token = draw_candidate(score, weight, kept, ids, key, of_token, of_tile, config.FP64)
             num_candidates = num_found
             if (flags & EXACT) != 0:
                 threshold, kept_mass = _floor_and_mass(x, kept, scale)
@@ -146,56 +112,3 @@ def draw_small_set(
                 tl.store(lists.logits + i, x, mask=i < num_found)
                 tl.store(lists.ids + i, ids, mask=i < num_found)
     return token, threshold, kept_mass, num_candidates
-
-
-@triton.jit(noinline=True)
-def draw_larger_set(
-    row,
-    granules,
-    tiles,
-    lists,
-    bound,
-    scale,
-    filters,
-    required_mass,
-    key,
-    flags,
-    wants_token,
-    config: tl.constexpr,
-    N: tl.constexpr,
-):
-    """Draw a row from up to ``N`` candidates, if fewer did not decide the token. Not inlined: off the common path.
-
-    :param bound: proven, or -inf; the maxima of the granules may prove more.
-    """
-    if filters.k > 0:
-        num_granules = tiles * GRANULES_PER_TILE
-        k = filters.k.to(tl.int32)
-        max_count = tl.full((), N, tl.int32)
-        granule_bound = bound_by_granules(
-            granules, num_granules, filters.min_p_floor, scale.max_logit, k, max_count
-        )
-        bound = tl.maximum(bound, granule_bound)
-    token = tl.full((), -1, tl.int32)
-    threshold = bound
-    kept_mass = scale.mass
-    num_found = tl.full((), -1, tl.int32)
-    if (bound > float("-inf")).to(tl.int32) + (row.vocab_size <= N).to(tl.int32) > 0:
-        bound = tl.maximum(bound, LOWEST)
-        token, threshold, kept_mass, num_found = draw_small_set(
-            row,
-            granules,
-            tiles,
-            lists,
-            bound,
-            scale,
-            filters,
-            required_mass,
-            key,
-            flags,
-            wants_token,
-            config,
-            N,
-            False,
-        )
-    return token, threshold, kept_mass, num_found

@@ -87,11 +87,11 @@ class CandidateLists(NamedTuple):
     """Scratch of the draw of a row, and its candidates for later launches; all None without filters."""
 
     granules: Any = None
-    """[rows, LARGE_CANDIDATES] int32: the granules that may hold a candidate."""
+    """[rows, SMALL_CANDIDATES] int32: the granules that may hold a candidate."""
     logits: Any = None
-    """[rows, LARGE_CANDIDATES] float32: the logits of the candidates."""
+    """[rows, SMALL_CANDIDATES] float32: the logits of the candidates."""
     ids: Any = None
-    """[rows, LARGE_CANDIDATES] int32."""
+    """[rows, SMALL_CANDIDATES] int32."""
 
 
 class WorkQueue(NamedTuple):
@@ -120,7 +120,7 @@ class PassResults(NamedTuple):
     columns: Any
     """[rows, SLOTS, tiles, COLUMNS] float32: the weight of each tile above each pivot."""
     collected: Any
-    """[rows, MAX_COLLECTED] int32: ids of the logits in a bracket. Empty unless the flags say EXACT."""
+    """[rows, MAX_COLLECTED] int32: ids of the logits in a bracket, in any order."""
 
 
 class SearchScratch(NamedTuple):
@@ -129,7 +129,7 @@ class SearchScratch(NamedTuple):
     tiles: Any
     """[programs, TILES] int32: the tiles that reach the lower bound."""
     logits: Any
-    """[programs, CAPACITY] float32: the logits in the bracket."""
+    """[programs, MAX_COLLECTED] float32: the logits in the bracket."""
 
 
 class DrawResults(NamedTuple):

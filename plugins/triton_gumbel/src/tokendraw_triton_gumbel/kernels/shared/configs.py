@@ -29,8 +29,6 @@ class RowConfig(NamedTuple):
     VECTOR: int
     SMALL_CANDIDATES: int
     """Candidates compared all with all."""
-    LARGE_CANDIDATES: int
-    """Room for collected candidates."""
     GRANULES_AT_ONCE: int
     """Granules read at once."""
     ULP_STEP: int
@@ -45,11 +43,8 @@ class LargeSetConfig(NamedTuple):
 
     FP64: bool
     TILES: int
-    CAPACITY: int
-    """Room for values among which a search of a row ends in registers."""
     EXACT_PARTS: int
-    """Parts of a row in later passes if the flags say EXACT, at most 16. A constant, so that collected logits are
-    summed in the same order in every batch."""
+    """Parts of a row in later passes if the flags say EXACT, at most 16."""
     WARPS: int
     """Warps of a program, and tiles read at once."""
     VECTOR: int
@@ -69,7 +64,6 @@ class AcceptConfig(NamedTuple):
     FP64: bool
     TILES: int
     SMALL_CANDIDATES: int
-    LARGE_CANDIDATES: int
     HAS_FILTERS: bool
     WARPS: int
     VECTOR: int

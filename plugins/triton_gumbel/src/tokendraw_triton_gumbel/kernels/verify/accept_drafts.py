@@ -101,16 +101,9 @@ def accept_drafts(
         if config.HAS_FILTERS:
             num_candidates = tl.load(summary.num_candidates + emits)
             if (num_candidates >= 0).to(tl.int32) * (part == 0).to(tl.int32) > 0:
-                start = emits.to(tl.int64) * config.LARGE_CANDIDATES
+                start = emits.to(tl.int64) * config.SMALL_CANDIDATES
                 values, ids = lists.logits + start, lists.ids + start
-                if num_candidates <= config.SMALL_CANDIDATES:
-                    recovered = recover_from_candidates(
-                        rejected, values, ids, num_candidates, key, config, config.SMALL_CANDIDATES
-                    )
-                else:
-                    recovered = recover_from_candidates(
-                        rejected, values, ids, num_candidates, key, config, config.LARGE_CANDIDATES
-                    )
+                recovered = recover_from_candidates(rejected, values, ids, num_candidates, key, config)
                 _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
         if num_candidates < 0:
             tiles = counts.tiles

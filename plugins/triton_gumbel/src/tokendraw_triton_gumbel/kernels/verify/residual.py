@@ -121,10 +121,10 @@ def _draft_share(rejected, ids, mask, is_full, DRAFT_KIND: tl.constexpr, IS_NVID
 
 
 @triton.jit(noinline=True)
-def recover_from_candidates(rejected, values, ids, count, key, config: tl.constexpr, N: tl.constexpr):
+def recover_from_candidates(rejected, values, ids, count, key, config: tl.constexpr):
     """Draw a token from the residual of the row's ``count`` candidates: ``values`` and ``ids``, tile by tile."""
     FP64: tl.constexpr = config.FP64
-    i = tl.arange(0, N)
+    i = tl.arange(0, config.SMALL_CANDIDATES)
     x = tl.load(values + i, mask=i < count, other=float("-inf"))
     token = tl.load(ids + i, mask=i < count, other=INT32_MAX)
     p = _share(x, token, rejected.p, rejected.scale, config.IS_NVIDIA)

@@ -1,97 +1,103 @@
-"""Collects the logits of a bracket in one pass, and finds the threshold among them."""
+"""Collects the logits of a bracket in one pass: reads the granules that reach its low end, writes 4 bytes a logit.
+
+A program marks the logits of its tiles by bits, and makes a list of all bits at the end. Programs share the list of a
+row, so the logits come in any order: what is computed from them does not depend on it.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
-from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_group
-from tokendraw_triton_gumbel.kernels.large_set.passes.hits import find_hits, next_hit
+from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_granules
+from tokendraw_triton_gumbel.kernels.large_set.passes.hits import bits_of_hits, next_hit
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
-    COLLECTED,
+    COLUMNS,
     HIGH,
     LOW,
-    MASS,
     MAX_COLLECTED,
-    MAX_LOGIT,
-    SCALE,
+    NUM_COLLECTED,
+    UNIT_COLUMN,
 )
-from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
-from tokendraw_triton_gumbel.kernels.shared.weights import weigh
+from tokendraw_triton_gumbel.kernels.shared.bits import count_bits
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, LANES, TILE_SIZE
+
+_MAX_TILES = tl.constexpr(256)
+"""Tiles whose bits fit the scratch of a program: a word each of 32 lanes."""
+_WORDS_AT_ONCE = tl.constexpr(1024)
 
 
-@triton.jit(noinline=True)
-def collect_part(row, group, end_group, reals, ints, collected, part, parts, config: tl.constexpr):
-    """Write the ids of the bracket's logits into the segment of a part, up to its room, and their number."""
+@triton.jit
+def _granule_maxima(granules, group, end_group, tiles, SPAN: tl.constexpr):
+    """Return the maximum of the granule of each lane, [LANES, SPAN]; -inf from ``end_group`` on."""
+    tile = (group * SPAN + tl.arange(0, SPAN))[None, :]
+    granule = tl.arange(0, LANES)[:, None] // (LANES // GRANULES_PER_TILE)
+    inside = (tile < tiles) & (group < end_group)
+    maxima = tl.load(granules + tile * GRANULES_PER_TILE + granule, mask=inside, other=float("-inf"))
+    return maxima.to(tl.float32)
+
+
+@triton.jit
+def _mark(row, granules, group, end_group, tiles, low, high, units, words, config: tl.constexpr):
+    """Write a word of bits for each lane and tile, tile by tile, and 0 for the weight of each tile."""
     SPAN: tl.constexpr = config.WARPS
-    VECTOR: tl.constexpr = config.VECTOR
-    low = tl.load(reals + LOW)
-    high = tl.load(reals + HIGH)
-    room = MAX_COLLECTED // parts
-    collected += part * room
-    num_collected = 0
-    next_group = load_group(row, group, config)
+    first = group
+    next_maxima = _granule_maxima(granules, group, end_group, tiles, SPAN)
+    next_block = load_granules(row, group, next_maxima >= low, config)
+    next_maxima = _granule_maxima(granules, group + 1, end_group, tiles, SPAN)
     while group < end_group:
-        x = as_logits(next_group, config)
+        x = as_logits(next_block, config)
         if group + 1 < end_group:
-            next_group = load_group(row, group + 1, config)
-        mask, count, offset, max_count, total = find_hits(x, low, high, num_collected, SPAN, VECTOR)
-        first_id = (group * SPAN + tl.arange(0, SPAN))[None, :] * TILE_SIZE
-        i = 0
-        while i < max_count:
-            id_in_tile, mask = next_hit(mask, VECTOR)
-            tl.store(collected + offset + i, first_id + id_in_tile, mask=(count > i) & (offset + i < room))
-            i += 1
-        num_collected += total
+            next_block = load_granules(row, group + 1, next_maxima >= low, config)
+        next_maxima = _granule_maxima(granules, group + 2, end_group, tiles, SPAN)
+        word = (
+            (group - first) * SPAN * LANES
+            + tl.arange(0, SPAN)[None, :] * LANES
+            + tl.arange(0, LANES)[:, None]
+        )
+        tl.store(words + word, bits_of_hits(x, low, high, config.VECTOR))
+        tile = group * SPAN + tl.arange(0, SPAN)
+        zero = tl.zeros((SPAN,), tl.int64)
+        tl.store(units + tile * (COLUMNS // 2) + UNIT_COLUMN, zero, mask=tile < tiles)
         group += 1
-    tl.store(ints + COLLECTED + part, num_collected)
+    tl.debug_barrier()
 
 
 @triton.jit(noinline=True)
-def find_collected_threshold(
-    base,
-    results,
-    reals,
-    ints,
-    tiles,
-    parts,
-    low,
-    high,
-    high_column,
-    target,
-    threshold_out,
-    log_kept,
-    TILES: tl.constexpr,
-    ULP_STEP: tl.constexpr,
+def collect_part(
+    row, granules, group, end_group, tiles, reals, ints, collected, units, words, config: tl.constexpr
 ):
-    """Find the threshold among the collected logits of the bracket; return whether all of them fitted the buffer.
+    """Append the ids of the bracket's logits to the list of the row, up to its room, and count all of them.
 
-    :param results: :class:`~.argument_groups.PassResults`, with ``collected`` of this row.
-    :param target: the mass of the nucleus.
+    :param granules: [tiles, 16] maxima of the row.
+    :param collected: [MAX_COLLECTED] int32.
+    :param units: [tiles, COLUMNS // 2] int64: the weights of the tiles, set to 0 for :mod:`..search.collected_set`.
+    :param words: [_MAX_TILES * LANES] int32 of scratch of the program.
     """
-    i = tl.arange(0, MAX_COLLECTED)
-    room = MAX_COLLECTED // parts
-    count = tl.load(ints + COLLECTED + i // room, mask=i // room < parts, other=0)
-    fits = (tl.max(count, 0) <= room).to(tl.int32)
-    if fits > 0:
-        max_logit = tl.load(reals + MAX_LOGIT)
-        token = tl.load(results.collected + i, mask=i % room < count, other=0)
-        x = tl.load(base + token, mask=i % room < count, other=float("-inf")).to(tl.float32)
-        weight = weigh(x, max_logit, tl.load(reals + SCALE))
-        above = column_sum(results.columns, high_column, 0, tl.where(high_column >= 0, tiles, 0), TILES)
-        low_key = key_of(low).to(tl.int64)
-        high_key = key_of(tl.minimum(high, tl.maximum(tl.max(x, 0), low))).to(tl.int64) + ULP_STEP
-        while high_key - low_key > ULP_STEP:
-            middle = low_key + tl.maximum((high_key - low_key) // (2 * ULP_STEP), 1) * ULP_STEP
-            reach = above + tl.sum(tl.where(x >= value_of(middle.to(tl.int32)), weight, 0.0), 0)
-            low_key = tl.where(reach >= target, middle, low_key)
-            high_key = tl.where(reach >= target, high_key, middle)
-        threshold = value_of(low_key.to(tl.int32))
-        lowest = tl.min(tl.where(x >= threshold, x, float("inf")), 0)
-        threshold = tl.where(lowest < float("inf"), lowest, threshold)
-        kept_mass = above + tl.sum(tl.where(x >= threshold, weight, 0.0), 0)
-        tl.store(threshold_out, threshold)
-        tl.store(log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
-    return fits
+    SPAN: tl.constexpr = config.WARPS
+    low, high = tl.load(reals + LOW), tl.load(reals + HIGH)
+    while group < end_group:
+        end = tl.minimum(group + _MAX_TILES // SPAN, end_group)
+        _mark(row, granules, group, end, tiles, low, high, units, words, config)
+        num_words = (end - group) * SPAN * LANES
+        start = 0
+        while start < num_words:
+            i = start + tl.arange(0, _WORDS_AT_ONCE)
+            mask = tl.load(words + i, mask=i < num_words, other=0)
+            count = count_bits(mask)
+            total = tl.sum(count, 0)
+            if total > 0:
+                offset = (
+                    tl.cumsum(count, 0) - count + tl.atomic_add(ints + NUM_COLLECTED, total, sem="relaxed")
+                )
+                count = tl.minimum(offset + count, MAX_COLLECTED) - offset
+                max_count = tl.max(count, 0)
+                first_id = (group * SPAN + i // LANES) * TILE_SIZE
+                j = 0
+                while j < max_count:
+                    id_in_tile, mask = next_hit(mask, i % LANES, config.VECTOR)
+                    tl.store(collected + offset + j, first_id + id_in_tile, mask=count > j)
+                    j += 1
+            start += _WORDS_AT_ONCE
+        tl.debug_barrier()  # the words were read
+        group = end

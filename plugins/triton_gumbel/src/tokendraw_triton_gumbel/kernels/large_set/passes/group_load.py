@@ -46,6 +46,21 @@ def load_group(row, group, config: tl.constexpr):
 
 
 @triton.jit
+def load_granules(row, group, is_wanted, config: tl.constexpr):
+    """Return a group of which only the wanted lanes, [LANES, WARPS], are sure to hold logits; others hold -inf."""
+    SPAN: tl.constexpr = config.WARPS
+    if (group + 1) * (SPAN * TILE_SIZE) > row.vocab_size:
+        block = load_group(row, group, config)
+    elif config.LOADS_PAIRS:
+        words = row.base.to(tl.pointer_type(tl.int32)) + group * (SPAN * TILE_SIZE // 2) + _word_ids(SPAN)
+        block = tl.load(words, mask=is_wanted[:, :, None, None], other=_TWO_LOWEST)
+    else:
+        ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
+        block = tl.load(row.base + ids, mask=is_wanted[:, :, None, None], other=float("-inf"))
+    return block
+
+
+@triton.jit
 def as_logits(block, config: tl.constexpr):
     """Convert a loaded group to float32: [LANES, WARPS, chunks, VECTOR]."""
     if config.LOADS_PAIRS:

@@ -23,7 +23,7 @@ class Hits(NamedTuple):
     count: Any
     """Number of hits of the thread."""
     offset: Any
-    """Index of the thread's first hit."""
+    """Index of the thread's first hit among those of the block."""
     max_count: Any
     """Largest number of hits of a thread."""
     total: Any
@@ -31,20 +31,28 @@ class Hits(NamedTuple):
 
 
 @triton.jit
-def find_hits(x, low, high, count_before, SPAN: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the :class:`Hits` in [low, high) of a block [LANES, SPAN, chunks, VECTOR], from ``count_before`` on."""
+def bits_of_hits(x, low, high, VECTOR: tl.constexpr):
+    """Mark the logits in [low, high) of a block [LANES, SPAN, chunks, VECTOR] by bits: [LANES, SPAN] int32."""
     bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
-    mask = tl.sum(tl.sum(hit, 3), 2)
+    return tl.sum(tl.sum(hit, 3), 2)
+
+
+@triton.jit
+def find_hits(x, low, high, SPAN: tl.constexpr, VECTOR: tl.constexpr):
+    """Return the :class:`Hits` in [low, high) of a block [LANES, SPAN, chunks, VECTOR]."""
+    mask = bits_of_hits(x, low, high, VECTOR)
     count = count_bits(mask)
     flat = tl.reshape(count, (LANES * SPAN,))
-    offset = tl.reshape(count_before + tl.cumsum(flat, 0) - flat, (LANES, SPAN))
+    offset = tl.reshape(tl.cumsum(flat, 0) - flat, (LANES, SPAN))
     return Hits(mask, count, offset, tl.max(flat, 0), tl.sum(flat, 0))
 
 
 @triton.jit
-def next_hit(mask, VECTOR: tl.constexpr):
-    """Return (the id within its tile of the first remaining hit of each thread, the mask without this hit)."""
+def next_hit(mask, lane, VECTOR: tl.constexpr):
+    """Return (the id within its tile of the first remaining hit of each thread, the mask without this hit).
+
+    :param lane: the lane of each mask, from 0 to 31.
+    """
     bit = lowest_bit(mask)
-    lane = tl.arange(0, LANES)[:, None] * VECTOR
-    return lane + bit // VECTOR * (LANES * VECTOR) + bit % VECTOR, mask & (mask - 1)
+    return lane * VECTOR + bit // VECTOR * (LANES * VECTOR) + bit % VECTOR, mask & (mask - 1)

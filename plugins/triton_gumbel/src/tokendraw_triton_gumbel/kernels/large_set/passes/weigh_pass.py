@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.kernels.large_set.passes.collect_pass import collec
 from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_group
 from tokendraw_triton_gumbel.kernels.large_set.pivots import load_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
-    COLLECT,
+    COLLECT_BRACKET,
     COLUMNS,
     COUNT_COLUMN,
     FIND_KTH,
@@ -37,22 +37,38 @@ def counts_logits(goal):
 
 
 @triton.jit
-def pass_over_part(row, group, end_group, tiles, reals, ints, results, part, parts, config: tl.constexpr):
+def pass_over_part(
+    row, granules, group, end_group, tiles, reals, ints, results, scratch, config: tl.constexpr
+):
     """Weigh groups of ``WARPS`` tiles above each pivot, or collect, from ``group`` to before ``end_group``.
 
     The next group is on its way while one is weighed.
 
+    :param granules: [tiles, 16] maxima of the row.
     :param reals: the state of the row, like ``ints``; ``results`` its :class:`~.argument_groups.PassResults`, of
         which the columns are numbered over all rows.
-    :param part: the number of the part, of ``parts``.
+    :param scratch: the :class:`~.argument_groups.SearchScratch` of the program.
     """
     SPAN: tl.constexpr = config.WARPS
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     goal = tl.load(ints + GOAL)
     weights = results.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     counts = counts_logits(goal)
-    if goal == COLLECT:
-        collect_part(row, group, end_group, reals, ints, results.collected, part, parts, config)
+    if goal >= COLLECT_BRACKET:
+        units = weights.to(tl.pointer_type(tl.int64))
+        collect_part(
+            row,
+            granules,
+            group,
+            end_group,
+            tiles,
+            reals,
+            ints,
+            results.collected,
+            units,
+            scratch.logits.to(tl.pointer_type(tl.int32)),
+            config,
+        )
     elif (counts == 0) & (tl.load(ints + IS_EXTREME) == 0):
         pivots = load_pivots(reals)
         max_logit = tl.load(reals + MAX_LOGIT)

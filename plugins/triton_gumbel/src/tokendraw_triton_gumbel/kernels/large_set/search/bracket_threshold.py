@@ -15,6 +15,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     FIND_NUCLEUS,
     GOAL,
     KTH_INSIDE,
+    MAX_COLLECTED,
+    MAX_EXPECTED,
     MAX_LOGIT,
     SCALE,
     SLOT,
@@ -22,7 +24,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     TARGET_MIN,
 )
 from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, weigh_listed
-from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import collect, halve_values
+from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import collect
+from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import find_edge, missing_amount
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _MAX_TILES = tl.constexpr(24)
@@ -54,7 +57,7 @@ def bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints
         _, between = _bracket_weights(columns, bracket, tiles, config.TILES)
         lightest = weigh(bracket.low, tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE))
         fits = (tl.sum((between != 0).to(tl.int32), 0) <= _MAX_TILES).to(tl.int32)
-        fits *= (tl.sum(between, 0) <= lightest * (config.CAPACITY // 2)).to(tl.int32)
+        fits *= (tl.sum(between, 0) <= lightest * MAX_EXPECTED).to(tl.int32)
     return fits
 
 
@@ -75,13 +78,14 @@ def find_bracket_threshold(source, bracket, tiles, reals, ints, columns, scratch
     above = column_sum(columns, bracket.high_column, 0, tiles, TILES)
     count = list_tiles(tl.where(between != 0, 1.0, 0.0), tile, tiles, 1.0, scratch.tiles)
     num_inside = collect(source, scratch, count, low, high, config)
-    by_mass = tl.load(ints + GOAL) == FIND_NUCLEUS
+    by_mass = (tl.load(ints + GOAL) == FIND_NUCLEUS).to(tl.int32)
     target = tl.load(reals + TARGET_MAX)
-    threshold = halve_values(
-        scratch.logits, num_inside, low, high, above, target, max_logit, scale, by_mass, config.CAPACITY
+    missing = missing_amount(target, above, by_mass)
+    threshold = find_edge(
+        scratch.logits, num_inside, low, missing, max_logit, scale, by_mass, config.ULP_STEP
     )
     weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     tl.store(weights + tile * COLUMNS, upper_weight, mask=tile < tiles)
     tl.debug_barrier()
     weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
-    return threshold, num_inside <= config.CAPACITY
+    return threshold, num_inside <= MAX_COLLECTED

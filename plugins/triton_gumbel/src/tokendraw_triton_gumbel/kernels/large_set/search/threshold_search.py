@@ -3,13 +3,12 @@
 With weight 1 and target k the threshold is the k-th largest value, with weight exp(y) and target p Z the edge of the
 nucleus. One program reads the tiles whose maximum reaches the lower bound:
 
-1. If few values lie between the two bounds, it collects them (one read, and two of the collected values) and continues
-   among them.
+1. If few values lie between the two bounds, it collects them (one read) and continues among them.
 2. Until then each pass over the tiles sums the weight above 4 pivots: first at distances from the maximum that grow by
    powers of two, then evenly between the bounds, then evenly in the order of the floats, which ends after 14 passes for
    any values. Ties need no room: the search finds a bracket of one value.
 
-Writes at most :data:`CAPACITY` values a row, and a list of tiles.
+Writes at most :data:`~.row_state.MAX_COLLECTED` values a row, and a list of tiles.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.passes.hits import find_hits, next_hit
+from tokendraw_triton_gumbel.kernels.large_set.row_state import MAX_COLLECTED
 from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, load_listed
+from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import find_edge, missing_amount
 from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LARGEST, LOWEST, key_of, value_of
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, lane_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
-CAPACITY = 2048
-"""Room for the values of a row's bracket, among which the search ends in registers."""
 _PIVOTS = tl.constexpr(4)
 _EVEN_STEPS = tl.constexpr(4)
 """Steps before pivots are spread in the order of the floats."""
@@ -54,14 +53,13 @@ def collect(source, scratch, count, low, high, config: tl.constexpr):
     tl.debug_barrier()
     while start < count:
         x, tile, _ = load_listed(source, scratch.tiles, start, count, config)
-        mask, hit_count, offset, max_count, total = find_hits(
-            x, low, high, num_collected, config.WARPS, config.VECTOR
-        )
+        mask, hit_count, offset, max_count, total = find_hits(x, low, high, config.WARPS, config.VECTOR)
+        offset += num_collected
         tile_base = source.base + (tile * TILE_SIZE)[None, :]
         i = 0
         while i < max_count:
-            id_in_tile, mask = next_hit(mask, config.VECTOR)
-            is_hit = (hit_count > i) & (offset + i < config.CAPACITY)
+            id_in_tile, mask = next_hit(mask, tl.arange(0, LANES)[:, None], config.VECTOR)
+            is_hit = (hit_count > i) & (offset + i < MAX_COLLECTED)
             tl.store(
                 scratch.logits + offset + i,
                 tl.load(tile_base + id_in_tile, mask=is_hit).to(tl.float32),
@@ -183,9 +181,9 @@ def search(
     step = 0
     is_searching = True
     while is_searching:
-        if count_inside <= config.CAPACITY:
+        if count_inside <= MAX_COLLECTED:
             count_inside = collect(source, scratch, count, low, high, config)
-        if count_inside <= config.CAPACITY:
+        if count_inside <= MAX_COLLECTED:
             is_searching = False
         else:
             pivots = _pick_pivots(step, low, high, max_logit, spread)
@@ -214,26 +212,6 @@ def search(
             if last_key - key_of(tl.maximum(low, LOWEST)).to(tl.int64) <= 1:
                 count_inside = -1
                 is_searching = False
-    return halve_values(
-        scratch.logits, count_inside, low, high, above, target, max_logit, scale, by_mass, config.CAPACITY
-    )
-
-
-@triton.jit(noinline=True)
-def halve_values(
-    values, num_values, low, high, above, target, max_logit, scale, by_mass, CAPACITY: tl.constexpr
-):
-    """Return the threshold among the collected values, by halving the keys between ``low`` and ``high``."""
-    index = tl.arange(0, CAPACITY)
-    x = tl.load(values + index, mask=index < num_values, other=float("-inf"))
-    weight = tl.where(by_mass, weigh(x, max_logit, scale), tl.where(x > float("-inf"), 1.0, 0.0))
-    low_key = key_of(tl.maximum(low, LOWEST)).to(tl.int64)
-    high_key = key_of(tl.minimum(high, tl.maximum(tl.max(x, 0), low))).to(tl.int64) + 1
-    while high_key - low_key > 1:
-        middle = low_key + (high_key - low_key) // 2
-        reach = x >= value_of(middle.to(tl.int32))
-        is_enough = above + tl.sum(tl.where(reach, weight, 0.0), 0) >= target
-        low_key = tl.where(is_enough, middle, low_key)
-        high_key = tl.where(is_enough, high_key, middle)
-    threshold = value_of(low_key.to(tl.int32))
-    return tl.where(low > threshold, low, threshold)
+    weighs = by_mass.to(tl.int32)
+    missing = missing_amount(target, above, weighs)
+    return find_edge(scratch.logits, count_inside, low, missing, max_logit, scale, weighs, config.ULP_STEP)
