@@ -2,13 +2,14 @@
 
 The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64 logits,
 and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself, so that N = 0
-takes a launch for its ranks alone. An N above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
+takes a launch for its ranks alone. Candidates for the N best are compared all with all or, for a larger N, sorted; an N
+above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,8 +19,6 @@ from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, g
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
 from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_ranks
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
-    CANDIDATES,
-    MOST_LOGPROBS,
     BestTokens,
     LogprobScratch,
     RequestedLogprobs,
@@ -29,11 +28,52 @@ from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import LogprobsConfig
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.launches.draw import MIN_TILES, DrawLaunches
 
-_OPTIONS = {"num_warps": 4}
+
+class BestSearch(NamedTuple):
+    """Constants of the search for the N best, for an N up to a limit."""
+
+    width: int
+    """Upper limit of N."""
+    candidates: int
+    """Room for candidates."""
+    warps: int
+    granules_at_once: int = 0
+    """Granules read at once; 0: candidates are compared all with all, not sorted."""
+
+    def config(self, tiles: int, vector: int, num_best: int) -> LogprobsConfig:
+        """Return the constants of the kernel for rows of so many tiles."""
+        max_tiles, is_sorted = power_of_two(tiles, at_least=MIN_TILES), self.granules_at_once > 0
+        # Maxima of fewer than 2 N tiles say little about the N-th value.
+        maxima, granules = (_QUARTERS if tiles < 2 * num_best else 0), 4
+        if is_sorted:
+            maxima, granules = _MAXIMA, max_tiles * GRANULES_PER_TILE.value // _MAXIMA
+        return LogprobsConfig(
+            VECTOR=vector,
+            TILES=max_tiles,
+            MAXIMA=maxima,
+            GRANULES=granules,
+            WIDTH=self.width,
+            CANDIDATES=self.candidates,
+            IS_SORTED=is_sorted,
+            GRANULES_AT_ONCE=self.granules_at_once,
+        )
+
+
+SEARCHES = (
+    BestSearch(width=64, candidates=128, warps=4),
+    BestSearch(width=256, candidates=1024, warps=8, granules_at_once=64),
+    BestSearch(width=1024, candidates=2048, warps=8, granules_at_once=64),
+)
+MOST_LOGPROBS = SEARCHES[-1].width
+"""The largest N that a kernel searches for."""
 _QUARTERS = 512
-"""Upper limit of quarters of tiles where there are fewer than 2 N tiles: ``8 * MOST_LOGPROBS``."""
+"""Upper limit of quarters of tiles where there are fewer than 2 N tiles and candidates are not sorted."""
+_MAXIMA = 4096
+"""Upper limit of maxima of one granule or of groups of granules, where candidates are sorted."""
+_OPTIONS = {"num_warps": 4}
 _SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
     bit.value for bit in (row_params.SCALED, row_params.NORMALISED, row_params.TEMPERED, row_params.PROCESSED)
 )
@@ -52,17 +92,13 @@ class LogprobsLaunches:
         self.by_kernel = num_best <= MOST_LOGPROBS
         """Whether the kernel finds the best tokens."""
         self._width = width = num_best if self.by_kernel else 0
+        search = next(search for search in SEARCHES if width <= search.width)
         self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if width else 0, PER_ROW)
-        self._keys = scratch.reserve(torch.int64, CANDIDATES if width else 0, PER_ROW)
+        config = search.config(draw.tiles, draw.vector, width)
+        candidates = torch.int32 if config.IS_SORTED else torch.int64
+        self._candidates = scratch.reserve(candidates, search.candidates if width else 0, PER_ROW)
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
-        config = LogprobsConfig(
-            VECTOR=draw.vector,
-            TILES=power_of_two(draw.tiles, at_least=MIN_TILES),
-            # Maxima of fewer than 2 N tiles say little about the N-th value.
-            QUARTERS=_QUARTERS if draw.tiles < 2 * width else 0,
-            CANDIDATES=CANDIDATES,
-        )
-        self._row_logprobs = Launch(row_logprobs, {"config": config}, _OPTIONS)
+        self._row_logprobs = Launch(row_logprobs, {"config": config}, {"num_warps": search.warps})
 
     def steps(
         self,
@@ -103,7 +139,7 @@ class LogprobsLaunches:
                     group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
                     # Without best tokens no granule is read, so the maxima stand in.
                     maxima if granules is None else granules,
-                    group(LogprobScratch, (scratch[self._granules], scratch[self._keys])),
+                    group(LogprobScratch, (scratch[self._granules], scratch[self._candidates])),
                     group(BestTokens, best),
                     self._flags,
                 ),

@@ -60,12 +60,27 @@ def bound_by_maxima(maxima, max_logit, n):
 
 
 @triton.jit
-def _load_granules(row, lead, granule_list, start, count, VECTOR: tl.constexpr):
-    """Return the logits of the listed granules from ``start`` on, [_GRANULES_AT_ONCE, 64], and their ids.
+def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr):
+    """Return the maxima [MAXIMA] of groups of neighbouring granules, -inf beyond them.
+
+    :param granules: [number] maxima, in memory.
+    :param GRANULES: granules a group.
+    """
+    i = tl.arange(0, MAXIMA)[:, None] * GRANULES
+    i += tl.arange(0, GRANULES)[None, :]
+    maxima = tl.load(granules + i, mask=i < number).to(tl.float32)
+    return tl.max(tl.where(i < number, maxima, float("-inf")), 1)
+
+
+@triton.jit
+def _load_granules(
+    row, lead, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
+):
+    """Return the logits of the listed granules from ``start`` on, [AT_ONCE, 64], and their ids.
 
     What is none is -inf. NaN is left as it is: it reaches nothing.
     """
-    slot = start + tl.arange(0, _GRANULES_AT_ONCE)
+    slot = start + tl.arange(0, AT_ONCE)
     granule = tl.load(granule_list + slot, mask=slot < count, other=0)
     token = granule_ids(granule[:, None], tl.arange(0, GRANULE_SIZE)[None, :], VECTOR)
     inside = (slot < count)[:, None] & is_inside(token, row, lead)
@@ -116,11 +131,22 @@ def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
 
 @triton.jit
 def search_edge(
-    row, lead, granule_list, count, low, max_logit, n, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr
+    row,
+    lead,
+    granule_list,
+    count,
+    low,
+    max_logit,
+    n,
+    VECTOR: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE,
 ):
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
     Returns (the value from which upwards to collect at most ``CANDIDATES``, the one whose ties fill up to N or -inf).
+
+    :param AT_ONCE: granules that are read at once.
     """
     low_key = key_of(low).to(tl.int64)
     high_key = key_of(max_logit).to(tl.int64) + 1
@@ -131,10 +157,10 @@ def search_edge(
         counts = tl.zeros((_PIVOTS,), tl.int32)
         start = 0
         while start < count:
-            x, _ = _load_granules(row, lead, granule_list, start, count, VECTOR)
-            flat = tl.reshape(x, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
+            x, _ = _load_granules(row, lead, granule_list, start, count, VECTOR, AT_ONCE)
+            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,), can_reorder=True)
             counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
-            start += _GRANULES_AT_ONCE
+            start += AT_ONCE
         low_key, high_key, number = _narrow_bracket(low_key, high_key, number, pivots, counts, n)
     edge = value_of(low_key.to(tl.int32))
     above = value_of((low_key + 1).to(tl.int32))  # NaN above inf: nothing is
