@@ -1,5 +1,6 @@
 """Compares logprobs of triton-gumbel and native in Triton's interpreter; compiles the kernels for every target."""
 
+import contextlib
 from itertools import cycle
 
 import pytest
@@ -19,7 +20,7 @@ COMPARISONS = {
     "every mode and family of logits": ("families", 8 * (3 * 8 + 2 * 13)),
     "large vocabularies": ("large", 3 * 8),
     "NaN, infinities and ties": ("special", 14 * (2 * 6 + 4)),
-    "more of the best than are compared all with all": ("wide", 9 * 17 + 2),
+    "more of the best than are compared all with all": ("wide", 11 * 17 + 2),
     "parameters by slot, absent or out of range": ("tensors", 16 * 6),
     "values of -inf in the order of their ids": ("order", 2 * 2 * 2 * 3),
     "logits that require grad, and calls without ranks": ("calls", 2 * 2 * 3),
@@ -43,6 +44,12 @@ def described(target, dtype, num_logprobs, vocab_size=V):
     sampler_for(target).sample(torch.zeros(2, vocab_size, dtype=dtype), metadata)
 
 
+def listed(target, dtype, num_logprobs):
+    """Make a call whose best tokens PyTorch sorts; the stand-ins compute nothing, so it may end in an error."""
+    with contextlib.suppress(IndexError, RuntimeError):
+        described(target, dtype, num_logprobs, vocab_size=20_000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "bounds"), [*zip(TARGETS, cycle(("tiles", "quarters of tiles")), strict=False)]
@@ -63,6 +70,23 @@ def test_the_kernel_with_a_sort_compiles(kernels, target, search):
     dtype = torch.bfloat16 if search is SEARCHES[-1] else torch.float32
     described(target, dtype, search.width)
     assert has_machine_code(compiled(kernels["row_logprobs"], target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SOME)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_list_of_keys_compiles(kernels, target, dtype):
+    listed(target, dtype, 1025)
+    assert has_machine_code(compiled(kernels["list_best_keys"], target))
+
+
+def test_a_list_of_keys_is_compiled_for_a_power_of_two(kernels):
+    for n in (1025, 2047, 2048):
+        listed("sm_90", torch.float32, n)
+    assert len(kernels["list_best_keys"].compilations) == 1
+    listed("sm_90", torch.float32, 2049)
+    assert len(kernels["list_best_keys"].compilations) == 2
+    assert not kernels["row_logprobs"].compilations
 
 
 def test_more_best_tokens_take_a_wider_search(kernels):

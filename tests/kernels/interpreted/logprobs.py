@@ -173,6 +173,8 @@ def wide():
         (4096, 1000, torch.float32),
         (20_000, 1024, torch.bfloat16),
         (2100, 1025, torch.float32),
+        (9001, 1025, torch.bfloat16),
+        (20_000, 2100, torch.float32),
         (70_001, 1000, torch.float32),
     ):
         rows = wide_rows(size, dtype)

@@ -2,8 +2,10 @@
 
 The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64 logits,
 and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself, so that N = 0
-takes a launch for its ranks alone. Candidates for the N best are compared all with all or, for a larger N, sorted; an N
-above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
+takes a launch for its ranks alone.
+
+Candidates for the N best are compared all with all or, for a larger N, sorted. For an N above :data:`MOST_LOGPROBS` a
+launch lists their keys, which PyTorch sorts; where N is no small part of V, ``torch.topk`` takes all logits.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tokendraw.plugin import LogprobsMode
 from tokendraw_triton_gumbel.host.geometry import power_of_two
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
+from tokendraw_triton_gumbel.kernels.logprobs.list_best_keys import list_best_keys
 from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_ranks
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     BestTokens,
@@ -68,7 +71,7 @@ SEARCHES = (
     BestSearch(width=1024, candidates=2048, warps=8, granules_at_once=64),
 )
 MOST_LOGPROBS = SEARCHES[-1].width
-"""The largest N that a kernel searches for."""
+"""The largest N that a kernel orders."""
 _QUARTERS = 512
 """Upper limit of quarters of tiles where there are fewer than 2 N tiles and candidates are not sorted."""
 _MAXIMA = 4096
@@ -90,15 +93,21 @@ class LogprobsLaunches:
         self._draw, self._flags = draw, mode_flags(mode)
         self.mode, self.num_best = mode, num_best
         self.by_kernel = num_best <= MOST_LOGPROBS
-        """Whether the kernel finds the best tokens."""
-        self._width = width = num_best if self.by_kernel else 0
-        search = next(search for search in SEARCHES if width <= search.width)
-        self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if width else 0, PER_ROW)
-        config = search.config(draw.tiles, draw.vector, width)
+        """Whether the kernel orders the best tokens."""
+        search = _search_for(num_best)
+        self.room = search.candidates
+        self.keys: int | None = None
+        """Number of the buffer of keys [rows, room], if they are listed."""
+        is_searched = num_best > 0 and (self.by_kernel or 2 * self.room <= draw.vocab_size)
+        self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if is_searched else 0, PER_ROW)
+        config = search.config(draw.tiles, draw.vector, num_best)
         candidates = torch.int32 if config.IS_SORTED else torch.int64
-        self._candidates = scratch.reserve(candidates, search.candidates if width else 0, PER_ROW)
+        self._candidates = scratch.reserve(candidates, self.room if is_searched else 0, PER_ROW)
+        if is_searched and not self.by_kernel:
+            self.keys = scratch.reserve(torch.int64, self.room, PER_ROW)
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
-        self._row_logprobs = Launch(row_logprobs, {"config": config}, {"num_warps": search.warps})
+        kernel = row_logprobs if self.by_kernel else list_best_keys
+        self._search = Launch(kernel, {"config": config}, {"num_warps": search.warps})
 
     def steps(
         self,
@@ -126,24 +135,39 @@ class LogprobsLaunches:
         if ranks is not None:
             grid = (rows * -(-draw.tiles // RANK_SPAN), 1, 1)
             yield self._count_ranks, grid, (logits, draw.tiles, rows, token_ids, maxima, granules, ranks)
+        out: Any
         if best is not None:
-            index = params.row_index if draw.has_row_index else None
-            yield (
-                self._row_logprobs,
-                (rows, 1, 1),
-                (
-                    logits,
-                    draw.tiles,
-                    self._width,
-                    group(RequestedLogprobs, (params.temperature, index, requested)),
-                    group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
-                    # Without best tokens no granule is read, so the maxima stand in.
-                    maxima if granules is None else granules,
-                    group(LogprobScratch, (scratch[self._granules], scratch[self._candidates])),
-                    group(BestTokens, best),
-                    self._flags,
-                ),
-            )
+            out = group(BestTokens, best)
+        elif self.keys is not None:
+            out = scratch[self.keys]
+        else:
+            return
+        index = params.row_index if draw.has_row_index else None
+        yield (
+            self._search,
+            (rows, 1, 1),
+            (
+                logits,
+                draw.tiles,
+                self.num_best,
+                group(RequestedLogprobs, (params.temperature, index, requested)),
+                group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
+                # Without best tokens no granule is read, so the maxima stand in.
+                maxima if granules is None else granules,
+                group(LogprobScratch, (scratch[self._granules], scratch[self._candidates])),
+                out,
+                self._flags,
+            ),
+        )
+
+
+def _search_for(num_best: int) -> BestSearch:
+    """Return the search for an N: the narrowest that there is, or one with room for 2 N keys."""
+    for search in SEARCHES:
+        if num_best <= search.width:
+            return search
+    width = power_of_two(num_best)
+    return BestSearch(width, candidates=2 * width, warps=8, granules_at_once=32)
 
 
 def mode_flags(mode: LogprobsMode) -> int:

@@ -12,6 +12,7 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.logprobs.best_candidates import (
     bound_by_maxima,
     group_maxima,
+    order_key,
     search_edge,
 )
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import (
@@ -19,7 +20,7 @@ from tokendraw_triton_gumbel.kernels.row_draw.candidates import (
     list_granules,
     load_candidates,
 )
-from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LOWEST, key_of, value_of
+from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LOWEST, value_of
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 
@@ -69,6 +70,5 @@ def find_candidates(
 def sort_candidates(row, candidates, num_candidates, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
     """Return logits and ids of the candidates [CANDIDATES] in descending order, the lowest id first on a tie."""
     x, token = load_candidates(row.base, candidates, num_candidates, VECTOR, CANDIDATES)
-    key = (key_of(x).to(tl.int64) << 32) | (token ^ INT32_MAX).to(tl.int64)
-    key = tl.sort(key, descending=True)
+    key = tl.sort(order_key(x, token), descending=True)
     return value_of((key >> 32).to(tl.int32)), (key & INT32_MAX) ^ INT32_MAX
