@@ -44,6 +44,7 @@ SOURCES = {
     "check_probs": verify,
     "accept_drafts": verify,
     "row_logprobs": logprobs,
+    "list_best_keys": logprobs,
     "count_ranks": logprobs,
     "write_plan": paged_kv,
     "process_logits": logits_processing,

@@ -1,5 +1,6 @@
 """Compares logprobs of triton-gumbel and native in Triton's interpreter; compiles the kernels for every target."""
 
+import contextlib
 from itertools import cycle
 
 import pytest
@@ -9,15 +10,17 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
-from triton_stand_ins import TARGETS, compiled, has_machine_code, interpreted, sampler_for
+from tokendraw_triton_gumbel.launches.logprobs import SEARCHES
+from triton_stand_ins import SOME, TARGETS, compiled, has_machine_code, interpreted, sampler_for
 
 V = 4096
 
 
 COMPARISONS = {
-    "every mode and family of logits": ("families", 8 * (3 * 7 + 2 * 12)),
+    "every mode and family of logits": ("families", 8 * (3 * 8 + 2 * 13)),
     "large vocabularies": ("large", 3 * 8),
     "NaN, infinities and ties": ("special", 14 * (2 * 6 + 4)),
+    "more of the best than are compared all with all": ("wide", 11 * 17 + 2),
     "parameters by slot, absent or out of range": ("tensors", 16 * 6),
     "values of -inf in the order of their ids": ("order", 2 * 2 * 2 * 3),
     "logits that require grad, and calls without ranks": ("calls", 2 * 2 * 3),
@@ -41,6 +44,12 @@ def described(target, dtype, num_logprobs, vocab_size=V):
     sampler_for(target).sample(torch.zeros(2, vocab_size, dtype=dtype), metadata)
 
 
+def listed(target, dtype, num_logprobs):
+    """Make a call whose best tokens PyTorch sorts; the stand-ins compute nothing, so it may end in an error."""
+    with contextlib.suppress(IndexError, RuntimeError):
+        described(target, dtype, num_logprobs, vocab_size=20_000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "bounds"), [*zip(TARGETS, cycle(("tiles", "quarters of tiles")), strict=False)]
@@ -50,8 +59,44 @@ def test_the_kernel_compiles(kernels, target, bounds):
     dtype, num_logprobs = (torch.bfloat16, 1) if bounds == "tiles" else (torch.float32, 20)
     described(target, dtype, num_logprobs)
     config = kernels["row_logprobs"].calls[-1][2]["config"]
-    assert (config.QUARTERS > 0) == (num_logprobs > 2)
+    assert (config.MAXIMA > 0) == (num_logprobs > 2)
     assert has_machine_code(compiled(kernels["row_logprobs"], target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SOME)
+@pytest.mark.parametrize("search", SEARCHES[1:], ids=str)
+def test_the_kernel_with_a_sort_compiles(kernels, target, search):
+    dtype = torch.bfloat16 if search is SEARCHES[-1] else torch.float32
+    described(target, dtype, search.width)
+    assert has_machine_code(compiled(kernels["row_logprobs"], target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SOME)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_list_of_keys_compiles(kernels, target, dtype):
+    listed(target, dtype, 1025)
+    assert has_machine_code(compiled(kernels["list_best_keys"], target))
+
+
+def test_a_list_of_keys_is_compiled_for_a_power_of_two(kernels):
+    for n in (1025, 2047, 2048):
+        listed("sm_90", torch.float32, n)
+    assert len(kernels["list_best_keys"].compilations) == 1
+    listed("sm_90", torch.float32, 2049)
+    assert len(kernels["list_best_keys"].compilations) == 2
+    assert not kernels["row_logprobs"].compilations
+
+
+def test_more_best_tokens_take_a_wider_search(kernels):
+    widths = {}
+    for n in (1, 64, 65, 256, 257, 1024):
+        described("sm_90", torch.float32, n)
+        widths[n] = kernels["row_logprobs"].calls[-1][2]["config"].WIDTH
+    assert widths == {1: 64, 64: 64, 65: 256, 256: 256, 257: 1024, 1024: 1024}
+    # With few tiles the maxima of their quarters bound the 64th value, not the first.
+    assert len(kernels["row_logprobs"].compilations) == 1 + len(SEARCHES)
 
 
 @pytest.mark.slow

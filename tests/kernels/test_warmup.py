@@ -75,6 +75,16 @@ def test_no_number_of_rows_compiles_anything(kernels, vocab_size, mode):
         assert compilations(kernels) == before, (rows, kind)
 
 
+def test_a_number_of_best_tokens_warms_up_its_search(kernels):
+    sampler = warm(logprobs=(300,))
+    before = compilations(kernels)
+    assert before["row_logprobs"] > 0
+    for n in (257, 300, 1000):
+        metadata = SamplingMetadata.from_params([SamplingParams(logprobs=n)] * 2, positions=range(2))
+        sampler.sample(torch.zeros(2, V, dtype=torch.bfloat16), metadata)
+        assert compilations(kernels) == before, n
+
+
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
 @pytest.mark.fast_first
 def test_rows_and_parameters_inside_larger_tensors_compile_nothing(kernels, vocab_size):

@@ -86,7 +86,7 @@ def batch(rng, size, dtype, requests, n):
 
 
 def families():
-    """Compare every mode, family, size and dtype, with N below, at and beyond the kernel's limit."""
+    """Compare every mode, family, size and dtype, with N below, at and beyond the limits of comparing and sorting."""
     rng, tally = np.random.default_rng(1), Tally()
     for size in (1, 31, 1025, 3000, 9000):
         for number, mode in enumerate(LOGPROBS_MODES):
@@ -95,7 +95,7 @@ def families():
                 n = int(rng.choice([0, 1, 5, 20, 64] if size > 31 else [0, 1, 64]))
                 logits, m = batch(rng, size, dtype, REQUESTS, n)
                 tally.look(f"V = {size} {dtype} N = {n}", logits, m, mode)
-        for n in (65, -1):
+        for n in (65, 1000, -1):
             logits, m = batch(rng, size, dtype, REQUESTS, n)
             tally.look(f"V = {size} {dtype} N = {n}", logits, m, str(rng.choice(LOGPROBS_MODES)))
     return tally
@@ -148,6 +148,45 @@ def special():
         params = [replace(request, logprobs=-1) for request in params]
         m = SamplingMetadata.from_params(params, positions=range(len(rows)))
         tally.look(f"V = {size} N = -1", rows, m, "processed_logprobs")
+    return tally
+
+
+def wide_rows(size, dtype):
+    """Special rows; all but one logit of each granule low; equal logits but for the last; the best side by side."""
+    rng = np.random.default_rng(size)
+    rows = torch.from_numpy(rng.standard_normal((3, size)).astype(np.float32))
+    rows[0] = torch.where(torch.arange(size) % 1024 < 16, rows[0] + 30, rows[0] * 1e-3)
+    rows[1] = torch.where(torch.arange(size) == size - 1, 2.0, 1.0)
+    rows[2] -= torch.arange(size) * 1e-3
+    return torch.cat([special_rows(size, dtype), rows.to(dtype)])
+
+
+def wide():
+    """Compare wide rows with N around the limits, a part of them with fewer, and V below N, odd, and large."""
+    rng, tally = np.random.default_rng(8), Tally()
+    for size, n, dtype in (
+        (2100, 65, torch.float32),
+        (2101, 100, torch.bfloat16),
+        (9001, 256, torch.float32),
+        (9001, 257, torch.bfloat16),
+        (300, 1000, torch.float16),
+        (4096, 1000, torch.float32),
+        (20_000, 1024, torch.bfloat16),
+        (2100, 1025, torch.float32),
+        (9001, 1025, torch.bfloat16),
+        (20_000, 2100, torch.float32),
+        (70_001, 1000, torch.float32),
+    ):
+        rows = wide_rows(size, dtype)
+        picked = [REQUESTS[i] for i in rng.integers(0, len(REQUESTS), len(rows))]
+        picked[-3:] = REQUESTS[:3]
+        params = [replace(p, logprobs=n // 2 if i % 4 == 1 else n, seed=3) for i, p in enumerate(picked)]
+        m = SamplingMetadata.from_params(params, positions=range(len(rows)))
+        tally.look(f"V = {size} N = {n} {dtype}", rows, m, str(rng.choice(LOGPROBS_MODES)))
+    size, n = 532_000, 1000  # more granules than maxima that are compared at once
+    rows = torch.from_numpy(rng.standard_normal((2, size)).astype(np.float32))
+    m = SamplingMetadata.from_params([SamplingParams(seed=1, logprobs=n)] * 2, positions=range(2))
+    tally.look(f"V = {size} N = {n}", rows, m, "raw_logprobs")
     return tally
 
 

@@ -147,16 +147,16 @@ def layouts():
     )
     beyond = torch.cat((target, torch.full((2, 1030), NAN)))
     case("rows of nobody", behind, beyond, replace(metadata, **more))
-    described = [replace(params, logprobs=i % 3) for i, params in enumerate(batch.params)]
-    for mode in ("raw_logprobs", "processed_logprobs"):
+    for mode, most in (("raw_logprobs", 2), ("processed_logprobs", 2), ("raw_logprobs", 200)):
+        described = [replace(params, logprobs=i % 3 * most // 2) for i, params in enumerate(batch.params)]
         own = row_metadata(Drafts.from_lists(batch.lists), described, batch.first)
         drafts = Drafts.from_counts(ragged, counts, draft_logits=logits)
         call = lambda sampler, drafts=drafts, own=own: sampler.verify(target, drafts, own)  # noqa: E731
-        cases[f"with {mode}"] = (build(logprobs_mode=mode), call)
+        cases[f"with {mode}, {most}"] = (build(logprobs_mode=mode), call)
         coupled = lambda sampler, drafts=drafts, own=own: sampler.verify(  # noqa: E731
             target, drafts, own, mode="coupled"
         )
-        cases[f"with {mode}, coupled"] = (build(logprobs_mode=mode), coupled)
+        cases[f"with {mode}, {most}, coupled"] = (build(logprobs_mode=mode), coupled)
 
     def unseeded(sampler):
         torch.manual_seed(4)

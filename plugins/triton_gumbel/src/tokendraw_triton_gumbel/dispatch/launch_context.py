@@ -96,6 +96,7 @@ class LaunchContext:
                 log_kept,
                 logprobs.mode,
                 logprobs.num_best,
+                None if logprobs.keys is None else self.row_buffer(logprobs.keys, logprobs.room),
             )
         return LogprobsTensors(*best, ranks)
 

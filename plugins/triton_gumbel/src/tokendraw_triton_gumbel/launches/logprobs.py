@@ -2,13 +2,16 @@
 
 The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64 logits,
 and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself, so that N = 0
-takes a launch for its ranks alone. An N above :data:`MOST_LOGPROBS` is left to ``torch.topk``.
+takes a launch for its ranks alone.
+
+Candidates for the N best are compared all with all or, for a larger N, sorted. For an N above :data:`MOST_LOGPROBS` a
+launch lists their keys, which PyTorch sorts; where N is no small part of V, ``torch.topk`` takes all logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,10 +19,9 @@ from tokendraw.plugin import LogprobsMode
 from tokendraw_triton_gumbel.host.geometry import power_of_two
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
+from tokendraw_triton_gumbel.kernels.logprobs.list_best_keys import list_best_keys
 from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_ranks
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
-    CANDIDATES,
-    MOST_LOGPROBS,
     BestTokens,
     LogprobScratch,
     RequestedLogprobs,
@@ -29,11 +31,52 @@ from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import LogprobsConfig
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.launches.draw import MIN_TILES, DrawLaunches
 
-_OPTIONS = {"num_warps": 4}
+
+class BestSearch(NamedTuple):
+    """Constants of the search for the N best, for an N up to a limit."""
+
+    width: int
+    """Upper limit of N."""
+    candidates: int
+    """Room for candidates."""
+    warps: int
+    granules_at_once: int = 0
+    """Granules read at once; 0: candidates are compared all with all, not sorted."""
+
+    def config(self, tiles: int, vector: int, num_best: int) -> LogprobsConfig:
+        """Return the constants of the kernel for rows of so many tiles."""
+        max_tiles, is_sorted = power_of_two(tiles, at_least=MIN_TILES), self.granules_at_once > 0
+        # Maxima of fewer than 2 N tiles say little about the N-th value.
+        maxima, granules = (_QUARTERS if tiles < 2 * num_best else 0), 4
+        if is_sorted:
+            maxima, granules = _MAXIMA, max_tiles * GRANULES_PER_TILE.value // _MAXIMA
+        return LogprobsConfig(
+            VECTOR=vector,
+            TILES=max_tiles,
+            MAXIMA=maxima,
+            GRANULES=granules,
+            WIDTH=self.width,
+            CANDIDATES=self.candidates,
+            IS_SORTED=is_sorted,
+            GRANULES_AT_ONCE=self.granules_at_once,
+        )
+
+
+SEARCHES = (
+    BestSearch(width=64, candidates=128, warps=4),
+    BestSearch(width=256, candidates=1024, warps=8, granules_at_once=64),
+    BestSearch(width=1024, candidates=2048, warps=8, granules_at_once=64),
+)
+MOST_LOGPROBS = SEARCHES[-1].width
+"""The largest N that a kernel orders."""
 _QUARTERS = 512
-"""Upper limit of quarters of tiles where there are fewer than 2 N tiles: ``8 * MOST_LOGPROBS``."""
+"""Upper limit of quarters of tiles where there are fewer than 2 N tiles and candidates are not sorted."""
+_MAXIMA = 4096
+"""Upper limit of maxima of one granule or of groups of granules, where candidates are sorted."""
+_OPTIONS = {"num_warps": 4}
 _SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
     bit.value for bit in (row_params.SCALED, row_params.NORMALISED, row_params.TEMPERED, row_params.PROCESSED)
 )
@@ -50,19 +93,21 @@ class LogprobsLaunches:
         self._draw, self._flags = draw, mode_flags(mode)
         self.mode, self.num_best = mode, num_best
         self.by_kernel = num_best <= MOST_LOGPROBS
-        """Whether the kernel finds the best tokens."""
-        self._width = width = num_best if self.by_kernel else 0
-        self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if width else 0, PER_ROW)
-        self._keys = scratch.reserve(torch.int64, CANDIDATES if width else 0, PER_ROW)
+        """Whether the kernel orders the best tokens."""
+        search = _search_for(num_best)
+        self.room = search.candidates
+        self.keys: int | None = None
+        """Number of the buffer of keys [rows, room], if they are listed."""
+        is_searched = num_best > 0 and (self.by_kernel or 2 * self.room <= draw.vocab_size)
+        self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if is_searched else 0, PER_ROW)
+        config = search.config(draw.tiles, draw.vector, num_best)
+        candidates = torch.int32 if config.IS_SORTED else torch.int64
+        self._candidates = scratch.reserve(candidates, self.room if is_searched else 0, PER_ROW)
+        if is_searched and not self.by_kernel:
+            self.keys = scratch.reserve(torch.int64, self.room, PER_ROW)
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
-        config = LogprobsConfig(
-            VECTOR=draw.vector,
-            TILES=power_of_two(draw.tiles, at_least=MIN_TILES),
-            # Maxima of fewer than 2 N tiles say little about the N-th value.
-            QUARTERS=_QUARTERS if draw.tiles < 2 * width else 0,
-            CANDIDATES=CANDIDATES,
-        )
-        self._row_logprobs = Launch(row_logprobs, {"config": config}, _OPTIONS)
+        kernel = row_logprobs if self.by_kernel else list_best_keys
+        self._search = Launch(kernel, {"config": config}, {"num_warps": search.warps})
 
     def steps(
         self,
@@ -90,24 +135,39 @@ class LogprobsLaunches:
         if ranks is not None:
             grid = (rows * -(-draw.tiles // RANK_SPAN), 1, 1)
             yield self._count_ranks, grid, (logits, draw.tiles, rows, token_ids, maxima, granules, ranks)
+        out: Any
         if best is not None:
-            index = params.row_index if draw.has_row_index else None
-            yield (
-                self._row_logprobs,
-                (rows, 1, 1),
-                (
-                    logits,
-                    draw.tiles,
-                    self._width,
-                    group(RequestedLogprobs, (params.temperature, index, requested)),
-                    group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
-                    # Without best tokens no granule is read, so the maxima stand in.
-                    maxima if granules is None else granules,
-                    group(LogprobScratch, (scratch[self._granules], scratch[self._keys])),
-                    group(BestTokens, best),
-                    self._flags,
-                ),
-            )
+            out = group(BestTokens, best)
+        elif self.keys is not None:
+            out = scratch[self.keys]
+        else:
+            return
+        index = params.row_index if draw.has_row_index else None
+        yield (
+            self._search,
+            (rows, 1, 1),
+            (
+                logits,
+                draw.tiles,
+                self.num_best,
+                group(RequestedLogprobs, (params.temperature, index, requested)),
+                group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
+                # Without best tokens no granule is read, so the maxima stand in.
+                maxima if granules is None else granules,
+                group(LogprobScratch, (scratch[self._granules], scratch[self._candidates])),
+                out,
+                self._flags,
+            ),
+        )
+
+
+def _search_for(num_best: int) -> BestSearch:
+    """Return the search for an N: the narrowest that there is, or one with room for 2 N keys."""
+    for search in SEARCHES:
+        if num_best <= search.width:
+            return search
+    width = power_of_two(num_best)
+    return BestSearch(width, candidates=2 * width, warps=8, granules_at_once=32)
 
 
 def mode_flags(mode: LogprobsMode) -> int:

@@ -1,4 +1,7 @@
-"""Log-probabilities of the drawn token and of more best tokens than a kernel can list, by ``torch.topk``."""
+"""Log-probabilities of the drawn token and of more best tokens than a kernel can order.
+
+PyTorch sorts the keys that a kernel has listed or, for an even larger N, ``torch.topk`` takes all logits.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from tokendraw import SamplingMetadata
 from tokendraw.plugin import LogprobsMode, best_token_ids, pad_logprobs
 
 _LOGITS_AT_ONCE = 1 << 23
-"""Upper limit of logits that ``torch.topk`` gets at once: 40 bytes of scratch each, as measured on a CPU."""
+"""Upper limit of logits or keys that PyTorch gets at once: 40 bytes of scratch each, as measured on a CPU."""
 _INF = float("inf")
 _LARGEST = torch.finfo(torch.float32).max
+_INT32_MAX = torch.iinfo(torch.int32).max
 
 
 def topk_logprobs(
@@ -26,6 +30,7 @@ def topk_logprobs(
     log_kept_mass: Tensor,
     mode: LogprobsMode,
     num_best: int,
+    keys: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return ids and values [rows, 1 + N] of logits [rows, V] for any N, some rows at a time. Waits for nothing.
 
@@ -36,6 +41,7 @@ def topk_logprobs(
     :param thresholds: [rows] float32: ``x >= threshold`` is kept.
     :param log_kept_mass: [rows] float32.
     :param num_best: N.
+    :param keys: [rows, room] int64, as :func:`.list_best_keys` leaves them; None: all logits are ordered here.
     """
     logits = logits.detach()
     rows, width = logits.shape[0], 1 + num_best
@@ -44,23 +50,31 @@ def topk_logprobs(
     temperatures, requested = m.per_row("temperature"), m.per_row("logprobs")
     if temperatures is None or mode.startswith("raw"):
         temperatures = torch.ones(rows, dtype=torch.float64, device=logits.device)
-    for part in row_chunks(logits):
-        x = as_float32(logits[part])
+    every_id = torch.arange(logits.shape[1], device=logits.device)
+    for part in row_chunks(logits if keys is None else keys):
         token = token_ids[part, None]
         temperature = temperatures[part, None].to(torch.float64)
         is_greedy = ~(temperature > 0)
         temperature = torch.where(is_greedy, 1.0, temperature)
         inverse = temperature.clamp(max=1.7e308).reciprocal().clamp(max=1.7e308)
         max_logit = maxima[part].amax(-1, keepdim=True)
-        drawn = x.gather(-1, token)
+        lowest = torch.full_like(max_logit, -_INF)
         if mode != "raw_logits":  # what float32 shows as -inf is -inf to the order, too
-            least = max_logit - _LARGEST * temperature
-            x = torch.where(x >= least.to(torch.float32), x, -_INF)
+            lowest = (max_logit - _LARGEST * temperature).to(torch.float32)
         if mode.startswith("processed"):
-            x = torch.where(x >= thresholds[part, None], x, -_INF)
-        x = torch.where(is_greedy, -_INF, x).scatter_(-1, token, drawn)
-        columns = torch.cat((token, best_token_ids(x, num_best)), -1)
-        x = x.gather(-1, columns)
+            lowest = torch.maximum(lowest, thresholds[part, None])
+        if keys is None:
+            x = _visible(as_float32(logits[part]), every_id, token, lowest, is_greedy)
+            columns = torch.cat((token, best_token_ids(x, num_best)), -1)
+            x = x.gather(-1, columns)
+        else:
+            best = keys[part].sort(-1, descending=True).values[:, :num_best]
+            order = every_id[:num_best]
+            greedy_ids = torch.where(order == 0, token, order - (order <= token).to(torch.int64))
+            best_ids = torch.where(is_greedy, greedy_ids, (best & _INT32_MAX) ^ _INT32_MAX)
+            columns = torch.cat((token, best_ids), -1)
+            x = as_float32(logits[part].gather(-1, columns))
+            x = _visible(x, columns, token, lowest, is_greedy)
         if mode != "raw_logits":
             y = _scaled(x, max_logit, inverse)
             if mode.endswith("logprobs"):
@@ -76,7 +90,7 @@ def topk_logprobs(
 
 
 def row_chunks(logits: Tensor) -> Iterator[slice]:
-    """Yield slices of the rows of logits [rows, V], few enough for ``torch.topk``."""
+    """Yield slices of the rows of logits [rows, V], few enough to be ordered at once."""
     step = max(1, _LOGITS_AT_ONCE // logits.shape[1])
     for start in range(0, len(logits), step):
         yield slice(start, min(start + step, len(logits)))
@@ -86,6 +100,11 @@ def as_float32(logits: Tensor) -> Tensor:
     """Return a copy of logits in float32, with -inf for NaN."""
     x = torch.empty(logits.shape, dtype=torch.float32, device=logits.device).copy_(logits)
     return x.nan_to_num_(nan=-_INF, posinf=_INF, neginf=-_INF)
+
+
+def _visible(x: Tensor, ids: Tensor, token: Tensor, lowest: Tensor, is_greedy: Tensor) -> Tensor:
+    """Return logits with -inf for those below ``lowest`` and, in greedy rows, for all but the drawn token."""
+    return torch.where(((x >= lowest) & ~is_greedy) | (ids == token), x, -_INF)
 
 
 def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, key_of,
 from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, TILE_SIZE, granule_ids
 
-_LOWEST_KEY = tl.constexpr(-(1 << 63))
+LOWEST_KEY = tl.constexpr(-(1 << 63))
 """A key below all candidates' keys."""
 _PIVOTS = tl.constexpr(8)
 _SPARE_MAXIMA = tl.constexpr(8)
@@ -18,6 +18,12 @@ _MIN_BRACKET_KEYS = tl.constexpr(1 << 13)
 """Stop when the bracket spans at most 2^13 float32 keys (one float16 step)."""
 _GRANULES_AT_ONCE = tl.constexpr(16)
 _OTHERS_AT_ONCE = tl.constexpr(32)
+
+
+@triton.jit
+def order_key(x, token):
+    """Return logit and id in one int64: larger is better, and among equal logits the lower id."""
+    return (key_of(x).to(tl.int64) << 32) | (token ^ INT32_MAX).to(tl.int64)
 
 
 @triton.jit
@@ -60,12 +66,27 @@ def bound_by_maxima(maxima, max_logit, n):
 
 
 @triton.jit
-def _load_granules(row, lead, granule_list, start, count, VECTOR: tl.constexpr):
-    """Return the logits of the listed granules from ``start`` on, [_GRANULES_AT_ONCE, 64], and their ids.
+def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr):
+    """Return the maxima [MAXIMA] of groups of neighbouring granules, -inf beyond them.
+
+    :param granules: [number] maxima, in memory.
+    :param GRANULES: granules a group.
+    """
+    i = tl.arange(0, MAXIMA)[:, None] * GRANULES
+    i += tl.arange(0, GRANULES)[None, :]
+    maxima = tl.load(granules + i, mask=i < number).to(tl.float32)
+    return tl.max(tl.where(i < number, maxima, float("-inf")), 1)
+
+
+@triton.jit
+def _load_granules(
+    row, lead, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
+):
+    """Return the logits of the listed granules from ``start`` on, [AT_ONCE, 64], and their ids.
 
     What is none is -inf. NaN is left as it is: it reaches nothing.
     """
-    slot = start + tl.arange(0, _GRANULES_AT_ONCE)
+    slot = start + tl.arange(0, AT_ONCE)
     granule = tl.load(granule_list + slot, mask=slot < count, other=0)
     token = granule_ids(granule[:, None], tl.arange(0, GRANULE_SIZE)[None, :], VECTOR)
     inside = (slot < count)[:, None] & is_inside(token, row, lead)
@@ -77,8 +98,7 @@ def _load_granules(row, lead, granule_list, start, count, VECTOR: tl.constexpr):
 def collect_best(row, lead, granule_list, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
     """Write the candidates, the logits from ``low`` upwards, up to the room; return their number.
 
-    If they exceed the room, the returned number exceeds CANDIDATES. A key is a logit and an id in one: larger is
-    better, and among equal logits the lower id.
+    If they exceed the room, the returned number exceeds CANDIDATES. The keys are those of :func:`order_key`.
 
     :param lead: ids of the first tile outside the row, or None: see :func:`~.row_address.is_inside`.
     """
@@ -87,10 +107,10 @@ def collect_best(row, lead, granule_list, count, low, keys, VECTOR: tl.constexpr
     tl.debug_barrier()  # all threads have read the previous candidates
     while start < count:
         x, token = _load_granules(row, lead, granule_list, start, count, VECTOR)
-        key = (key_of(x).to(tl.int64) << 32) | (token ^ INT32_MAX).to(tl.int64)
-        key = tl.where(x >= low, key, _LOWEST_KEY)
+        key = order_key(x, token)
+        key = tl.where(x >= low, key, LOWEST_KEY)
         key = tl.reshape(key, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
-        candidate = key > _LOWEST_KEY
+        candidate = key > LOWEST_KEY
         offset = num_candidates + tl.cumsum(candidate.to(tl.int32), 0) - 1
         tl.store(keys + offset, key, mask=candidate & (offset < CANDIDATES))
         num_candidates += tl.sum(candidate.to(tl.int32), 0)
@@ -103,12 +123,12 @@ def collect_best(row, lead, granule_list, count, low, keys, VECTOR: tl.constexpr
 def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
     """Return the candidates [CANDIDATES]: their logits, ids, and places by value, the lowest id first on a tie."""
     i = tl.arange(0, CANDIDATES)
-    key = tl.load(keys + i, mask=i < num_candidates, other=_LOWEST_KEY)
+    key = tl.load(keys + i, mask=i < num_candidates, other=LOWEST_KEY)
     rank = tl.zeros((CANDIDATES,), tl.int32)
     start = 0
     while start < num_candidates:
         j = start + tl.arange(0, _OTHERS_AT_ONCE)
-        other_keys = tl.load(keys + j, mask=j < num_candidates, other=_LOWEST_KEY)
+        other_keys = tl.load(keys + j, mask=j < num_candidates, other=LOWEST_KEY)
         rank += tl.sum((other_keys[:, None] > key[None, :]).to(tl.int32), 0)
         start += _OTHERS_AT_ONCE
     return value_of((key >> 32).to(tl.int32)), (key & INT32_MAX) ^ INT32_MAX, rank
@@ -116,11 +136,22 @@ def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
 
 @triton.jit
 def search_edge(
-    row, lead, granule_list, count, low, max_logit, n, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr
+    row,
+    lead,
+    granule_list,
+    count,
+    low,
+    max_logit,
+    n,
+    VECTOR: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE,
 ):
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
     Returns (the value from which upwards to collect at most ``CANDIDATES``, the one whose ties fill up to N or -inf).
+
+    :param AT_ONCE: granules that are read at once.
     """
     low_key = key_of(low).to(tl.int64)
     high_key = key_of(max_logit).to(tl.int64) + 1
@@ -131,10 +162,10 @@ def search_edge(
         counts = tl.zeros((_PIVOTS,), tl.int32)
         start = 0
         while start < count:
-            x, _ = _load_granules(row, lead, granule_list, start, count, VECTOR)
-            flat = tl.reshape(x, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
+            x, _ = _load_granules(row, lead, granule_list, start, count, VECTOR, AT_ONCE)
+            flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,), can_reorder=True)
             counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
-            start += _GRANULES_AT_ONCE
+            start += AT_ONCE
         low_key, high_key, number = _narrow_bracket(low_key, high_key, number, pivots, counts, n)
     edge = value_of(low_key.to(tl.int32))
     above = value_of((low_key + 1).to(tl.int32))  # NaN above inf: nothing is
@@ -158,7 +189,8 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
     """Write the lowest ids of the logits equal to ``tied_value``, from ``rank`` to N.
 
     :param maximum: [TILES] of the tiles.
-    :param out: :class:`~.row_logprobs.BestTokens`, of the N best.
+    :param value: written to ``out.logprobs``.
+    :param out: :class:`~.row_logprobs.BestTokens`, of the N best; without ``logprobs`` ids alone are written.
     """
     tile = tl.arange(0, TILES)
     start = tl.min(tl.where(maximum >= tied_value, tile, TILES), 0)
@@ -170,6 +202,7 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
         equal = inside & tl.where(tied_value > float("-inf"), x == tied_value, hidden)
         slot = rank + tl.cumsum(equal.to(tl.int32), 0) - 1
         tl.store(out.ids + slot, token.to(tl.int64), mask=equal & (slot < n))
-        tl.store(out.logprobs + slot, tl.zeros_like(x) + value, mask=equal & (slot < n))
+        if out.logprobs is not None:
+            tl.store(out.logprobs + slot, tl.zeros_like(x) + value, mask=equal & (slot < n))
         rank += tl.sum(equal.to(tl.int32), 0)
         start = tl.min(tl.where((maximum >= tied_value) & (tile > start), tile, TILES), 0)

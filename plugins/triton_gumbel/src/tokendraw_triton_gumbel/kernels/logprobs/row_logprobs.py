@@ -1,8 +1,8 @@
-"""Computes one row's log-probabilities, and its N best without a sort.
+"""Computes one row's log-probabilities, and its N best without a sort of the row.
 
 A granule is 64 logits of one tile; launch 1 wrote the maximum of each. The N best lie in granules that reach a bound on
 the N-th value, so about N granules are read. Candidates are the logits that reach the bound; comparing each with all
-others gives its rank.
+others gives its rank. For a large N, they are sorted.
 
 If more logits reach the bound, by ties or because the best lie close together, the listed granules are read again: a
 search by 8 pivots at a time ends at that many candidates or at the N-th value itself, whose ties are then taken in the
@@ -22,6 +22,7 @@ from tokendraw_triton_gumbel.kernels.logprobs.best_candidates import (
     bound_by_maxima,
     collect_best,
     fill_ties,
+    group_maxima,
     order_candidates,
     search_edge,
 )
@@ -31,6 +32,7 @@ from tokendraw_triton_gumbel.kernels.logprobs.mode_values import (
     visible_of_token,
     visible_value,
 )
+from tokendraw_triton_gumbel.kernels.logprobs.sorted_candidates import find_candidates, sort_candidates
 from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import list_granules
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
@@ -38,13 +40,6 @@ from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, PROCES
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
-
-MOST_LOGPROBS = 64
-"""The largest N."""
-CANDIDATES = 128
-"""Candidates compared all with all."""
-_WIDTH = tl.constexpr(MOST_LOGPROBS)
-_GRANULES_PER_QUARTER = tl.constexpr(4)
 
 
 class RequestedLogprobs(NamedTuple):
@@ -76,8 +71,8 @@ class LogprobScratch(NamedTuple):
 
     granules: Any
     """[rows, tiles * 16] int32."""
-    keys: Any
-    """[rows, CANDIDATES] int64."""
+    candidates: Any
+    """[rows, CANDIDATES]: keys int64, or places int32 where candidates are sorted."""
 
 
 class BestTokens(NamedTuple):
@@ -109,10 +104,10 @@ def row_logprobs(
     """Each program computes the log-probabilities of one row: the drawn token's, and the N best.
 
     :param logits: :class:`~.argument_groups.Logits`.
-    :param width: N, at most 64.
+    :param width: N, at most ``WIDTH``.
     :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
     :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
-    :param scratch: :class:`LogprobScratch`; ``out`` :class:`Described`.
+    :param scratch: :class:`LogprobScratch`; ``out`` :class:`BestTokens`.
     :param flags: what the mode shows of logits: see :mod:`.row_params`.
     :param config: :class:`~.configs.LogprobsConfig`.
     """
@@ -149,41 +144,30 @@ def row_logprobs(
     num_searched = tl.where(greedy, 0, n)
     if num_searched > 0:
         granules += row * tiles * GRANULES_PER_TILE
-        keys = scratch.keys + row * config.CANDIDATES
+        candidates = scratch.candidates + row * config.CANDIDATES
         granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
-        low = tl.maximum(_bound_of(granules, tiles, maximum, max_logit, num_searched, config), lowest)
-        low = tl.maximum(low, LOWEST)
-        tied_value = tl.full((), float("-inf"), tl.float32)
-        count = tl.zeros((), tl.int32)
-        num_candidates = tl.zeros((), tl.int32)
-        if (
-            tl.sum((maximum == max_logit).to(tl.int32), 0) * (max_logit > float("-inf")).to(tl.int32)
-            >= num_searched
-        ):
-            tied_value = max_logit  # enough tiles hold the largest logit to fill the N best
-        else:
-            count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
-            num_candidates = collect_best(
-                source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+        if config.IS_SORTED:
+            num_candidates, tied_value = find_candidates(
+                source, granules, tiles, granule_list, candidates, lowest, max_logit, num_searched, config
             )
-        if num_candidates > config.CANDIDATES:
-            low, tied_value = search_edge(
+            candidate, id_of = sort_candidates(
+                source, candidates, num_candidates, config.VECTOR, config.CANDIDATES
+            )
+            rank = tl.arange(0, config.CANDIDATES)
+        else:
+            num_candidates, tied_value = _collect_candidates(
                 source,
-                None,
+                granules,
+                tiles,
+                maximum,
                 granule_list,
-                count,
-                low,
+                candidates,
+                lowest,
                 max_logit,
                 num_searched,
-                config.VECTOR,
-                config.CANDIDATES,
+                config,
             )
-            tl.debug_barrier()  # all threads have read the previous list
-            count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
-            num_candidates = collect_best(
-                source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
-            )
-        candidate, id_of, rank = order_candidates(keys, num_candidates, config.CANDIDATES)
+            candidate, id_of, rank = order_candidates(candidates, num_candidates, config.CANDIDATES)
         value = visible_value(candidate, max_logit, inverse, shift, lowest, flags)
         is_best = (tl.arange(0, config.CANDIDATES) < num_candidates) & (rank < num_searched)
         tl.store(ids + 1 + rank, id_of, mask=is_best)
@@ -203,26 +187,52 @@ def row_logprobs(
                 best_out,
                 TILES,
             )
-    rank = tl.arange(0, _WIDTH)
+    rank = tl.arange(0, config.WIDTH)
     if num_searched < n:
         other_ids = rank - (rank <= token).to(tl.int32)
         greedy_ids = tl.where(rank == 0, token, other_ids.to(tl.int64))
         tl.store(ids + 1 + rank, greedy_ids, mask=rank < n)
         tl.store(values + 1 + rank, tl.where(rank == 0, token_logprob, float("-inf")), mask=rank < n)
     is_padding = (rank >= n) & (rank < width)
-    tl.store(ids + 1 + rank, tl.full((_WIDTH,), -1, tl.int64), mask=is_padding)
-    tl.store(values + 1 + rank, tl.full((_WIDTH,), float("-inf"), tl.float32), mask=is_padding)
+    tl.store(ids + 1 + rank, tl.full((config.WIDTH,), -1, tl.int64), mask=is_padding)
+    tl.store(values + 1 + rank, tl.full((config.WIDTH,), float("-inf"), tl.float32), mask=is_padding)
+
+
+@triton.jit
+def _collect_candidates(
+    source, granules, tiles, maximum, granule_list, keys, lowest, max_logit, n, config: tl.constexpr
+):
+    """Write the keys of candidates, as :func:`.sorted_candidates.find_candidates` lists them; return the same."""
+    low = tl.maximum(_bound_of(granules, tiles, maximum, max_logit, n, config), lowest)
+    low = tl.maximum(low, LOWEST)
+    tied_value = tl.full((), float("-inf"), tl.float32)
+    count = tl.zeros((), tl.int32)
+    num_candidates = tl.zeros((), tl.int32)
+    if tl.sum((maximum == max_logit).to(tl.int32), 0) * (max_logit > float("-inf")).to(tl.int32) >= n:
+        tied_value = max_logit  # enough tiles hold the largest logit to fill the N best
+    else:
+        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
+        num_candidates = collect_best(
+            source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+        )
+    if num_candidates > config.CANDIDATES:
+        low, tied_value = search_edge(
+            source, None, granule_list, count, low, max_logit, n, config.VECTOR, config.CANDIDATES
+        )
+        tl.debug_barrier()  # all threads have read the previous list
+        count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
+        num_candidates = collect_best(
+            source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+        )
+    return num_candidates, tied_value
 
 
 @triton.jit
 def _bound_of(granules, tiles, maximum, max_logit, n, config: tl.constexpr):
     """Return a lower bound of the row's ``n``-th largest logit, or -inf."""
-    if config.QUARTERS > 0:
-        number = tiles * GRANULES_PER_TILE
-        i = tl.arange(0, config.QUARTERS)[:, None] * _GRANULES_PER_QUARTER
-        i += tl.arange(0, _GRANULES_PER_QUARTER)[None, :]
-        maxima = tl.load(granules + i, mask=i < number).to(tl.float32)
-        low = bound_by_maxima(tl.max(tl.where(i < number, maxima, float("-inf")), 1), max_logit, n)
+    if config.MAXIMA > 0:
+        maxima = group_maxima(granules, tiles * GRANULES_PER_TILE, config.MAXIMA, config.GRANULES)
+        low = bound_by_maxima(maxima, max_logit, n)
     else:
         finite = maximum > float("-inf")
         lowest = tl.min(tl.where(finite, maximum, float("inf")), 0)

@@ -15,6 +15,7 @@ from tokendraw_triton_gumbel.kernels.logprobs.best_candidates import (
     bound_by_maxima,
     collect_best,
     count_ties,
+    group_maxima,
     order_candidates,
     search_edge,
 )
@@ -73,7 +74,8 @@ def survey_columns(
     keys = scratch.keys + row * scratch.room
     source = RowAddress(logits.base + row * logits.row_stride - shard.lead, logits.vocab_size)
     num_granules = shard.tiles * GRANULES_PER_TILE
-    low = tl.maximum(_bound_of(granules, num_granules, max_logit, fields.count, config), LOWEST)
+    maxima = group_maxima(granules, num_granules, config.MAXIMA, config.GRANULES)
+    low = tl.maximum(bound_by_maxima(maxima, max_logit, fields.count), LOWEST)
     count = list_granules(granules, shard.tiles, low, granule_list, num_granules)
     num_candidates = collect_best(
         source, shard.lead, granule_list, count, low, keys, config.VECTOR, CANDIDATES
@@ -106,13 +108,3 @@ def survey_columns(
             fields.count - num_candidates
         )
     store_word(words, fields.ties, ties)
-
-
-@triton.jit
-def _bound_of(granules, num_granules, max_logit, n, config: tl.constexpr):
-    """Return a value that at least ``n`` maxima of groups of granules reach, or -inf."""
-    MAXIMA: tl.constexpr = config.MAXIMA
-    GRANULES: tl.constexpr = config.GRANULES
-    i = tl.arange(0, MAXIMA)[:, None] * GRANULES + tl.arange(0, GRANULES)[None, :]
-    maxima = tl.load(granules + i, mask=i < num_granules, other=float("-inf")).to(tl.float32)
-    return bound_by_maxima(tl.max(maxima, 1), max_logit, n)

@@ -75,10 +75,18 @@ class LogprobsConfig(NamedTuple):
 
     VECTOR: int
     TILES: int
-    QUARTERS: int
-    """0: the maxima of the tiles bound the N-th value; else those of at most so many quarters of tiles do."""
+    MAXIMA: int
+    """0: the maxima of the tiles bound the N-th value; else those of at most so many groups of granules do."""
+    GRANULES: int
+    """Granules a group."""
+    WIDTH: int
+    """Upper limit of N."""
     CANDIDATES: int
-    """Candidates compared all with all."""
+    """Room for candidates."""
+    IS_SORTED: bool
+    """Whether candidates are sorted; else they are compared all with all."""
+    GRANULES_AT_ONCE: int
+    """Granules read at once where candidates are sorted."""
 
 
 class ShardDrawConfig(NamedTuple):
