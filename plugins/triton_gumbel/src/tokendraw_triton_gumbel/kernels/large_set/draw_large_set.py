@@ -106,10 +106,12 @@ def draw_large_sets(
                 end_group = tl.minimum(group + step, groups)
                 reals, ints = state.reals + row * STATE_REALS, state.ints + row * STATE_INTS
                 row_results = PassResults(results.columns, results.collected + row * MAX_COLLECTED)
+                goal = tl.load(ints + GOAL)
                 granules = statistics.granules + row * tiles * GRANULES_PER_TILE
                 pass_over_part(
                     source,
                     granules,
+                    goal,
                     group,
                     end_group,
                     tiles,
@@ -124,7 +126,7 @@ def draw_large_sets(
                         statistics.maxima + row * tiles, statistics.sums + row * tiles, None, granules
                     )
                     row_out = DrawResults(out.token_ids + row, None, out.threshold + row, out.log_kept + row)
-                    if tl.load(ints + GOAL) == COLLECT_SET:
+                    if goal == COLLECT_SET:
                         finish_collected_set(
                             source,
                             row.to(tl.int32),

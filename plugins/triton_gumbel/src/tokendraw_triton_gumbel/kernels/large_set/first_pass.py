@@ -145,8 +145,6 @@ def announce_first_pass(
         write_first_pivots(
             source, granules, num_granules, scale, low, goal_amount, by_mass, by_maxima, reals, ULP_STEP
         )
-        tl.debug_barrier()
-        pivots = load_pivots(reals)
         if goal == FIND_LARGER:
             other_pivots = reals + OTHER_PIVOTS
             by_mass = goal == FIND_LARGER
@@ -154,10 +152,14 @@ def announce_first_pass(
                 source, granules, num_granules, scale, low, target, by_mass, by_maxima, other_pivots, ULP_STEP
             )
             tl.debug_barrier()
-            mass_pivots = load_pivots(other_pivots)
-            if mass_pivots.p1 > pivots.p1:
-                write_pivots(reals, mass_pivots, low, max_logit, ULP_STEP)
-        least = tl.maximum(pivots.p3 - (pivots.p2 - pivots.p3) * _MORE_STANDARD_ERRORS, low)
+            pivots = load_pivots(other_pivots)
+            if pivots.p1 > tl.load(reals + 1):
+                tl.debug_barrier()
+                write_pivots(reals, pivots, low, max_logit, ULP_STEP)
+        if by_maxima:
+            tl.debug_barrier()
+            pivots = load_pivots(reals)
+            least = tl.maximum(pivots.p3 - (pivots.p2 - pivots.p3) * _MORE_STANDARD_ERRORS, low)
     # Elsewhere a nucleus is wide, or another filter proves nothing.
     is_likely = (k == 0) & ((goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS) | by_maxima)
     if is_likely.to(tl.int32) * (is_collected == 0).to(tl.int32) > 0:

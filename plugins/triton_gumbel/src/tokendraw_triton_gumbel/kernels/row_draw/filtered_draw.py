@@ -24,20 +24,21 @@ _MIN_MASS_SHARE = tl.constexpr(0.97)
 """Least estimated share of the nucleus that justifies collecting candidates."""
 _SMALL_VOCAB = tl.constexpr(4096)
 """Upper limit of a vocabulary whose logits may be compared themselves."""
-_MIN_VISIBLE_SHARE = tl.constexpr(0.5)
-"""Share of the nucleus in the maxima of tiles above which maxima of granules show its edge better than a sample."""
+_MIN_VISIBLE_SHARE = tl.constexpr(0.2)
+"""Mass of the maxima of all tiles, as a share of the nucleus, from which on maxima of granules show its edge better
+than a sample."""
 
 
 @triton.jit
 def _estimate_mass(survey, masses, scale, bound):
-    """Estimate (the mass of the tokens that reach a bound; the mass of the maxima that reach it).
+    """Estimate (the mass of the tokens that reach a bound; the mass of all maxima).
 
     The first is the mass of the tiles that reach the bound, less the mean mass of as many other tiles.
 
     :param masses: [TILES], which add up to ``scale.mass``.
     """
     reaches_bound = survey.maximum >= bound
-    visible_mass = tl.where(reaches_bound, weigh(survey.maximum, scale.max_logit, scale.scale), 0.0)
+    visible_mass = weigh(survey.maximum, scale.max_logit, scale.scale)
     count, tile_mass, visible_mass = tl.reduce(
         (reaches_bound.to(tl.int32), tl.where(reaches_bound, masses, 0.0), visible_mass), 0, _add
     )

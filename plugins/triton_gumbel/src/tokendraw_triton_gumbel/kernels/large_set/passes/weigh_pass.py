@@ -18,7 +18,6 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COUNT_COLUMN,
     FIND_KTH,
     FIND_LARGER,
-    GOAL,
     IS_EXTREME,
     KTH_THEN_NUCLEUS,
     MAX_LOGIT,
@@ -38,20 +37,19 @@ def counts_logits(goal):
 
 @triton.jit
 def pass_over_part(
-    row, granules, group, end_group, tiles, reals, ints, results, scratch, config: tl.constexpr
+    row, granules, goal, group, end_group, tiles, reals, ints, results, scratch, config: tl.constexpr
 ):
     """Weigh groups of ``WARPS`` tiles above each pivot, or collect, from ``group`` to before ``end_group``.
 
     The next group is on its way while one is weighed.
 
-    :param granules: [tiles, 16] maxima of the row.
+    :param granules: [tiles, 16] maxima of the row; ``goal`` the goal of the pass.
     :param reals: the state of the row, like ``ints``; ``results`` its :class:`~.argument_groups.PassResults`, of
         which the columns are numbered over all rows.
     :param scratch: the :class:`~.argument_groups.SearchScratch` of the program.
     """
     SPAN: tl.constexpr = config.WARPS
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
-    goal = tl.load(ints + GOAL)
     weights = results.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     counts = counts_logits(goal)
     if goal >= COLLECT_BRACKET:
