@@ -33,6 +33,7 @@ from tokendraw_testing import fake_dist
 
 ROUNDS, CALLS, NEW = 300, 20, 200
 ROWS, VOCAB_SIZE, REQUESTS, DRAFTS = 64, 4096, 16, 3
+SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE = 256, 16_384, 151_936
 PLUGIN = """
     import torch
     import tokendraw
@@ -227,18 +228,41 @@ def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
 
 def slots(device: torch.device) -> Iterator[tuple[str, float]]:
     """Time a step of an engine with requests in slots, and the arrival and end of a request."""
-    number, prompt = 256, list(range(512))
-    kept = tokendraw.RequestSlots(number, 8192, VOCAB_SIZE, device=device)
-    for slot, params in enumerate(requests(number)):
-        kept.add(slot, params, prompt)
-    rows, tokens = torch.arange(number, device=device), torch.zeros(number, dtype=torch.int64, device=device)
-    title = f"RequestSlots, {number} rows"
+    kept = tokendraw.RequestSlots(SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE, device=device)
+    for slot, params in enumerate(requests(SLOTS)):
+        kept.add(slot, params, range(512))
+    rows = torch.arange(SLOTS, device=device)
+    tokens = torch.zeros_like(rows)
+    title = f"RequestSlots, {SLOTS} rows"
     yield f"{title}: metadata", microseconds(repeated(lambda: kept.metadata(rows, rows)), device)
-    calls = [lambda: kept.append(rows, tokens)]
-    yield f"{title}: append", microseconds(calls, device)
-    params = SamplingParams(repetition_penalty=1.1)
-    calls = [lambda: kept.remove(7), lambda: kept.add(7, params, prompt)]
+    yield f"{title}: append", microseconds([lambda: kept.append(rows, tokens)], device)
+    plain = SamplingParams(temperature=0.8, top_p=0.9)
+    yield "RequestSlots.add, no prompt", microseconds_of_add(kept, plain, ())
+    for number in (512, 4096, 15_000):
+        ids = torch.randperm(SLOT_VOCAB_SIZE)[:number]
+        for form, prompt in (("a list", ids.tolist()), ("an array", ids.numpy()), ("a tensor", ids)):
+            yield f"RequestSlots.add, a prompt of {number}, {form}", microseconds_of_add(kept, plain, prompt)
+    ids = torch.randperm(SLOT_VOCAB_SIZE)[:50_000].tolist()
+    for form, allowed in (("a list", ids), ("a set", {*ids}), ("an array", torch.tensor(ids).numpy())):
+        restricted = SamplingParams(allowed_token_ids=allowed)
+        title = f"RequestSlots.add, 50000 allowed_token_ids, {form}"
+        yield title, microseconds_of_add(kept, restricted, ())
+    repeating = SamplingParams(repetition_penalty=1.1)
+    calls = [lambda: kept.remove(7), lambda: kept.add(7, repeating, range(512))]
     yield "RequestSlots: remove and add, a prompt of 512", 2 * microseconds(calls, device)
+
+
+def microseconds_of_add(kept: tokendraw.RequestSlots, params: SamplingParams, prompt: object) -> float:
+    """Measure the least time until ``add`` returns, in a slot that is empty and a device that is idle."""
+    least = float("inf")
+    for _ in range(ROUNDS // 3):
+        kept.remove(7)
+        if kept.device.type == "cuda":
+            torch.cuda.synchronize(kept.device)
+        start = perf_counter_ns()
+        kept.add(7, params, prompt)
+        least = min(least, (perf_counter_ns() - start) / 1e3)
+    return least
 
 
 def table(device: torch.device) -> list[str]:

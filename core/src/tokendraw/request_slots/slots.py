@@ -10,7 +10,7 @@ from torch import Tensor
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.tensor_checks import check_integers, check_plain
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of
+from tokendraw._torch.upload import device_of, uploaded_pieces
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import MAX_ID, Edit
@@ -30,7 +30,7 @@ from tokendraw.request_slots.metadata import (
     upload_inputs,
 )
 from tokendraw.request_slots.requests import Population, check_history, check_request
-from tokendraw.request_slots.slot_writes import clean_slot, pack_request, write_request
+from tokendraw.request_slots.slot_writes import RequestPacker, clean_slot, write_request
 from tokendraw.request_slots.tables import EditFacts, RequestTables
 
 
@@ -73,6 +73,7 @@ class RequestSlots:
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.tokens.device
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
+        self._packer = RequestPacker(self._sizes, self._device)
         self._population = Population()
         self._room = Room()
         self._metadata = MetadataCache(self._state.sampling)
@@ -148,7 +149,8 @@ class RequestSlots:
         it, but it stands between its neighbours, and in the output ``min_tokens`` counts it.
 
         :param slot: from 0 to S - 1.
-        :param prompt_token_ids: integers; a tensor [n] on a device is read, which waits for it.
+        :param prompt_token_ids: [n] integers; an array of numpy or a tensor is read faster than a list. A tensor on a
+            device is copied to the host, which waits for it.
         :param output_token_ids: the same, behind the prompt; both are at most M.
         :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
         :raises InvalidInputError: a ValueError: the tokens are a tensor of another form, or a CUDA graph is being
@@ -164,7 +166,7 @@ class RequestSlots:
             )
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
-        pieces = pack_request(request, tokens, sizes, self._device).uploaded(self._device)
+        pieces = uploaded_pieces(self._packer.pack(request, tokens), self._device)
         self._state.give_memory(request.families)
         self._state.fill()
         write_request(self._state, slot, pieces)

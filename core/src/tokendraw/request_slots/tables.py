@@ -72,13 +72,16 @@ def layout_on(device_type: str) -> ParameterLayout:
 
 def column_of(words: Tensor, block: str) -> Tensor:
     """View words as the column of a block."""
-    return words.view(_BLOCKS[block])
+    dtype = _BLOCKS[block]
+    return words if words.dtype == dtype else words.view(dtype)
 
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
 IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
 """The flags of ``RequestTables.counts``."""
+OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
+"""The bits of ``RequestTables.counts`` that are set where an id occurs in prompt or output."""
 
 
 @dataclass(frozen=True, eq=False)
