@@ -95,6 +95,7 @@ def sampler_of(device: torch.device) -> Iterator[tuple[tokendraw.Sampler, object
         sys.path.insert(0, str(fake_dist(Path(folder), "ready-tokendraw", plugins=plugins, modules=source)))
         os.environ["TOKENDRAW_DISABLE"] = "flashinfer,aiter,triton-gumbel"
         sampler = tokendraw.load_sampler(device=device)
+        del os.environ["TOKENDRAW_DISABLE"]
         assert (sampler.name, sampler.verify_resolution.chosen) == ("ready", "ready")
         yield sampler, sys.modules["ready_tokendraw"]
 
@@ -235,7 +236,11 @@ def slots(device: torch.device) -> Iterator[tuple[str, float]]:
     tokens = torch.zeros_like(rows)
     title = f"RequestSlots, {SLOTS} rows"
     yield f"{title}: metadata", microseconds(repeated(lambda: kept.metadata(rows, rows)), device)
-    yield f"{title}: append", microseconds([lambda: kept.append(rows, tokens)], device)
+    yield f"{title}: append by torch", microseconds([lambda: kept.append(rows, tokens)], device)
+    processor = tokendraw.load("process_logits", device=device)
+    processor.process(torch.zeros(SLOTS, SLOT_VOCAB_SIZE, device=device), kept, rows)
+    name = processor.resolution.chosen
+    yield f"{title}: append by {name}", microseconds([lambda: kept.append(rows, tokens)], device)
     plain = SamplingParams(temperature=0.8, top_p=0.9)
     yield "RequestSlots.add, no prompt", microseconds_of_add(kept, plain, ())
     for number in (512, 4096, 15_000):
@@ -265,6 +270,31 @@ def microseconds_of_add(kept: tokendraw.RequestSlots, params: SamplingParams, pr
     return least
 
 
+def verification_by_plugin(device: torch.device) -> Iterator[tuple[str, float]]:
+    """``Sampler.verify`` by the plugin that is chosen on a GPU, with its launches, until the call returns."""
+    os.environ["TOKENDRAW_DISABLE"] = "ready"
+    sampler = tokendraw.load_sampler(device=device)
+    drafts = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device)
+    rows = SLOTS * (DRAFTS + 1)
+    logits = torch.zeros(rows, VOCAB_SIZE, device=device)
+    probs = torch.full((SLOTS * DRAFTS, VOCAB_SIZE), 1 / VOCAB_SIZE, device=device)
+    drawn = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device, draft_probs=probs)
+    by_request = SamplingMetadata.from_params(requests(SLOTS), device=device, positions=range(SLOTS))
+    by_row = SamplingMetadata.from_params(
+        requests(SLOTS),
+        device=device,
+        positions=speculative.row_positions(drafts.cu_num_logits, by_request.positions, rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
+    for title, batch, metadata in (
+        ("chosen drafts, metadata by row", drafts, by_row),
+        ("chosen drafts, metadata by request", drafts, by_request),
+        ("draft_probs, metadata by request", drawn, by_request),
+    ):
+        calls: list[Callable[[], object]] = [lambda b=batch, m=metadata: sampler.verify(logits, b, m)] * 5
+        yield f"verify by {sampler.verify_resolution.chosen}, {title}", microseconds(calls, device)
+
+
 def table(device: torch.device) -> list[str]:
     """The lines of the result, in Markdown."""
     lines = ["| call | us |", "| --- | --: |"]
@@ -273,6 +303,7 @@ def table(device: torch.device) -> list[str]:
             sampling(device, sampler, module),
             verification(device, sampler, module),
             metadata(device),
+            *([] if device.type == "cpu" else [verification_by_plugin(device)]),
         ):
             for name, us in source:
                 lines.append(f"| {name} | {us:.1f} |")

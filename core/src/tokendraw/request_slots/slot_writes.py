@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw._torch.threads import one_thread
 from tokendraw.parameters.edits import MAX_ID, CheckedEdits
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
@@ -63,16 +64,17 @@ class RequestPacker:
         """
         flagged, lists, num_distinct = NO_IDS, dict[str, Tensor](), 0
         if tokens.num_tokens or request.edit_names:
-            tokens, in_vocabulary = self._without_placeholders(tokens)
-            ids = self._occurrences(request.edits, in_vocabulary)
-            flagged, num_distinct = ids.flagged.view(torch.int32), len(ids.distinct)
-            lists = {
-                "counts": ids.counts,
-                "history": torch.cat(tokens).to(torch.int32),
-                "distinct": ids.distinct.to(torch.int32),
-            }
-        if request.edit_names:
-            lists |= _edit_lists(request.edits, self._sizes)
+            with one_thread():
+                tokens, in_vocabulary = self._without_placeholders(tokens)
+                ids = self._occurrences(request.edits, in_vocabulary)
+                flagged, num_distinct = ids.flagged.view(torch.int32), len(ids.distinct)
+                lists = {
+                    "counts": ids.counts,
+                    "history": torch.cat(tokens).to(torch.int32),
+                    "distinct": ids.distinct.to(torch.int32),
+                }
+                if request.edit_names:
+                    lists |= _edit_lists(request.edits, self._sizes)
         packed = self._layout.packed(self._parameters(request, tokens, num_distinct))
         columns = torch.split(torch.frombuffer(bytearray(packed), dtype=torch.int32), self._column_sizes)
         pieces = {"flagged": flagged} | dict(zip(self._layout.sizes, columns, strict=True)) | lists

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -77,6 +77,9 @@ class RequestSlots:
         self._population = Population()
         self._room = Room()
         self._metadata = MetadataCache(self._state.sampling)
+        self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
+        """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
+        requests, where it has one."""
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
@@ -264,7 +267,10 @@ class RequestSlots:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
             self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
-        self._histories.append(row_index, tokens)
+        if self.appender is None:
+            self._histories.append(row_index, tokens)
+        else:
+            self.appender(self._state.tables, row_index, tokens)
 
     def _slot(self, slot: int) -> int:
         return integer("slot", slot, None, 0, self.num_slots - 1)

@@ -99,6 +99,7 @@ class RequestTables:
         such as an image has: a token that no bad word matches.
     :ivar num_prompt: [S] int32: number of tokens in the prompt.
     :ivar num_tokens: [S] int32: number of tokens in prompt and output, at most M.
+    :ivar limit: [S] int32: most tokens in prompt and output: M, or 0 in a slot without a request.
     :ivar distinct: [S, M] int32: ids in [0, V) that occur in prompt or output, each once, in any order.
     :ivar num_distinct: [S] int32: number of ids in ``distinct``.
     :ivar counts: [S, V] int32: 16 times the number of occurrences of the id in the output, plus flags: 1, the id is in
@@ -124,6 +125,7 @@ class RequestTables:
     history: Tensor
     num_prompt: Tensor
     num_tokens: Tensor
+    limit: Tensor
     distinct: Tensor
     num_distinct: Tensor
     counts: Tensor

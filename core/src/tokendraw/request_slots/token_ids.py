@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
+from tokendraw._torch.threads import one_thread
 from tokendraw.parameters.edits import MAX_ID
 from tokendraw.parameters.ranges import each, integers
 
@@ -60,9 +61,10 @@ def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int)
     if ids is None:
         return NO_IDS
     values = _sequence(field, ids, owner)
-    fast_ids = _integers(values)
-    if fast_ids is not None and are_within(fast_ids, 0, vocab_size - 1):
-        return fast_ids
+    with one_thread():
+        fast_ids = _integers(values)
+        if fast_ids is not None and are_within(fast_ids, 0, vocab_size - 1):
+            return fast_ids
     needed = f"token ids in [0, {vocab_size})"
     return host_ids(integers(field, values, 0, vocab_size - 1, needed, row=owner))
 
@@ -128,4 +130,5 @@ def _of_long_list(values: Any) -> Tensor | None:
         return None
     entries = torch.frombuffer(bytearray(written), dtype=torch.uint8)[_MARSHAL_HEADER:]
     numbers = entries.view(-1, _MARSHAL_INT_BYTES)[:, 1:]
-    return numbers.contiguous().view(torch.int32).view(-1).to(torch.int64)
+    with one_thread():
+        return numbers.contiguous().view(torch.int32).view(-1).to(torch.int64)
