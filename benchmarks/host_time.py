@@ -33,6 +33,7 @@ from tokendraw_testing import fake_dist
 
 ROUNDS, CALLS, NEW = 300, 20, 200
 ROWS, VOCAB_SIZE, REQUESTS, DRAFTS = 64, 4096, 16, 3
+SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE = 256, 16_384, 151_936
 PLUGIN = """
     import torch
     import tokendraw
@@ -94,6 +95,7 @@ def sampler_of(device: torch.device) -> Iterator[tuple[tokendraw.Sampler, object
         sys.path.insert(0, str(fake_dist(Path(folder), "ready-tokendraw", plugins=plugins, modules=source)))
         os.environ["TOKENDRAW_DISABLE"] = "flashinfer,aiter,triton-gumbel"
         sampler = tokendraw.load_sampler(device=device)
+        del os.environ["TOKENDRAW_DISABLE"]
         assert (sampler.name, sampler.verify_resolution.chosen) == ("ready", "ready")
         yield sampler, sys.modules["ready_tokendraw"]
 
@@ -227,18 +229,70 @@ def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
 
 def slots(device: torch.device) -> Iterator[tuple[str, float]]:
     """Time a step of an engine with requests in slots, and the arrival and end of a request."""
-    number, prompt = 256, list(range(512))
-    kept = tokendraw.RequestSlots(number, 8192, VOCAB_SIZE, device=device)
-    for slot, params in enumerate(requests(number)):
-        kept.add(slot, params, prompt)
-    rows, tokens = torch.arange(number, device=device), torch.zeros(number, dtype=torch.int64, device=device)
-    title = f"RequestSlots, {number} rows"
+    kept = tokendraw.RequestSlots(SLOTS, SLOT_TOKENS, SLOT_VOCAB_SIZE, device=device)
+    for slot, params in enumerate(requests(SLOTS)):
+        kept.add(slot, params, range(512))
+    rows = torch.arange(SLOTS, device=device)
+    tokens = torch.zeros_like(rows)
+    title = f"RequestSlots, {SLOTS} rows"
     yield f"{title}: metadata", microseconds(repeated(lambda: kept.metadata(rows, rows)), device)
-    calls = [lambda: kept.append(rows, tokens)]
-    yield f"{title}: append", microseconds(calls, device)
-    params = SamplingParams(repetition_penalty=1.1)
-    calls = [lambda: kept.remove(7), lambda: kept.add(7, params, prompt)]
+    yield f"{title}: append by torch", microseconds([lambda: kept.append(rows, tokens)], device)
+    processor = tokendraw.load("process_logits", device=device)
+    processor.process(torch.zeros(SLOTS, SLOT_VOCAB_SIZE, device=device), kept, rows)
+    name = processor.resolution.chosen
+    yield f"{title}: append by {name}", microseconds([lambda: kept.append(rows, tokens)], device)
+    plain = SamplingParams(temperature=0.8, top_p=0.9)
+    yield "RequestSlots.add, no prompt", microseconds_of_add(kept, plain, ())
+    for number in (512, 4096, 15_000):
+        ids = torch.randperm(SLOT_VOCAB_SIZE)[:number]
+        for form, prompt in (("a list", ids.tolist()), ("an array", ids.numpy()), ("a tensor", ids)):
+            yield f"RequestSlots.add, a prompt of {number}, {form}", microseconds_of_add(kept, plain, prompt)
+    ids = torch.randperm(SLOT_VOCAB_SIZE)[:50_000].tolist()
+    for form, allowed in (("a list", ids), ("a set", {*ids}), ("an array", torch.tensor(ids).numpy())):
+        restricted = SamplingParams(allowed_token_ids=allowed)
+        title = f"RequestSlots.add, 50000 allowed_token_ids, {form}"
+        yield title, microseconds_of_add(kept, restricted, ())
+    repeating = SamplingParams(repetition_penalty=1.1)
+    calls = [lambda: kept.remove(7), lambda: kept.add(7, repeating, range(512))]
     yield "RequestSlots: remove and add, a prompt of 512", 2 * microseconds(calls, device)
+
+
+def microseconds_of_add(kept: tokendraw.RequestSlots, params: SamplingParams, prompt: object) -> float:
+    """Measure the least time until ``add`` returns, in a slot that is empty and a device that is idle."""
+    least = float("inf")
+    for _ in range(ROUNDS // 3):
+        kept.remove(7)
+        if kept.device.type == "cuda":
+            torch.cuda.synchronize(kept.device)
+        start = perf_counter_ns()
+        kept.add(7, params, prompt)
+        least = min(least, (perf_counter_ns() - start) / 1e3)
+    return least
+
+
+def verification_by_plugin(device: torch.device) -> Iterator[tuple[str, float]]:
+    """``Sampler.verify`` by the plugin that is chosen on a GPU, with its launches, until the call returns."""
+    os.environ["TOKENDRAW_DISABLE"] = "ready"
+    sampler = tokendraw.load_sampler(device=device)
+    drafts = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device)
+    rows = SLOTS * (DRAFTS + 1)
+    logits = torch.zeros(rows, VOCAB_SIZE, device=device)
+    probs = torch.full((SLOTS * DRAFTS, VOCAB_SIZE), 1 / VOCAB_SIZE, device=device)
+    drawn = Drafts.from_lists([list(range(DRAFTS))] * SLOTS, device=device, draft_probs=probs)
+    by_request = SamplingMetadata.from_params(requests(SLOTS), device=device, positions=range(SLOTS))
+    by_row = SamplingMetadata.from_params(
+        requests(SLOTS),
+        device=device,
+        positions=speculative.row_positions(drafts.cu_num_logits, by_request.positions, rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
+    for title, batch, metadata in (
+        ("chosen drafts, metadata by row", drafts, by_row),
+        ("chosen drafts, metadata by request", drafts, by_request),
+        ("draft_probs, metadata by request", drawn, by_request),
+    ):
+        calls: list[Callable[[], object]] = [lambda b=batch, m=metadata: sampler.verify(logits, b, m)] * 5
+        yield f"verify by {sampler.verify_resolution.chosen}, {title}", microseconds(calls, device)
 
 
 def table(device: torch.device) -> list[str]:
@@ -249,6 +303,7 @@ def table(device: torch.device) -> list[str]:
             sampling(device, sampler, module),
             verification(device, sampler, module),
             metadata(device),
+            *([] if device.type == "cpu" else [verification_by_plugin(device)]),
         ):
             for name, us in source:
                 lines.append(f"| {name} | {us:.1f} |")

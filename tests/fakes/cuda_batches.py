@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import tokendraw
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
@@ -89,15 +90,22 @@ def metadata_of(kind, position=0):
 # The number of torch operations of a call.
 
 
-class Operations(TorchDispatchMode):
-    """Counts the operations inside a ``with`` statement."""
+def is_on(device_type, args):
+    """Whether an argument of an operation is a tensor on a device of a type; None: any operation is meant."""
+    tensors = (value for value in tree_leaves(args) if isinstance(value, torch.Tensor))
+    return device_type is None or any(tensor.device.type == device_type for tensor in tensors)
 
-    def __init__(self):
+
+class Operations(TorchDispatchMode):
+    """Counts the operations inside a ``with`` statement, or those that involve a type of device."""
+
+    def __init__(self, device_type=None):
         super().__init__()
+        self._device_type = device_type
         self.count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += 1
+        self.count += is_on(self._device_type, (args, kwargs))
         return function(*args, **(kwargs or {}))
 
 
@@ -143,15 +151,20 @@ INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_
 
 
 class NoWait(TorchDispatchMode):
-    """Raises where torch would wait for a device inside a ``with`` statement."""
+    """Raises where torch would wait for a device inside a ``with`` statement.
 
-    def __init__(self):
+    :param device_type: tensors of this type of device stand for tensors on a CUDA device; None: all tensors do.
+    """
+
+    def __init__(self, device_type=None):
         super().__init__()
+        self._device_type = device_type
         self._literals = []
         """Tensors made of numbers in the code. A copy of one to a device blocks: ``x[0] = 0`` makes one."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if self._waits(function.overloadpacket.__name__, args, kwargs or {}):
+        name = function.overloadpacket.__name__
+        if is_on(self._device_type, (args, kwargs)) and self._waits(name, args, kwargs or {}):
             raise AssertionError(f"{function} waits for the device")
         output = function(*args, **(kwargs or {}))
         if function.overloadpacket.__name__ == "lift_fresh":

@@ -84,6 +84,11 @@ def test_masks_in_the_interpreter_change_forbidden_ids_alone_at_any_alignment():
     assert len(result) == 90
 
 
+@pytest.mark.slow
+def test_tokens_appended_in_the_interpreter_leave_the_tables_as_torch_does():
+    assert interpreted("edits", "appends", 0) == 0
+
+
 def test_the_plugin_offers_and_builds_it(kernels):
     described = plugin.tokendraw_describe().operations
     assert described["process_logits"] == ProcessCapabilities(
@@ -228,3 +233,41 @@ def test_lists_that_come_later_are_looked_at(kernels):
     assert before[9][3] == 0
     assert (after[9][0], after[9][3]) == (slots.tables.bias_ids.data_ptr(), 100)
     assert before[7] == after[7]
+
+
+# What appends tokens.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_append_compiles(kernels, target):
+    launches = ProcessLaunches(TARGETS[target][0], processors=132)
+    launches.append(torch.int64)
+    launches.append(torch.int32)
+    calls = kernels["append_tokens"].calls
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True]
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+def test_a_step_of_tokens_is_one_launch_compiled_with_the_edits(kernels, index):
+    slots, processor = slots_for(**EVERYTHING), TritonLogitsProcessor(CPU)
+    row_index = torch.tensor([2, 0, 1], dtype=index)
+    processor.process(torch.zeros(3, V), slots, row_index)
+    for tokens in (torch.tensor([4, 5, 6]), torch.tensor([[4, 5], [6, 7], [8, 9]])):
+        processor.append(slots.tables, row_index, tokens)
+        grid, arguments = kernels["append_tokens"].launches[-1]
+        assert grid == (3, 1, 1)
+        tables = slots.tables
+        places = [tables.history, tables.num_tokens, tables.limit, tables.distinct, tables.num_distinct]
+        places = [table.data_ptr() for table in (*places, tables.counts)]
+        width = tokens.numel() // 3
+        assert flat(arguments) == [row_index.data_ptr(), 4, tokens.data_ptr(), width, *places, 8, V]
+    assert len(kernels["append_tokens"].compilations) == 1
+    assert len(kernels["append_tokens"].launches) == 2
+
+
+def test_steps_without_rows_or_tokens_launch_nothing(kernels):
+    slots, processor = slots_for(), TritonLogitsProcessor(CPU)
+    processor.append(slots.tables, torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    processor.append(slots.tables, torch.tensor([2]), torch.empty(1, 0, dtype=torch.int64))
+    assert kernels["append_tokens"].launches == []

@@ -146,3 +146,35 @@ def test_edits_are_made_on_the_stream_that_is_current():
         processor.process(batch.logits, slots, batch.row_index, batch.bitmask)
     torch.cuda.synchronize()
     assert batch.wrong() == 0
+
+
+@pytest.mark.parametrize("width", [None, 1, 4])
+def test_appended_tokens_leave_the_tables_as_torch_does_without_a_wait_and_in_a_graph(width):
+    rng, vocab_size, limit = np.random.default_rng(4), 5000, 60
+    requests = [edit_model.random_request(rng, vocab_size, limit // 2) for _ in range(32)]
+    by_launch, by_torch = (edit_model.slots_of(requests, limit, vocab_size, "cuda") for _ in range(2))
+    load().process(
+        torch.zeros(32, vocab_size, device="cuda"), by_launch, torch.arange(32, device="cuda"), None
+    )
+    assert by_launch.appender is not None
+    assert by_torch.appender is None
+    rows = torch.arange(32, device="cuda", dtype=torch.int32)
+    tokens = torch.zeros(32 if width is None else (32, width), dtype=torch.int64, device="cuda")
+
+    def step(slots):
+        slots._append(None, rows, tokens)
+
+    require_no_wait(Trial("append", 0), "a step", lambda: by_launch.appender(by_launch.tables, rows, tokens))
+    require_no_wait(Trial("append", 0), "a step", lambda: by_torch._histories.append(rows, tokens))
+    with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+        step(by_launch)
+    for _ in range(40):  # the last ones find no room
+        tokens.copy_(torch.tensor(rng.choice([-1, vocab_size, *range(50)], tuple(tokens.shape))))
+        rows.copy_(torch.tensor(rng.permutation(34)[:32]))
+        graph.replay()
+        by_torch._histories.append(rows, tokens)
+    for name, table in vars(by_torch.tables).items():
+        pair = torch.stack((getattr(by_launch.tables, name), table))
+        if name == "distinct":  # in any order
+            pair = pair.sort(2).values
+        assert torch.equal(*pair), name

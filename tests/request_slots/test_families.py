@@ -148,8 +148,8 @@ def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_n
 
 
 def test_memory_for_a_family_is_no_reason_to_wait():
-    slots = small_slots()
-    with cuda_batches.NoWait():
+    slots = small_slots("meta")
+    with cuda_batches.NoWait("meta"):
         slots.add(1, EVERYTHING, [1, 2])
         slots.remove(1)
 

@@ -73,14 +73,15 @@ def test_a_step_reads_no_value_from_the_device():
 
 
 def test_no_write_waits_for_the_device():
-    slots = RequestSlots(4, 10, 33)
+    """A request may come with placeholders, repeated ids and an output."""
+    slots = RequestSlots(4, 10, 33, device="meta")
     slots.add(1, EVERYTHING, [1, 2])
-    rows, one, several = torch.tensor([1]), torch.tensor([[4]]), torch.tensor([[4, 5, 5]])
-    with NoWait():
+    rows, one, several = (torch.tensor(ids, device="meta") for ids in ([1], [[4]], [[4, 5, 5]]))
+    with NoWait("meta"):
         slots._histories.append(rows, one)
         slots._histories.append(rows, several)
         slot_writes.clean_slot(slots._state, 1, slots._population.requests[1])
-        slots.add(2, EVERYTHING, [1, 2])
+        slots.add(2, EVERYTHING, [1, 1, -1], [2, 40])
         slots.remove(2)
 
 
@@ -98,10 +99,10 @@ def test_a_step_is_at_most_15_operations_of_torch(width):
 
 def test_a_request_comes_and_goes_by_few_operations_of_torch():
     slots = RequestSlots(4, 600, 1000, device="meta")
-    with Operations() as found:
+    with Operations("meta") as found:
         slots.add(1, SamplingParams(repetition_penalty=1.5), range(512))
         slots.remove(1)
-    assert found.count <= 40
+    assert found.count <= 37
 
 
 def test_what_the_host_cannot_see_is_left_out():

@@ -1,6 +1,6 @@
 """Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter: numbers of wrong elements."""
 
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 import torch
@@ -41,6 +41,31 @@ def edits(seed):
                 name = f"{dtype}, V = {vocab_size}, drafts {drafted}, lists {listed}, masked {masked}"
                 result[name] = batch.wrong()
     return result
+
+
+def appends(seed):
+    """Append random tokens by the launch and by torch; return the number of tables that differ."""
+    rng, append, differences = np.random.default_rng(int(seed)), TritonLogitsProcessor(CPU).append, 0
+    limit, vocab_size, ids = 9, 12, [0, 1, 2, 11, 12, 50, -1, -7, 2**31 - 1]
+    for dtypes in product((torch.int64, torch.int32), repeat=2):
+        for width in (None, 1, 4):
+            by_launch, by_torch = (RequestSlots(5, limit, vocab_size) for _ in range(2))
+            for slots in (by_launch, by_torch):
+                slots.add(0, SamplingParams(bad_words=[[3, 1]], logit_bias={2: 1.0}), [1, 1, 50])
+                slots.add(1, SamplingParams(min_tokens=2, stop_token_ids=[0]), [], [2])
+                slots.add(3, SamplingParams(), [5] * (limit - 1))
+            for _ in range(6):
+                rows = torch.tensor(rng.permutation([-1, 0, 1, 2, 3, 5]), dtype=dtypes[0])
+                shape = len(rows) if width is None else (len(rows), width)
+                tokens = torch.tensor(rng.choice(ids, shape), dtype=dtypes[1])
+                append(by_launch.tables, rows, tokens)
+                by_torch._histories.append(rows, tokens)
+                for name, table in vars(by_torch.tables).items():
+                    pair = torch.stack((getattr(by_launch.tables, name), table))
+                    if name == "distinct":  # in any order
+                        pair = pair.sort(2).values
+                    differences += not torch.equal(*pair)
+    return differences
 
 
 def warmup():

@@ -52,6 +52,18 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
     }
 
 
+def uploaded_pieces(pieces: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Copy vectors of int32 on the host to a device as :func:`uploaded` does; to the CPU nothing is copied.
+
+    :returns: by name: one behind the other in the order of ``pieces``, the first aligned to 16 bytes.
+    :raises InvalidInputError: a CUDA graph is being captured.
+    """
+    if device.type == "cpu":
+        return dict(pieces)
+    words = _copy(torch.cat([*pieces.values()]), device)
+    return dict(zip(pieces, torch.split(words, [len(piece) for piece in pieces.values()]), strict=True))
+
+
 def device_of(device: Any) -> torch.device:
     """Convert a caller's name of a device to a ``torch.device``; None is the CPU.
 

@@ -201,7 +201,8 @@ class RowKinds:
     def describes(self, tensors: Sequence[Tensor | None]) -> bool:
         """Whether these kinds describe ``tensors``; the tensors of the first call are bound to them."""
         if self._bound is None:
-            self._bound = tuple((tensor, _version(tensor)) for tensor in tensors)
+            self._bound = tuple([(tensor, _version(tensor)) for tensor in tensors])
+            return True
         return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
 
     def is_current(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -33,15 +33,14 @@ _PENALTIES = {
     "presence_penalty": _SHARES,
 }
 """Least and largest value of each penalty, and the range in words."""
-_OFF: tuple[object, ...] = ((), (), (), {}, 1.0, 0.0, 0.0)
 MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 
 
 class CheckedEdits(NamedTuple):
     """The edits of a request, each value in its range, in the order of :data:`EDITS`."""
 
-    allowed: tuple[int, ...]
-    """Distinct token ids; none: all are allowed."""
+    allowed: Any
+    """Token ids as ``read_allowed`` returned them, which may repeat; none: all are allowed."""
     bad_words: tuple[tuple[int, ...], ...]
     stop_ids: tuple[int, ...]
     """Distinct token ids; none where ``min_tokens`` is 0."""
@@ -56,22 +55,36 @@ class CheckedEdits(NamedTuple):
     @property
     def names(self) -> tuple[Edit, ...]:
         """Names of the edits in effect."""
-        return tuple([name for name, value, off in zip(EDITS[1:], self, _OFF, strict=False) if value != off])
+        names = [
+            name for name, value, off in zip(EDITS[2:], self[1:], NO_EDITS[1:], strict=False) if value != off
+        ]
+        return ("allowed_token_ids", *names) if len(self.allowed) else tuple(names)
 
 
-def check_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
+NO_EDITS = CheckedEdits((), (), (), {}, 1.0, 0.0, 0.0, 0)
+
+
+def check_edits(
+    params: Any,
+    row: int | str | None = None,
+    vocab_size: int | None = None,
+    *,
+    read_allowed: Callable[..., Sized] | None = None,
+) -> CheckedEdits:
     """Check the edits of a request.
 
     :param params: a :class:`tokendraw.SamplingParams`.
     :param row: in its batch, or its place in words, for the message.
     :param vocab_size: None: it is not known, and ids are only held against the least.
+    :param read_allowed: checks ``allowed_token_ids``, from (field, ids, row, vocab_size); None: in Python.
     """
     repetition, frequency, presence = [
         real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()
     ]
     bias = _bias(params.logit_bias, row, vocab_size)
-    allowed = _ids("allowed_token_ids", params.allowed_token_ids, row, vocab_size)
-    if params.allowed_token_ids is not None and not allowed:
+    read_allowed = _ids if read_allowed is None else read_allowed
+    allowed = read_allowed("allowed_token_ids", params.allowed_token_ids, row, vocab_size)
+    if params.allowed_token_ids is not None and not len(allowed):
         raise InvalidParameterError(
             f"'allowed_token_ids'{of_row(row)} needs at least one token id, found none. Leave it out to allow all."
         )
@@ -86,7 +99,7 @@ def check_edits(params: Any, row: int | str | None = None, vocab_size: int | Non
     min_tokens = min(integer("min_tokens", params.min_tokens, row, 0, math.inf, needed), LARGEST_COUNT)
     stop_ids = _ids("stop_token_ids", params.stop_token_ids, row, vocab_size)
     return CheckedEdits(
-        tuple(dict.fromkeys(allowed)),
+        allowed,
         bad_words,
         tuple(dict.fromkeys(stop_ids)) if min_tokens else (),
         {token: value for token, value in bias.items() if value != 0.0},

@@ -84,20 +84,17 @@ def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
     return {name: dtypes[kind] for name, kind in SLOT_FIELDS.items()}
 
 
-def parameter_columns(columns: Columns, device: torch.device, *, used_only: bool = True) -> dict[str, Column]:
-    """Return a column [slots] for each field of the metadata, 0 for None.
-
-    :param used_only: leave out fields that no request uses.
-    """
+def parameter_columns(columns: Columns, device: torch.device) -> dict[str, Column]:
+    """Return a column [slots] for each field of the metadata that a request uses, 0 for None."""
     dtypes = field_dtypes(device.type)
     seeds, orders, logprobs = columns["seed"], columns["filter_order"], columns["logprobs"]
     uploads: dict[str, Column] = {name: (columns[name], dtypes[name]) for name in _REQUIRED}
     has_seed = [seed is not None for seed in seeds]
-    if not used_only or any(has_seed):
+    if any(has_seed):
         uploads["seed"] = [seed or 0 for seed in seeds], dtypes["seed"]
         uploads["seeded"] = has_seed, dtypes["seeded"]
-    if not used_only or "joint" in orders:
+    if "joint" in orders:
         uploads["joint"] = [order == "joint" for order in orders], dtypes["joint"]
-    if not used_only or logprobs.count(None) < len(logprobs):
+    if logprobs.count(None) < len(logprobs):
         uploads["logprobs"] = [n or 0 for n in logprobs], dtypes["logprobs"]
     return uploads

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.parameters.edits import MAX_ID
-from tokendraw.request_slots.tables import ENDS_BAD_WORD, HAS_BIAS, IS_STOP, ONE_OUTPUT
-
-_OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
-"""The bits of ``RequestTables.counts`` that are set where an id occurs in prompt or output."""
+from tokendraw.request_slots.tables import OCCURRENCES, ONE_OUTPUT
 
 
 class TokenBounds(NamedTuple):
@@ -163,7 +160,7 @@ class Histories:
         _drop_beyond_capacity(w, is_single=is_single)
 
         torch.gather(self._counts, 1, w.ids_of_slots, out=w.counts)
-        occurrences = w.counts.bitwise_and(_OCCURRENCES)
+        occurrences = w.counts.bitwise_and(OCCURRENCES)
         torch.mul(w.new_of_slots, ONE_OUTPUT, out=w.counts)  # an id, new or not
         torch.lt(occurrences, w.new_of_slots, out=w.new_of_slots)  # an id, and 0
         if not is_single:

@@ -137,7 +137,7 @@ def allocate(sizes: SlotSizes, device: torch.device) -> SlotTensors:
         history=tokens[0],
         distinct=tokens[1],
         counts=torch.zeros(slots, sizes.vocab_size, dtype=torch.int32, device=device),
-        **{name: rows[name] for name in STATE_COLUMNS if name != "limit"},
+        **{name: rows[name] for name in STATE_COLUMNS},
         **absent,
     )
     sampling = {name: rows[name] for name in SLOT_FIELDS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,15 +9,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
-from tokendraw.parameters.edits import EDITS, MAX_ID, CheckedEdits, Edit, check_edits
+from tokendraw.parameters.edits import EDITS, NO_EDITS, CheckedEdits, Edit, check_edits
 from tokendraw.parameters.params import SamplingParams, stored_values
-from tokendraw.parameters.ranges import are_integers, integers
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.tables import FACT_OF_EDIT, EditFacts
+from tokendraw.request_slots.token_ids import read_ids, read_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +44,11 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
             f"'params' of {owner} needs a tokendraw.SamplingParams, found {type_name(params)}. "
             "Make one: SamplingParams(temperature=..., top_k=...)."
         )
-    values, edits = stored_values(params, owner), check_edits(params, owner, sizes.vocab_size)
+    values = stored_values(params, owner)
+    (kind,) = row_kinds({name: [value] for name, value in values.items()})
+    if not params.may_edit:
+        return SlotRequest(values, NO_EDITS, (), kind)
+    edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
     longest = max(map(len, edits.bad_words), default=0)
     for field, unit, count, limit, capacity in (
         ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
@@ -59,15 +61,15 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
                 f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
                 f"Ask for fewer, or make RequestSlots with a larger {limit}."
             )
-    (kind,) = row_kinds({name: [value] for name, value in values.items()})
     return SlotRequest(values, edits, edits.names, kind)
 
 
 class TokenHistory(NamedTuple):
     """The tokens of a new request. Numbers outside [0, V) are placeholders: tokens without an id."""
 
-    prompt: list[int]
-    output: list[int]
+    prompt: Tensor
+    """[n] int64 on the host, each in the range of an int32; so is ``output``."""
+    output: Tensor
 
     @property
     def num_tokens(self) -> int:
@@ -78,31 +80,20 @@ class TokenHistory(NamedTuple):
 def check_history(
     slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: SlotSizes
 ) -> TokenHistory:
-    """Return the tokens of a request, each as an int32."""
+    """Return the tokens of a request."""
     owner, most = f"slot {slot}", sizes.max_tokens
     tokens = TokenHistory(
-        _integers_of("prompt_token_ids", prompt, owner), _integers_of("output_token_ids", output, owner)
+        read_tokens("prompt_token_ids", prompt, owner), read_tokens("output_token_ids", output, owner)
     )
     if tokens.num_tokens > most:
         found = f"{len(tokens.prompt)}"
-        if tokens.output:
+        if len(tokens.output):
             found += f" and {len(tokens.output)} of 'output_token_ids'"
         raise InvalidParameterError(
             f"'prompt_token_ids' of {owner} needs at most 'max_tokens', {most}, ids, found {found}. "
             "Shorten the prompt, or make RequestSlots with a larger max_tokens."
         )
     return tokens
-
-
-def _integers_of(name: str, tokens: Iterable[int] | Tensor, owner: str) -> list[int]:
-    if isinstance(tokens, Tensor):
-        check_vector(name, tokens)
-        check_integers(name, tokens)
-        tokens = tokens.tolist()
-    numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=owner)
-    if are_integers(numbers, -1, MAX_ID):
-        return numbers
-    return [number if -1 <= number <= MAX_ID else -1 for number in numbers]
 
 
 class Population:

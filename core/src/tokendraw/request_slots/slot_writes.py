@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokendraw._torch.upload import uploaded
-from tokendraw.parameters.request_columns import parameter_columns
+from tokendraw._torch.threads import one_thread
+from tokendraw.parameters.edits import MAX_ID, CheckedEdits
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.requests import SlotRequest, TokenHistory
@@ -21,97 +20,170 @@ from tokendraw.request_slots.tables import (
     HAS_BIAS,
     IN_PROMPT,
     IS_STOP,
+    OCCURRENCES,
     ONE_OUTPUT,
     column_of,
     layout_on,
 )
+from tokendraw.request_slots.token_ids import NO_IDS, are_within, host_ids
+
+_PACKED_BITS = 0x0102040810204080
+"""Factor for 8 bytes of 0 or 1 as an int64: bit i of the product's last byte is byte i."""
 
 
-class PackedRequest(NamedTuple):
-    """The device's part of a request, as words of 32 bits."""
+class Occurrences(NamedTuple):
+    """The ids that a new request names."""
 
-    words: array[int]
-    sizes: dict[str, int]
-    """Words of each piece, in order: the columns of the parameters, and every list with entries."""
-
-    def uploaded(self, device: torch.device) -> dict[str, Tensor]:
-        """Copy the request to a device in a single asynchronous upload."""
-        words = uploaded({"words": (self.words, torch.int32)}, device)["words"]
-        return dict(zip(self.sizes, torch.split(words, [*self.sizes.values()]), strict=True))
+    distinct: Tensor
+    """[n] int64: ids in [0, V) of prompt and output, each once."""
+    flagged: Tensor
+    """[m] int64: these and the ids of edits, each once."""
+    counts: Tensor
+    """[m] int32: the entry of ``RequestTables.counts`` for each of ``flagged``."""
 
 
-def pack_request(
-    request: SlotRequest, tokens: TokenHistory, sizes: SlotSizes, device: torch.device
-) -> PackedRequest:
-    """Lay out a request for a single upload."""
-    params, edits = request.params, request.edits
-    ends = [word[-1] for word in edits.bad_words]
-    flags = dict.fromkeys(tokens.prompt, IN_PROMPT)
-    for token, times in Counter(tokens.output).items():
-        flags[token] = flags.get(token, 0) + ONE_OUTPUT * times
-    distinct = [token for token in flags if 0 <= token < sizes.vocab_size]  # placeholders are no ids
-    flags = {token: flags[token] for token in distinct}
-    for ids, flag in ((edits.bias, HAS_BIAS), (edits.stop_ids, IS_STOP), (ends, ENDS_BAD_WORD)):
-        for token in ids:
-            flags[token] = flags.get(token, 0) | flag
-    fields = parameter_columns({name: [value] for name, value in params.items()}, device, used_only=False)
-    values: dict[str, float] = {
-        **{name: value for name, ((value,), _) in fields.items()},
-        "num_tokens": tokens.num_tokens,
-        "num_distinct": len(distinct),
-        "limit": sizes.max_tokens,
-        "num_prompt": len(tokens.prompt),
-        "num_bias": len(edits.bias),
-        "num_stop": len(edits.stop_ids),
-        "min_tokens": edits.min_tokens,
-        "num_bad": len(edits.bad_words),
-        "is_restricted": bool(edits.allowed),
-        "repetition": edits.repetition,
-        "frequency": edits.frequency,
-        "presence": edits.presence,
-    }
+class RequestPacker:
+    """Lays out requests for a single upload."""
+
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
+        """Allocate scratch on the host: 4 bytes for each id of the vocabulary.
+
+        :param device: the device of the slots.
+        """
+        self._sizes = sizes
+        self._layout = layout_on(device.type)
+        self._column_sizes = [*self._layout.sizes.values()]
+        self._place_of_id = torch.empty(sizes.vocab_size, dtype=torch.int32, device="cpu")
+        """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
+
+    def pack(self, request: SlotRequest, tokens: TokenHistory) -> dict[str, Tensor]:
+        """Return vectors of int32 on the host: the columns of the parameters, and every list with entries.
+
+        Those that are read as int64 come first, so that each begins at a multiple of 8 bytes.
+        """
+        flagged, lists, num_distinct = NO_IDS, dict[str, Tensor](), 0
+        if tokens.num_tokens or request.edit_names:
+            with one_thread():
+                tokens, in_vocabulary = self._without_placeholders(tokens)
+                ids = self._occurrences(request.edits, in_vocabulary)
+                flagged, num_distinct = ids.flagged.view(torch.int32), len(ids.distinct)
+                lists = {
+                    "counts": ids.counts,
+                    "history": torch.cat(tokens).to(torch.int32),
+                    "distinct": ids.distinct.to(torch.int32),
+                }
+                if request.edit_names:
+                    lists |= _edit_lists(request.edits, self._sizes)
+        packed = self._layout.packed(self._parameters(request, tokens, num_distinct))
+        columns = torch.split(torch.frombuffer(bytearray(packed), dtype=torch.int32), self._column_sizes)
+        pieces = {"flagged": flagged} | dict(zip(self._layout.sizes, columns, strict=True)) | lists
+        return {name: piece for name, piece in pieces.items() if len(piece)}
+
+    def _parameters(self, request: SlotRequest, tokens: TokenHistory, num_distinct: int) -> dict[str, float]:
+        """Return the small parameters by name."""
+        params, edits = request.params, request.edits
+        return {
+            **params,
+            "seed": params["seed"] or 0,
+            "seeded": params["seed"] is not None,
+            "joint": params["filter_order"] == "joint",
+            "logprobs": params["logprobs"] or 0,
+            "num_tokens": tokens.num_tokens,
+            "num_distinct": num_distinct,
+            "limit": self._sizes.max_tokens,
+            "num_prompt": len(tokens.prompt),
+            "num_bias": len(edits.bias),
+            "num_stop": len(edits.stop_ids),
+            "min_tokens": edits.min_tokens,
+            "num_bad": len(edits.bad_words),
+            "is_restricted": len(edits.allowed) > 0,
+            "repetition": edits.repetition,
+            "frequency": edits.frequency,
+            "presence": edits.presence,
+        }
+
+    def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
+        """Collect the ids, in any order."""
+        prompt, output = tokens
+        ends = {word[-1] for word in edits.bad_words}
+        flags = [HAS_BIAS] * len(edits.bias) + [IS_STOP] * len(edits.stop_ids) + [ENDS_BAD_WORD] * len(ends)
+        if not len(output) and not flags:
+            distinct, _ = self._distinct(prompt)
+            return Occurrences(distinct, distinct, _filled(len(distinct), IN_PROMPT))
+        ids = torch.cat((prompt, output, host_ids([*edits.bias, *edits.stop_ids, *ends])))
+        distinct, is_kept = self._distinct(ids)
+        places = self._place_of_id.index_select(0, ids)
+        counts = _filled(len(ids), 0)
+        counts.index_fill_(0, places[: len(prompt)].to(torch.int64), IN_PROMPT)
+        counts.index_add_(0, places[len(prompt) :], _steps(len(output), flags))
+        counts = counts.masked_select(is_kept)
+        return Occurrences(distinct[(counts & OCCURRENCES) != 0], distinct, counts)
+
+    def _without_placeholders(self, tokens: TokenHistory) -> tuple[TokenHistory, TokenHistory]:
+        """Return the tokens as stored, -1 for a number that is no int32, and the tokens in [0, V)."""
+        last = self._sizes.vocab_size - 1
+        if are_within(tokens.prompt, 0, last) and are_within(tokens.output, 0, last):
+            return tokens, tokens
+        stored = TokenHistory(*[torch.where((ids >= -1) & (ids <= MAX_ID), ids, -1) for ids in tokens])
+        return stored, TokenHistory(*[ids[(ids >= 0) & (ids <= last)] for ids in tokens])
+
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each id once, and whether a place [n] is the one of its id in ``_place_of_id``."""
+        places = torch.arange(len(ids), dtype=torch.int32, device="cpu")
+        self._place_of_id.scatter_(0, ids, places)
+        is_kept = self._place_of_id.index_select(0, ids) == places
+        return ids.masked_select(is_kept), is_kept
+
+
+def _filled(size: int, value: int) -> Tensor:
+    return torch.full((size,), value, dtype=torch.int32, device="cpu")
+
+
+def _steps(num_outputs: int, flags: list[int]) -> Tensor:
+    """Return what each token of the output, and each id of an edit, adds to its count."""
+    steps = _filled(num_outputs + len(flags), ONE_OUTPUT)
+    if flags:
+        steps[num_outputs:] = torch.frombuffer(array("i", flags), dtype=torch.int32)
+    return steps
+
+
+def _edit_lists(edits: CheckedEdits, sizes: SlotSizes) -> dict[str, Tensor]:
+    """Return the lists of edits with entries, by field of ``RequestTables``."""
     right_aligned = [(*[-1] * (sizes.max_bad_word_len - len(word)), *word) for word in edits.bad_words]
-    layout = layout_on(device.type)
-    words, pieces = array("i", layout.packed(values)), dict(layout.sizes)
-    lists: dict[str, Iterable[int]] = {
-        "history": (*tokens.prompt, *tokens.output),
-        "distinct": distinct,
-        "flagged": flags,
-        "flags": flags.values(),
-        "bias_ids": edits.bias,
-        "bias": array("i", array("f", edits.bias.values()).tobytes()),
-        "stop_ids": edits.stop_ids,
-        "bad_words": chain.from_iterable(right_aligned),
-        "bad_lens": map(len, edits.bad_words),
-        "allowed": _bit_mask(edits.allowed, sizes.num_words) if edits.allowed else (),
+    lists = {
+        "bias_ids": array("i", edits.bias),
+        "bias": array("f", edits.bias.values()),
+        "stop_ids": array("i", edits.stop_ids),
+        "bad_words": array("i", chain.from_iterable(right_aligned)),
+        "bad_lens": array("i", map(len, edits.bad_words)),
     }
-    for name, entries in lists.items():
-        start = len(words)
-        words += array("i", entries)
-        if len(words) > start:
-            pieces[name] = len(words) - start
-    return PackedRequest(words, pieces)
+    pieces = {
+        name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in lists.items() if entries
+    }
+    if len(edits.allowed):
+        pieces["allowed"] = _bit_mask(edits.allowed, sizes.num_words)
+    return pieces
 
 
-def _bit_mask(ids: tuple[int, ...], num_words: int) -> array[int]:
+def _bit_mask(ids: Tensor, num_words: int) -> Tensor:
     """Return words of 32 bits, with bit i % 32 of word i // 32 set for each id i of ``ids``."""
-    mask = bytearray(4 * num_words)
-    for token in ids:
-        mask[token >> 3] |= 1 << (token & 7)  # the lowest byte of a word comes first
-    return array("i", bytes(mask))
+    is_allowed = torch.zeros(32 * num_words, dtype=torch.uint8, device="cpu").index_fill_(0, ids, 1)
+    return (
+        is_allowed.view(torch.int64).mul_(_PACKED_BITS).view(torch.uint8)[7::8].contiguous().view(torch.int32)
+    )
 
 
 def write_request(state: SlotTensors, slot: int, pieces: Mapping[str, Tensor]) -> None:
     """Write a request to a clean slot.
 
-    :param pieces: result of :meth:`PackedRequest.uploaded`.
+    :param pieces: result of :meth:`RequestPacker.pack`, on the device.
     """
     tables, rest = state.tables, dict(pieces)
     for name, block in state.blocks.items():
         block[:, slot].copy_(column_of(rest.pop(name), name))
     if "flagged" in rest:
-        ids, flags = rest.pop("flagged"), rest.pop("flags")
-        tables.counts[slot].scatter_(0, ids.to(torch.int64), flags)
+        tables.counts[slot].scatter_(0, rest.pop("flagged").view(torch.int64), rest.pop("counts"))
     for name, piece in rest.items():
         table: Tensor = getattr(tables, name)
         row = table[slot] if table.dim() == 2 else table[slot].view(-1)

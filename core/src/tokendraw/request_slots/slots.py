@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.tensor_checks import check_integers, check_plain
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of
+from tokendraw._torch.upload import device_of, uploaded_pieces
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import MAX_ID, Edit
@@ -30,7 +30,7 @@ from tokendraw.request_slots.metadata import (
     upload_inputs,
 )
 from tokendraw.request_slots.requests import Population, check_history, check_request
-from tokendraw.request_slots.slot_writes import clean_slot, pack_request, write_request
+from tokendraw.request_slots.slot_writes import RequestPacker, clean_slot, write_request
 from tokendraw.request_slots.tables import EditFacts, RequestTables
 
 
@@ -73,9 +73,13 @@ class RequestSlots:
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.tokens.device
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
+        self._packer = RequestPacker(self._sizes, self._device)
         self._population = Population()
         self._room = Room()
         self._metadata = MetadataCache(self._state.sampling)
+        self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
+        """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
+        requests, where it has one."""
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
@@ -148,7 +152,8 @@ class RequestSlots:
         it, but it stands between its neighbours, and in the output ``min_tokens`` counts it.
 
         :param slot: from 0 to S - 1.
-        :param prompt_token_ids: integers; a tensor [n] on a device is read, which waits for it.
+        :param prompt_token_ids: [n] integers; an array of numpy or a tensor is read faster than a list. A tensor on a
+            device is copied to the host, which waits for it.
         :param output_token_ids: the same, behind the prompt; both are at most M.
         :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
         :raises InvalidInputError: a ValueError: the tokens are a tensor of another form, or a CUDA graph is being
@@ -164,7 +169,7 @@ class RequestSlots:
             )
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
-        pieces = pack_request(request, tokens, sizes, self._device).uploaded(self._device)
+        pieces = uploaded_pieces(self._packer.pack(request, tokens), self._device)
         self._state.give_memory(request.families)
         self._state.fill()
         write_request(self._state, slot, pieces)
@@ -262,7 +267,10 @@ class RequestSlots:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
             self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
-        self._histories.append(row_index, tokens)
+        if self.appender is None:
+            self._histories.append(row_index, tokens)
+        else:
+            self.appender(self._state.tables, row_index, tokens)
 
     def _slot(self, slot: int) -> int:
         return integer("slot", slot, None, 0, self.num_slots - 1)

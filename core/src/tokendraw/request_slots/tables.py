@@ -72,13 +72,16 @@ def layout_on(device_type: str) -> ParameterLayout:
 
 def column_of(words: Tensor, block: str) -> Tensor:
     """View words as the column of a block."""
-    return words.view(_BLOCKS[block])
+    dtype = _BLOCKS[block]
+    return words if words.dtype == dtype else words.view(dtype)
 
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
 IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
 """The flags of ``RequestTables.counts``."""
+OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
+"""The bits of ``RequestTables.counts`` that are set where an id occurs in prompt or output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +99,7 @@ class RequestTables:
         such as an image has: a token that no bad word matches.
     :ivar num_prompt: [S] int32: number of tokens in the prompt.
     :ivar num_tokens: [S] int32: number of tokens in prompt and output, at most M.
+    :ivar limit: [S] int32: most tokens in prompt and output: M, or 0 in a slot without a request.
     :ivar distinct: [S, M] int32: ids in [0, V) that occur in prompt or output, each once, in any order.
     :ivar num_distinct: [S] int32: number of ids in ``distinct``.
     :ivar counts: [S, V] int32: 16 times the number of occurrences of the id in the output, plus flags: 1, the id is in
@@ -121,6 +125,7 @@ class RequestTables:
     history: Tensor
     num_prompt: Tensor
     num_tokens: Tensor
+    limit: Tensor
     distinct: Tensor
     num_distinct: Tensor
     counts: Tensor

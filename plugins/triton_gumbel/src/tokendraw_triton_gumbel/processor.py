@@ -1,4 +1,4 @@
-"""The processor of logits: a launch a call, or none where no request asks for an edit."""
+"""The processor of logits: a launch a call, or none where no request asks for an edit; a launch appends tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import RequestTables
 from tokendraw_triton_gumbel.host.device import LaunchDevice
 from tokendraw_triton_gumbel.host.launch import current_stream, group
-from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import SlotRows, StepDrafts
+from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
+    SlotRows,
+    StepDrafts,
+    StepTokens,
+)
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.launches.logits_processing import (
     LIST_EDITS,
@@ -68,7 +72,7 @@ class TritonLogitsProcessor:
         grid, division = self._launches.divide(
             rows, vocab_size, tables.history.shape[1], flags, has_drafts=drafts is not None
         )
-        history, occurrences, penalties, bias, masks, stops, words = self._table_groups(tables)
+        history, occurrences, penalties, bias, masks, stops, words, _ = self._table_groups(tables)
         base, index, mask = self._convert((logits, row_index, bitmask))
         if bitmask is not None:
             masks = masks._replace(bitmask=mask, bitmask_stride=bitmask.stride(0))
@@ -88,6 +92,25 @@ class TritonLogitsProcessor:
         )
         launch(grid, arguments, current_stream(device))
         return logits
+
+    def append(self, tables: RequestTables, row_index: Tensor, token_ids: Tensor) -> None:
+        """Append the tokens of a step; see :class:`tokendraw.plugin.LogitsProcessorBackend`."""
+        device = token_ids.get_device()
+        if device != self._current_index():
+            with torch.cuda.device(device):
+                return self.append(tables, row_index, token_ids)
+        rows = token_ids.shape[0]
+        if not token_ids.numel():
+            return None
+        row_index, ids = _readable(row_index), token_ids.to(torch.int64).contiguous()
+        index, first_id = self._convert((row_index, ids))
+        arguments = (
+            group(SlotRows, (index, tables.num_tokens.shape[0])),
+            group(StepTokens, (first_id, ids.numel() // rows)),
+            self._table_groups(tables)[-1],
+        )
+        self._launches.append(row_index.dtype)((rows, 1, 1), arguments, current_stream(device))
+        return None
 
     def _step_drafts(self, ids: Tensor, offsets: Tensor) -> StepDrafts:
         """Return the arguments for drafts [D] or [B, K] and the offsets [B + 1] of their requests."""

@@ -56,7 +56,15 @@ class ProcessNeed(HostNeed):
 
 @runtime_checkable
 class LogitsProcessorBackend(Protocol):
-    """The processor returned by ``tokendraw_build`` for ``process_logits``."""
+    """The processor returned by ``tokendraw_build`` for ``process_logits``.
+
+    A processor may have a second method, ``append(tables, row_index, token_ids)``, which serves
+    :meth:`tokendraw.RequestSlots.append` in place of about 15 operations of torch once the processor has been called
+    with these slots. It appends the tokens [B] or [B, K] integer of the rows to ``history`` and ``distinct``, in their
+    order, and raises ``num_tokens``, ``num_distinct`` and ``counts``; it waits for nothing. ``row_index`` [B] integer
+    names each slot at most once. Left out are rows whose slot is out of range, and tokens that are negative, no int32
+    or beyond ``limit``. A token from V on has a place in the history and no id.
+    """
 
     def process(
         self,

@@ -176,6 +176,7 @@ class Process(Call):
 
     def run(self, backend: LogitsProcessorBackend) -> Any:
         logits, target = self.logits, self.target
+        self.slots.appender = getattr(backend, "append", None)
         if not logits.shape[0] or (self.bitmask is None and not self.slots.facts.any_edit):
             return logits if target is None else target
         output = backend.process(logits, self.slots, self.row_index, self.bitmask, self.drafts)

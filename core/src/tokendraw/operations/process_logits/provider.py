@@ -25,6 +25,7 @@ from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.request_slots.slots import RequestSlots
+from tokendraw.request_slots.tables import ONE_OUTPUT, RequestTables
 
 _VOCAB_SIZE = 40
 _OFF = float("-inf")
@@ -117,9 +118,10 @@ def prove(
 ) -> None:
     """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words.
 
-    Of all edits those that are advertised are asked for.
+    Of all edits those that are advertised are asked for. A backend that appends tokens then appends 1, 3 and 5, and has
+    no room for the last.
 
-    :raises PluginError: the logits are not what they have to be.
+    :raises PluginError: the logits, or the history, are not what they have to be.
     """
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     slots = RequestSlots(num_slots=2, max_tokens=4, vocab_size=_VOCAB_SIZE, device=device)
@@ -144,6 +146,37 @@ def prove(
     for i, (want, got) in enumerate(zip(needed, logits[0].tolist(), strict=True)):
         if got != want:
             raise PluginError(f"the proof call needs {want} as logit {i}, found {got}")
+    if hasattr(backend, "append"):
+        tokens = torch.tensor([[1, 3, 5], [1, 3, 5]], device=device)
+        _prove_append(backend.append, slots.tables, torch.tensor([1, 2], device=device), tokens)
+
+
+def _prove_append(append: Any, tables: RequestTables, row_index: Tensor, tokens: Tensor) -> None:
+    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot.
+
+    :raises PluginError: the tables are not what they have to be.
+    """
+    flags = tables.counts & (ONE_OUTPUT - 1)
+    append(tables, row_index, tokens)
+    counts = torch.zeros_like(tables.counts)
+    counts[1, 1], counts[1, 3] = 2 * ONE_OUTPUT, ONE_OUTPUT
+    found = {
+        "history": tables.history.tolist(),
+        "num_tokens": tables.num_tokens.tolist(),
+        "distinct ids": sorted(tables.distinct[1].tolist()),
+        "num_distinct": tables.num_distinct.tolist(),
+        "counts": tables.counts.tolist(),
+    }
+    needed = {
+        "history": [[0] * 4, [0, 1, 1, 3]],
+        "num_tokens": [0, 4],
+        "distinct ids": [0, 0, 1, 3],
+        "num_distinct": [0, 3],
+        "counts": (flags + counts).tolist(),
+    }
+    for name, want in needed.items():
+        if found[name] != want:
+            raise PluginError(f"the proof call of append needs {want} as {name}, found {found[name]}")
 
 
 CALLS = {"process": Process}

@@ -1,4 +1,4 @@
-"""The launch over the logits of requests: variants, and the division of work among programs."""
+"""The launches over the logits and histories of requests: variants, and the division of work among programs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tokendraw_triton_gumbel.host.compilation import (
     BOOL,
     FLOAT32,
     INT32,
+    INT64,
     Argument,
     Pointer,
     any_ints,
@@ -22,16 +23,19 @@ from tokendraw_triton_gumbel.host.compilation import (
 from tokendraw_triton_gumbel.host.geometry import Grid
 from tokendraw_triton_gumbel.host.launch import Launch
 from tokendraw_triton_gumbel.kernels.logits_processing import row_edits
+from tokendraw_triton_gumbel.kernels.logits_processing.append_tokens import append_tokens
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
     AllowedIds,
     BadWords,
     Bias,
     Division,
+    GrowingHistory,
     History,
     Occurrences,
     Penalties,
     SlotRows,
     StepDrafts,
+    StepTokens,
     StopIds,
 )
 from tokendraw_triton_gumbel.kernels.logits_processing.process_logits import process_logits
@@ -101,6 +105,7 @@ def table_groups(arguments: Sequence[Any], tables: RequestTables) -> tuple[Any, 
         AllowedIds(by_name["allowed"], 0, *named("allowed", "is_restricted")),  # a bitmask is put in by calls
         StopIds(*named("stop_ids", "num_stop", "min_tokens"), max_stops),
         BadWords(*named("bad_words", "bad_lens", "num_bad"), max_words, longest_words),
+        GrowingHistory(*named(*GrowingHistory._fields[:-2]), max_tokens, tables.counts.shape[1]),
     )
 
 
@@ -138,11 +143,24 @@ class ProcessLaunches:
         self._is_nvidia = family == "cuda"
         self._max_programs, self._max_mask_programs = _PROGRAMS * processors, _MASK_PROGRAMS * processors
         self._launches: dict[ProcessVariant, Launch] = {}
+        self._append_launches: dict[torch.dtype, Launch] = {}
+
+    def append(self, row_index: torch.dtype) -> Launch:
+        """Return the launch that appends tokens, compiled for the current device and a dtype of ``row_index``."""
+        launch = self._append_launches.get(row_index)
+        if launch is None:
+            rows = SlotRows(Pointer(row_index, aligned=False), ANY_INT)
+            slots = GrowingHistory(*[INT32] * 6, ANY_INT, ANY_INT)
+            placeholders = rows, StepTokens(INT64, ANY_INT), slots
+            launch = Launch.compiled(append_tokens, {}, {"num_warps": 1}, placeholders)
+            self._append_launches[row_index] = launch
+        return launch
 
     def of(self, variant: ProcessVariant) -> Launch:
-        """Return the launch of a variant, compiled for the current device."""
+        """Return the launch of a variant, compiled for the current device; its tokens can then be appended too."""
         launch = self._launches.get(variant)
         if launch is None:
+            self.append(variant.row_index)
             config = CONFIG._replace(HAS_LISTS=variant.has_lists, IS_NVIDIA=self._is_nvidia)
             options = {"num_warps": _WARPS, "enable_fp_fusion": False}
             launch = Launch.compiled(process_logits, {"config": config}, options, _placeholders(variant))

@@ -1,4 +1,4 @@
-"""Groups of arguments of the launch that edits logits, like :mod:`..shared.argument_groups`.
+"""Groups of arguments of the launches that edit logits and append tokens, like :mod:`..shared.argument_groups`.
 
 S is the number of request slots, M the tokens of one, V the vocabulary. Tensors of slots are dense.
 """
@@ -122,3 +122,32 @@ class Division(NamedTuple):
     """Number of programs for lists and drafts: 1 or 0."""
     of_masks: Any
     """Number of programs for tiles of the masks, in turns."""
+
+
+class StepTokens(NamedTuple):
+    """The tokens of a step."""
+
+    ids: Any
+    """[rows, ``width``] int64."""
+    width: Any
+
+
+class GrowingHistory(NamedTuple):
+    """The tensors of slots that change with every token."""
+
+    history: Any
+    """[S, M] int32."""
+    num_tokens: Any
+    """[S] int32: tokens in ``history``."""
+    limit: Any
+    """[S] int32: the most tokens; 0 without a request."""
+    distinct: Any
+    """[S, M] int32: ids that occur in ``history``, each once."""
+    num_distinct: Any
+    """[S] int32: ids in ``distinct``."""
+    counts: Any
+    """[S, V] int32: as in :class:`Occurrences`."""
+    max_tokens: Any
+    """M."""
+    vocab_size: Any
+    """V."""
