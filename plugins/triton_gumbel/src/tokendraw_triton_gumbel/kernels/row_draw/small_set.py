@@ -65,6 +65,7 @@ def _list(row, granules, tiles, lists, bound, config: tl.constexpr, N: tl.conste
             N,
             config.GRANULES_AT_ONCE,
             config.IS_NVIDIA,
+            config.IS_ALIGNED,
         )
     return num_found
 

@@ -34,7 +34,7 @@ def collect_part(row, group, end_group, reals, ints, collected, part, parts, con
     num_collected = 0
     next_group = load_group(row, group, config)
     while group < end_group:
-        x = as_logits(next_group, config)
+        x = as_logits(next_group, row, config)
         if group + 1 < end_group:
             next_group = load_group(row, group + 1, config)
         mask, count, offset, max_count, total = find_hits(x, low, high, num_collected, SPAN, VECTOR)
