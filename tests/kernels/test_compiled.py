@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import kernels as device_code
 from tokendraw_triton_gumbel.host import tuning
+from tokendraw_triton_gumbel.kernels.shared import tile_layout
 from triton_stand_ins import TARGETS, compiled, configurations_of, has_machine_code, sampler_for
 
 V = 4096
@@ -23,6 +24,7 @@ FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 PLAIN = SamplingParams(temperature=0.8, seed=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ARGUMENTS = 15
+TILE_SIZE, LANES = tile_layout.TILE_SIZE.value, tile_layout.LANES.value
 
 
 def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
@@ -67,16 +69,21 @@ def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
     assert sum("ld.global.v4" in line for line in unknown) >= 4
 
 
-@pytest.mark.slow
-def test_where_the_first_row_lies_says_nothing_of_rows_whose_stride_is_odd(kernels):
-    drawn("sm_90", PLAIN)
+@pytest.mark.fast_first
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
+    """Each lane reads two vectors for one of its own, without shared memory, wherever the first row lies."""
+    drawn("sm_90", PLAIN, dtype, offset=1)
     kernel = kernels["tile_statistics"]
-    base, stride = (path_of(kernel, "logits", field) for field in ("base", "row_stride"))
+    base = path_of(kernel, "logits", "base")
     known, unknown = (
-        instructions(compiled(kernel, "sm_90", attributes={stride: False, base: is_multiple}))
+        instructions(compiled(kernel, "sm_90", attributes={base: is_multiple}))
         for is_multiple in (True, False)
     )
     assert known == unknown
+    vectors = TILE_SIZE * tuning.TABLE["cuda"].span(dtype.itemsize) * dtype.itemsize // (LANES * 16)
+    assert sum("ld.global.v4.b32" in line for line in unknown) == 2 * vectors
+    assert not any("ld.shared" in line for line in unknown)
 
 
 @pytest.mark.slow

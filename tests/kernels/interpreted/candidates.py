@@ -18,9 +18,24 @@ NUMBER = tl.constexpr(1024)
 
 
 @triton.jit
-def collect(x, size, maxima, tiles, bound, granules, listed, values, ids, counts, vector: tl.constexpr):
+def collect(
+    x,
+    size,
+    maxima,
+    tiles,
+    bound,
+    granules,
+    listed,
+    values,
+    ids,
+    counts,
+    vector: tl.constexpr,
+    is_aligned: tl.constexpr,
+):
     hot = list_granules(maxima, tiles, bound, granules, GRANULES)
-    result = list_candidates(RowAddress(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
+    result = list_candidates(
+        RowAddress(x, size), granules, hot, bound, listed, vector, NUMBER, 32, IS_ALIGNED=is_aligned
+    )
     value, token = load_candidates(x, listed, tl.minimum(result, NUMBER), vector, NUMBER)
     tl.store(values + tl.arange(0, NUMBER), value)
     tl.store(ids + tl.arange(0, NUMBER), token)
@@ -65,13 +80,17 @@ def candidates():
     rng, wrong, judged = np.random.default_rng(3), [], 0
     for size in (1, 20, 1000, 1024, 5000, 270_000):
         tiles = -(-size // 1024)
-        for vector in (4, 8):
+        for vector, offset in ((4, 0), (8, 0), (4, 1), (4, 3)):
             granule = granules_of(size, vector)
             for name, row, bound in rows(rng, size):
                 x = np.asarray(row, np.float32)
                 maxima = np.full(tiles * 16, -np.inf, np.float32)
                 np.maximum.at(maxima, granule, np.nan_to_num(x, nan=-np.inf, posinf=np.inf, neginf=-np.inf))
-                given = [torch.from_numpy(array) for array in (x, maxima)]
+                around = [np.full(offset, np.inf, np.float32), x, np.full(8, np.inf, np.float32)]
+                given = [
+                    torch.from_numpy(np.concatenate(around))[offset : offset + size],
+                    torch.from_numpy(maxima),
+                ]
                 values = torch.zeros(NUMBER.value)
                 granules, listed, ids, counts = (
                     torch.full((n,), -7, dtype=torch.int32)
@@ -89,6 +108,7 @@ def candidates():
                     ids,
                     counts,
                     vector,
+                    offset == 0,
                 )
                 expected = np.flatnonzero(x >= bound)
                 hot, result = counts.tolist()
@@ -102,7 +122,9 @@ def candidates():
                     and bool((values[result:] == -np.inf).all())
                 )
                 if not fine:
-                    wrong.append([size, vector, name, hot, result, mine.tolist()[:8], expected.tolist()[:8]])
+                    wrong.append(
+                        [size, vector, offset, name, hot, result, mine.tolist()[:8], expected.tolist()[:8]]
+                    )
     return {"judged": judged, "wrong": wrong}
 
 

@@ -85,7 +85,7 @@ class CallCache:
             has_raw_sums=layout.max_logprobs is not None
             and self._mode == "raw_logprobs"
             and temperature is not None,
-            is_paired=access.is_paired and (draft_access is None or draft_access.is_paired),
+            is_aligned=access.is_aligned and (draft_access is None or draft_access.is_aligned),
             configuration=configuration,
             param_dtypes=layout.dtypes,
             has_fresh_seeds=seed is None or not layout.all_seeded,

@@ -33,15 +33,12 @@ class RowAccess(NamedTuple):
     """Whether every row begins at a multiple of 16 bytes: the address of the first says nothing by itself."""
     has_wide_stride: bool
     """Whether the row stride takes more than 31 bits."""
-    is_paired: bool
-    """Whether every row is of bfloat16 at even addresses, so that two logits may be read at a time."""
 
     @classmethod
     def of(cls, layout: RowLayout) -> RowAccess:
         """Derive the access from a layout."""
         dtype, stride, high_stride, address = layout
-        is_paired = dtype == torch.bfloat16 and stride % 2 == 0 and address % 4 == 0
-        return cls(dtype, stride == 0 and address == 0, high_stride > 0, is_paired)
+        return cls(dtype, stride == 0 and address == 0, high_stride > 0)
 
     @property
     def pointer(self) -> Pointer:

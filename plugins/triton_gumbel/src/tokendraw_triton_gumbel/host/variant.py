@@ -77,8 +77,8 @@ class Variant(NamedTuple):
     """Whether ranks of drawn tokens come with their logprobs."""
     has_raw_sums: bool
     """Whether the mass at T = 1 is needed beside the mass at the row's temperature."""
-    is_paired: bool
-    """Whether two logits are read at a time."""
+    is_aligned: bool
+    """Whether the rows of drafts, too, begin at multiples of 16 bytes where their logits are drawn from."""
     configuration: Configuration
     param_dtypes: tuple[torch.dtype | None, ...]
     """Dtypes of the parameters of the batch, in the order of :mod:`.params_layout`."""

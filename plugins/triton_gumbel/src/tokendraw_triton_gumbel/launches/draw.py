@@ -57,12 +57,12 @@ def tile_pass(
     configuration: Configuration,
     target: Target,
     *,
-    is_paired: bool,
+    is_aligned: bool,
     has_raw_sums: bool,
 ) -> Launch:
     """Return the launch of a pass over logits, with the statistics of every tile as its result."""
     itemsize, is_nvidia = logits.dtype.itemsize, target.is_nvidia
-    config = TileConfig(configuration.span(itemsize), logits.vector, is_paired and is_nvidia, is_nvidia)
+    config = TileConfig(configuration.span(itemsize), logits.vector, is_aligned, is_nvidia)
     registers = configuration.raw_registers(itemsize) if has_raw_sums else None
     return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
@@ -83,6 +83,7 @@ class DrawLaunches:
             FP64=target.fp64,
             TILES=self.max_tiles,
             VECTOR=self.vector,
+            IS_ALIGNED=variant.is_aligned,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             GRANULES_AT_ONCE=configuration.granules_at_once,
             ULP_STEP=ulp_step,
@@ -95,7 +96,7 @@ class DrawLaunches:
             EXACT_PARTS=configuration.large_set_exact_parts,
             WARPS=configuration.large_set_warps,
             VECTOR=self.vector,
-            LOADS_PAIRS=variant.is_paired,
+            IS_ALIGNED=variant.is_aligned,
             ULP_STEP=ulp_step,
             IS_NVIDIA=is_nvidia,
         )
@@ -104,7 +105,7 @@ class DrawLaunches:
             logits,
             configuration,
             target,
-            is_paired=variant.is_paired,
+            is_aligned=variant.is_aligned,
             has_raw_sums=variant.has_raw_sums,
         )
         self._row_draw = Launch(

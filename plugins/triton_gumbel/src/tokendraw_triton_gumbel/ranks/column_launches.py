@@ -32,8 +32,6 @@ class ShardVariant(NamedTuple):
     """The properties of a sharded call in the choice of kernels, without sizes and addresses."""
 
     logits: RowAccess
-    is_paired: bool
-    """Whether two logits are read at a time."""
     columns: int
     """Columns of this rank, and those of its first tile that lie before them."""
     shard: Shard
@@ -45,6 +43,11 @@ class ShardVariant(NamedTuple):
     configuration: Configuration
     param_dtypes: tuple[torch.dtype | None, ...]
     """Dtypes of the parameters of the batch, in the order of :mod:`.params_layout`."""
+
+    @property
+    def is_aligned(self) -> bool:
+        """Return whether the tiles of every row begin at multiples of 16 bytes."""
+        return self.logits.is_aligned and self.shard.lead % 16 == 0
 
 
 class ShardGeometry(NamedTuple):
@@ -100,7 +103,7 @@ class ColumnLaunches:
             logits,
             configuration,
             target,
-            is_paired=variant.is_paired,
+            is_aligned=variant.is_aligned,
             has_raw_sums=self._raw_sums is not None,
         )
         self.searches = SearchLaunches(self, self.scratch, max_tiles) if variant.has_filters else None
@@ -144,9 +147,7 @@ class ColumnLaunches:
         """Return placeholders for the arguments shared by all launches of a call."""
         access, lead = self.variant.logits, self.variant.shard.lead
         logits = Logits(access.pointer, access.stride, self.variant.columns)
-        if not (
-            access.is_aligned and lead % 16 == 0
-        ):  # then neither stride nor columns decide how rows are read
+        if not self.variant.is_aligned:  # then neither stride nor columns decide how rows are read
             access = access._replace(is_aligned=False)
             logits, lead = Logits(access.pointer, access.stride, ANY_INT), ANY_INT
         params = params_layout.placeholders(self.variant.param_dtypes)

@@ -76,11 +76,8 @@ class ShardSampler:
         key = rows, columns, rows_in, shard, configuration, facts.all_greedy, kernel_layout
         cached = self._cache.get(key)
         if cached is None:
-            dtype, stride, high_stride, address = rows_in
-            first_tile = (dtype, stride, high_stride, (address - shard.lead * dtype.itemsize) % 16)
             variant = ShardVariant(
                 logits=RowAccess.of(rows_in),
-                is_paired=self._target.is_nvidia and RowAccess.of(first_tile).is_paired,
                 columns=shard.lead + columns,
                 shard=shard,
                 has_filters=kernel_layout.has_filters,

@@ -12,7 +12,13 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.shared.bits import lowest_bit
 from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, GRANULES_PER_TILE, granule_ids
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULE_SIZE,
+    GRANULES_PER_TILE,
+    TILE_SIZE,
+    granule_ids,
+)
+from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import WORDS, load_logits
 
 _TILES_AT_ONCE = tl.constexpr(256)
 """Tiles whose granules are compared at once."""
@@ -80,6 +86,20 @@ def list_granules(granules, tiles, bound, numbers, max_count, IS_NVIDIA: tl.cons
 
 
 @triton.jit
+def _load_granules(row, granule, last, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr, IS_NVIDIA: tl.constexpr):
+    """Load the granules of a row at any address: [AT_ONCE, GRANULE_SIZE]; -inf behind the row.
+
+    :param granule: [AT_ONCE] int32; ``last`` the largest.
+    """
+    first_element = tl.arange(0, GRANULE_SIZE // VECTOR)[None, :, None, None] * VECTOR
+    token = granule_ids(granule[:, None, None, None], first_element, VECTOR)
+    words = token // VECTOR * WORDS + tl.arange(0, WORDS)[None, None, None, :]
+    is_inner = (last // GRANULES_PER_TILE + 1) * TILE_SIZE + VECTOR <= row.vocab_size
+    x = load_logits(row, words, is_inner, None, IS_NVIDIA)
+    return tl.reshape(x, (AT_ONCE, GRANULE_SIZE))
+
+
+@triton.jit
 def list_candidates(
     row,
     granules,
@@ -90,6 +110,7 @@ def list_candidates(
     MOST: tl.constexpr,
     AT_ONCE: tl.constexpr,
     IS_NVIDIA: tl.constexpr = False,
+    IS_ALIGNED: tl.constexpr = True,
 ):
     """List where the logits from ``bound`` upwards stand, tile by tile; return how many, listed or not.
 
@@ -103,9 +124,14 @@ def list_candidates(
     while start < count:
         slot = start + tl.arange(0, AT_ONCE)
         granule = tl.load(granules + slot, mask=slot < count, other=0)
-        token = granule_ids(granule[:, None], element[None, :], VECTOR)
-        inside = (slot < count)[:, None] & (token < row.vocab_size)
-        x = tl.load(row.base + token, mask=inside, other=float("-inf")).to(tl.float32)
+        if IS_ALIGNED:
+            token = granule_ids(granule[:, None], element[None, :], VECTOR)
+            inside = (slot < count)[:, None] & (token < row.vocab_size)
+            x = tl.load(row.base + token, mask=inside, other=float("-inf")).to(tl.float32)
+        else:
+            last = tl.load(granules + tl.minimum(start + AT_ONCE, count) - 1)
+            x = _load_granules(row, granule, last, VECTOR, AT_ONCE, IS_NVIDIA)
+            x = tl.where((slot < count)[:, None], x, float("-inf"))
         first = granule[:, None] * GRANULE_SIZE
         hit = reaches(x, bound, IS_NVIDIA)
         num_found = _list_hits(hit, first, numbers, num_found, MOST, AT_ONCE, GRANULE_SIZE // _NEIGHBOURS)

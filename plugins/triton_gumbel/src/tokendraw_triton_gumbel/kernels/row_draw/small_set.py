@@ -54,6 +54,7 @@ def _list(row, granules, tiles, lists, bound, config: tl.constexpr):
             N,
             config.GRANULES_AT_ONCE,
             config.IS_NVIDIA,
+            config.IS_ALIGNED,
         )
     return num_found
 

@@ -12,8 +12,8 @@ class TileConfig(NamedTuple):
     """Tiles a program."""
     VECTOR: int
     """Neighbouring logits a lane, 16 bytes."""
-    LOADS_PAIRS: bool
-    """Whether bfloat16 at even addresses is compared two at a time. NVIDIA."""
+    IS_ALIGNED: bool
+    """Whether every row begins at a multiple of 16 bytes."""
     IS_NVIDIA: bool
     """Whether PTX may be used; elsewhere nothing but Triton is."""
 
@@ -27,6 +27,8 @@ class RowConfig(NamedTuple):
     TILES: int
     """A power of two from the number of tiles upwards."""
     VECTOR: int
+    IS_ALIGNED: bool
+    """Whether every row begins at a multiple of 16 bytes."""
     SMALL_CANDIDATES: int
     """Candidates compared all with all."""
     GRANULES_AT_ONCE: int
@@ -48,8 +50,8 @@ class LargeSetConfig(NamedTuple):
     WARPS: int
     """Warps of a program, and tiles read at once."""
     VECTOR: int
-    LOADS_PAIRS: bool
-    """Whether bfloat16 at even addresses is loaded two at a time."""
+    IS_ALIGNED: bool
+    """Whether every row begins at a multiple of 16 bytes."""
     ULP_STEP: int
     IS_NVIDIA: bool
 

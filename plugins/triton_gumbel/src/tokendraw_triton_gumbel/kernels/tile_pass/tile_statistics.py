@@ -22,6 +22,14 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     TILE_SIZE,
     element_ids,
 )
+from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import (
+    WORDS,
+    aligned_base,
+    load_inside,
+    load_logits,
+    shifted_words,
+    word_ids,
+)
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
     granule_maxima,
@@ -87,6 +95,47 @@ def _scale_of(temperature, row_index, row):
 
 
 @triton.jit
+def _load_shifted(source, ids, group, is_inner, lead, config: tl.constexpr):
+    """Load the tiles of a group of a row at any address: float32 [LANES, SPAN, chunks, VECTOR], -inf outside."""
+    SPAN: tl.constexpr = config.SPAN
+    words = group * (SPAN * TILE_SIZE // config.VECTOR * WORDS) + word_ids(SPAN, config.VECTOR)
+    x = load_logits(source, words, is_inner, lead, config.IS_NVIDIA)
+    if lead is not None:
+        x = tl.where(ids >= lead, x, float("-inf"))
+    return x
+
+
+@triton.jit
+def _load_shifted_pairs(source, group, is_inner, SPAN: tl.constexpr):
+    """Load the four vectors of each lane's tiles in a full group, of a row of bfloat16 at any address."""
+    offset = tl.arange(0, LANES)[:, None, None, None] * WORDS + tl.arange(0, WORDS)[None, None, None, :]
+    offset += (group * SPAN + tl.arange(0, SPAN)[None, :, None, None]) * _PAIRS_PER_TILE
+    base, _ = aligned_base(source)
+    a0, a1 = tl.load(base + offset), tl.load(base + offset + WORDS)
+    offset += _PAIRS_PER_CHUNK
+    b0, b1 = tl.load(base + offset), tl.load(base + offset + WORDS)
+    offset += _PAIRS_PER_CHUNK
+    c0, c1 = tl.load(base + offset), tl.load(base + offset + WORDS)
+    offset += _PAIRS_PER_CHUNK
+    d0 = tl.load(base + offset)
+    if is_inner:
+        d1 = tl.load(base + offset + WORDS)
+    else:
+        d1 = load_inside(source, offset + WORDS, None)
+    return (
+        _shifted_pairs(a0, a1, source, SPAN),
+        _shifted_pairs(b0, b1, source, SPAN),
+        _shifted_pairs(c0, c1, source, SPAN),
+        _shifted_pairs(d0, d1, source, SPAN),
+    )
+
+
+@triton.jit
+def _shifted_pairs(first, second, source, SPAN: tl.constexpr):
+    return tl.reshape(shifted_words(first, second, source, True), (LANES, SPAN, _PAIRS_PER_LANE))
+
+
+@triton.jit
 def reduce_tiles(
     source, lead, temperature, row_index, target_row, group, row, counts, statistics, config: tl.constexpr
 ):
@@ -97,18 +146,23 @@ def reduce_tiles(
     """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
+    IS_PAIRED: tl.constexpr = config.IS_NVIDIA and source.base.dtype.element_ty == tl.bfloat16
     ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
     is_full = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
     if lead is not None:
         is_full = is_full & ((group > 0) | (lead == 0))
-    if config.LOADS_PAIRS:
+    is_inner = is_full & ((group + 1) * (SPAN * TILE_SIZE) + config.VECTOR <= source.vocab_size)
+    if IS_PAIRED:
         if is_full:
-            offset = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
-            offset += tl.arange(0, SPAN)[None, :, None] * _PAIRS_PER_TILE
-            offset += group * (SPAN * _PAIRS_PER_TILE) + tl.arange(0, _PAIRS_PER_LANE)[None, None, :]
-            pointers = source.base.to(tl.pointer_type(tl.int32)) + offset
-            a, b = tl.load(pointers), tl.load(pointers + _PAIRS_PER_CHUNK)
-            c, d = tl.load(pointers + 2 * _PAIRS_PER_CHUNK), tl.load(pointers + 3 * _PAIRS_PER_CHUNK)
+            if config.IS_ALIGNED:
+                offset = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
+                offset += tl.arange(0, SPAN)[None, :, None] * _PAIRS_PER_TILE
+                offset += group * (SPAN * _PAIRS_PER_TILE) + tl.arange(0, _PAIRS_PER_LANE)[None, None, :]
+                pointers = source.base.to(tl.pointer_type(tl.int32)) + offset
+                a, b = tl.load(pointers), tl.load(pointers + _PAIRS_PER_CHUNK)
+                c, d = tl.load(pointers + 2 * _PAIRS_PER_CHUNK), tl.load(pointers + 3 * _PAIRS_PER_CHUNK)
+            else:
+                a, b, c, d = _load_shifted_pairs(source, group, is_inner, SPAN)
             scale = _scale_of(temperature, row_index, target_row)
             pairs = larger_pairs(larger_pairs(a, b), larger_pairs(c, d))
             first, second = tl.split(tl.reshape(pairs, (LANES, SPAN, 2, 2)))
@@ -130,11 +184,14 @@ def reduce_tiles(
             raw = total
             is_exact = total > 0
     else:
-        if is_full:
-            x = tl.load(source.base + ids).to(tl.float32)
+        if config.IS_ALIGNED:
+            if is_full:
+                x = tl.load(source.base + ids).to(tl.float32)
+            else:
+                x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
+                x = x.to(tl.float32)
         else:
-            x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
-            x = x.to(tl.float32)
+            x = _load_shifted(source, ids, group, is_inner, lead, config)
         scale = _scale_of(temperature, row_index, target_row)
         granule_top = granule_maxima(lane_maxima(x), SPAN)
         max_logit = tl.max(granule_top, 0)
@@ -147,7 +204,11 @@ def reduce_tiles(
 
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
     if tl.min(is_exact.to(tl.int32), 0) == 0:
-        x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf")).to(tl.float32)
+        if config.IS_ALIGNED:
+            x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
+            x = x.to(tl.float32)
+        else:
+            x = _load_shifted(source, ids, group, False, lead, config)
         clean = tl.where(x != x, float("-inf"), x)
         granule_top = granule_maxima(lane_maxima(clean), SPAN)
         max_logit = tl.max(granule_top, 0)

@@ -46,7 +46,7 @@ def _mark(row, granules, group, end_group, tiles, low, high, units, words, confi
     next_block = load_granules(row, group, next_maxima >= low, config)
     next_maxima = _granule_maxima(granules, group + 1, end_group, tiles, SPAN)
     while group < end_group:
-        x = as_logits(next_block, config)
+        x = as_logits(next_block, row, config)
         if group + 1 < end_group:
             next_block = load_granules(row, group + 1, next_maxima >= low, config)
         next_maxima = _granule_maxima(granules, group + 2, end_group, tiles, SPAN)

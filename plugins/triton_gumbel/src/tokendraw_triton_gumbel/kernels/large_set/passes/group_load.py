@@ -1,7 +1,7 @@
 """Loads the tiles of one step of a pass, ahead of their use.
 
 bfloat16 stays in words of two until its use: the compiler unpacks single values right after the load, which waits for
-the memory.
+the memory. Rows at any address stay in the two vectors of each lane for the same reason.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.bits import halves
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, element_ids
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE, element_ids
+from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import (
+    WORDS,
+    load_vectors,
+    logits_of_words,
+    shifted_words,
+    word_ids,
+)
 
-_WORDS = tl.constexpr(4)
-"""Words of 32 bits in a vector of 16 bytes."""
 _TWO_LOWEST = tl.constexpr(-8323200)
 """Two bfloat16 of -inf."""
 _UPPER_LOWEST = tl.constexpr(-8388608)
@@ -24,8 +28,13 @@ _UPPER_LOWEST = tl.constexpr(-8388608)
 def load_group(row, group, config: tl.constexpr):
     """Return the logits of ``WARPS`` neighbouring tiles as :func:`as_logits` takes them; -inf behind the row."""
     SPAN: tl.constexpr = config.WARPS
-    if config.LOADS_PAIRS:
-        offset = group * (SPAN * TILE_SIZE // 2) + _word_ids(SPAN)
+    if not config.IS_ALIGNED:
+        offset = group * (SPAN * TILE_SIZE // config.VECTOR * WORDS) + word_ids(SPAN, config.VECTOR)
+        end = (group + 1) * (SPAN * TILE_SIZE)
+        first, second = load_vectors(row, offset, end + config.VECTOR <= row.vocab_size, None)
+        block = tl.join(first, second)
+    elif row.base.dtype.element_ty == tl.bfloat16:
+        offset = group * (SPAN * TILE_SIZE // 2) + word_ids(SPAN, config.VECTOR)
         words = row.base.to(tl.pointer_type(tl.int32)) + offset
         if (group + 1) * (SPAN * TILE_SIZE) <= row.vocab_size:
             block = tl.load(words)
@@ -47,13 +56,15 @@ def load_group(row, group, config: tl.constexpr):
 
 @triton.jit
 def load_granules(row, group, is_wanted, config: tl.constexpr):
-    """Return a group of which only the wanted lanes, [LANES, WARPS], are sure to hold logits; others hold -inf."""
+    """Return a group of which only the wanted lanes, [LANES, WARPS], are sure to hold logits; others may hold -inf."""
     SPAN: tl.constexpr = config.WARPS
-    if (group + 1) * (SPAN * TILE_SIZE) > row.vocab_size:
+    if not config.IS_ALIGNED or (group + 1) * (SPAN * TILE_SIZE) > row.vocab_size:
         block = load_group(row, group, config)
-    elif config.LOADS_PAIRS:
-        words = row.base.to(tl.pointer_type(tl.int32)) + group * (SPAN * TILE_SIZE // 2) + _word_ids(SPAN)
-        block = tl.load(words, mask=is_wanted[:, :, None, None], other=_TWO_LOWEST)
+    elif row.base.dtype.element_ty == tl.bfloat16:
+        words = row.base.to(tl.pointer_type(tl.int32)) + group * (SPAN * TILE_SIZE // 2)
+        block = tl.load(
+            words + word_ids(SPAN, config.VECTOR), mask=is_wanted[:, :, None, None], other=_TWO_LOWEST
+        )
     else:
         ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
         block = tl.load(row.base + ids, mask=is_wanted[:, :, None, None], other=float("-inf"))
@@ -61,23 +72,13 @@ def load_granules(row, group, is_wanted, config: tl.constexpr):
 
 
 @triton.jit
-def as_logits(block, config: tl.constexpr):
-    """Convert a loaded group to float32: [LANES, WARPS, chunks, VECTOR]."""
-    if config.LOADS_PAIRS:
-        SPAN: tl.constexpr = config.WARPS
-        CHUNKS: tl.constexpr = TILE_SIZE // (LANES * config.VECTOR)
-        low, high = halves(block)
-        x = tl.reshape(tl.join(low, high), (LANES, SPAN, CHUNKS, config.VECTOR))
+def as_logits(block, row, config: tl.constexpr):
+    """Convert a loaded group of a row to float32: [LANES, WARPS, chunks, VECTOR]."""
+    if not config.IS_ALIGNED:
+        first, second = tl.split(block)
+        x = logits_of_words(shifted_words(first, second, row, config.IS_NVIDIA), row.base.dtype.element_ty)
+    elif row.base.dtype.element_ty == tl.bfloat16:
+        x = logits_of_words(block, tl.bfloat16)
     else:
         x = block.to(tl.float32)
     return x
-
-
-@triton.jit
-def _word_ids(SPAN: tl.constexpr):
-    """Return the words of :func:`element_ids` where a vector holds 8 logits: [LANES, SPAN, chunks, 4]."""
-    lane = tl.arange(0, LANES)[:, None, None, None]
-    tile = tl.arange(0, SPAN)[None, :, None, None]
-    chunk = tl.arange(0, TILE_SIZE // (2 * LANES * _WORDS))[None, None, :, None]
-    word = tl.arange(0, _WORDS)[None, None, None, :]
-    return tile * (TILE_SIZE // 2) + chunk * (LANES * _WORDS) + lane * _WORDS + word

@@ -75,7 +75,7 @@ def pass_over_part(
         correction = exp2(-tl.fma(max_logit, scale, offset), IS_NVIDIA)
         next_group = load_group(row, group, config)
         while group < end_group:
-            x = as_logits(next_group, config)
+            x = as_logits(next_group, row, config)
             if group + 1 < end_group:
                 next_group = load_group(row, group + 1, config)
             weight = exp2(tl.fma(x, scale, offset), IS_NVIDIA)
@@ -95,7 +95,7 @@ def _weigh_carefully(row, group, end_group, tiles, reals, weights, counts, confi
     scale = tl.load(reals + SCALE)
     next_group = load_group(row, group, config)
     while group < end_group:
-        x = as_logits(next_group, config)
+        x = as_logits(next_group, row, config)
         if group + 1 < end_group:
             next_group = load_group(row, group + 1, config)
         weight = tl.where(

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.row_state import COLUMNS
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE, element_ids, tile_sums
+from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import WORDS, load_logits, word_ids
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 
@@ -29,9 +30,18 @@ def load_listed(source, tile_list, start, count, config: tl.constexpr):
     """
     slot = start + tl.arange(0, config.WARPS)
     tile = tl.load(tile_list + slot, mask=slot < count, other=0)
-    ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
-    mask = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
-    x = tl.load(source.base + ids, mask=mask, other=float("-inf")).to(tl.float32)
+    if config.IS_ALIGNED:
+        ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
+        mask = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
+        x = tl.load(source.base + ids, mask=mask, other=float("-inf")).to(tl.float32)
+    else:
+        words = (
+            word_ids(1, config.VECTOR) + (tile * (TILE_SIZE // config.VECTOR * WORDS))[None, :, None, None]
+        )
+        last = tl.load(tile_list + tl.minimum(start + config.WARPS, count) - 1)
+        is_inner = (last + 1) * TILE_SIZE + config.VECTOR <= source.vocab_size
+        x = load_logits(source, words, is_inner, None, config.IS_NVIDIA)
+        x = tl.where((slot < count)[None, :, None, None], x, float("-inf"))
     return tl.where(x == x, x, float("-inf")), tile, slot < count
 
 
