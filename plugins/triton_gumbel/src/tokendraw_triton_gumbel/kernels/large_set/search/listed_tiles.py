@@ -27,12 +27,12 @@ def load_listed(source, tile_list, start, count, config: tl.constexpr):
 
     NaN and what lies outside are -inf. With them come the numbers of the tiles, and which of them are listed.
     """
-    slot = start + tl.arange(0, config.WARPS)
-    tile = tl.load(tile_list + slot, mask=slot < count, other=0)
+    index = start + tl.arange(0, config.WARPS)
+    tile = tl.load(tile_list + index, mask=index < count, other=0)
     ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
-    mask = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
+    mask = (index < count)[None, :, None, None] & (ids < source.vocab_size)
     x = tl.load(source.base + ids, mask=mask, other=float("-inf")).to(tl.float32)
-    return tl.where(x == x, x, float("-inf")), tile, slot < count
+    return tl.where(x == x, x, float("-inf")), tile, index < count
 
 
 @triton.jit
