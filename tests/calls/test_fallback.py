@@ -21,6 +21,7 @@ from tokendraw import (
     UntestedUpstreamWarning,
     load_sampler,
 )
+from tokendraw.calls.call import Call
 
 NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
 HALVES = EVERYTHING.replace("('float32',)", "('float32', 'bfloat16')")
@@ -204,6 +205,22 @@ def test_so_it_is_between_batches_that_are_drawn(dists: FakeDists, monkeypatch: 
     assert (draw(sampler), sampler.name) == ([1, 0], "acme")
 
 
+def test_failures_of_a_batch_that_nobody_can_draw_count_against_no_sampler(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that acme alone cannot draw goes to beta, the second in rank, which failed an earlier batch as well."""
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", faulty("acme", "if logits[0, 0] > 0: raise IndexError('slot 7')"))
+    dists.add_plugin("beta", faulty("beta", BAD_SLOT, priority=40))
+    dists.add_plugin("gamma", faulty("gamma", BAD_SLOT, priority=30))
+    sampler = load_sampler(device="cpu")
+    with pytest.raises(IndexError, match="slot 7"):
+        sampler.sample(torch.full((2, 3), 60.0), GREEDY)
+    assert sampler.name == "acme"
+    with pytest.warns(SamplerFallbackWarning, match="Using 'beta' from here on"):
+        sampler.sample(torch.full((2, 3), 1.0), PLAIN)
+
+
 # From which logits another sampler draws
 
 
@@ -344,6 +361,27 @@ def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(
     sampler = load_sampler(device="cpu")
     monkeypatch.setattr(torch.Tensor, "clone", clone)
     assert draw(sampler) == [1, 0]
+
+
+def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_sampler(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory suffices for one copy, which the first sampler is given."""
+    copied, calls = Call.copied, []
+
+    def copied_once(call: Call) -> Call:
+        calls.append(call)
+        if len(calls) > 1:
+            raise torch.OutOfMemoryError
+        return copied(call)
+
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    dists.add_plugin("beta", faulty("beta", "logits.neg_(); raise OSError('no beta')", priority=40))
+    sampler = load_sampler(device="cpu")
+    monkeypatch.setattr(Call, "copied", copied_once)
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        draw(sampler)
+    assert (sampler.name, len(calls)) == ("acme", 2)
 
 
 # Who draws instead

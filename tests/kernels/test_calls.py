@@ -190,6 +190,17 @@ def test_the_facts_of_a_batch_decide_the_launches_after_any_call(launched):
     assert names == [draws + large, draws, draws + large, [*draws, *large, "count_ranks", "row_logprobs"]]
 
 
+def test_ranks_that_no_caller_needs_are_not_counted(launched):
+    metadata = metadata_of(*[replace(FILTERED, logprobs=2)] * ROWS)
+    drafts = Drafts.from_lists([[1]] * (ROWS // 2), device=CPU)
+    for wants_ranks in (True, False):
+        backend = TritonGumbelSampler(CPU, Need(logprob_ranks=wants_ranks))
+        for method, *arguments in ((backend.sample, metadata), (backend.verify, drafts, metadata)):
+            method(torch.zeros(ROWS, V), *arguments)
+            names = [name for name, *_ in launched.taken()]
+            assert ("count_ranks" in names, "row_logprobs" in names) == (wants_ranks, True)
+
+
 def test_a_forced_configuration_ends_with_the_context(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     grids = []

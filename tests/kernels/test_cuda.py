@@ -85,6 +85,7 @@ def test_a_graph_captures_the_first_call_of_a_sampler_with_compiled_kernels(comp
     metadata = replace(metadata, seeded=None)
     logits = torch.randn(rows, V, device="cuda").to(torch.bfloat16)
     expected = load().sample(logits, metadata)
+    load().sample(logits[:5], metadata_of(5, "filtered"))
     sampler, graph = load(), torch.cuda.CUDAGraph()
     compiled.clear()
     with torch.cuda.graph(graph):

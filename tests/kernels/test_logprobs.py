@@ -30,11 +30,15 @@ COMPARISONS = {
 """Function of interpreted/logprobs.py, and the number of rows."""
 
 
-@pytest.mark.slow
+@pytest.mark.fast_first
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_logprobs_agree_with_native(name):
     function, rows = COMPARISONS[name]
     assert interpreted("logprobs", function) == {"judged": rows, "wrong": []}
+
+
+def test_no_log_probability_and_no_kept_mass_exceeds_0():
+    assert interpreted("logprobs", "few_bounds") == {"judged": 28, "wrong": []}
 
 
 def described(target, dtype, num_logprobs, vocab_size=V):

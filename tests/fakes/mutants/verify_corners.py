@@ -1,6 +1,7 @@
 """Bugs of native's verification and draw of drafts in a single corner."""
 
 from dataclasses import replace
+from unittest import mock
 
 import torch
 
@@ -25,6 +26,7 @@ from mutants.corners import (
 from mutants.logprob_corners import BFLOAT_LOGPROBS
 from mutants.sample_corners import LAST_OF_TIES, clamped, fixed, k_above, off, p_above, shared_noise
 from tokendraw import philox, speculative
+from tokendraw_native import distributions
 from tokendraw_native.distributions import DraftProbs, ProcessedLogits
 from tokendraw_native.draw import SAMPLE
 
@@ -78,6 +80,15 @@ def normalised(q):
     total = q.values.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0).sum(1).clamp(min=1e-30)
     return Distribution(
         q, lambda values, rows: values / (total[rows] if values.dim() == 1 else total[rows].unsqueeze(1))
+    )
+
+
+def negative_kept(call):
+    """Patch the cleaning of draft_probs: NaN and infinity count as 0, negative values as they are."""
+    return mock.patch.object(
+        distributions,
+        "_clean_probs",
+        lambda probs: probs.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0),
     )
 
 
@@ -349,6 +360,7 @@ DTYPES = (
            all_dtypes=True, where=lambda call: with_probs(call)
            and call.drafts.draft_probs.dtype in (torch.float16, torch.bfloat16),
            patch=probabilities(lambda values: torch.where(values < 1e-4, 0.0, values))),
+    verify("draft_probs below 0 are taken as they are", LINE, sizes=THREE, where=with_probs, patch=negative_kept),
     verify("bfloat16 and fp64 noise: the uniform variate of the acceptance has 32 bits", "verify noise precision",
            dtype="bfloat16", patch=acceptance_at(dtype="fp32")),
 )

@@ -380,3 +380,25 @@ def bounds():
                 if not torch.allclose(one, other, atol=1e-5):
                     tally.wrong.append(f"{label} {name}: {one.tolist()}, not {other.tolist()}")
     return tally
+
+
+def few_bounds():
+    """As :func:`bounds`, fewer rows: filters that drop next to nothing of small and large sets, and one kept token."""
+    tally, rng = Tally(), np.random.default_rng(8)
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
+    all_kept, nearly_all, one_kept = {"min_p": 1e-30}, {"top_p": 0.9999999}, {"top_k": 1}
+    for rows, size, request in (
+        (6, 100, all_kept),
+        (6, 9000, all_kept),
+        (4, 3000, nearly_all),
+        (12, 50, one_kept),
+    ):
+        params = [SamplingParams(seed=i, logprobs=0, **request) for i in range(rows)]
+        m = SamplingMetadata.from_params(params, positions=range(rows))
+        logits = torch.from_numpy(rng.standard_normal((rows, size)).astype(np.float32) / 2)
+        output = sampler.sample(logits, m)
+        tally.judged += rows
+        for values in (output.logprobs.logprobs, output.log_kept_mass):
+            if not (values <= 0).all():
+                tally.wrong.append(f"V = {size} {request}: {values.tolist()}")
+    return tally

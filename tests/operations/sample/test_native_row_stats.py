@@ -7,7 +7,7 @@ import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.row_parameters import RowParameters
-from tokendraw_native import row_stats, threshold_search
+from tokendraw_native import logprobs, row_stats, threshold_search
 
 CPU = torch.device("cpu")
 ALIKE = [SamplingParams(temperature=0.7, top_p=0.8)] * 3
@@ -43,3 +43,10 @@ def test_rows_are_sorted_by_value_with_and_without_numpy(monkeypatch, numpy):
     order = threshold_search.descending_order(x)
     assert torch.equal(x.gather(-1, order), x.sort(-1, descending=True).values)
     assert torch.equal(order.sort(-1).values, torch.arange(1025).expand(5, -1))
+
+
+def test_no_kept_mass_exceeds_0_however_the_masses_were_rounded():
+    params = RowParameters.of(SamplingMetadata.from_params(ALIKE, device="cpu"), 3, CPU)
+    stats = row_stats.row_stats(torch.ones(3, 50), params, masses=True)
+    too_small = dataclasses.replace(stats, mass=stats.mass * (1 - 2**-24))
+    assert logprobs.log_kept_mass(too_small, params).tolist() == [0.0] * 3

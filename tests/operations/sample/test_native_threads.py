@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw._torch.threads import _setters
 from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import Digits, Layout, Span
 from tokendraw_native import row_threads
@@ -162,6 +163,17 @@ def test_a_call_returns_the_same_with_any_number_of_threads(name):
     for output in outputs[1:]:
         assert len(output) == len(outputs[0])
         assert all(torch.equal(a, b) for a, b in zip(outputs[0], output, strict=True))
+
+
+def test_after_an_error_the_numbers_of_threads_are_what_they_were():
+    torch.set_num_threads(2)
+    _, set_mkl = _setters()
+    set_mkl(3)
+    with pytest.raises(ZeroDivisionError), share_threads(torch.empty(2, CHUNK_LOGITS)):
+        1 / 0  # noqa: B018
+    assert (torch.get_num_threads(), row_threads._thread_state.threads) == (2, 1)
+    if set_mkl is not int:
+        assert set_mkl(0) == 3
 
 
 class ParallelRegions(TorchDispatchMode):

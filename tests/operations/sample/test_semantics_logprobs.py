@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from calling import call, shown_values, tokens
-from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
+from cuda_batches import Operations
+from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
+from tokendraw_native.sampler import NativeSampler
 from tokendraw_testing import reference
 
 MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
@@ -32,6 +34,18 @@ def test_more_than_the_vocabulary_is_all_of_it(load_native):
             assert out.logprobs.logprobs[1, 2:].tolist() == [-INF, -INF]
             assert torch.equal(out.logprobs.token_ids, everything.logprobs.token_ids)
             assert torch.equal(out.logprobs.logprobs, everything.logprobs.logprobs)
+
+
+def test_ranks_that_no_caller_needs_are_not_counted():
+    """Ranks take three operations of torch and more: to look the drawn logit up, to compare, and to add up."""
+    logits, metadata = torch.zeros(3, 50), SamplingMetadata.from_params([SamplingParams(logprobs=2)] * 3)
+    counts = []
+    for wants_ranks in (True, True, False):  # the first call computes constants
+        sampler = NativeSampler(torch.device("cpu"), Need(logprob_ranks=wants_ranks))
+        with Operations() as operations:
+            sampler.sample(logits, metadata)
+        counts.append(operations.count)
+    assert counts[2] <= counts[1] - 3
 
 
 def test_drafts_and_verifications_are_no_wider_than_the_vocabulary(sampler, device):

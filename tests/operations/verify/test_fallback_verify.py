@@ -92,3 +92,14 @@ def test_whoever_takes_over_verifies_and_drafts_from_then_on_and_sampling_is_not
         sampler.verify(*given())
     sampler.draft(target[:3], metadata)
     assert sampler.stats() == {"acme": 3, "native": 6}
+
+
+def test_a_mode_is_taken_over_at_its_first_call_after_calls_of_another_mode(dists):
+    expected = tokendraw.load_sampler("native", device="cpu").verify(*given(), mode="coupled")
+    dists.add_plugin("acme", verifier(f"if mode == 'coupled': {FAILS}"))
+    sampler = tokendraw.load_sampler(device="cpu")
+    sampler.verify(*given())
+    with pytest.warns(SamplerFallbackWarning):
+        output = sampler.verify(*given(), mode="coupled")
+    assert torch.equal(output.token_ids, expected.token_ids)
+    assert sampler.verify_resolution.chosen == "native"

@@ -24,6 +24,7 @@ def test_drafts_beyond_the_most_that_may_be_are_ignored(device):
     target = torch.from_numpy(np.concatenate(batch.target)).to(device)
     found = sampler.verify(target, ready, row_metadata(ready, batch.params, batch.first))
     assert found.token_ids.shape == (24, 2)
+    assert set(found.num_accepted.tolist()) == {0, 1}
     for ours, theirs in zip(chains(found), full, strict=True):
         assert ours[:1] == theirs[:1]
         assert len(ours) == min(len(theirs), 2)
@@ -89,6 +90,18 @@ def test_rows_without_anything_are_token_0_and_invalid(device):
         assert output.num_accepted.tolist() == [0] * 3
         assert output.valid.tolist() == [False] * 3
         assert bool(((output.token_ids[:, 0] >= 0) & (output.token_ids[:, 0] < 300)).all())
+
+
+def test_draft_probabilities_below_0_count_as_0_and_are_invalid(device):
+    target, params, q = gaussian(80), SamplingParams(seed=12), np.full((40, 300), 1 / 300, np.float32)
+    q[:, 2] = 8.0  # the draft, so that most are rejected
+    outputs = []
+    for value in (0.0, -3.0):
+        q[:, 7] = value
+        outputs.append(verify(native(device), target, [[2]] * 40, params, device=device, draft_probs=q))
+    assert (outputs[0].num_accepted == 0).sum() > 30
+    assert torch.equal(outputs[0].token_ids, outputs[1].token_ids)
+    assert [bool(output.valid.any()) for output in outputs] == [True, False]
 
 
 def test_a_residual_that_rounding_leaves_empty_is_the_target(device):

@@ -1,4 +1,4 @@
-"""Builds and proves providers: a provider is accepted only after a call with a known outcome.
+"""Builds and proves backends: a backend is accepted only after a call with a known outcome.
 
 A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
 crash at the first request.

@@ -1,4 +1,4 @@
-"""Capabilities of providers and needs of callers, two of the three sides of every negotiation.
+"""Capabilities of backends and needs of callers, two of the three sides of every negotiation.
 
 All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
 a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a need when the need is
@@ -77,7 +77,7 @@ _Filters: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapabilities:
-    """A provider's requirements of the host, and its promises about waiting and CUDA graphs, for any operation.
+    """A backend's requirements of the host, and its promises about waiting and CUDA graphs, for any operation.
 
     The defaults promise nothing: advertise what you have tested.
 

@@ -31,7 +31,7 @@ def fallback(
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
-    """Report a provider whose call failed, and its successor."""
+    """Report a backend whose call failed, and its successor."""
     disable = disable_setting([name], choice)
     return f"{name!r} failed: {reason}.{using_from_here_on(successor)} Set {disable} to silence this."
 

@@ -1,4 +1,4 @@
-"""Checks of any operation: each is a small pure function that returns None, or in words why a provider cannot serve.
+"""Checks of any operation: each is a small pure function that returns None, or in words why a backend cannot serve.
 
 Every check takes (capabilities, host, need). A reason says what was needed and what was found. An operation adds its
 own between those of the host and :func:`promises`.
@@ -15,7 +15,7 @@ from tokendraw.errors.formatting import all_of, dotted, one_of
 
 
 def is_made_for(capabilities: HostCapabilities, host: Host) -> bool:
-    """Whether a provider is made for this kind of device."""
+    """Whether a backend is made for this kind of device."""
     return capabilities.device_types is None or host.device_type in capabilities.device_types
 
 

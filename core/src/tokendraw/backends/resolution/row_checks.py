@@ -1,6 +1,6 @@
 """Checks shared by the operations on rows of logits.
 
-Each check takes (capabilities, host, need) and returns None, or in words why a provider cannot serve.
+Each check takes (capabilities, host, need) and returns None, or in words why a backend cannot serve.
 """
 
 from __future__ import annotations

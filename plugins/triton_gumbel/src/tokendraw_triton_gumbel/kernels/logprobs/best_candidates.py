@@ -86,10 +86,10 @@ def _load_granules(
 
     What is none is -inf. NaN is left as it is: it reaches nothing.
     """
-    slot = start + tl.arange(0, AT_ONCE)
-    granule = tl.load(granule_list + slot, mask=slot < count, other=0)
+    index = start + tl.arange(0, AT_ONCE)
+    granule = tl.load(granule_list + index, mask=index < count, other=0)
     token = granule_ids(granule[:, None], tl.arange(0, GRANULE_SIZE)[None, :], VECTOR)
-    inside = (slot < count)[:, None] & is_inside(token, row, lead)
+    inside = (index < count)[:, None] & is_inside(token, row, lead)
     x = tl.load(row.base + token, mask=inside).to(tl.float32)
     return tl.where(inside, x, float("-inf")), token
 
@@ -200,9 +200,9 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
         x = tl.load(row.base + token, mask=inside).to(tl.float32)
         hidden = (x != x) | (x == float("-inf")) | (x < threshold)
         equal = inside & tl.where(tied_value > float("-inf"), x == tied_value, hidden)
-        slot = rank + tl.cumsum(equal.to(tl.int32), 0) - 1
-        tl.store(out.ids + slot, token.to(tl.int64), mask=equal & (slot < n))
+        index = rank + tl.cumsum(equal.to(tl.int32), 0) - 1
+        tl.store(out.ids + index, token.to(tl.int64), mask=equal & (index < n))
         if out.logprobs is not None:
-            tl.store(out.logprobs + slot, tl.zeros_like(x) + value, mask=equal & (slot < n))
+            tl.store(out.logprobs + index, tl.zeros_like(x) + value, mask=equal & (index < n))
         rank += tl.sum(equal.to(tl.int32), 0)
         start = tl.min(tl.where((maximum >= tied_value) & (tile > start), tile, TILES), 0)

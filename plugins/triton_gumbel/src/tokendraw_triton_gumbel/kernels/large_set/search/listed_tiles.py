@@ -28,11 +28,11 @@ def load_listed(source, tile_list, start, count, config: tl.constexpr):
 
     NaN and what lies outside are -inf. With them come the numbers of the tiles, and which of them are listed.
     """
-    slot = start + tl.arange(0, config.WARPS)
-    tile = tl.load(tile_list + slot, mask=slot < count, other=0)
+    index = start + tl.arange(0, config.WARPS)
+    tile = tl.load(tile_list + index, mask=index < count, other=0)
     if config.IS_ALIGNED:
         ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
-        mask = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
+        mask = (index < count)[None, :, None, None] & (ids < source.vocab_size)
         x = tl.load(source.base + ids, mask=mask, other=float("-inf")).to(tl.float32)
     else:
         words = (
@@ -41,8 +41,8 @@ def load_listed(source, tile_list, start, count, config: tl.constexpr):
         last = tl.load(tile_list + tl.minimum(start + config.WARPS, count) - 1)
         is_inner = (last + 1) * TILE_SIZE + config.VECTOR <= source.vocab_size
         x = load_logits(source, words, is_inner, None, config.IS_NVIDIA)
-        x = tl.where((slot < count)[None, :, None, None], x, float("-inf"))
-    return tl.where(x == x, x, float("-inf")), tile, slot < count
+        x = tl.where((index < count)[None, :, None, None], x, float("-inf"))
+    return tl.where(x == x, x, float("-inf")), tile, index < count
 
 
 @triton.jit
