@@ -24,7 +24,7 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 _MAX_TILES = tl.constexpr(256)
 """Tiles whose bits fit the scratch of a program: a word each of 32 lanes."""
-_WORDS_AT_ONCE = tl.constexpr(1024)
+_WORDS_AT_ONCE = tl.constexpr(512)
 
 
 @triton.jit

@@ -52,8 +52,6 @@ from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_pass, 
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
-_COPIED_AT_ONCE = tl.constexpr(2048)
-"""Logits copied at once, from addresses that are read first."""
 _TILE_UNITS = tl.constexpr(2.0**48)
 """Units in the weight of the largest logit, of the weights of tiles: sums of integers do not depend on the order."""
 
@@ -63,10 +61,10 @@ def _copy_logits(base, collected, count, values):
     """Write the ``count`` collected logits as float32 to ``values``."""
     start = 0
     while start < count:
-        i = start + tl.arange(0, _COPIED_AT_ONCE)
+        i = start + tl.arange(0, AT_ONCE)
         token = tl.load(collected + i, mask=i < count, other=0)
         tl.store(values + i, tl.load(base + token, mask=i < count).to(tl.float32), mask=i < count)
-        start += _COPIED_AT_ONCE
+        start += AT_ONCE
     tl.debug_barrier()
 
 

@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import MAX_COLLECTED
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST, key_of, value_of
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
-AT_ONCE = tl.constexpr(1024)
+AT_ONCE = tl.constexpr(512)
 """Values compared at once: few, since a short loop takes less time than long code that runs once."""
 UNITS = tl.constexpr(2.0**34)
 """Units in the weight of the largest logit."""
