@@ -100,6 +100,15 @@ def test_no_program_searches_a_row_alone_for_the_last_kept_token():
 
 
 @pytest.mark.slow
+def test_kept_sets_of_some_hundred_tokens_are_collected_or_else_weighed():
+    """Scattered ones take one pass. Too many side by side, and a guess that misses some, take passes that weigh."""
+    result = interpreted("draws", "collected")
+    assert result["wrong"] == []
+    assert result["passes"]["scattered"] == 0
+    assert min(result["passes"]["side by side"], result["passes"]["too few"]) > 0
+
+
+@pytest.mark.slow
 def test_the_pivots_of_a_first_pass_enclose_the_threshold():
     """At four standard errors. A guess from maxima of a few visible tokens would miss the threshold."""
     assert interpreted("draws", "guesses") == {"missed": [], "rows": 32}

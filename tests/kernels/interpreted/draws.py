@@ -12,7 +12,7 @@ from tokendraw_bench import Cell, make_inputs, metadata_of
 from tokendraw_testing import Effort, Subject, properties, reference, run
 from tokendraw_testing.logits_families import FAMILIES
 from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.kernels.large_set import finish_pass, first_pivots
+from tokendraw_triton_gumbel.kernels.large_set import draw_large_set, finish_pass, first_pass, first_pivots
 from tokendraw_triton_gumbel.kernels.large_set.search import bracket_threshold
 from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -125,6 +125,49 @@ def hundred():
         if result != expected:
             wrong.append([dtype, result, expected])
     return {"judged": judged, "wrong": wrong, "passes": len(passes)}
+
+
+def collected():
+    """Draw kept sets of some hundred tokens: scattered, side by side, and below the least logit that was collected."""
+    rng = np.random.default_rng(7)
+    size, wrong, weighed = 100_003, [], []
+    native = tokendraw.load_sampler("native", device="cpu")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    finish_pass, errors = draw_large_set.finish_pass, first_pass._MORE_STANDARD_ERRORS
+    draw_large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
+    requests = [
+        SamplingParams(temperature=0.8, top_k=k, top_p=p, min_p=m, filter_order=order, seed=seed)
+        for seed, (k, p, m, order) in enumerate(
+            (
+                (200, 0.95, 0.0, "top_k_first"),
+                (300, 1.0, 0.0, "top_k_first"),
+                (300, 0.5, 0.0, "joint"),
+                (0, 0.9, 0.0, "top_k_first"),
+                (0, 1.0, 1e-4, "top_k_first"),
+                (0, 0.9, 1e-4, "top_k_first"),
+            )
+        )
+    ]
+    metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
+    scattered = np.where(rng.random(size) < 0.003, rng.normal(12, 1, size), rng.normal(0, 1, size))
+    passes = {}
+    for name, row, more in (
+        ("scattered", scattered, errors),
+        ("side by side", np.sort(scattered), errors),
+        ("too few", scattered, tl.constexpr(-3.0)),
+    ):
+        first_pass._MORE_STANDARD_ERRORS = more
+        weighed.clear()
+        for dtype in (torch.float32, torch.bfloat16):
+            logits = torch.from_numpy(np.tile(row.astype(np.float32), (len(requests), 1))).to(dtype)
+            result, expected = (
+                each.sample(logits, metadata).token_ids.tolist() for each in (sampler, native)
+            )
+            if result != expected:
+                wrong.append([name, str(dtype), result, expected])
+        passes[name] = len(weighed)
+    draw_large_set.finish_pass, first_pass._MORE_STANDARD_ERRORS = finish_pass, errors
+    return {"wrong": wrong, "passes": passes}
 
 
 def guesses():

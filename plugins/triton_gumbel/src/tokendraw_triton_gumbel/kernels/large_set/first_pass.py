@@ -160,10 +160,12 @@ def announce_first_pass(
             tl.debug_barrier()
             pivots = load_pivots(reals)
             least = tl.maximum(pivots.p3 - (pivots.p2 - pivots.p3) * _MORE_STANDARD_ERRORS, low)
-    # Elsewhere a nucleus is wide, or another filter proves nothing.
-    is_likely = (k == 0) & ((goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS) | by_maxima)
+    # A nucleus that a sample shows better than maxima is wide.
+    is_likely = (k == 0) & ((goal != FIND_NUCLEUS) | by_maxima)
     if is_likely.to(tl.int32) * (is_collected == 0).to(tl.int32) > 0:
-        is_collected = (_expected_number(granules, num_granules, least) <= MAX_EXPECTED).to(tl.int32)
+        # Two filters take a pass each, one alone hardly more than one.
+        most = tl.where(goal == FLOOR_THEN_NUCLEUS, MAX_EXPECTED, MAX_EXPECTED // 4)
+        is_collected = (_expected_number(granules, num_granules, least) <= most).to(tl.int32)
     share = p.to(tl.float32)
     tl.store(reals + LOWER_LIMIT, low)
     tl.store(reals + LOW, tl.where(is_collected > 0, least, low))
