@@ -77,7 +77,7 @@ def loaded(row, vector):
     """Return the logits of a row as the passes over large sets load them, as bits."""
     groups = -(-len(row) // (TILES * 1024))
     is_aligned = row.data_ptr() % 16 == 0
-    config = LargeSetConfig(False, 256, 4096, 4, TILES, vector, is_aligned, 1, IS_NVIDIA=False)
+    config = LargeSetConfig(False, 256, 4, TILES, vector, is_aligned, 1, IS_NVIDIA=False)
     out = torch.zeros(groups * TILES * 1024)
     copy_groups[(groups,)](row, len(row), out, config=config)
     return out.view(torch.int32)
