@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -46,14 +46,13 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
             for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
         }
     on_device = _copy([torch.frombuffer(packed, dtype=torch.uint8)], device)
-    # Pieces of split or slices would count their changes together: a new position would look like one of temperature.
-    padded = [end - start for start, end in pairwise((*starts, len(packed)))]
-    pieces = zip(columns.items(), torch.unsafe_split_with_sizes(on_device, padded), strict=True)
+    sizes = [len(values) * dtype.itemsize for values, dtype in columns.values()]
+    ends = [*starts[1:], len(packed)]
+    padded = [(size, end - start - size) for start, size, end in zip(starts, sizes, ends, strict=True)]
+    # The pieces of split count their changes together: a new position would look like one of the temperature.
+    pieces = torch.unsafe_split_with_sizes(on_device, [*chain.from_iterable(padded)])[::2]
     return {
-        name: (piece if piece.shape[0] == (size := len(values) * dtype.itemsize) else piece[:size]).view(
-            dtype
-        )
-        for (name, (values, dtype)), piece in pieces
+        name: piece.view(dtype) for (name, (_, dtype)), piece in zip(columns.items(), pieces, strict=True)
     }
 
 
