@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 
+from cuda_batches import Operations
 from tokendraw import Drafts, SamplingMetadata, SamplingParams
 from tokendraw._torch.upload import uploaded
 
@@ -72,6 +73,13 @@ def test_columns_count_their_changes_one_by_one():
         assert {t.device.type for t in tensors.values()} == {device}
         tensors["a"].zero_()
         assert [tensors[name]._version for name in "abc"] == [1, 0, 0]
+
+
+def test_a_batch_goes_to_the_device_by_few_operations_of_torch():
+    params = [SamplingParams(temperature=0.8, top_k=20, top_p=0.9)]
+    with Operations() as found:
+        SamplingMetadata.from_params(params, device="meta", positions=[0])
+    assert found.count <= 12
 
 
 def test_columns_of_no_rows_are_empty():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -44,24 +45,24 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
             else torch.empty(0, dtype=dtype, device=device)
             for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
         }
-    on_device = _copy(torch.frombuffer(packed, dtype=torch.uint8), device)
-    # Views count their changes together: without .data a new position would look like one of the temperature.
+    on_device = _copy([torch.frombuffer(packed, dtype=torch.uint8)], device)
+    sizes = [len(values) * dtype.itemsize for values, dtype in columns.values()]
+    ends = [*starts[1:], len(packed)]
+    padded = [(size, end - start - size) for start, size, end in zip(starts, sizes, ends, strict=True)]
+    # The pieces of split count their changes together: a new position would look like one of the temperature.
+    pieces = torch.unsafe_split_with_sizes(on_device, [*chain.from_iterable(padded)])[::2]
     return {
-        name: on_device[start : start + len(values) * dtype.itemsize].view(dtype).data
-        for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
+        name: piece.view(dtype) for (name, (_, dtype)), piece in zip(columns.items(), pieces, strict=True)
     }
 
 
-def uploaded_pieces(pieces: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copy vectors of int32 on the host to a device as :func:`uploaded` does; to the CPU nothing is copied.
+def uploaded_words(pieces: list[Tensor], device: torch.device) -> Tensor:
+    """Copy vectors of int32 on the host, one behind the other, to a device as :func:`uploaded` does.
 
-    :returns: by name: one behind the other in the order of ``pieces``, the first aligned to 16 bytes.
+    :returns: [their lengths together] int32, aligned to 16 bytes.
     :raises InvalidInputError: a CUDA graph is being captured.
     """
-    if device.type == "cpu":
-        return dict(pieces)
-    words = _copy(torch.cat([*pieces.values()]), device)
-    return dict(zip(pieces, torch.split(words, [len(piece) for piece in pieces.values()]), strict=True))
+    return _copy(pieces, device)
 
 
 def device_of(device: Any) -> torch.device:
@@ -80,7 +81,8 @@ def device_of(device: Any) -> torch.device:
         ) from error
 
 
-def _copy(host: Tensor, device: torch.device) -> Tensor:
+def _copy(pieces: list[Tensor], device: torch.device) -> Tensor:
+    """Copy vectors of one dtype on the host to a device, one behind the other; a single one to the CPU is itself."""
     if device.type == "cuda" and is_capturing():
         raise InvalidInputError(
             "an upload of parameters or drafts needs a stream that captures no CUDA graph, found one that does: its "
@@ -88,9 +90,12 @@ def _copy(host: Tensor, device: torch.device) -> Tensor:
             "tensors in place."
         )
     try:
-        # The pinned copy is kept by torch's allocator until the device has read it.
-        pinned = host.pin_memory() if device.type == "cuda" else host
-        return pinned.to(device, non_blocking=True)
+        if device.type != "cuda":
+            return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(device)
+        size = sum([piece.shape[0] for piece in pieces])
+        pinned = torch.empty(size, dtype=pieces[0].dtype, device="cpu", pin_memory=True)
+        # Torch's allocator keeps the pinned memory until the device has read it.
+        return torch.cat(pieces, out=pinned).to(device, non_blocking=True)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         if _exists(device):
             raise

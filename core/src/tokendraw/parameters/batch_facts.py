@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Self, TypeAlias
 
 from torch import Tensor
@@ -144,6 +144,8 @@ _REAL_FILTERS = [(p.name, f"any_{p.name}") for p in FILTER_PARAMETERS if p.kind 
 _FILTER_KINDS = [(p.kind, p.neutral) for p in FILTER_PARAMETERS]
 _OTHER_FILTERS = [(name, f"any_{name}") for name in FILTERS if name != "top_p"]
 _FILTER_FLAGS = [f"any_{name}" for name in FILTERS]
+_MAX_FACTS = 1024
+"""Upper limit of cached facts."""
 _TOP_K, _TOP_P = FILTERS.index("top_k"), FILTERS.index("top_p")
 
 
@@ -191,7 +193,7 @@ class RowKinds:
     @cached_property
     def facts(self) -> BatchFacts:
         """Facts about a batch with a row for each slot."""
-        return BatchFacts.of_kinds(self._keys)
+        return _facts_of(self._keys)
 
     @property
     def num_rows(self) -> int:
@@ -208,6 +210,11 @@ class RowKinds:
     def is_current(self) -> bool:
         """Whether torch counts no in-place change of the bound tensors."""
         return all(_version(tensor) == version for tensor, version in self._bound or ())
+
+
+@lru_cache(_MAX_FACTS)
+def _facts_of(kinds: tuple[RowKind, ...]) -> BatchFacts:
+    return BatchFacts.of_kinds(kinds)
 
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:

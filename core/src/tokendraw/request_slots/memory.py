@@ -5,19 +5,81 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
-from tokendraw._torch.upload import uploaded
+from tokendraw._torch.upload import uploaded, uploaded_words
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.request_slots.capacity import SlotSizes
-from tokendraw.request_slots.tables import STATE_COLUMNS, VALUES_AT_REST, RequestTables, column_of, layout_on
+from tokendraw.request_slots.tables import (
+    BLOCKS,
+    IN_PROMPT,
+    STATE_COLUMNS,
+    VALUES_AT_REST,
+    RequestTables,
+    layout_on,
+)
 
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The small parameters of all slots. Those of a slot are a column, written by a single operation."""
+
+    memory: Tensor
+    """[P * more than S] uint8: the blocks, one behind the other."""
+    blocks: dict[str, Tensor]
+    """[parameters, more than S] each, by its name: views of ``memory``."""
+    at_rest: Tensor
+    """[P] uint8: the column of a slot without a request."""
+    _first: Tensor
+    """[P] int64: place of each byte of a column in ``memory``, in slot 0."""
+    _step: Tensor
+    """[P] int64: bytes from there to the next slot."""
+
+    @classmethod
+    def allocate(cls, num_slots: int, device: torch.device) -> Self:
+        """Allocate slots without requests, and one more."""
+        width = -(-(num_slots + 1) // _ALIGNMENT) * _ALIGNMENT
+        layout = layout_on(device.type)
+        sizes = [rows * width * BLOCKS[block].itemsize for block, rows in layout.sizes.items()]
+        at_rest = uploaded_words([layout.packed(VALUES_AT_REST)], device).view(torch.uint8)
+        memory = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        blocks, first, step = dict[str, Tensor](), array("q"), array("q")
+        for (block, rows), size, start in zip(
+            layout.sizes.items(), sizes, accumulate(sizes, initial=0), strict=False
+        ):
+            item = BLOCKS[block].itemsize
+            column = at_rest[len(first) :][: rows * item].view(BLOCKS[block])
+            blocks[block] = memory[start : start + size].view(BLOCKS[block]).view(rows, width)
+            blocks[block].copy_(column.unsqueeze(1))
+            first.extend(start + row * width * item + byte for row in range(rows) for byte in range(item))
+            step.extend([item] * (rows * item))
+        places = uploaded({"first": (first, torch.int64), "step": (step, torch.int64)}, device)
+        return cls(memory, blocks, at_rest, places["first"], places["step"])
+
+    def write(self, slot: int, column: Tensor) -> None:
+        """Write the parameters of a slot.
+
+        :param column: [P] uint8 on the device.
+        """
+        self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
+
+    @property
+    def num_words(self) -> int:
+        """Words of 32 bits in a column: P / 4."""
+        return self.at_rest.shape[0] // 4
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Tensors that are no views."""
+        return self.memory, self.at_rest, self._first, self._step
 
 
 class ListTable(NamedTuple):
@@ -57,7 +119,7 @@ def _unwritten(table: ListTable, device: torch.device) -> Tensor:
 
 @dataclass(eq=False)
 class SlotTensors:
-    """The tensors of all slots. The small parameters of a slot are a column of a few blocks, written as a whole."""
+    """The tensors of all slots."""
 
     tables: RequestTables
     """Replaced when a family of lists gets its memory; all other tensors are shared."""
@@ -67,10 +129,10 @@ class SlotTensors:
     """Families of ``lists`` without memory."""
     sampling: dict[str, Tensor]
     """[S] each, by field of the metadata."""
-    blocks: dict[str, Tensor]
-    """[parameters, more than S] each, by its name."""
-    at_rest: dict[str, Tensor]
-    """[parameters] each: the column of a slot without a request."""
+    parameters: Parameters
+    """The small parameters, those of ``tables`` and ``sampling``."""
+    in_prompt: Tensor
+    """[1] int32: the count of an id that is in the prompt alone."""
     tokens: Tensor
     """[2, S, M] int32: ``history`` and ``distinct``, 0 behind their last entry, so that a step adds to them."""
     lengths: Tensor
@@ -106,20 +168,16 @@ class SlotTensors:
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device."""
         lists = [getattr(self.tables, name) for name in self.lists]
-        others = (*self.blocks.values(), *self.at_rest.values(), self.tokens, self.tables.counts)
-        return sum(tensor.nbytes for tensor in (*lists, *others))
+        others = (self.in_prompt, self.tokens, self.tables.counts)
+        return sum(tensor.nbytes for tensor in (*self.parameters.tensors, *lists, *others))
 
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
 def allocate(sizes: SlotSizes, device: torch.device) -> SlotTensors:
     """Allocate slots without requests."""
     slots = sizes.num_slots
-    width = -(-(slots + 1) // _ALIGNMENT) * _ALIGNMENT
-    layout = layout_on(device.type)
-    words = uploaded({"words": (array("i", layout.packed(VALUES_AT_REST)), torch.int32)}, device)["words"]
-    pieces = zip(layout.sizes, torch.split(words, [*layout.sizes.values()]), strict=True)
-    at_rest = {block: column_of(piece, block) for block, piece in pieces}
-    blocks = {block: column.unsqueeze(1).repeat(1, width) for block, column in at_rest.items()}
+    layout, parameters = layout_on(device.type), Parameters.allocate(slots, device)
+    blocks = parameters.blocks
     rows = {  # .data: views would count their changes together
         name: blocks[block][i, :slots].view(layout.dtypes[name]).data
         for block, names in layout.rows.items()
@@ -142,4 +200,5 @@ def allocate(sizes: SlotSizes, device: torch.device) -> SlotTensors:
     )
     sampling = {name: rows[name] for name in SLOT_FIELDS}
     missing = {table.family for table in lists.values()}
-    return SlotTensors(tables, lists, missing, sampling, blocks, at_rest, tokens, lengths)
+    in_prompt = torch.full((1,), IN_PROMPT, dtype=torch.int32, device=device)
+    return SlotTensors(tables, lists, missing, sampling, parameters, in_prompt, tokens, lengths)

@@ -74,7 +74,7 @@ class TokenHistory(NamedTuple):
     @property
     def num_tokens(self) -> int:
         """Tokens in prompt and output."""
-        return len(self.prompt) + len(self.output)
+        return self.prompt.shape[0] + self.output.shape[0]
 
 
 def check_history(
@@ -86,9 +86,9 @@ def check_history(
         read_tokens("prompt_token_ids", prompt, owner), read_tokens("output_token_ids", output, owner)
     )
     if tokens.num_tokens > most:
-        found = f"{len(tokens.prompt)}"
-        if len(tokens.output):
-            found += f" and {len(tokens.output)} of 'output_token_ids'"
+        found = f"{tokens.prompt.shape[0]}"
+        if tokens.output.shape[0]:
+            found += f" and {tokens.output.shape[0]} of 'output_token_ids'"
         raise InvalidParameterError(
             f"'prompt_token_ids' of {owner} needs at most 'max_tokens', {most}, ids, found {found}. "
             "Shorten the prompt, or make RequestSlots with a larger max_tokens."
@@ -136,6 +136,8 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
+        if not request.edit_names:
+            return
         for edit in request.edit_names:
             self._edits[edit] += by
         edits = tuple([edit for edit in EDITS if self._edits[edit]])

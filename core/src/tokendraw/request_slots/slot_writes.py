@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.threads import one_thread
+from tokendraw._torch.upload import uploaded_words
 from tokendraw.parameters.edits import MAX_ID, CheckedEdits
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
@@ -22,10 +22,9 @@ from tokendraw.request_slots.tables import (
     IS_STOP,
     OCCURRENCES,
     ONE_OUTPUT,
-    column_of,
     layout_on,
 )
-from tokendraw.request_slots.token_ids import NO_IDS, are_within, host_ids
+from tokendraw.request_slots.token_ids import are_within, host_ids
 
 _PACKED_BITS = 0x0102040810204080
 """Factor for 8 bytes of 0 or 1 as an int64: bit i of the product's last byte is byte i."""
@@ -35,15 +34,27 @@ class Occurrences(NamedTuple):
     """The ids that a new request names."""
 
     distinct: Tensor
-    """[n] int64: ids in [0, V) of prompt and output, each once."""
-    flagged: Tensor
-    """[m] int64: these and the ids of edits, each once."""
-    counts: Tensor
-    """[m] int32: the entry of ``RequestTables.counts`` for each of ``flagged``."""
+    """[n] int32: ids in [0, V) of prompt and output, each once."""
+    counts: Tensor | None
+    """[m] int32: the entry of ``RequestTables.counts`` for each of ``flagged``; None: all are ``IN_PROMPT``."""
+    flagged: Tensor | None
+    """[m] int32: the ids of ``distinct`` and of edits, each once; None: the former alone."""
+
+
+class PackedRequest(NamedTuple):
+    """A request on the device of the slots."""
+
+    words: Tensor
+    """int32: the small parameters, ``history``, ``distinct`` with 0 behind it, and ``lists``."""
+    num_tokens: int
+    """Length of ``history``, and of ``distinct`` with what is behind it."""
+    num_distinct: int
+    lists: dict[str, int]
+    """Lengths of the vectors of :class:`Occurrences` and of the lists of edits, none of them empty, by name."""
 
 
 class RequestPacker:
-    """Lays out requests for a single upload."""
+    """Uploads requests, each at once."""
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
     def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
@@ -51,34 +62,37 @@ class RequestPacker:
 
         :param device: the device of the slots.
         """
-        self._sizes = sizes
+        self._sizes, self._device = sizes, device
         self._layout = layout_on(device.type)
-        self._column_sizes = [*self._layout.sizes.values()]
         self._place_of_id = torch.empty(sizes.vocab_size, dtype=torch.int32, device="cpu")
         """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
 
-    def pack(self, request: SlotRequest, tokens: TokenHistory) -> dict[str, Tensor]:
-        """Return vectors of int32 on the host: the columns of the parameters, and every list with entries.
+    def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
+        """Lay out a request, and upload it.
 
-        Those that are read as int64 come first, so that each begins at a multiple of 8 bytes.
+        :raises InvalidInputError: a CUDA graph is being captured.
         """
-        flagged, lists, num_distinct = NO_IDS, dict[str, Tensor](), 0
-        if tokens.num_tokens or request.edit_names:
-            with one_thread():
-                tokens, in_vocabulary = self._without_placeholders(tokens)
-                ids = self._occurrences(request.edits, in_vocabulary)
-                flagged, num_distinct = ids.flagged.view(torch.int32), len(ids.distinct)
-                lists = {
-                    "counts": ids.counts,
-                    "history": torch.cat(tokens).to(torch.int32),
-                    "distinct": ids.distinct.to(torch.int32),
-                }
-                if request.edit_names:
-                    lists |= _edit_lists(request.edits, self._sizes)
-        packed = self._layout.packed(self._parameters(request, tokens, num_distinct))
-        columns = torch.split(torch.frombuffer(bytearray(packed), dtype=torch.int32), self._column_sizes)
-        pieces = {"flagged": flagged} | dict(zip(self._layout.sizes, columns, strict=True)) | lists
-        return {name: piece for name, piece in pieces.items() if len(piece)}
+        num_tokens = tokens.num_tokens
+        if not num_tokens and not request.edit_names:
+            column = self._layout.packed(self._parameters(request, tokens, 0))
+            return PackedRequest(uploaded_words([column], self._device), 0, 0, {})
+        with one_thread():
+            stored, in_vocabulary = self._without_placeholders(tokens)
+            ids = self._occurrences(request.edits, in_vocabulary)
+            num_distinct = ids.distinct.shape[0]
+            pieces = [self._layout.packed(self._parameters(request, tokens, num_distinct))]
+            if num_tokens:
+                pieces += (_joined(stored).to(torch.int32), ids.distinct)
+            if num_distinct < num_tokens:
+                pieces.append(_filled(num_tokens - num_distinct, 0))
+            vectors = {"counts": ids.counts, "flagged": ids.flagged}
+            lists = {name: vector for name, vector in vectors.items() if vector is not None}
+            if request.edit_names:
+                lists |= _edit_lists(request.edits, self._sizes)
+            words = uploaded_words([*pieces, *lists.values()], self._device)
+        return PackedRequest(
+            words, num_tokens, num_distinct, {name: piece.shape[0] for name, piece in lists.items()}
+        )
 
     def _parameters(self, request: SlotRequest, tokens: TokenHistory, num_distinct: int) -> dict[str, float]:
         """Return the small parameters by name."""
@@ -92,12 +106,12 @@ class RequestPacker:
             "num_tokens": tokens.num_tokens,
             "num_distinct": num_distinct,
             "limit": self._sizes.max_tokens,
-            "num_prompt": len(tokens.prompt),
+            "num_prompt": tokens.prompt.shape[0],
             "num_bias": len(edits.bias),
             "num_stop": len(edits.stop_ids),
             "min_tokens": edits.min_tokens,
             "num_bad": len(edits.bad_words),
-            "is_restricted": len(edits.allowed) > 0,
+            "is_restricted": "allowed_token_ids" in request.edit_names,
             "repetition": edits.repetition,
             "frequency": edits.frequency,
             "presence": edits.presence,
@@ -108,17 +122,19 @@ class RequestPacker:
         prompt, output = tokens
         ends = {word[-1] for word in edits.bad_words}
         flags = [HAS_BIAS] * len(edits.bias) + [IS_STOP] * len(edits.stop_ids) + [ENDS_BAD_WORD] * len(ends)
-        if not len(output) and not flags:
-            distinct, _ = self._distinct(prompt)
-            return Occurrences(distinct, distinct, _filled(len(distinct), IN_PROMPT))
+        num_prompt, num_output = prompt.shape[0], output.shape[0]
+        if not num_output and not flags:
+            return Occurrences(self._distinct(prompt)[0], None, None)
         ids = torch.cat((prompt, output, host_ids([*edits.bias, *edits.stop_ids, *ends])))
         distinct, is_kept = self._distinct(ids)
         places = self._place_of_id.index_select(0, ids)
-        counts = _filled(len(ids), 0)
-        counts.index_fill_(0, places[: len(prompt)].to(torch.int64), IN_PROMPT)
-        counts.index_add_(0, places[len(prompt) :], _steps(len(output), flags))
+        counts = _filled(ids.shape[0], 0)
+        counts.index_fill_(0, places[:num_prompt].to(torch.int64), IN_PROMPT)
+        counts.index_add_(0, places[num_prompt:], _steps(num_output, flags))
         counts = counts.masked_select(is_kept)
-        return Occurrences(distinct[(counts & OCCURRENCES) != 0], distinct, counts)
+        if not flags:
+            return Occurrences(distinct, counts, None)
+        return Occurrences(distinct[(counts & OCCURRENCES) != 0], counts, distinct)
 
     def _without_placeholders(self, tokens: TokenHistory) -> tuple[TokenHistory, TokenHistory]:
         """Return the tokens as stored, -1 for a number that is no int32, and the tokens in [0, V)."""
@@ -129,11 +145,15 @@ class RequestPacker:
         return stored, TokenHistory(*[ids[(ids >= 0) & (ids <= last)] for ids in tokens])
 
     def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each id once, and whether a place [n] is the one of its id in ``_place_of_id``."""
-        places = torch.arange(len(ids), dtype=torch.int32, device="cpu")
+        """Return each id once as int32, and whether a place [n] is the one of its id in ``_place_of_id``."""
+        places = torch.arange(ids.shape[0], dtype=torch.int32, device="cpu")
         self._place_of_id.scatter_(0, ids, places)
         is_kept = self._place_of_id.index_select(0, ids) == places
-        return ids.masked_select(is_kept), is_kept
+        return ids.masked_select(is_kept).to(torch.int32), is_kept
+
+
+def _joined(tokens: TokenHistory) -> Tensor:
+    return torch.cat(tokens) if tokens.output.shape[0] else tokens.prompt
 
 
 def _filled(size: int, value: int) -> Tensor:
@@ -174,26 +194,38 @@ def _bit_mask(ids: Tensor, num_words: int) -> Tensor:
     )
 
 
-def write_request(state: SlotTensors, slot: int, pieces: Mapping[str, Tensor]) -> None:
-    """Write a request to a clean slot.
-
-    :param pieces: result of :meth:`RequestPacker.pack`, on the device.
-    """
-    tables, rest = state.tables, dict(pieces)
-    for name, block in state.blocks.items():
-        block[:, slot].copy_(column_of(rest.pop(name), name))
-    if "flagged" in rest:
-        tables.counts[slot].scatter_(0, rest.pop("flagged").view(torch.int64), rest.pop("counts"))
-    for name, piece in rest.items():
+def write_request(state: SlotTensors, slot: int, request: PackedRequest) -> None:
+    """Write a request to a clean slot."""
+    tables, num_tokens, num_distinct = state.tables, request.num_tokens, request.num_distinct
+    if not num_tokens and not request.lists:
+        state.parameters.write(slot, request.words.view(torch.uint8))
+        return
+    sizes = [state.parameters.num_words, 2 * num_tokens, *request.lists.values()]
+    column, tokens, *pieces = request.words.split_with_sizes(sizes)
+    state.parameters.write(slot, column.view(torch.uint8))
+    lists = dict(zip(request.lists, pieces, strict=True))
+    if num_tokens:
+        written = state.tokens.select(1, slot).narrow(1, 0, num_tokens)
+        written.copy_(tokens.view(2, num_tokens))
+    counts, flagged = lists.pop("counts", None), lists.pop("flagged", None)
+    if num_distinct or flagged is not None:
+        tables.counts.select(0, slot).index_add_(
+            0,
+            tokens.narrow(0, num_tokens, num_distinct) if flagged is None else flagged,
+            state.in_prompt.expand(num_distinct) if counts is None else counts,
+        )
+    for name, piece in lists.items():
         table: Tensor = getattr(tables, name)
         row = table[slot] if table.dim() == 2 else table[slot].view(-1)
-        row[: len(piece)].copy_(piece if piece.dtype == table.dtype else piece.view(table.dtype))
+        row[: piece.shape[0]].copy_(piece if piece.dtype == table.dtype else piece.view(table.dtype))
 
 
 def clean_slot(state: SlotTensors, slot: int, request: SlotRequest) -> None:
     """Remove all traces of a request from its slot, found by the request's lists of ids."""
     tables, edits = state.tables, request.edits
-    traces = [tables.distinct[slot]]  # all of it: behind the ids it holds 0, whose count is to be 0 as well
+    traces = [
+        tables.distinct.select(0, slot)
+    ]  # all of it: behind the ids it holds 0, whose count is to be 0 as well
     if edits.bias:
         traces.append(tables.bias_ids[slot, : len(edits.bias)])
     if edits.stop_ids:
@@ -201,10 +233,9 @@ def clean_slot(state: SlotTensors, slot: int, request: SlotRequest) -> None:
     if edits.bad_words:
         traces.append(tables.bad_words[slot, : len(edits.bad_words), -1])
     ids = traces[0] if len(traces) == 1 else torch.cat(traces)
-    tables.counts[slot].index_fill_(0, ids.to(torch.int64), 0)
-    state.tokens[:, slot].zero_()
-    for name, block in state.blocks.items():
-        block[:, slot].copy_(state.at_rest[name])
+    tables.counts.select(0, slot).index_fill_(0, ids.to(torch.int64), 0)
+    state.tokens.select(1, slot).zero_()
+    state.parameters.write(slot, state.parameters.at_rest)
     families = request.families
     for name, table in state.lists.items() if families else ():
         if table.family in families:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.tensor_checks import check_integers, check_plain
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded_pieces
+from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import MAX_ID, Edit
@@ -169,10 +169,10 @@ class RequestSlots:
             )
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
-        pieces = uploaded_pieces(self._packer.pack(request, tokens), self._device)
+        packed = self._packer.uploaded(request, tokens)
         self._state.give_memory(request.families)
         self._state.fill()
-        write_request(self._state, slot, pieces)
+        write_request(self._state, slot, packed)
         self._population.add(slot, request)
         self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
 

@@ -26,7 +26,7 @@ STATE_COLUMNS = {
 }
 """Small parameters beside the fields of the metadata."""
 _CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
-_BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
+BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
 """Dtype of each block; a block holds the parameters of every dtype of its size."""
 _WORD_BYTES = 4
 VALUES_AT_REST: dict[str, float] = {
@@ -45,12 +45,13 @@ class ParameterLayout(NamedTuple):
     rows: dict[str, list[str]]
     """Names of the first rows of each block."""
     sizes: dict[str, int]
-    """Words of 32 bits in the column of each block."""
+    """Number of rows of each block; with those beyond the named ones a column is whole words of 32 bits."""
     packer: Struct
 
-    def packed(self, values: Mapping[str, float]) -> bytes:
-        """Pack the columns of a slot into bytes."""
-        return self.packer.pack(*[values[name] for name in self.dtypes])
+    def packed(self, values: Mapping[str, float]) -> Tensor:
+        """Pack the column of a slot into a vector of int32 on the host."""
+        packed = self.packer.pack(*[values[name] for name in self.dtypes])
+        return torch.frombuffer(bytearray(packed), dtype=torch.int32)
 
 
 @cache
@@ -60,20 +61,12 @@ def layout_on(device_type: str) -> ParameterLayout:
     dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
     rows = {
         block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]
-        for block, stored in _BLOCKS.items()
+        for block, stored in BLOCKS.items()
     }
-    sizes = {
-        block: -(-len(rows[block]) * stored.itemsize // _WORD_BYTES) for block, stored in _BLOCKS.items()
-    }
+    padding = -len(rows["bytes"]) % _WORD_BYTES
+    sizes = {block: len(names) + (padding if block == "bytes" else 0) for block, names in rows.items()}
     codes = "".join(_CODES[dtype] for dtype in dtypes.values())
-    padding = _WORD_BYTES * sum(sizes.values()) - sum(dtype.itemsize for dtype in dtypes.values())
     return ParameterLayout(dtypes, rows, sizes, Struct(f"={codes}{padding}x"))
-
-
-def column_of(words: Tensor, block: str) -> Tensor:
-    """View words as the column of a block."""
-    dtype = _BLOCKS[block]
-    return words if words.dtype == dtype else words.view(dtype)
 
 
 ONE_OUTPUT = 16

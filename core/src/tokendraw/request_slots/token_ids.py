@@ -44,6 +44,8 @@ def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor
         check_vector(name, tokens)
         check_integers(name, tokens)
         return tokens.to("cpu", torch.int64)
+    if type(tokens) is tuple and not tokens:
+        return NO_IDS
     values = _sequence(name, tokens, owner)
     ids = _integers(values)
     if ids is None:
@@ -71,7 +73,7 @@ def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int)
 
 def are_within(ids: Tensor, least: int, largest: int) -> bool:
     """Whether all ids [n] on the host are in [least, largest]."""
-    if not len(ids):
+    if not ids.shape[0]:
         return True
     first, last = ids.aminmax()
     return least <= first.item() and last.item() <= largest
