@@ -180,6 +180,11 @@ def test_a_stream_that_is_closed_from_the_start_is_no_error(closed):
     assert subprocess.run(["sh", "-c", command], capture_output=True, check=False).returncode == 0
 
 
+def heed_interrupts():
+    """Undo what a shell does to a suite that it starts in the background: the suite and its children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 class TestAnInterruptAtStartUp:
     """Ctrl-C during imports: an extension module may raise an ImportError instead, or nothing."""
@@ -199,7 +204,12 @@ class TestAnInterruptAtStartUp:
             f"main({list(arguments)!r})"
         )
         result = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=120, check=False
+            [sys.executable, "-c", code],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+            preexec_fn=heed_interrupts,
         )
         return result.stdout, result.stderr.strip(), result.returncode
 
@@ -255,13 +265,20 @@ class TestAnInterruptAtStartUp:
             f"main({['generate', 'The', '-n', '1000000', '--quiet', *ON_CPU]!r})"
         )
         process = subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            preexec_fn=heed_interrupts,  # noqa: PLW1509
         )
         assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        time.sleep(delay)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        try:
+            assert process.stdout.readline() == "up\n"
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
         assert (stdout, stderr.strip(), process.returncode) == ("", "", 130)
 
 
@@ -273,8 +290,7 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
-        # A suite that was started in the background of a shell ignores interrupts, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=heed_interrupts,  # noqa: PLW1509
     )
     assert process.stdout is not None
     process.stdout.read(100)  # it is drawing

@@ -158,11 +158,15 @@ def test_a_nucleus_takes_two_more_launches_for_each_digit_of_the_dtype(kernels):
 
 @pytest.mark.slow
 def test_a_pass_over_columns_reads_vectors_of_16_bytes_where_the_tiles_lie_so(kernels):
-    """The second rank begins 928 ids before the end of a tile, so its tiles begin at multiples of 16 bytes."""
+    """The second rank begins 928 ids before the end of a tile, so its tiles begin at multiples of 16 bytes.
+
+    The pass over the tiles reads in vectors wherever the tiles begin.
+    """
     drawn("sm_90", NUCLEUS, torch.float32)
     read = [kernels[name] for name in ("shard_statistics", "add_by_digit", "weigh_kept")]
     for kernel, most in zip(read, (4, 4, 2), strict=True):
         assert compiled(kernel, "sm_90")["ptx"].count("ld.global.v4") >= most
     drawn("sm_90", NUCLEUS, torch.float32, bounds=(0, 4001, 8193))
-    for kernel in read:
+    assert "ld.global.v4" in compiled(read[0], "sm_90")["ptx"]
+    for kernel in read[1:]:
         assert "ld.global.v4" not in compiled(kernel, "sm_90")["ptx"]
