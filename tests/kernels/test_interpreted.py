@@ -101,7 +101,7 @@ def test_no_program_searches_a_row_alone_for_the_last_kept_token():
 
 @pytest.mark.slow
 def test_kept_sets_of_some_hundred_tokens_are_collected_or_else_weighed():
-    """Scattered ones take one pass. Too many side by side, and a guess that misses some, take passes that weigh."""
+    """A scattered set takes one pass. A set side by side, and a guess that misses tokens, take passes that weigh."""
     result = interpreted("draws", "collected")
     assert result["wrong"] == []
     assert result["passes"]["scattered"] == 0

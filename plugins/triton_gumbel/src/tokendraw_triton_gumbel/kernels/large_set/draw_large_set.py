@@ -1,10 +1,11 @@
 """Launch 3, the draw of rows that keep many tokens: many programs at once read each row about once more.
 
-Reads every logit of a row once, then one tile. Launch 2 has guessed four pivots around the threshold; the pass weighs
-every tile above each pivot (writes 16 bytes a tile, or 32), which proves a bracket. The bracket nearly always decides
-the draw: see :mod:`.bracket_draw`. Otherwise a second pass has its pivots inside the bracket, and so on, until the
-bracket holds few logits, among which one program finds the threshold (:mod:`.search.bracket_threshold`). As a last
-resort one program searches the row (:mod:`.search.exact_threshold`).
+A row with few logits above a proven or guessed bound is collected (:mod:`.search.collected_set`): reads the granules
+that reach the bound. Of other rows reads every logit once, then one tile. Launch 2 has guessed four pivots around the
+threshold; the pass weighs every tile above each pivot (writes 16 bytes a tile, or 32), which proves a bracket. The
+bracket nearly always decides the draw: see :mod:`.bracket_draw`. Otherwise a second pass has its pivots inside the
+bracket, and so on, until the bracket holds few logits, among which one program finds the threshold
+(:mod:`.search.bracket_threshold`). As a last resort one program searches the row (:mod:`.search.exact_threshold`).
 Where top-p counts the mass that another filter leaves, passes for that filter come first; a bracket of the mass is
 enough for the nucleus too.
 

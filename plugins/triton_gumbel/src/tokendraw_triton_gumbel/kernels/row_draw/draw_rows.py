@@ -2,7 +2,7 @@
 
 Reads 8 bytes a tile and one tile of logits a row; for a row with filters also the maxima of its granules and the
 granules that may hold a kept token. Writes 9 bytes a row. One program a row; greedy rows take the same path without
-noise. A row that keeps more than some 1,000 tokens, or some 110 with top-p alone, is left to
+noise. A row with more than 128 candidates, or some 110 kept tokens with top-p alone, is left to
 :mod:`~tokendraw_triton_gumbel.kernels.large_set.draw_large_set`.
 """
 
