@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULE_LANES,
+    GRANULES_PER_HALF,
     GRANULES_PER_TILE,
     LANES,
     TILE_SIZE,
@@ -19,7 +21,6 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
 
 RANK_SPAN = 8
 """Tiles a program."""
-_LANES_PER_GRANULE = tl.constexpr(2)
 
 
 @triton.jit(
@@ -54,14 +55,16 @@ def count_ranks(
     x = tl.load(base + tl.load(token_ids + row)).to(tl.float32)
     if x > float("-inf"):
         if tl.max(maximum, 0) >= x:
-            lane = tl.arange(0, LANES)[:, None]
-            offset = (
-                row * tiles * GRANULES_PER_TILE
-                + tile[None, :] * GRANULES_PER_TILE
-                + lane // _LANES_PER_GRANULE
+            CHUNKS: tl.constexpr = TILE_SIZE // (LANES * VECTOR)
+            offset = tl.arange(0, LANES)[:, None, None] // GRANULE_LANES
+            offset += tl.arange(0, CHUNKS)[None, None, :] // (CHUNKS // 2) * GRANULES_PER_HALF
+            offset += tile[None, :, None] * GRANULES_PER_TILE
+            granule_max = tl.load(
+                granules + row * tiles * GRANULES_PER_TILE + offset,
+                mask=(tile < tiles)[None, :, None],
+                other=float("-inf"),
             )
-            granule_max = tl.load(granules + offset, mask=(tile < tiles)[None, :], other=float("-inf"))
-            is_read = (granule_max.to(tl.float32) >= x)[:, :, None, None]
+            is_read = (granule_max.to(tl.float32) >= x)[:, :, :, None]
             ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, VECTOR)
             if (group + 1) * (SPAN * TILE_SIZE) <= logits.vocab_size:
                 logit = tl.load(base + ids, mask=is_read, other=float("-inf"))

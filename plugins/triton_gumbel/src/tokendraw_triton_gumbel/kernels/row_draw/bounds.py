@@ -17,6 +17,8 @@ _GRANULE_TURNS = tl.constexpr(5)
 """Comparisons with all granules; the first tells whether more are useful."""
 _AT_ONCE = tl.constexpr(1024)
 """Granules compared at once."""
+_COUNT_UNIT = tl.constexpr(32768)
+"""Unit of a second number in the upper half of a word; as many granules, of 2 million ids, prove no bound."""
 _PIVOT_RANGE_LOG2 = tl.constexpr(-12.0)
 """The first pivots lie below the maximum by 2 ** 0 to 2 ** -12 times the range."""
 
@@ -61,32 +63,34 @@ def bound_by_tiles(maximum, max_logit, low, number, k, TILES: tl.constexpr, IS_N
 
 
 @triton.jit
-def _add_four_and_lowest(a0, a1, a2, a3, least_a, b0, b1, b2, b3, least_b):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, tl.minimum(least_a, least_b)
+def _add_two_and_lowest(a0, a1, least_a, b0, b1, least_b):
+    return a0 + b0, a1 + b1, tl.minimum(least_a, least_b)
 
 
 @triton.jit
 def _compare_granules(granules, count, pivot_0, pivot_1, pivot_2, pivot_3):
-    """Return (the number of maxima that reach each pivot, four; the least finite maximum, or +inf)."""
-    n0 = tl.zeros((_AT_ONCE,), tl.int32)
-    n1, n2, n3 = n0, n0, n0
+    """Return (the number of maxima that reach each pivot, four; the least finite maximum, or +inf).
+
+    :param count: below ``_COUNT_UNIT``: a word holds two numbers.
+    """
+    n01 = tl.zeros((_AT_ONCE,), tl.int32)
+    n23 = n01
     lowest = tl.full((_AT_ONCE,), float("inf"), tl.float32)
     start = 0
     while start < count:
         g = start + tl.arange(0, _AT_ONCE)
         x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
-        n0 += (x >= pivot_0).to(tl.int32)
-        n1 += (x >= pivot_1).to(tl.int32)
-        n2 += (x >= pivot_2).to(tl.int32)
-        n3 += (x >= pivot_3).to(tl.int32)
+        n01 += tl.where(x >= pivot_0, 1, 0) + tl.where(x >= pivot_1, _COUNT_UNIT, 0)
+        n23 += tl.where(x >= pivot_2, 1, 0) + tl.where(x >= pivot_3, _COUNT_UNIT, 0)
         lowest = tl.where(x > float("-inf"), tl.minimum(lowest, x), lowest)
         start += _AT_ONCE
-    return tl.reduce((n0, n1, n2, n3, lowest), 0, _add_four_and_lowest)
+    n01, n23, least = tl.reduce((n01, n23, lowest), 0, _add_two_and_lowest)
+    return n01 % _COUNT_UNIT, n01 // _COUNT_UNIT, n23 % _COUNT_UNIT, n23 // _COUNT_UNIT, least
 
 
 @triton.jit(noinline=True)
 def bound_by_granules(granules, count, low, max_logit, k, max_count):
-    """Return a value that at least ``k`` maxima of the granules reach; -inf if fewer reach ``low``.
+    """Return a value that at least ``k`` maxima of the granules reach; -inf if fewer reach ``low``, or are too many.
 
     The bound is ``max_logit`` if ``k`` maxima equal it; otherwise -inf if more than ``max_count`` maxima reach it.
 
@@ -97,7 +101,8 @@ def bound_by_granules(granules, count, low, max_logit, k, max_count):
     high = max_logit
     pivot_0, pivot_1, pivot_2, pivot_3 = low, low, low, max_logit
     reach = tl.full((), 0, tl.int32)
-    turn = 0
+    turn = tl.where(count < _COUNT_UNIT, 0, _GRANULE_TURNS).to(tl.int32)
+    low = tl.where(turn == 0, low, float("-inf"))
     while turn < _GRANULE_TURNS:
         n0, n1, n2, n3, lowest = _compare_granules(granules, count, pivot_0, pivot_1, pivot_2, pivot_3)
         if turn == 0:

@@ -20,8 +20,6 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
 )
 from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import WORDS, load_logits
 
-_TILES_AT_ONCE = tl.constexpr(256)
-"""Tiles whose granules are compared at once."""
 _NEIGHBOURS = tl.constexpr(8)
 """Neighbouring elements whose hits a single thread writes."""
 _COMMON_HITS = tl.constexpr(2)
@@ -63,24 +61,33 @@ def _list_hits(hit, first, numbers, num_found, max_count, ROWS: tl.constexpr, EI
 
 
 @triton.jit
-def list_granules(granules, tiles, bound, numbers, max_count, IS_NVIDIA: tl.constexpr = False):
+def list_granules(
+    granules,
+    tiles,
+    bound,
+    numbers,
+    max_count,
+    IS_NVIDIA: tl.constexpr = False,
+    TILES_AT_ONCE: tl.constexpr = 256,
+):
     """List the granules that reach ``bound``, ascending; return their number, which may exceed the list's room.
 
     :param granules: [tiles, 16] maxima.
-    :param numbers: [most] int32 of scratch.
+    :param numbers: [max_count] int32 of scratch.
+    :param TILES_AT_ONCE: tiles whose granules are compared at once.
     """
     num_found = 0
     start = 0
     while start < tiles:
-        tile = start + tl.arange(0, _TILES_AT_ONCE)[:, None]
+        tile = start + tl.arange(0, TILES_AT_ONCE)[:, None]
         offset = tile * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[None, :]
         x = tl.load(granules + offset, mask=tile < tiles, other=float("-inf")).to(tl.float32)
         first = tile * GRANULES_PER_TILE
         hit = reaches(x, bound, IS_NVIDIA)
         num_found = _list_hits(
-            hit, first, numbers, num_found, max_count, _TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS
+            hit, first, numbers, num_found, max_count, TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS
         )
-        start += _TILES_AT_ONCE
+        start += TILES_AT_ONCE
     tl.debug_barrier()
     return num_found
 

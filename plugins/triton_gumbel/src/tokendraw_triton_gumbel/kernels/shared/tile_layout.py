@@ -2,7 +2,8 @@
 
 A warp owns a tile, and a block of tiles has the dimensions [lane, tile, chunk, vector], in the order in which the
 compiler hands out lanes, warps and registers: so every reduction of a tile stays in registers and shuffles. A granule
-is what two neighbouring lanes hold: runs of two vectors, one of every chunk of the tile.
+is what four neighbouring lanes hold of one half of the tile: runs of four vectors, one of every chunk of that half.
+Four vectors are the 64 bytes that memory is read in.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ TILE_SIZE = tl.constexpr(1024)
 GRANULES_PER_TILE = tl.constexpr(16)
 GRANULE_SIZE = tl.constexpr(64)
 """Ids a granule."""
+GRANULE_LANES = tl.constexpr(4)
+"""Neighbouring lanes that hold a granule."""
+GRANULES_PER_HALF = tl.constexpr(8)
+"""Granules of the first half of a tile, which come before those of the second."""
 LANES = tl.constexpr(32)
 """Threads of a tile; on AMD too, where 32 threads are half a wavefront."""
 VECTORS = {"float32": 4, "bfloat16": 8, "float16": 8}
@@ -34,8 +39,9 @@ def element_ids(SPAN: tl.constexpr, VECTOR: tl.constexpr):
 @triton.jit
 def granule_ids(granule, element, VECTOR: tl.constexpr):
     """Return the id of an element in [0, 64) of a granule."""
-    first = (granule // GRANULES_PER_TILE) * TILE_SIZE + (granule % GRANULES_PER_TILE) * (2 * VECTOR)
-    return first + (element // (2 * VECTOR)) * (LANES * VECTOR) + element % (2 * VECTOR)
+    RUN: tl.constexpr = GRANULE_LANES * VECTOR
+    first = (granule // GRANULES_PER_HALF) * (TILE_SIZE // 2) + (granule % GRANULES_PER_HALF) * RUN
+    return first + (element // RUN) * (LANES * VECTOR) + element % RUN
 
 
 @triton.jit

@@ -17,10 +17,12 @@ from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, 
 from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside, row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULES_PER_HALF,
     GRANULES_PER_TILE,
     LANES,
     TILE_SIZE,
     element_ids,
+    tile_sums,
 )
 from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import (
     WORDS,
@@ -33,6 +35,7 @@ from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import (
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
     granule_maxima,
+    half_granule_maxima,
     lane_maxima,
     larger_pairs,
     sum_carefully,
@@ -95,6 +98,33 @@ def _scale_of(temperature, row_index, row):
 
 
 @triton.jit
+def _lane_maxima_of_pairs(pairs, SPAN: tl.constexpr):
+    """Reduce pairs [LANES, SPAN, pairs of a vector] to the maxima of lanes, [LANES, SPAN]."""
+    first, second = tl.split(tl.reshape(pairs, (LANES, SPAN, 2, 2)))
+    first, second = tl.split(larger_pairs(first, second))
+    low, high = halves(larger_pairs(first, second))
+    return tl.maximum(low, high)
+
+
+@triton.jit
+def _maxima_of_tiles(block, statistics, out, inside):
+    """Return the maxima of tiles [SPAN] of [LANES, SPAN, chunks, VECTOR]; write those of their granules, if wanted.
+
+    :param out: [SPAN] numbers of the tiles in all rows, written where ``inside``.
+    """
+    if statistics.granules is None:
+        max_logit = tl.max(lane_maxima(block), 0)
+    else:
+        granule_top = granule_maxima(block)
+        offset = tl.arange(0, GRANULES_PER_HALF)[:, None, None]
+        offset += tl.arange(0, 2)[None, None, :] * GRANULES_PER_HALF + out[None, :, None] * GRANULES_PER_TILE
+        granules = statistics.granules + offset
+        tl.store(granules, granule_top.to(granules.dtype.element_ty), mask=inside[None, :, None])
+        max_logit = tl.max(tl.max(granule_top, 2), 0)
+    return max_logit
+
+
+@triton.jit
 def _load_shifted(source, ids, group, is_inner, lead, config: tl.constexpr):
     """Load the tiles of a group of a row at any address: float32 [LANES, SPAN, chunks, VECTOR], -inf outside."""
     SPAN: tl.constexpr = config.SPAN
@@ -152,6 +182,9 @@ def reduce_tiles(
     if lead is not None:
         is_full = is_full & ((group > 0) | (lead == 0))
     is_inner = is_full & ((group + 1) * (SPAN * TILE_SIZE) + config.VECTOR <= source.vocab_size)
+    tile = group * SPAN + tl.arange(0, SPAN)
+    out = row.to(tl.int64) * counts.tiles + tile
+    inside = tile < counts.tiles
     if IS_PAIRED:
         if is_full:
             if config.IS_ALIGNED:
@@ -164,12 +197,21 @@ def reduce_tiles(
             else:
                 a, b, c, d = _load_shifted_pairs(source, group, is_inner, SPAN)
             scale = _scale_of(temperature, row_index, target_row)
-            pairs = larger_pairs(larger_pairs(a, b), larger_pairs(c, d))
-            first, second = tl.split(tl.reshape(pairs, (LANES, SPAN, 2, 2)))
-            first, second = tl.split(larger_pairs(first, second))
-            low, high = halves(larger_pairs(first, second))
-            granule_top = granule_maxima(tl.maximum(low, high), SPAN)
-            max_logit = tl.max(granule_top, 0)
+            first_half, second_half = larger_pairs(a, b), larger_pairs(c, d)
+            if statistics.granules is None:
+                max_logit = tl.max(_lane_maxima_of_pairs(larger_pairs(first_half, second_half), SPAN), 0)
+            else:
+                first_top = half_granule_maxima(_lane_maxima_of_pairs(first_half, SPAN), SPAN)
+                last_top = half_granule_maxima(_lane_maxima_of_pairs(second_half, SPAN), SPAN)
+                max_logit = tl.max(tl.maximum(first_top, last_top), 0)
+                granules = statistics.granules + out[None, :] * GRANULES_PER_TILE
+                granules += tl.arange(0, GRANULES_PER_HALF)[:, None]
+                tl.store(granules, first_top.to(granules.dtype.element_ty), mask=inside[None, :])
+                tl.store(
+                    granules + GRANULES_PER_HALF,
+                    last_top.to(granules.dtype.element_ty),
+                    mask=inside[None, :],
+                )
             total, is_exact = sum_pairs(a, b, c, d, max_logit, scale, IS_NVIDIA)
             if statistics.raw_sums is not None:
                 raw = total
@@ -178,7 +220,6 @@ def reduce_tiles(
                     is_exact &= raw_fine
         else:
             scale = _scale_of(temperature, row_index, target_row)
-            granule_top = tl.zeros((GRANULES_PER_TILE, SPAN), tl.float32)
             max_logit = tl.zeros((SPAN,), tl.float32)
             total = tl.zeros((SPAN,), tl.float32)
             raw = total
@@ -193,8 +234,7 @@ def reduce_tiles(
         else:
             x = _load_shifted(source, ids, group, is_inner, lead, config)
         scale = _scale_of(temperature, row_index, target_row)
-        granule_top = granule_maxima(lane_maxima(x), SPAN)
-        max_logit = tl.max(granule_top, 0)
+        max_logit = _maxima_of_tiles(x, statistics, out, inside)
         total, is_exact = sum_logits(x, max_logit, scale, IS_NVIDIA)
         if statistics.raw_sums is not None:
             raw = total
@@ -210,22 +250,14 @@ def reduce_tiles(
         else:
             x = _load_shifted(source, ids, group, False, lead, config)
         clean = tl.where(x != x, float("-inf"), x)
-        granule_top = granule_maxima(lane_maxima(clean), SPAN)
-        max_logit = tl.max(granule_top, 0)
-        has_nan = tl.max(lane_maxima((x != x).to(tl.int32)), 0) > 0
+        max_logit = _maxima_of_tiles(clean, statistics, out, inside)
+        has_nan = tile_sums((x != x).to(tl.int32)) > 0
         total = sum_carefully(clean, max_logit, scale)
         # In Triton -total is 0 - total, which has no sign where total is 0.
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
             raw = sum_carefully(clean, max_logit, LOG2_E)
-    tile = group * SPAN + tl.arange(0, SPAN)
-    out = row.to(tl.int64) * counts.tiles + tile
-    inside = tile < counts.tiles
     tl.store(statistics.maxima + out, max_logit, mask=inside)
     tl.store(statistics.sums + out, total, mask=inside)
     if statistics.raw_sums is not None:
         tl.store(statistics.raw_sums + out, raw, mask=inside)
-    if statistics.granules is not None:
-        offset = out[None, :] * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[:, None]
-        granules = granule_top.to(statistics.granules.dtype.element_ty)
-        tl.store(statistics.granules + offset, granules, mask=inside[None, :])

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.bits import halves
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, LANES, tile_sums
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_LANES, GRANULES_PER_HALF, tile_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET, exp2, times
 
 _MIN_SUM = tl.constexpr(0.5)
@@ -20,9 +20,19 @@ def lane_maxima(block):
 
 
 @triton.jit
-def granule_maxima(lanes, SPAN: tl.constexpr):
-    """Reduce the maxima of lanes [LANES, SPAN] to maxima of granules [16, SPAN]: two neighbouring lanes each."""
-    return tl.max(tl.reshape(lanes, (GRANULES_PER_TILE, LANES // GRANULES_PER_TILE, SPAN)), 1)
+def granule_maxima(block):
+    """Reduce [LANES, SPAN, chunks, VECTOR] to maxima of granules: [granules of half a tile, SPAN, halves]."""
+    halves_of_tile = tl.reshape(
+        block, (block.shape[0], block.shape[1], 2, block.shape[2] // 2, block.shape[3])
+    )
+    lanes = tl.max(tl.max(halves_of_tile, 4), 3)
+    return tl.max(tl.reshape(lanes, (GRANULES_PER_HALF, GRANULE_LANES, block.shape[1], 2)), 1)
+
+
+@triton.jit
+def half_granule_maxima(lanes, SPAN: tl.constexpr):
+    """Reduce the maxima of lanes over half a tile, [LANES, SPAN], to those of its granules, [8, SPAN]."""
+    return tl.max(tl.reshape(lanes, (GRANULES_PER_HALF, GRANULE_LANES, SPAN)), 1)
 
 
 @triton.jit

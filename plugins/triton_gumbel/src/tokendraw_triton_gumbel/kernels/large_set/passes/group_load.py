@@ -9,9 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE, element_ids
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULE_SIZE,
+    GRANULES_PER_TILE,
+    LANES,
+    TILE_SIZE,
+    element_ids,
+    granule_ids,
+)
 from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import (
     WORDS,
+    load_inside,
     load_vectors,
     logits_of_words,
     shifted_words,
@@ -55,19 +63,26 @@ def load_group(row, group, config: tl.constexpr):
 
 
 @triton.jit
-def load_granules(row, group, is_wanted, config: tl.constexpr):
-    """Return a group of which only the wanted lanes, [LANES, WARPS], are sure to hold logits; others may hold -inf."""
-    SPAN: tl.constexpr = config.WARPS
-    if not config.IS_ALIGNED or (group + 1) * (SPAN * TILE_SIZE) > row.vocab_size:
-        block = load_group(row, group, config)
-    elif row.base.dtype.element_ty == tl.bfloat16:
-        words = row.base.to(tl.pointer_type(tl.int32)) + group * (SPAN * TILE_SIZE // 2)
-        block = tl.load(
-            words + word_ids(SPAN, config.VECTOR), mask=is_wanted[:, :, None, None], other=_TWO_LOWEST
-        )
+def load_half_granules(row, numbers, half, count, first_tile, config: tl.constexpr):
+    """Return the logits of listed granules as :func:`as_logits` takes them; anything beyond the list.
+
+    :param numbers: [count] int32: numbers of granules from ``first_tile`` on, ascending, at least one.
+    :param half: [LANES, WARPS] int32: which half granule each lane gets, every second vector of a granule.
+    """
+    granule = tl.load(numbers + half // 2, mask=half < 2 * count, other=0)
+    granule = (first_tile * GRANULES_PER_TILE + granule)[:, :, None, None]
+    vector = tl.arange(0, GRANULE_SIZE // config.VECTOR // 2)[None, None, :, None]
+    token = granule_ids(granule, (2 * vector + (half % 2)[:, :, None, None]) * config.VECTOR, config.VECTOR)
+    words = token // config.VECTOR * WORDS + tl.arange(0, WORDS)[None, None, None, :]
+    last = tl.load(numbers + tl.minimum(count, config.WARPS * LANES // 2) - 1)
+    end = (first_tile + last // GRANULES_PER_TILE + 1) * TILE_SIZE
+    if not config.IS_ALIGNED:
+        first, second = load_vectors(row, words, end + config.VECTOR <= row.vocab_size, None)
+        block = tl.join(first, second)
+    elif end <= row.vocab_size:
+        block = tl.load(row.base.to(tl.pointer_type(tl.int32)) + words)
     else:
-        ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
-        block = tl.load(row.base + ids, mask=is_wanted[:, :, None, None], other=float("-inf"))
+        block = load_inside(row, words, None)
     return block
 
 
@@ -77,8 +92,8 @@ def as_logits(block, row, config: tl.constexpr):
     if not config.IS_ALIGNED:
         first, second = tl.split(block)
         x = logits_of_words(shifted_words(first, second, row, config.IS_NVIDIA), row.base.dtype.element_ty)
-    elif row.base.dtype.element_ty == tl.bfloat16:
-        x = logits_of_words(block, tl.bfloat16)
+    elif block.dtype == tl.int32:
+        x = logits_of_words(block, row.base.dtype.element_ty)
     else:
         x = block.to(tl.float32)
     return x

@@ -25,7 +25,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
 )
 from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, weigh_listed
 from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import collect
-from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import find_edge, missing_amount
+from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import find_either_edge, missing_amount
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _MAX_TILES = tl.constexpr(24)
@@ -81,7 +81,7 @@ def find_bracket_threshold(source, bracket, tiles, reals, ints, columns, scratch
     by_mass = (tl.load(ints + GOAL) == FIND_NUCLEUS).to(tl.int32)
     target = tl.load(reals + TARGET_MAX)
     missing = missing_amount(target, above, by_mass)
-    threshold = find_edge(
+    threshold = find_either_edge(
         scratch.logits, num_inside, low, missing, max_logit, scale, by_mass, config.ULP_STEP
     )
     weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS

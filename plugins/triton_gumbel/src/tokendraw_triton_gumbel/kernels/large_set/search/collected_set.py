@@ -86,8 +86,8 @@ def find_bracket_edge(
         above = column_sum(results.columns, high_column, 0, tiles, config.TILES)
         by_mass = tl.full((), 1, tl.int32)
         target = missing_amount(tl.load(reals + TARGET_MAX), above, by_mass)
-        edge = find_edge(scratch.logits, count, low, target, max_logit, scale, by_mass, config.ULP_STEP)
-        _, mass = survey_from(scratch.logits, count, edge, max_logit, scale, by_mass)
+        edge = find_edge(scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=True)
+        _, mass, _ = survey_from(scratch.logits, count, edge, max_logit, scale)
         tl.store(threshold_out, edge)
         kept_mass = (above.to(tl.float64) + mass.to(tl.float64) / UNITS).to(tl.float32)
         tl.store(log_kept, tl.log(tl.minimum(kept_mass / tl.load(reals + MASS), 1.0)))
@@ -103,33 +103,28 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
     is_guess = (tl.load(reals + LOW) > tl.load(reals + LOWER_LIMIT)).to(tl.int32)
     is_kth = ((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS)).to(tl.int32)
     is_larger = (goal == FIND_LARGER).to(tl.int32)
-    needs_mass = ((goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS)).to(
-        tl.int32
-    )
     threshold = tl.load(reals + LOW)
     # Without a filter that ends above the list, its low end is the threshold.
     is_found = 1 - is_guess
-    step = tl.where(is_kth + is_larger > 0, 0, 1)
-    last_step = tl.where(needs_mass + is_larger > 0, 2, 1)
-    while step < last_step:
-        by_mass = step
-        total = count.to(tl.int64)
-        target = k.to(tl.int64)
-        if by_mass > 0:
-            _, total = survey_from(values, count, threshold, max_logit, scale, by_mass)
-            mass = total.to(tl.float64)
-            if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
-                # More than the list can hold is not reached, whatever it is.
-                mass = tl.minimum(tl.load(reals + MASS), 2.0 * MAX_COLLECTED).to(tl.float64) * UNITS
-            p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
-            target = tl.ceil(p * mass).to(tl.int64)
+    if is_kth + is_larger > 0:
+        if count >= k:
+            number = k.to(tl.int64)
+            threshold = find_edge(values, count, threshold, number, max_logit, scale, ULP_STEP, BY_MASS=False)
+            is_found = tl.full((), 1, tl.int32)
+    if (goal == FIND_NUCLEUS) | (goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS) | (is_larger > 0):
+        _, total, _ = survey_from(values, count, threshold, max_logit, scale)
+        mass = total.to(tl.float64)
+        if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
+            # More than the list can hold is not reached, whatever it is.
+            mass = tl.minimum(tl.load(reals + MASS), 2.0 * MAX_COLLECTED).to(tl.float64) * UNITS
+        p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
+        target = tl.ceil(p * mass).to(tl.int64)
         if total >= target:
-            edge = find_edge(values, count, threshold, target, max_logit, scale, by_mass, ULP_STEP)
+            edge = find_edge(values, count, threshold, target, max_logit, scale, ULP_STEP, BY_MASS=True)
             threshold = tl.maximum(threshold, edge)
             is_found = tl.full((), 1, tl.int32)
         elif (is_larger == 0).to(tl.int32) * is_guess > 0:
             is_found = tl.full((), 0, tl.int32)
-        step += 1
     return tl.minimum(threshold, max_logit), is_found
 
 
@@ -182,8 +177,10 @@ def find_kth(source, results, reals, ints, tiles, scratch, low, high_column, con
         above = column_sum(results.columns, high_column, COUNT_COLUMN, tiles, config.TILES)
         by_mass = tl.full((), 0, tl.int32)
         target = missing_amount(tl.load(ints + K).to(tl.float32), above, by_mass)
-        threshold = find_edge(scratch.logits, count, low, target, max_logit, scale, by_mass, config.ULP_STEP)
-        _, number = survey_from(scratch.logits, count, threshold, max_logit, scale, by_mass)
+        threshold = find_edge(
+            scratch.logits, count, low, target, max_logit, scale, config.ULP_STEP, BY_MASS=False
+        )
+        _, _, number = survey_from(scratch.logits, count, threshold, max_logit, scale)
         slot = tl.load(ints + SLOT)
         _weigh_tiles(results, scratch.logits, count, threshold, reals, slot, high_column, tiles, config.TILES)
         tile = tl.arange(0, config.TILES)

@@ -21,7 +21,7 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.large_set.passes.hits import find_hits, next_hit
 from tokendraw_triton_gumbel.kernels.large_set.row_state import MAX_COLLECTED
 from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, load_listed
-from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import find_edge, missing_amount
+from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import find_either_edge, missing_amount
 from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LARGEST, LOWEST, key_of, value_of
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, lane_sums
@@ -214,4 +214,6 @@ def search(
                 is_searching = False
     weighs = by_mass.to(tl.int32)
     missing = missing_amount(target, above, weighs)
-    return find_edge(scratch.logits, count_inside, low, missing, max_logit, scale, weighs, config.ULP_STEP)
+    return find_either_edge(
+        scratch.logits, count_inside, low, missing, max_logit, scale, weighs, config.ULP_STEP
+    )
