@@ -15,6 +15,7 @@ from tokendraw_bench.baselines.torch_sort import torch_sort
 from tokendraw_bench.cells import FILTERS, KINDS, Cell
 from tokendraw_bench.contenders import BASELINES, select_contenders
 from tokendraw_bench.logits import metadata_of
+from tokendraw_bench.operations.sample import BENCH
 from tokendraw_bench.run import make_inputs
 from tokendraw_testing import reference
 
@@ -59,8 +60,8 @@ def test_an_unknown_name_gives_the_nearest():
         select_contenders(("torch-srot",), CPU)
     installed = ", ".join(candidate.name for candidate in discover())
     assert str(error.value) == (
-        f"'torch-srot' needs to be an installed sampler or a baseline, found {installed}, torch-sort and "
-        "flashinfer-direct. Try: tokendraw bench --sampler torch-sort"
+        f"'torch-srot' needs to be an installed sampler or a baseline, found {installed}, torch-sort, "
+        "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler torch-sort"
     )
 
 
@@ -289,6 +290,16 @@ def test_every_way_of_flashinfer_to_draw_for_the_filters_is_called(fake_flashinf
 def test_a_flashinfer_without_the_fused_sampler_has_the_remaining_ways(fake_flashinfer):
     found = drawn_by_flashinfer(fake_flashinfer(fused=False), "both")
     assert list(found) == [
+        "softmax, top_k_top_p_sampling_from_probs",
+        "top_k_mask_logits, softmax, top_p_sampling_from_probs",
+    ]
+
+
+def test_ways_without_the_fused_sampler_compile_nothing_for_a_shape(fake_flashinfer):
+    fake_flashinfer()
+    cell = cell_of("both")
+    calls = BENCH.baselines()["flashinfer-unfused"](cell, metadata_of(cell, CPU))
+    assert [call.way for call in calls] == [
         "softmax, top_k_top_p_sampling_from_probs",
         "top_k_mask_logits, softmax, top_p_sampling_from_probs",
     ]

@@ -158,6 +158,7 @@ class TestCommand:
         )
         assert (result.stderr, result.exit_code) == ("", 0)
 
+    @pytest.mark.slow
     def test_every_sweep_is_timed_and_its_keys_are_documented(self, fixed):
         result = cliffs("--sampler", "native", "--json")
         assert result.exit_code == 0, result.stderr

@@ -162,8 +162,8 @@ FAILURES = [
     (("check", "greedy"), "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
     (
         ("bench", "--sampler", "nativ"),
-        f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort and "
-        "flashinfer-direct. Try: tokendraw bench --sampler native",
+        f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort, "
+        "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler native",
     ),
     (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
     (

@@ -50,13 +50,19 @@ def _of_torch(name: str, *, by_default: bool = True, needs_triton: bool = False)
     )
 
 
-BASELINES = (
-    _of_torch("torch-sort"),
-    Baseline(
-        name="flashinfer-direct",
+def _of_flashinfer(name: str, *, by_default: bool = True) -> Baseline:
+    return Baseline(
+        name=name,
         versions=lambda: {flashinfer.DISTRIBUTION: installed_version(flashinfer.DISTRIBUTION) or ""},
         reason_against=flashinfer.reason_against,
-    ),
+        by_default=by_default,
+    )
+
+
+BASELINES = (
+    _of_torch("torch-sort"),
+    _of_flashinfer("flashinfer-direct"),
+    _of_flashinfer("flashinfer-unfused", by_default=False),
     _of_torch("torch-dense"),
     _of_torch("floor-launch", by_default=False, needs_triton=True),
     _of_torch("floor-scatter", by_default=False, needs_triton=True),

@@ -86,10 +86,14 @@ def reason_against(host: Host) -> str | None:
     return None
 
 
-def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[TimedCall, ...]:
-    """Make a call for each way to draw."""
+def prepare(cell: Cell, metadata: SamplingMetadata, *, may_fuse: bool = True) -> tuple[TimedCall, ...]:
+    """Make a call for each way to draw.
+
+    :param may_fuse: whether to time the fused sampler, which compiles a kernel for each shape, for a minute or two.
+    """
     facts = metadata.facts
-    steps = _Steps(BaselineParameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
+    largest_top_k = facts.max_top_k if facts.all_top_k and may_fuse else None
+    steps = _Steps(BaselineParameters.of(cell, metadata), largest_top_k)
     return steps.calls(DRAW_WAYS)
 
 
@@ -115,7 +119,7 @@ def prepare_chain(
 class _Steps:
     """Calls of FlashInfer's public functions by name, with the parameters of the rows.
 
-    :param largest_top_k: the largest k, if every row has one.
+    :param largest_top_k: the largest k, if every row has one; None: the fused sampler is not called.
     """
 
     def __init__(

@@ -83,7 +83,11 @@ def _baselines() -> Mapping[str, Prepare]:
     from tokendraw_bench.baselines import flashinfer
     from tokendraw_bench.baselines.torch_sort import torch_sort
 
-    return {"torch-sort": torch_sort, "flashinfer-direct": flashinfer.prepare}
+    return {
+        "torch-sort": torch_sort,
+        "flashinfer-direct": flashinfer.prepare,
+        "flashinfer-unfused": functools.partial(flashinfer.prepare, may_fuse=False),
+    }
 
 
 BENCH = logits_record(

@@ -182,5 +182,7 @@ BENCH = logits_record(
     make_inputs=_make_logits,
     step=_step,
     load=_load,
-    baselines=lambda: {"flashinfer-direct": cast(Prepare, _flashinfer_calls)},
+    baselines=lambda: dict.fromkeys(
+        ("flashinfer-direct", "flashinfer-unfused"), cast(Prepare, _flashinfer_calls)
+    ),
 )
