@@ -14,6 +14,8 @@ from tokendraw_triton_gumbel.kernels.shared.row_values import RowScale
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, weigh
 
+_MAX_K = tl.constexpr(112)
+"""Largest k whose candidates are collected here: some more logits than k reach a bound, and 128 are compared."""
 _FIRST_TOKENS = tl.constexpr(48)
 """Number of tokens in the first try, where top-p alone filters."""
 _MAX_TOKENS = tl.constexpr(112.0)
@@ -93,7 +95,7 @@ def draw_filtered(
     visible_mass = tl.full((), 0.0, tl.float32)
     num_granules = tiles * GRANULES_PER_TILE
     # More than that are left to the launch for large sets, unless the floor of min-p leaves fewer.
-    if ((k > 0) & (k <= SMALL)).to(tl.int32) + by_mass_alone > 0:
+    if ((k > 0) & (k <= _MAX_K)).to(tl.int32) + by_mass_alone > 0:
         target_count = tl.where(k > 0, k, _FIRST_TOKENS).to(tl.int32)
         # Maxima of few tiles prove little or nothing.
         if survey.num_tiles < 2 * target_count:
