@@ -32,7 +32,7 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@echo
 	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
 
-test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without a GPU
+test: $(VENV)/.tools  ## Every kind of test in about two minutes, without a GPU
 	$(NO_COPIES)
 	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow" $(PYTEST)
 

@@ -119,7 +119,7 @@ def call_planted(call, benchmarks, monkeypatch):
 
 
 @pytest.mark.parametrize("accepts_all", [True, False])
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_a_verification_accepting_or_rejecting_all_drafts_is_reported(call_planted, accepts_all):
     result = call_planted({"accepts": lambda u, p, q: (q > 0) & accepts_all})
     assert result.exit_code == 1

@@ -32,6 +32,7 @@ def vllm_config(**changes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 @pytest.mark.parametrize("vocab_size", [V, 320, 301], ids=["padded rows", "no padding", "odd"])
 def test_after_the_warmup_no_batch_compiles_a_kernel(vllm, monkeypatch, kernels, vocab_size):

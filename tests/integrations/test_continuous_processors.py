@@ -191,7 +191,7 @@ def test_a_setting_of_the_model_is_refused_alike(model, forwards, field):
     ],
     ids=str,
 )
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_a_setting_of_the_model_is_served_alike(model, settings):
     needed = alone(model, **settings)
     for name, value in settings.items():
@@ -205,6 +205,7 @@ def test_every_setting_that_makes_a_processor_is_in_these_tables():
     assert read == {name for settings in SERVED.values() for name in settings if name in read} | set(REFUSED)
 
 
+@pytest.mark.slow
 def test_greedy_requests_are_edited_too(model):
     settings = {"do_sample": False, "repetition_penalty": 1e30, "bad_words_ids": [[4]], "top_k": None}
     seeds = [None] * len(PROMPTS)
@@ -296,7 +297,7 @@ def test_a_processor_that_the_model_makes_itself_is_refused_by_its_class(model, 
 @pytest.mark.parametrize(
     "settings", [{}, {"max_length": 9}, {"max_new_tokens": 3, "max_length": 30}], ids=str
 )
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_lengths_equal_those_of_generate(model, settings):
     settings = {"max_new_tokens": None, **settings}
     needed = alone(model, **settings)

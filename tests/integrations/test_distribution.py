@@ -36,7 +36,7 @@ def settings_of(name):
     return settings
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_draws_have_the_distribution_of_transformers_own_warpers(name):
     model, prompt = model_of("llama", V), prompts(1, vocab_size=V)

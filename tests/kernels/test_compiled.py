@@ -57,6 +57,7 @@ def path_of(kernel, argument, field=None):
     return (place, type(kernel.calls[-1][1][place])._fields.index(field))
 
 
+@pytest.mark.slow
 def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
     """Parameters are scalar loads, so their alignment is useless to the compiler."""
     drawn("sm_90", PLAIN)
@@ -69,7 +70,7 @@ def test_the_alignment_of_parameters_does_not_change_a_kernel(kernels):
     assert sum("ld.global.v4" in line for line in unknown) >= 4
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_at_any_address_are_read_in_vectors(kernels, dtype):
     """Each lane reads two vectors for one of its own, without shared memory, wherever the first row lies."""

@@ -76,7 +76,7 @@ def test_every_row_equals_the_reference(name):
     assert result["judged"] > least
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
 def test_a_row_at_any_address_has_the_sums_of_an_aligned_copy_and_nothing_around_it_is_read(dtype):
     result = interpreted("unaligned", "compare", dtype)

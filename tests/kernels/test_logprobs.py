@@ -37,7 +37,7 @@ def test_logprobs_agree_with_native(name):
     assert interpreted("logprobs", function) == {"judged": rows, "wrong": []}
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_no_log_probability_and_no_kept_mass_exceeds_0():
     assert interpreted("logprobs", "few_bounds") == {"judged": 28, "wrong": []}
 

@@ -115,6 +115,7 @@ def test_the_draw_with_drafts_behind_the_target_compiles(kernels, target):
     assert has_machine_code(compiled(kernels["draw_rows"], target))
 
 
+@pytest.mark.slow
 def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
     """A base chosen at run time must not keep the compiler from reading 16 bytes at once."""
     wide_reads = []

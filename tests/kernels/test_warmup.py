@@ -61,7 +61,7 @@ def inside_larger_tensors(metadata, first):
     return SamplingMetadata(**params, facts=metadata.facts)
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_no_number_of_rows_compiles_anything(kernels, vocab_size, mode):

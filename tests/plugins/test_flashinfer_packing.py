@@ -334,6 +334,7 @@ def test_unadvertised_layouts_and_formats_are_refused(dists, layout, requested, 
     assert str(refused.value) == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["v1", "v2"])
 def test_the_kit_passes_for_the_advertised_layout(dists, layout):
     install(dists, layout)

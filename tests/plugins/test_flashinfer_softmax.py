@@ -17,6 +17,7 @@ def test_the_kernel_agrees_with_torch_for_any_rows():
     assert found["compared"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", ["*fp32", None])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("target", [t for t in triton_stand_ins.TARGETS if t.startswith("sm_")])

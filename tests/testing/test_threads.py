@@ -93,6 +93,7 @@ def test_the_number_of_threads_comes_back_after_a_line_that_fails(two_threads):
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 def test_the_remaining_lines_and_random_cases_compute_with_a_single_thread(two_threads):
     Watching.seen = []
     under_test = sampler(Watching)

@@ -113,7 +113,7 @@ class RoundsInLargeBatches(SamplerMutant):
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_batch_invariance_without_seeds_is_seen_in_rows_that_no_noise_decides(greedy):
     offered = replace(UNSEEDED, greedy=greedy)
     assert planted(SamplerMutant, "batch invariance", offered).detail == (

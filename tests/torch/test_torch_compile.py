@@ -93,7 +93,7 @@ def test_a_compiled_program_draws_the_tokens_of_the_eager_one(
 
 
 @pytest.mark.parametrize("dynamic", [None, True, False], ids=["automatic", "dynamic", "static"])
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_so_it_does_for_batch_sizes_that_nobody_drew_before(sampler: Sampler, dynamic: bool | None) -> None:
     step = a_step(sampler)
     compiled = torch.compile(step, backend="aot_eager", dynamic=dynamic)
@@ -141,6 +141,7 @@ def test_unseeded_rows_draw_anew_at_each_call_and_manual_seed_repeats_them(sampl
     assert run() == drawn
 
 
+@pytest.mark.slow
 def test_the_graph_breaks_at_the_call_and_nowhere_else(sampler: Sampler) -> None:
     torch.compile(a_step(sampler), backend="eager")(
         hidden_states(3, sampler.device), metadata_of(3, sampler.device)

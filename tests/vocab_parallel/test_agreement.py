@@ -34,12 +34,14 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_on_one_rank_is_the_same_error_on_every_rank_then_and_later(wrong):
     found = world(3).run(shard_cases.refused, 3, wrong, 1, seconds=SECONDS)
     assert found == [[("InvalidInputError", WRONG[wrong])] * 2] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "name"), [("other seeds", "seed"), ("other temperatures", "temperature")])
 def test_metadata_of_other_values_is_found(wrong, name):
     found = world(3).run(shard_cases.refused, 3, wrong, 2, seconds=SECONDS)

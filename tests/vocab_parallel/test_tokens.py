@@ -16,7 +16,7 @@ BATCHES = [
 ]
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_of_every_kind_get_the_tokens_of_one_device_on_every_rank(size):
     """All sizes together are 20,800 rows."""
@@ -59,6 +59,7 @@ def test_logprobs_ranks_and_the_kept_mass_are_those_of_one_device(size, mode):
     assert equal >= rows - 1
 
 
+@pytest.mark.slow
 def test_a_caller_who_wants_no_ranks_gets_none():
     batches = [("mixed", "float32", 2100)]
     equal, rows = world(3).run(shard_cases.logprobs, 3, "raw_logprobs", batches, 24, False)[0]

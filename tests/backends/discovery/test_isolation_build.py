@@ -18,6 +18,7 @@ def test_a_probe_of_five_seconds_is_waited_for_and_told_of_once(dists):
     assert result.stderr == told
 
 
+@pytest.mark.slow
 def test_a_probe_that_changes_its_mind_is_asked_once_a_load_and_believed(dists):
     probe = "ASKED.append(1) or (None if len(ASKED) % 2 else 'not now')"
     source = plugin("acme", capabilities=EVERYTHING, probe=probe)
@@ -42,6 +43,7 @@ result.append(warned)
     ]
 
 
+@pytest.mark.slow
 def test_a_factory_that_changes_the_default_device_and_dtype_leaves_none_of_it(dists):
     build = (
         "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64); "

@@ -16,7 +16,7 @@ torch.set_default_dtype(torch.float16)
 # An import that disturbs torch
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(0)"], ids=["and succeeds", "and raises"])
 def test_an_import_that_seeds_torch_and_changes_its_defaults_leaves_the_host_as_it_was(dists, ending):
     dists.add_plugin("acme", f"{DISTURBING}\n{ending}\n{plugin('acme', priority=-1)}")

@@ -204,6 +204,7 @@ def test_no_large_operation_is_shared_out_by_torch_itself(name):
     assert regions.names == ["aten.clone.default"] * (name == "edits")  # the test's own
 
 
+@pytest.mark.slow
 def test_several_threads_compute_the_chunks(sampler, monkeypatch):
     """So the comparisons above can fail."""
     torch.set_num_threads(2)

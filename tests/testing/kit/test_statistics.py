@@ -40,7 +40,7 @@ def test_few_pairs_are_counted_as_equal_or_not():
     assert independence(tokens, tokens, even, "pairs").p_value == pytest.approx(4 * two_sided(24, 24, 1 / 8))
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["fit", "fit of few", "share", "independence", "independence of few"])
 def test_p_values_of_correct_draws_are_small_with_the_stated_frequency(statistic):
     """Of 2,000 p-values at most 3 % lie below 0.02 and 0.5 % below 0.001; more than that once in 1e3."""

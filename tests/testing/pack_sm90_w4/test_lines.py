@@ -1,5 +1,7 @@
 """The kit's lines on packers with one planted bug each, and on native."""
 
+import pytest
+
 from mutants import subject_of
 from mutants.packers import EVERYTHING, PACKERS, PackerMutant
 from tokendraw.plugin import Sm90W4Capabilities
@@ -16,6 +18,7 @@ def statuses(report):
     return {line.name: line.status for line in report.lines}
 
 
+@pytest.mark.slow
 def test_every_line_is_green_without_a_bug_and_red_with_a_bug():
     assert statuses(run(subject())) == dict.fromkeys(LINES, Status.PASSED)
     assert {line for mutant in PACKERS for line in mutant.lines} | {"pack threads"} == set(LINES)
