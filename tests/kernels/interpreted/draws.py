@@ -168,6 +168,43 @@ def collected():
     return {"wrong": wrong, "passes": passes}
 
 
+def large_k():
+    """Draw the k best of a large k: from a list of a guessed set; of a set that a pass bounds; and beyond any list."""
+    rng = np.random.default_rng(8)
+    wrong, weighed = [], []
+    native = tokendraw.load_sampler("native", device="cpu")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    finish_pass, number_in_row = draw_large_set.finish_pass, first_pass.number_in_row
+    draw_large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
+    requests = [
+        SamplingParams(temperature=0.8, top_k=k, top_p=p, filter_order=order, seed=seed)
+        for seed, (k, p, order) in enumerate(
+            (
+                (2500, 1.0, "top_k_first"),
+                (2500, 0.95, "top_k_first"),
+                (2500, 0.95, "joint"),
+                (20_000, 0.95, "top_k_first"),
+            )
+        )
+    ]
+    metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
+    rows = rng.normal(0, 2, (len(requests), 100_003)).astype(np.float32)
+    passes = {}
+    for name, bound in (("guessed", number_in_row), ("bounded", lambda *args: tl.full((), 1e9, tl.float32))):
+        first_pass.number_in_row = bound
+        for logits in (torch.from_numpy(rows), torch.from_numpy(rows).bfloat16()):
+            weighed.clear()
+            result, expected = (
+                each.sample(logits, metadata).token_ids.tolist() for each in (sampler, native)
+            )
+            if result != expected:
+                wrong.append([name, str(logits.dtype), result, expected])
+            numbers = [int(args[1]) for args in weighed]
+            passes[name] = [numbers.count(row) for row in range(len(requests))]
+    draw_large_set.finish_pass, first_pass.number_in_row = finish_pass, number_in_row
+    return {"wrong": wrong, **passes}
+
+
 def guesses():
     """Require thresholds of nuclei of several widths between the pivots of the first pass."""
     rng = np.random.default_rng(5)
@@ -207,10 +244,13 @@ def wide32():
 def wide(dtype=torch.bfloat16, halves=(0, 1)):
     """Draw rows with more kept tokens than a program's registers hold: every kind of threshold, with ties.
 
+    Lists hold few logits, so that passes over these short rows weigh them as they weigh long rows.
+
     :param halves: which requests: of each family the even ones, the odd ones, or all, the next family the others.
     """
     rng = np.random.default_rng(1)
     size, judged, wrong = 4099, 0, []
+    first_pass.MAX_COLLECTED, finish_pass._MAX_SET = tl.constexpr(500), tl.constexpr(500)
     sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
     ranks = np.arange(size)
     families = {

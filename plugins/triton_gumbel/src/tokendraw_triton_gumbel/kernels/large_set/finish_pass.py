@@ -13,16 +13,20 @@ from tokendraw_triton_gumbel.kernels.large_set.bracket import Bracket, bracket_a
 from tokendraw_triton_gumbel.kernels.large_set.bracket_draw import draw_from_bracket
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum, free_slot
 from tokendraw_triton_gumbel.kernels.large_set.next_pass import may_collect, place_pivots, start_nucleus
+from tokendraw_triton_gumbel.kernels.large_set.passes.weigh_pass import counts_logits
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECT_BRACKET,
+    COLLECT_SET,
     COLUMNS,
     COUNT_COLUMN,
     FIND_KTH,
+    FIND_LARGER,
     FIND_NUCLEUS,
     FLOOR_THEN_NUCLEUS,
     GOAL,
     GOAL_BEFORE,
     KTH_THEN_NUCLEUS,
+    LOWER_LIMIT,
     MAX_COLLECTED,
     MAX_LOGIT,
     NUM_COLLECTED,
@@ -44,6 +48,10 @@ from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_pass, 
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
 
+_MAX_SET = tl.constexpr(7680)
+"""Upper limit of logits from the bracket's low end upwards, for a list of all of them: in larger lists one program
+searches for longer than passes take."""
+
 
 @triton.jit(noinline=True)
 def finish_pass(
@@ -62,8 +70,9 @@ def finish_pass(
 ):
     """Draw the row if its bracket decides the token; otherwise announce another pass, or search the row.
 
-    The next pass collects the logits in the bracket if these are few and the k-th value is searched for, or if the
-    flags ask for the threshold and only the token is known.
+    The next pass collects the logits from the bracket's low end upwards if these are few and two filters end among
+    them. It collects the logits in the bracket if these are few and the k-th value is searched for, or if the flags ask
+    for the threshold and only the token is known.
 
     :param source: the :class:`.RowAddress`; ``row`` its number; ``rows`` the number of rows, and of first passes.
     :param statistics: the :class:`~.argument_groups.TileStatistics` of the row, ``out`` its
@@ -109,11 +118,17 @@ def finish_pass(
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < ROUNDS)).to(tl.int32)
         if is_bracketed * (goal == FIND_NUCLEUS).to(tl.int32) * (target_min == target_max).to(tl.int32) > 0:
             is_collecting = may_collect(columns, bracket, tiles, reals, TILES)
-    is_kth = ((goal == FIND_KTH) | (goal == KTH_THEN_NUCLEUS)).to(tl.int32)
-    if is_kth * is_weighing * (1 - is_drawn) * (1 - is_exact) * (low_column >= 0).to(tl.int32) > 0:
-        num_inside = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES)
-        num_inside -= column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
-        is_collecting = (num_inside <= MAX_COLLECTED).to(tl.int32)
+    collecting_goal = tl.full((), COLLECT_BRACKET, tl.int32)
+    if counts_logits(goal).to(tl.int32) * is_weighing * (1 - is_drawn) * (1 - is_exact) > 0:
+        if low_column >= 0:
+            num_kept = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES)
+            if (goal != FIND_KTH) & (num_kept <= _MAX_SET):
+                # One program finds the ends of both filters in the list of the entire set.
+                collecting_goal = tl.full((), COLLECT_SET, tl.int32)
+                is_collecting = tl.full((), 1, tl.int32)
+            elif goal != FIND_LARGER:
+                num_inside = num_kept - column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
+                is_collecting = (num_inside <= MAX_COLLECTED).to(tl.int32)
     if is_drawn == 0:
         num_passes += 1
         fits_capacity = bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config)
@@ -122,8 +137,12 @@ def finish_pass(
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes > 1)).to(tl.int32)
         if is_collecting > 0:
             tl.store(ints + GOAL_BEFORE, goal)
-            goal = tl.full((), COLLECT_BRACKET, tl.int32)
             tl.store(ints + NUM_COLLECTED, 0)
+            goal = collecting_goal
+            if goal == COLLECT_SET:
+                tl.store(reals + LOWER_LIMIT, low)
+                high = tl.full((), float("inf"), tl.float32)
+                high_column = tl.full((), -1, tl.int32)
         elif is_first * (is_exact + is_bracketed) > 0:
             start_nucleus(
                 source, statistics.granules, columns, bracket, is_exact, goal, tiles, reals, ints, config

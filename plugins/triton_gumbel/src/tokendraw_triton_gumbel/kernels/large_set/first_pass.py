@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.first_pivots import write_first_pivots
+from tokendraw_triton_gumbel.kernels.large_set.first_pivots import number_in_row, write_first_pivots
 from tokendraw_triton_gumbel.kernels.large_set.pivots import PerPivot, load_pivots, write_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECT_SET,
@@ -28,6 +28,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     LOW_COLUMN,
     LOWER_LIMIT,
     MASS,
+    MAX_COLLECTED,
     MAX_EXPECTED,
     MAX_LOGIT,
     MIN_P_FLOOR,
@@ -156,10 +157,15 @@ def announce_first_pass(
             if pivots.p1 > tl.load(reals + 1):
                 tl.debug_barrier()
                 write_pivots(reals, pivots, low, max_logit, ULP_STEP)
-        if by_maxima:
+        if by_maxima.to(tl.int32) + (k > 0).to(tl.int32) > 0:
             tl.debug_barrier()
             pivots = load_pivots(reals)
-            least = tl.maximum(pivots.p3 - (pivots.p2 - pivots.p3) * _MORE_STANDARD_ERRORS, low)
+            least = pivots.p3
+            if by_maxima:
+                least -= (pivots.p2 - pivots.p3) * _MORE_STANDARD_ERRORS
+            else:
+                is_collected = (number_in_row(source, least) <= MAX_COLLECTED).to(tl.int32)
+            least = tl.maximum(least, low)
     # A nucleus that a sample shows better than maxima is wide.
     is_likely = (k == 0) & ((goal != FIND_NUCLEUS) | by_maxima)
     if is_likely.to(tl.int32) * (is_collected == 0).to(tl.int32) > 0:

@@ -41,6 +41,13 @@ def load_sample(row):
 
 
 @triton.jit
+def number_in_row(row, bound):
+    """Return how many logits of the row reach a bound at most, by a sample: two standard errors beyond the estimate."""
+    number = tl.sum((load_sample(row) >= bound).to(tl.int32), 0).to(tl.float32)
+    return (number + 2.0 * tl.sqrt(number)) * row.vocab_size.to(tl.float32) * (1.0 / _SAMPLE_SIZE)
+
+
+@triton.jit
 def _load_runs(base, number, spread, stride, alignment_mask):
     """Load 256 runs of 8 values, each value the largest of ``stride`` neighbours: [2048] float32; -inf for NaN.
 
