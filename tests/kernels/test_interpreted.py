@@ -110,11 +110,11 @@ def test_kept_sets_of_some_hundred_tokens_are_collected_or_else_weighed():
 
 @pytest.mark.slow
 def test_a_large_k_is_found_in_a_list_of_the_set_or_of_a_bracket():
-    """A set that a sample shows to be small takes no pass that weighs; any other small set one, larger sets more."""
+    """A set that a sample shows to be small takes no pass that weighs, other small sets and too short lists take some."""
     result = interpreted("draws", "large_k")
     assert result["wrong"] == []
-    assert result["guessed"] == [0, 0, 0, 3]
-    assert result["bounded"] == [1, 1, 1, 3]
+    assert result["guessed"] == [0, 0, 0, 3, 2]
+    assert result["bounded"] == [1, 1, 1, 3, 2]
 
 
 @pytest.mark.slow

@@ -169,7 +169,10 @@ def collected():
 
 
 def large_k():
-    """Draw the k best of a large k: from a list of a guessed set; of a set that a pass bounds; and beyond any list."""
+    """Draw the k best of a large k: from a list of a guessed set; of a set that a pass bounds; and beyond any list.
+
+    In the last row the k best are neighbours, of which the sample sees few or none: some guessed lists are too short.
+    """
     rng = np.random.default_rng(8)
     wrong, weighed = [], []
     native = tokendraw.load_sampler("native", device="cpu")
@@ -177,18 +180,20 @@ def large_k():
     finish_pass, number_in_row = draw_large_set.finish_pass, first_pass.number_in_row
     draw_large_set.finish_pass = lambda *args: weighed.append(args) or finish_pass(*args)
     requests = [
-        SamplingParams(temperature=0.8, top_k=k, top_p=p, filter_order=order, seed=seed)
-        for seed, (k, p, order) in enumerate(
+        SamplingParams(temperature=0.8, top_k=k, top_p=p, min_p=m, filter_order=order, seed=seed)
+        for seed, (k, p, m, order) in enumerate(
             (
-                (2500, 1.0, "top_k_first"),
-                (2500, 0.95, "top_k_first"),
-                (2500, 0.95, "joint"),
-                (20_000, 0.95, "top_k_first"),
+                (2500, 1.0, 0.0, "top_k_first"),
+                (2500, 0.95, 0.0, "top_k_first"),
+                (2500, 0.95, 0.0, "joint"),
+                (20_000, 0.95, 0.0, "top_k_first"),
+                (50, 0.99, 0.01, "top_k_first"),
             )
         )
     ]
     metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
     rows = rng.normal(0, 2, (len(requests), 100_003)).astype(np.float32)
+    rows[4:] = np.sort(rows[4:])[:, ::-1]
     passes = {}
     for name, bound in (("guessed", number_in_row), ("bounded", lambda *args: tl.full((), 1e9, tl.float32))):
         first_pass.number_in_row = bound

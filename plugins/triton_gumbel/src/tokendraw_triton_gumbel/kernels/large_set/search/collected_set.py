@@ -106,6 +106,7 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
     threshold = tl.load(reals + LOW)
     # Without a filter that ends above the list, its low end is the threshold.
     is_found = 1 - is_guess
+    is_too_short = is_kth * is_guess * (count < k).to(tl.int32)
     if is_kth + is_larger > 0:
         if count >= k:
             number = k.to(tl.int64)
@@ -119,7 +120,7 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
             mass = tl.minimum(tl.load(reals + MASS), 2.0 * MAX_COLLECTED).to(tl.float64) * UNITS
         p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
         target = tl.ceil(p * mass).to(tl.int64)
-        if total >= target:
+        if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
             edge = find_edge(values, count, threshold, target, max_logit, scale, ULP_STEP, BY_MASS=True)
             threshold = tl.maximum(threshold, edge)
             is_found = tl.full((), 1, tl.int32)
