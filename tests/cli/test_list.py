@@ -103,6 +103,7 @@ NATIVE_CAPABILITIES = {
     "greedy": True,
     "gumbel_dtypes": ["fp32", "fp64"],
     "valid_flag": True,
+    "threshold": True,
     "graph_safe": True,
     "sync_free": True,
     "batch_invariant": True,
@@ -199,6 +200,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  valid flag          yes\n"
         "  graph safe          yes\n"
         "  sync free           yes\n"
+        "  threshold           no\n"
         "  batch invariant     no\n"
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"

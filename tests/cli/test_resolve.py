@@ -203,6 +203,7 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
         ("--valid-flag", Need(valid_flag=True)),
         ("--graph-safe", Need(graph_safe=True)),
         ("--sync-free", Need(sync_free=True)),
+        ("--threshold", Need(threshold=True)),
         ("--batch-invariant", Need(batch_invariant=True)),
         ("--vocab-parallel", Need(vocab_parallel=True)),
         ("--need max_logprobs=8 --need logprob_ranks=no", Need(max_logprobs=8, logprob_ranks=False)),

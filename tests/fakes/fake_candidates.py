@@ -20,6 +20,7 @@ EVERYTHING = Capabilities(
     greedy=True,
     gumbel_dtypes=("fp32", "fp64"),
     valid_flag=True,
+    threshold=True,
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,

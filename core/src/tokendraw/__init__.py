@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tokendraw.errors.exceptions import TokendrawError as TokendrawError
     from tokendraw.errors.exceptions import TokendrawWarning as TokendrawWarning
     from tokendraw.errors.exceptions import UntestedUpstreamWarning as UntestedUpstreamWarning
+    from tokendraw.kept_set import KeptIds as KeptIds
+    from tokendraw.kept_set import kept_ids as kept_ids
+    from tokendraw.kept_set import kept_mask as kept_mask
     from tokendraw.output import LogprobsTensors as LogprobsTensors
     from tokendraw.output import SamplerOutput as SamplerOutput
     from tokendraw.output import TokenLogprob as TokenLogprob

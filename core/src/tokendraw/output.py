@@ -95,12 +95,17 @@ class SamplerOutput:
     :ivar logprobs: Log-probabilities of the drawn token and of the best ones; None where no row asked for any.
     :ivar log_kept_mass: [B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at
         most 0. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
+    :ivar threshold: [B] float32, of a sampler that was loaded with ``Need(threshold=True)``, else None: the least logit
+        that was kept, which is the whole sampling mask of the row: see :func:`tokendraw.kept_mask`. -inf where every
+        token above -inf was kept; the largest logit in a greedy row; +inf in a row with +inf, and NaN in a row with
+        nothing above -inf.
     """
 
     token_ids: torch.Tensor
     valid: torch.Tensor
     logprobs: LogprobsTensors | None = None
     log_kept_mass: torch.Tensor | None = None
+    threshold: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,8 @@ class VerifyOutput:
     :ivar log_kept_mass: [B, K + 1] float32, with logprobs: log of the filtered set's share of the temperature-scaled
         mass, at most 0, of the target's row that made each emitted token; ``PAD_LOGPROB`` behind the last token of a
         request. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
+    :ivar threshold: [L] float32, of a sampler that was loaded with ``Need(threshold=True)``, else None: the least kept
+        logit of each row of the target, as in :class:`SamplerOutput`.
     """
 
     token_ids: torch.Tensor
@@ -126,3 +133,4 @@ class VerifyOutput:
     valid: torch.Tensor
     logprobs: LogprobsTensors | None = None
     log_kept_mass: torch.Tensor | None = None
+    threshold: torch.Tensor | None = None

@@ -72,6 +72,9 @@ if TYPE_CHECKING:
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
     from tokendraw.errors.formatting import printable as printable
+    from tokendraw.kept_set import KeptExtremes as KeptExtremes
+    from tokendraw.kept_set import kept_extremes as kept_extremes
+    from tokendraw.kept_set import threshold_between as threshold_between
     from tokendraw.logprobs import RowMasses as RowMasses
     from tokendraw.logprobs import best_token_ids as best_token_ids
     from tokendraw.logprobs import least_shown as least_shown

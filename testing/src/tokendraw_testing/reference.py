@@ -48,6 +48,7 @@ __all__ = [
     "philox4x32",
     "prepare",
     "random_words",
+    "threshold",
     "together",
     "uniform",
     "values",
@@ -170,6 +171,21 @@ def prepare(logits: Any, params: Any) -> ReferenceRow:
         kept = y >= -depths[count - 1] if depths[count - 1] < np.inf else y > -np.inf
     valid = not (empty or row.has_nan)
     return ReferenceRow(x=row.x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
+
+
+def threshold(row: ReferenceRow) -> float:
+    """Return the least kept logit; -inf where every logit above -inf is kept, NaN where there is none.
+
+    Of a greedy row all tokens tied with the largest count as kept, and of a row with +inf those of +inf.
+    """
+    if row.empty:
+        return np.nan
+    top = row.x.max()
+    if top == np.inf:
+        return np.inf
+    least = top if row.greedy else row.x[row.kept].min()
+    is_dropped = (row.x < least) & (row.x > -np.inf)
+    return float(least) if is_dropped.any() else -np.inf
 
 
 def has_merged_levels(depths: Array) -> bool:

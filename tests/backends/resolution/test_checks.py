@@ -40,6 +40,7 @@ def test_a_sampler_that_can_do_everything_has_no_reason_against_it(host):
         dtype="float16",
         vocab_size=262145,
         valid_flag=True,
+        threshold=True,
         graph_safe=True,
         sync_free=True,
         batch_invariant=True,
@@ -132,6 +133,11 @@ def test_bounds_are_included_and_what_is_of_another_kind_of_device_is_not_asked(
             "the request needs a valid flag, found no such promise",
         ),
         (
+            {"threshold": False},
+            Need(threshold=True),
+            "the request needs thresholds, found no such promise",
+        ),
+        (
             {"batch_invariant": False},
             Need(batch_invariant=True),
             "the request needs batch-invariant draws, found no such promise",
@@ -199,6 +205,7 @@ def test_every_field_of_a_need_is_looked_at_by_some_check():
         "dtype": "float16",
         "vocab_size": 2**20,
         "valid_flag": True,
+        "threshold": True,
         "graph_safe": True,
         "sync_free": True,
         "batch_invariant": True,

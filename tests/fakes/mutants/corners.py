@@ -314,6 +314,16 @@ def kept_mass(change):
     return output
 
 
+def threshold(change):
+    """Replace the thresholds of an output: ``change(call, threshold)``."""
+
+    def output(call, output):
+        found = output.threshold
+        return output if found is None else replace(output, threshold=change(call, found).float())
+
+    return output
+
+
 def tokens(change):
     """Replace the drawn tokens: ``change(call, token_ids)``."""
     return lambda call, output: replace(output, token_ids=change(call, output.token_ids))

@@ -89,6 +89,15 @@ def own_seeds(transport):
     return Transport(transport, broadcast_from_first=broadcast)
 
 
+def extremes_of_first(transport):
+    def all_gather(tensor):
+        gathered = transport.all_gather(tensor)
+        is_extremes = tensor.dtype is torch.float32 and tensor.shape[-1] == 3
+        return gathered[:1].expand_as(gathered) if is_extremes else gathered
+
+    return Transport(transport, all_gather=all_gather)
+
+
 def histogram_of_first(transport):
     def all_sum(tensor):
         if tensor.dim() > 1 and transport.rank:
@@ -213,6 +222,7 @@ RANKS = (
              drawn=changed_field("raw", lambda columns, raw: raw * (columns.rank == 0))),
     logprobs("log_kept_mass leaves out the mass that the last one keeps",
              drawn=changed_field("kept", lambda columns, kept: kept * (not columns.is_last))),
+    ranked("the threshold is that of the first one's columns", line="sharded thresholds", transport=extremes_of_first),
     logprobs("the N best have the numbers of their columns",
              drawn=changed_field("best_ids", lambda columns, ids: ids - columns.ids.start)),
 )

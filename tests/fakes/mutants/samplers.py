@@ -11,8 +11,8 @@ import torch
 
 import tokendraw
 from mutants import Mutant, table
-from mutants.corner_calls import CornerCall
-from mutants.corners import Corner, draw, ranks
+from mutants.corner_calls import INF, CornerCall
+from mutants.corners import Corner, draw, ranks, threshold
 from mutants.sample_corners import fixed, fresh_seeds, shared_noise
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
@@ -21,7 +21,7 @@ from tokendraw_testing import Effort
 
 NATIVE = plugin.tokendraw_describe().operations["sample"]
 PLAIN = Capabilities(device_types=None)
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
 
 
 @functools.cache
@@ -154,6 +154,19 @@ def leak_nan(call: CornerCall) -> CornerCall:
     return call.with_logits(torch.where(below.unsqueeze(-1), NAN, call.logits))
 
 
+def largest_dropped(call, threshold):
+    """The bound of a filter that compares with > in place of >=."""
+    x = call.logits.float()
+    below = torch.where(x < threshold.unsqueeze(-1), x, -INF).amax(-1)
+    return torch.where(below > -INF, below, threshold)
+
+
+def least_of_row(call, threshold):
+    """What a filter keeps least, where it drops nothing."""
+    x = call.logits.float()
+    return torch.where(threshold == -INF, torch.where(x > -INF, x, INF).amin(-1), threshold)
+
+
 # fmt: off
 SAMPLERS = (
     *table("sample", NATIVE, SamplerMutant, (("1 % of the tail dropped", "distribution", {"change": drop_tail}),),
@@ -172,6 +185,14 @@ SAMPLERS = (
                   change=fresh_seeds),
     in_every_call("position ignored", "crossed requests",
                   change=lambda call: call.with_fields(positions=torch.zeros_like(call.metadata.positions))),
+    in_every_call("the threshold is the largest dropped logit", "thresholds", output=threshold(largest_dropped)),
+    in_every_call("the threshold lies between two logits", "thresholds", output=threshold(
+        lambda call, found: found.nextafter(torch.full_like(found, -INF)))),
+    in_every_call("the threshold is a logit where nothing was dropped", "thresholds", output=threshold(least_of_row)),
+    in_every_call("the threshold of greedy rows is -inf", "thresholds", output=threshold(
+        lambda call, found: torch.where(call.greedy, -INF, found))),
+    in_every_call("the threshold is rounded to bfloat16", "thresholds", output=threshold(
+        lambda call, found: found.bfloat16().float())),
     in_every_call("argmax over a padded tile", "last ids", change=lambda call: call.with_logits(
         torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
     in_every_call("NaN leaking to the next row", "far NaN and infinities", change=leak_nan),

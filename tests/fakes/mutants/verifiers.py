@@ -7,7 +7,7 @@ import torch
 
 import tokendraw
 from mutants import Mutant, table
-from mutants.corners import exchange, kept_mass, tokens, verify
+from mutants.corners import exchange, kept_mass, threshold, tokens, verify
 from mutants.sample_corners import off
 from mutants.samplers import less_rounded_share
 from mutants.verify_corners import from_row_before_bonus, last_tie_only
@@ -112,6 +112,8 @@ VERIFIERS = (
         lambda call, mass: torch.where(mass > -torch.inf, mass[:, :1], mass))),
     in_every_call("log_kept_mass 0 behind the last token", "verify crossing",
                   output=kept_mass(lambda call, mass: mass.nan_to_num(neginf=0.0))),
+    in_every_call("the threshold of the request's first row for every row", "verify thresholds", output=threshold(
+        lambda call, found: found[call.first_rows[call.row_requests]])),
     *table("verify", OPERATIONS["verify"], VerifierMutant, (
         ("processed logprobs of a verification above 0", "verify crossing",
          {"mode_of_logprobs": "processed_logprobs", "output": less_rounded_share}),

@@ -59,6 +59,7 @@ class RowCall(Call):
             device=self.logits.device,
             width=self.facts.logprobs_width(self.vocab_size),
             ranks=need.logprob_ranks,
+            thresholds=self.logits.shape[0] if need.threshold else None,
         )
 
     def wrong_values(self, output: Any, need: Need) -> str | None:

@@ -29,6 +29,7 @@ def wrong_form(
     device: torch.device,
     width: int | None,
     ranks: bool,
+    thresholds: int | None = None,
 ) -> str | None:
     """Compare the output of a draw or a verification with the form of its class.
 
@@ -36,6 +37,7 @@ def wrong_form(
     :param shape: of its tokens: [B], or [B, K + 1] with the number of accepted drafts beside them.
     :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
     :param ranks: whether their ranks are needed too.
+    :param thresholds: of how many rows thresholds are needed; None: of none.
     """
     if not isinstance(output, kind):
         return f"a {kind.__name__}, found {type(output).__name__}"
@@ -45,6 +47,8 @@ def wrong_form(
     if reason is None and is_verified:
         reason = misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
     reason = reason or misfit("valid", output.valid, rows, torch.bool, device)
+    if thresholds is not None:
+        reason = reason or misfit("threshold", output.threshold, (thresholds,), torch.float32, device)
     if reason is not None or width is None:
         return reason
     best, wide = output.logprobs, (*shape, 1 + width)

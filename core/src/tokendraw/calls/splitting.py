@@ -112,7 +112,9 @@ class RowSplit:
 
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
         """Merge the outputs in the order of the rows, with ``width`` best tokens each; None: no row wants any."""
-        best = mass = None
+        best = mass = threshold = None
+        if chosen.threshold is not None and companion.threshold is not None:
+            threshold = chosen.threshold.index_copy(0, self.rows, companion.threshold)
         if width is not None:
             best, mass = self._merged_logprobs(chosen, companion, width)
         return SamplerOutput(
@@ -120,6 +122,7 @@ class RowSplit:
             chosen.valid.index_copy(0, self.rows, companion.valid),
             best,
             mass,
+            threshold,
         )
 
     def _merged_logprobs(

@@ -14,12 +14,13 @@ from torch.nn.functional import pad
 
 from tokendraw import philox
 from tokendraw.backends.description.capabilities import FILTERS, LogprobsMode, Need
+from tokendraw.kept_set import KeptExtremes, kept_extremes, threshold_between
 from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
 from tokendraw.output import LogprobsTensors, SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.merging import Merged, Merging, TorchMerging
-from tokendraw.vocab_parallel.messages import Wait, exchange
+from tokendraw.vocab_parallel.messages import Transport, Wait, exchange
 from tokendraw.vocab_parallel.parameters import Parameters, RowSeeds
 from tokendraw.vocab_parallel.radix import Histograms
 from tokendraw.vocab_parallel.shard import VocabShard
@@ -47,7 +48,7 @@ def sample_shard(
     in_torch = TorchMerging(params, layout, need.gumbel_dtype)
     merging = merging or in_torch
     facts = metadata.facts
-    if facts.all_greedy and facts.max_logprobs is None:
+    if facts.all_greedy and facts.max_logprobs is None and not need.threshold:
         return SamplerOutput(*merging.greedy(exchange(transport, local.argmax())))
     rows, device = len(local.logits), local.logits.device
     # Every rank draws fresh seeds, so that equally seeded generators stay equal; rank 0's are used.
@@ -64,12 +65,13 @@ def sample_shard(
     width = facts.logprobs_width(layout.vocab_size)
     columns = None if width is None else min(width, layout.most_columns)
     draws = exchange(transport, local.draw(bounds, seeds, best=columns))
+    least_kept = _least_kept(local, transport, bounds, params) if need.threshold else None
     if width is None and seeds is not None:
-        return SamplerOutput(*merging.token(draws, bounds, seeds))
+        return SamplerOutput(*merging.token(draws, bounds, seeds), threshold=least_kept)
     drawn, candidates = in_torch.merge(draws, bounds, seeds), draws.tensors()
     token, valid = drawn.token.squeeze(-1), drawn.valid.squeeze(-1)
     if width is None or drawn.sums is None or candidates.best_x is None or candidates.best_ids is None:
-        return SamplerOutput(token, valid)
+        return SamplerOutput(token, valid, threshold=least_kept)
     ranks = None
     if need.logprob_ranks and drawn.x is not None:
         ranks = local.count(drawn.x)
@@ -78,7 +80,27 @@ def sample_shard(
     row, num_best = RowMasses(drawn.max, threshold, *drawn.sums), metadata.per_row("logprobs")
     best = candidates.best_x, candidates.best_ids
     row_logprobs = _logprobs(drawn, row, best, width, num_best, params, need.logprobs_mode, ranks)
-    return SamplerOutput(token, valid, row_logprobs, _log_kept_mass(row, params))
+    return SamplerOutput(token, valid, row_logprobs, _log_kept_mass(row, params), least_kept)
+
+
+def _least_kept(
+    local: LocalLogits, transport: Transport, bounds: Bounds | None, params: Parameters
+) -> Tensor:
+    """Return the least kept value of each row, [B] float32: one more message, of 12 bytes a row."""
+    logits, greedy = local.logits, None if params.greedy is None else params.greedy.squeeze(-1)
+    bound = torch.full((len(logits),), -_INF, device=logits.device)
+    if bounds is not None:
+        bound = bounds.threshold.squeeze(-1)
+    if greedy is not None:
+        # The largest value of a rank; which ranks have the largest of the row is not known before the message.
+        bound = torch.where(greedy, kept_extremes(logits, bound).max, bound)
+    of_ranks = transport.all_gather(torch.stack(kept_extremes(logits, bound), -1))
+    max_of, least, dropped = of_ranks.unbind(-1)
+    top = max_of.amax(0)
+    if greedy is not None:
+        dropped = torch.where(greedy & (max_of < top), max_of, dropped)
+        least = torch.where(greedy, top, least)
+    return threshold_between(KeptExtremes(top, least.amin(0), dropped.amax(0)))
 
 
 def _logprobs(

@@ -49,6 +49,7 @@ _SAMPLE = Capabilities(
     greedy=True,
     gumbel_dtypes=GUMBEL_DTYPES,
     valid_flag=True,
+    threshold=True,
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from tokendraw import LogprobsTensors
 from tokendraw.plugin import (
+    KeptExtremes,
     LogprobsMode,
     RowMasses,
     best_token_ids,
+    kept_extremes,
     least_shown,
     mode_values,
     pad_logprobs,
+    threshold_between,
 )
 from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
@@ -35,6 +38,26 @@ def log_kept_mass(stats: RowStats, params: RowParameters) -> Tensor:
     if params.greedy is not None:
         share = torch.where(params.greedy, 0.0, share)
     return share.squeeze(-1).to(torch.float32)
+
+
+def least_kept(logits: Tensor, stats: RowStats, params: RowParameters) -> Tensor:
+    """Return the least kept logit of each row, [rows] float32, as ``SamplerOutput.threshold`` has it.
+
+    Reads the row once more, except for rows of which only the largest values were read.
+    """
+    if not params.may_drop_tokens:  # no row has a filter, and none is greedy
+        x_max = stats.max.squeeze(-1)
+        all_kept = torch.full_like(x_max, INF)
+        return threshold_between(KeptExtremes(x_max, all_kept, -all_kept))
+    bound = stats.threshold.squeeze(-1)
+    if stats.top_tokens is not None:  # among them a dropped token, if there is one
+        return threshold_between(kept_extremes(stats.top_tokens.x, bound))
+
+    def chunk_extremes(rows: slice, _: Buffers) -> KeptExtremes:
+        return kept_extremes(logits[rows], bound[rows])
+
+    parts = map_chunks(chunk_extremes, len(logits), logits)
+    return threshold_between(KeptExtremes(*map(torch.cat, zip(*parts, strict=True))))
 
 
 def logprobs(

@@ -13,7 +13,7 @@ from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutpu
 from tokendraw.plugin import VerifyMode
 from tokendraw.row_parameters import RowParameters
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
-from tokendraw_native.logprobs import log_kept_mass, logprobs
+from tokendraw_native.logprobs import least_kept, log_kept_mass, logprobs
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.row_threads import share_threads
@@ -45,7 +45,7 @@ class NativeSampler:
         rows, vocab_size = logits.shape
         width = metadata.facts.logprobs_width(vocab_size)
         with share_threads(logits):
-            if metadata.facts.all_greedy and width is None:
+            if metadata.facts.all_greedy and width is None and not self._need.threshold:
                 return SamplerOutput(*draw_greedy(logits))
             params = RowParameters.of(metadata, rows, logits.device)
             noise = Noise.of(metadata, rows, logits.device)
@@ -53,13 +53,14 @@ class NativeSampler:
             stats = stats or row_stats(logits, params, masses=width is not None)
             token = draw(logits, stats, params, noise, self._gumbel_dtype, DRAFT if draft else SAMPLE)
             valid = stats.valid.squeeze(-1)
+            least = least_kept(logits, stats, params) if self._need.threshold else None
             if width is None:
-                return SamplerOutput(token, valid)
+                return SamplerOutput(token, valid, threshold=least)
             counts = metadata.per_row("logprobs")
             columns = logprobs(
                 logits, token, stats, params, self._mode, width, counts, has_ranks=self._has_ranks
             )
-            return SamplerOutput(token, valid, columns, log_kept_mass(stats, params))
+            return SamplerOutput(token, valid, columns, log_kept_mass(stats, params), least)
 
     def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
         from tokendraw.vocab_parallel import sample_shard
@@ -89,4 +90,5 @@ class NativeSampler:
                 gumbel_dtype=self._gumbel_dtype,
                 logprobs_mode=self._mode,
                 has_ranks=self._has_ranks,
+                has_threshold=self._need.threshold,
             )

@@ -46,7 +46,7 @@ from tokendraw_native.buffers import Buffers
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import ChosenDrafts, Distribution, DraftProbs, ProcessedLogits
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
-from tokendraw_native.logprobs import log_kept_mass, logprobs
+from tokendraw_native.logprobs import least_kept, log_kept_mass, logprobs
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats
 from tokendraw_native.row_threads import map_chunks
@@ -61,12 +61,14 @@ def verify(
     gumbel_dtype: GumbelDtype,
     logprobs_mode: LogprobsMode,
     has_ranks: bool = True,
+    has_threshold: bool = False,
 ) -> VerifyOutput:
     """Verify the drafts of B requests.
 
     :param target_logits: [L, V].
     :param metadata: of the L rows. Each row without a seed gets a fresh one.
     :param has_ranks: whether logprobs come with ranks.
+    :param has_threshold: whether the output has the least kept logit of each row.
     """
     rows, width = len(target_logits), metadata.facts.logprobs_width(target_logits.shape[1])
     params = RowParameters.of(metadata, rows, target_logits.device)
@@ -91,7 +93,8 @@ def verify(
         best = logprobs_by_step(best, *steps)
         mass = log_kept_mass_by_step(log_kept_mass(stats, params), *steps)
     valid = (chain.by_step(valid) | ~is_emitted).all(-1)
-    return VerifyOutput(tokens, count.to(torch.int32), valid, best, mass)
+    least = least_kept(target_logits, stats, params) if has_threshold else None
+    return VerifyOutput(tokens, count.to(torch.int32), valid, best, mass, least)
 
 
 def _coupled(

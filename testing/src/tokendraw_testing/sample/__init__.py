@@ -16,6 +16,7 @@ from tokendraw_testing.sample import (
     special_values,
     support,
     threads,
+    thresholds,
     uniform_batches,
     vocab_shards,
 )
@@ -23,7 +24,7 @@ from tokendraw_testing.sample.fuzz import fuzz
 
 _EXACT = (support, special_values, calls, outputs, threads, ready_tensors)
 _STATISTICS = (distribution, independence, seeds, uniform_batches, corners, crossed_statistics)
-_MODULES = (*_EXACT, *_STATISTICS, crossing, vocab_shards, device)
+_MODULES = (*_EXACT, *_STATISTICS, crossing, thresholds, vocab_shards, device)
 KIT = OperationKit(
     view=SampleSubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from tokendraw import SamplerOutput
 from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_testing.crossing.comparison import (
     CrossedRequest,
@@ -32,13 +33,28 @@ def judge_call(
     :param logits: those of the requests, laid out by the caller, where all of them have equal filters.
     """
     dtype, num_named = dtype or subject.gumbel_dtype, 0
-    for part in _by_scalar_filters(subject, batch):
+    for part in parts_of_equal_scalars(subject, batch):
         positions = [request.position for request in part]
         params = [request.params for request in part]
         rows = stack_logits(part, subject.device) if logits is None else logits
         output = subject.sample(rows, params, positions, gumbel_dtype=dtype)
-        num_named += require_tokens(trial, part, output.token_ids.tolist(), dtype)
-        _require_valid(subject, trial, part, output.valid)
+        num_named += judge_output(subject, trial, part, output, dtype)
+    return num_named
+
+
+def judge_output(
+    subject: SampleSubject,
+    trial: Trial,
+    batch: Sequence[CrossedRequest],
+    output: SamplerOutput,
+    dtype: GumbelDtype | None = None,
+) -> int:
+    """Judge the token and the flag of every row of a call; return the number of known tokens.
+
+    :param dtype: precision of the noise; None: the usual one.
+    """
+    num_named = require_tokens(trial, batch, output.token_ids.tolist(), dtype or subject.gumbel_dtype)
+    _require_valid(subject, trial, batch, output.valid)
     return num_named
 
 
@@ -50,14 +66,13 @@ def judge_logprobs(
     dtype: GumbelDtype,
 ) -> None:
     """Draw a batch with logprobs, and judge tokens, flags and logprobs of every row."""
-    for part in _by_scalar_filters(subject, batch):
+    for part in parts_of_equal_scalars(subject, batch):
         positions = [request.position for request in part]
         params = [request.params for request in part]
         rows = stack_logits(part, subject.device)
         output = subject.sample(rows, params, positions, mode=mode, gumbel_dtype=dtype)
         tokens, logprobs, masses = output.token_ids.tolist(), output.logprobs, output.log_kept_mass
-        require_tokens(trial, part, tokens, dtype)
-        _require_valid(subject, trial, part, output.valid)
+        judge_output(subject, trial, part, output, dtype)
         if all(request.params.logprobs is None for request in part):
             continue
         assert logprobs is not None
@@ -81,7 +96,7 @@ def _require_valid(
         )
 
 
-def _by_scalar_filters(
+def parts_of_equal_scalars(
     subject: SampleSubject, batch: Sequence[CrossedRequest]
 ) -> Iterator[list[CrossedRequest]]:
     """Divide a batch by the values of the scalar filters."""

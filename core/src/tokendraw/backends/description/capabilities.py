@@ -116,6 +116,7 @@ class Capabilities(HostCapabilities):
     :ivar greedy: Whether rows of temperature 0 may stand in a batch.
     :ivar gumbel_dtypes: Precisions of the noise that are offered: ``fp32``, ``fp64``.
     :ivar valid_flag: Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others.
+    :ivar threshold: Whether ``SamplerOutput.threshold`` is filled where the need asks for it.
     :ivar batch_invariant: Whether a seeded row's token is the same in any batch.
     :ivar max_top_k: Largest top_k of a row that is served; None: any.
     :ivar max_vocab_size: Largest vocabulary V that is served; None: any.
@@ -136,6 +137,7 @@ class Capabilities(HostCapabilities):
     greedy: bool = False
     gumbel_dtypes: Annotated[tuple[GumbelDtype, ...], some_of(GUMBEL_DTYPES)] = ("fp32",)
     valid_flag: bool = False
+    threshold: bool = False
     batch_invariant: bool = False
     max_top_k: _Number | None = None
     max_vocab_size: _Number | None = None
@@ -180,6 +182,7 @@ class Need(HostNeed):
     :ivar vocab_size: Vocabulary size V; None when not known yet.
     :ivar valid_flag: Whether ``SamplerOutput.valid`` has to tell rows with NaN, or without any finite logit, from the
         others.
+    :ivar threshold: Whether every output carries the least kept value of each row, ``SamplerOutput.threshold``.
     :ivar batch_invariant: Whether a seeded row's token has to be the same in any batch.
     :ivar seeding: ``counter`` needs a sampler that serves seeded rows without a companion; ``none``: a companion may
         serve them.
@@ -199,6 +202,7 @@ class Need(HostNeed):
     dtype: _Dtype | None = None
     vocab_size: Annotated[int, at_least(1)] | None = None
     valid_flag: bool = False
+    threshold: bool = False
     batch_invariant: bool = False
     seeding: Seeding = "none"
     tie_rule: TieNeed | None = None

@@ -67,6 +67,7 @@ def promises(capabilities: HostCapabilities, host: Host, need: HostNeed) -> str 
 
 _PROMISES = {
     "valid_flag": "a valid flag",
+    "threshold": "thresholds",
     "graph_safe": "graph-safe calls",
     "sync_free": "sync-free calls",
     "batch_invariant": "batch-invariant draws",

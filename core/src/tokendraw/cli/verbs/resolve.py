@@ -52,6 +52,7 @@ _need_options = options.all_of_options(
     click.option("--valid-flag", is_flag=True, help="Need rows with NaN to be told from others."),
     click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture."),
     click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),
+    click.option("--threshold", is_flag=True, help="Need the least kept logit of each row."),
     click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch."),
     click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks."),
     click.option(

@@ -16,6 +16,7 @@ from tokendraw_testing.crossing.comparison import largest_ids
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
 from tokendraw_testing.rows.logprobs import TOLERANCE, require_values
+from tokendraw_testing.rows.thresholds import require_threshold
 from tokendraw_testing.verify.crossing.requests import DraftRequest, Form, usable_probs
 from tokendraw_testing.verify.draft_batch import chains, pad_ids
 from tokendraw_testing.verify.subject import VerifySubject, row_metadata
@@ -143,6 +144,8 @@ def require_answers(subject: VerifySubject, trial: Trial, call: CrossedCall) -> 
     """
     output, answers, num_named = call.verify(subject), call.answers(), 0
     results, valid = chains(output), output.valid.tolist()
+    if output.threshold is not None:
+        _require_thresholds(trial, call, output.threshold.tolist())
     for place, i in enumerate(call.order):
         request, answer, tokens = call.requests[i], answers[i], results[place]
         what = f"{call}, request {place}: {request}"
@@ -241,6 +244,18 @@ def _require_possible(trial: Trial, form: Form, request: DraftRequest, tokens: l
                 p[token] > q[token] * (1 - _RESIDUAL_MARGIN),
                 f"{what} needs a token from max(p - q, 0), found {token} with p = {p[token]:.3g}, q = {q[token]:.3g}",
             )
+
+
+def _require_thresholds(trial: Trial, call: CrossedCall, found: list[float]) -> None:
+    """Require the threshold of every row whose kept set rounding does not decide, whether or not the row was used."""
+    place = 0
+    for i in call.order:
+        request = call.requests[i]
+        for step, row in enumerate(request.rows):
+            if row.certain:
+                what = f"{call}, row {step} of {request}"
+                require_threshold(trial, what, found[place + step], row)
+        place += len(request.rows)
 
 
 def _require_logprobs(

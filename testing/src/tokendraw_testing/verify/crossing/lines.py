@@ -12,7 +12,7 @@ from tokendraw.plugin import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw_testing.crossing import factors
 from tokendraw_testing.crossing.covering import Case, covering, random_case
 from tokendraw_testing.crossing.factors import Factors, Site
-from tokendraw_testing.kit.property import Properties
+from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.verify.crossing.calls import LAYOUTS, CrossedCall, require_answers
 from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
@@ -43,6 +43,7 @@ _QUICK_WIDE_CASES: Final = 48
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
 _RECOVERED_TOKENS: Final = 2
 """Recovered tokens of each dtype and kind of drafts in the widest vocabulary."""
+_THRESHOLD_CASES: Final = 60
 _MOST_DISTINCT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
 _MOST_ELEMENTS: Final = 1 << 21
@@ -81,6 +82,23 @@ def wide_crossing(subject: VerifySubject, trial: Trial) -> str:
         reason = "an effort without one" if limit is None or limit > WIDE_SIZE else f"a limit of {limit:,}"
         trial.skip(f"needs a vocabulary above {WIDE_SIZE:,}, found {reason}")
     return _check_cases(subject, trial, sites)
+
+
+@properties.advertised("verify thresholds", lambda c: c.threshold, Refusal({"threshold": True}), is_long=True)
+def thresholds(subject: VerifySubject, trial: Trial) -> str:
+    """Each row of the target has the threshold that ``sample`` would report, and chains stay as they are."""
+    rng = trial.generator("requests")
+    sites = [site for site in factors.sites(subject.capabilities, subject.effort) if site.size <= WIDE_SIZE]
+    domains = _factors(subject, sites)
+    noise = AcceptanceNoise(rng, subject.effort.rows(2048))
+    view = subject.with_need(threshold=True)
+    cases = [random_case(domains, rng, _is_allowed) for _ in range(subject.effort.rows(_THRESHOLD_CASES))]
+    num_rows = 0
+    for case in cases:
+        call = make_call(subject, rng, case, domains, noise)
+        num_rows += sum(len(call.requests[i].rows) for i in call.order)
+        require_answers(view, trial, call)
+    return f"{num_rows} rows in {len(cases)} calls"
 
 
 def _check_cases(subject: VerifySubject, trial: Trial, sites: list[Site]) -> str:

@@ -1,0 +1,159 @@
+"""The set of tokens that the filters kept, from one number a row.
+
+Every filter is a value threshold, so ``SamplerOutput.threshold`` [B] float32 is the sampling mask of a batch: a trainer
+or an evaluator needs no list of ids, and none is cut short::
+
+    sampler = tokendraw.load_sampler(need=tokendraw.Need(threshold=True))
+    out = sampler.sample(logits, metadata)
+    kept = tokendraw.kept_mask(logits, out.threshold)
+
+Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import check_dtype, check_plain
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+
+_INF = float("inf")
+_CHUNK_LOGITS = 1 << 24
+"""Logits of the rows looked at together: temporary tensors are as large."""
+
+
+class KeptIds(NamedTuple):
+    """The ids of the kept tokens of each row.
+
+    :ivar ids: [B, K] int64, ascending; -1 behind the last one.
+    :ivar counts: [B] int64: the number of kept tokens, also where it exceeds K.
+    :ivar overflow: [B] bool: whether a row kept more than K tokens, of which ``ids`` lists those with the lowest ids.
+    """
+
+    ids: Tensor
+    counts: Tensor
+    overflow: Tensor
+
+
+def kept_mask(logits: Tensor, threshold: Tensor) -> Tensor:
+    """Mark the tokens that the filters kept.
+
+    :param logits: [B, V] floating point, as given to the sampler. Not modified.
+    :param threshold: [B] float32: ``SamplerOutput.threshold``, or that of a verification's rows.
+    :returns: [B, V] bool; False for tokens of NaN and -inf, and in rows with nothing else.
+    :raises InvalidInputError: a ValueError: a wrong type, shape, dtype or device.
+    """
+    _check(logits, threshold)
+    bound = threshold.unsqueeze(-1)
+    return (logits >= bound) & (logits > -_INF)
+
+
+def kept_ids(logits: Tensor, threshold: Tensor, max_ids: int) -> KeptIds:
+    """List the tokens that the filters kept.
+
+    :param logits: [B, V] floating point, as given to the sampler. Not modified.
+    :param threshold: [B] float32: ``SamplerOutput.threshold``, or that of a verification's rows.
+    :param max_ids: K, the number of ids listed in a row, at least 1.
+    :raises InvalidInputError: a ValueError: a wrong type, shape, dtype or device.
+    :raises InvalidParameterError: a ValueError: ``max_ids`` is no integer of at least 1.
+    """
+    _check(logits, threshold)
+    if isinstance(max_ids, bool) or not isinstance(max_ids, int) or max_ids < 1:
+        raise InvalidParameterError(
+            f"'max_ids' needs an integer of at least 1, found {max_ids!r}. Pass the most ids that a row may list."
+        )
+    rows, vocab_size = logits.shape
+    width = min(max_ids, vocab_size)
+    ids = torch.full((rows, max_ids), -1, dtype=torch.int64, device=logits.device)
+    counts = torch.zeros(rows, dtype=torch.int64, device=logits.device)
+    token = torch.arange(vocab_size, device=logits.device)
+    for part in _chunks(logits):
+        kept = kept_mask(logits[part], threshold[part])
+        place = kept.cumsum(-1, dtype=torch.int32).sub_(1)
+        # Tokens that are not listed go to a column behind the last one.
+        column = place.masked_fill_(~kept, width).clamp_(max=width).to(torch.int64)
+        listed = torch.full((len(kept), width + 1), -1, dtype=torch.int64, device=logits.device)
+        listed.scatter_(-1, column, token.expand_as(kept))
+        ids[part, :width] = listed[:, :width]
+        counts[part] = kept.sum(-1)
+    return KeptIds(ids, counts, counts > max_ids)
+
+
+class KeptExtremes(NamedTuple):
+    """The values on both sides of a bound, of some columns of each row: [B] float32 each.
+
+    :ivar max: The largest value; -inf without any.
+    :ivar least_kept: The least value that reaches the bound; +inf without any.
+    :ivar largest_dropped: The largest value below the bound; -inf without any.
+    """
+
+    max: Tensor
+    least_kept: Tensor
+    largest_dropped: Tensor
+
+
+def kept_extremes(logits: Tensor, bound: Tensor) -> KeptExtremes:
+    """Find the values on both sides of a bound. NaN counts as -inf.
+
+    :param logits: [B, n] floating point: the columns of a row, or any of them.
+    :param bound: [B] float32.
+    """
+    parts = []
+    for part in _chunks(logits):
+        x = logits[part].to(torch.float32)
+        x = torch.where(x > -_INF, x, -_INF)
+        kept = (x >= bound[part].unsqueeze(-1)) & (x > -_INF)
+        # A column more, so that a row without columns has its values, too.
+        x = torch.nn.functional.pad(x, (0, 1), value=-_INF)
+        kept = torch.nn.functional.pad(kept, (0, 1), value=False)
+        parts.append(
+            (
+                x.amax(-1),
+                torch.where(kept, x, _INF).amin(-1),
+                torch.where(kept, -_INF, x).amax(-1),
+            )
+        )
+    if not parts:
+        empty = torch.empty(0, dtype=torch.float32, device=logits.device)
+        return KeptExtremes(empty, empty, empty)
+    return KeptExtremes(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def threshold_between(extremes: KeptExtremes) -> Tensor:
+    """Return what a sampler reports as ``SamplerOutput.threshold`` [B] float32, from the extremes of entire rows.
+
+    The least kept value; -inf where every token above -inf was kept, +inf in a row with +inf, which alone can be drawn
+    there, and NaN in a row with nothing above -inf.
+    """
+    top, least, dropped = extremes
+    threshold = torch.where(dropped > -_INF, least, -_INF)
+    threshold = torch.where(top == _INF, _INF, threshold)
+    return torch.where(top > -_INF, threshold, float("nan"))
+
+
+def _check(logits: Tensor, threshold: Tensor) -> None:
+    check_plain("logits", logits)
+    if logits.dim() != 2 or not logits.is_floating_point():
+        found = f"shape {list(logits.shape)} of {logits.dtype}"
+        raise InvalidInputError(f"'logits' needs floating-point numbers [rows, vocabulary], found {found}.")
+    mend = "Load the sampler with Need(threshold=True), and pass the threshold of its output."
+    check_plain("threshold", threshold, mend)
+    check_dtype("threshold", threshold, torch.float32, mend)
+    if threshold.shape != logits.shape[:1]:
+        raise InvalidInputError(
+            f"'threshold' needs a number for each of {len(logits)} rows, found shape {list(threshold.shape)}."
+        )
+    if threshold.device != logits.device:
+        raise InvalidInputError(
+            f"'threshold' needs the device of 'logits', {logits.device}, found {threshold.device}."
+        )
+
+
+def _chunks(logits: Tensor) -> list[slice]:
+    """Divide rows so that a part has about :data:`_CHUNK_LOGITS` logits, and at least one row."""
+    rows, columns = logits.shape
+    step = max(1, _CHUNK_LOGITS // max(columns, 1))
+    return [slice(start, start + step) for start in range(0, rows, step)]
