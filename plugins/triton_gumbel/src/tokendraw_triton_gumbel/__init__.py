@@ -47,6 +47,7 @@ _SAMPLE = Capabilities(
     greedy=True,
     gumbel_dtypes=("fp32", "fp64"),
     valid_flag=True,
+    threshold=True,
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,

@@ -39,7 +39,7 @@ class TritonGumbelSampler:
         self._current_index, self._converter = launch_device.current_index, launch_device.converter
         self._need = need
         self._target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
-        self._cache = CallCache(need.logprobs_mode, wants_ranks=need.logprob_ranks)
+        self._cache = CallCache(need)
         self._shard_sampler = functools.cache(self._make_shard_sampler)
 
     def sample(
@@ -83,25 +83,30 @@ class TritonGumbelSampler:
         )
         if cached is None:
             if not rows:
-                return empty_sampler_output(logits, m, wants_ranks=self._need.logprob_ranks)
+                return empty_sampler_output(logits, m, self._need)
             logits = with_unit_stride(logits)
             params, layout = contiguous_params(m)
             cached = self._cache.add(self._target, size, None, logits, m.facts, layout)
         call, geometry = cached
         context = LaunchContext(call, geometry, logits, params, self._converter, flags)
         token_ids, valid = call.int64_proto.new_empty(rows), call.bool_proto.new_empty(rows)
-        if call.logprobs is None:
-            out = context.convert((token_ids, valid, None, None))
+        if not call.variant.needs_thresholds:
+            out = context.convert((token_ids, valid, None, None, None))
             context.launch(call.draw.steps(context.arguments, out))
             return SamplerOutput(token_ids, valid)
         thresholds, log_kept = call.float32_proto.new_empty(rows), call.float32_proto.new_empty(rows)
+        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
+        if call.logprobs is None:
+            out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
+            context.launch(call.draw.steps(context.arguments, out))
+            return SamplerOutput(token_ids, valid, threshold=least_kept)
         ranks, best = call.logprobs_out(rows)
         drawn_best = best if best is not None and call.draws_logprobs else (None, None)
-        out = context.convert((token_ids, valid, thresholds, log_kept))
+        out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
         logprobs_out = context.convert((ranks, *drawn_best))
         context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
         logprobs = context.logprobs(m, (token_ids, thresholds, log_kept), ranks, best)
-        return SamplerOutput(token_ids, valid, logprobs, log_kept)
+        return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept)
 
     def _verify(
         self, target: Tensor, drafts: Drafts, m: SamplingMetadata, *, is_coupled: bool
@@ -111,7 +116,7 @@ class TritonGumbelSampler:
                 return self._verify(target, drafts, m, is_coupled=is_coupled)
         requests, width, rows = drafts.num_requests, drafts.max_drafts, target.shape[0]
         if not requests:
-            return empty_verify_output(target, drafts, m, wants_ranks=self._need.logprob_ranks)
+            return empty_verify_output(target, drafts, m, self._need)
         target, q, draft_kind = draft_inputs(target, drafts, is_coupled=is_coupled or not width)
         ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
         draft_rows = 0 if q is None else min(len(q), rows - requests)
@@ -133,8 +138,9 @@ class TritonGumbelSampler:
         valid = call.bool_proto.new_empty(requests)
         token_per_row = None if call.logprobs is None else call.int64_proto.new_zeros(rows)
         ranks, best = call.logprobs_out(rows)
+        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
         out = (token_ids, num_accepted, valid, token_ids if token_per_row is None else token_per_row)
-        q_in, ids_in, offsets_in, ranks_out = context.convert((q, ids, offsets, ranks))
+        q_in, ids_in, offsets_in, ranks_out, least_out = context.convert((q, ids, offsets, ranks, least_kept))
         context.launch(
             verify.steps(
                 context.arguments,
@@ -142,15 +148,17 @@ class TritonGumbelSampler:
                 drafts=(q_in, None if q is None else q.stride(0)),
                 chain=(ids_in, ids.shape[-1], offsets_in),
                 ranks=ranks_out,
+                least_kept=least_out,
             )
         )
         if token_per_row is None:
-            return VerifyOutput(token_ids, num_accepted, valid)
+            return VerifyOutput(token_ids, num_accepted, valid, threshold=least_kept)
         thresholds, log_kept = (context.row_buffer(index) for index in verify.row_facts[:2])
         logprobs = context.logprobs(m, (token_per_row, thresholds, log_kept), ranks, best)
         steps = offsets, num_accepted, width
         masses = log_kept_mass_by_step(log_kept, *steps)
-        return VerifyOutput(token_ids, num_accepted, valid, logprobs_by_step(logprobs, *steps), masses)
+        by_step = logprobs_by_step(logprobs, *steps)
+        return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept)
 
     def _make_shard_sampler(self) -> ShardSampler:
         # Few callers hold a shard of the vocabulary, so these modules are imported when one does.

@@ -68,6 +68,7 @@ def sharded_thresholds(subject: SampleSubject, trial: Trial) -> str:
             rows += threshold_rows(subject.capabilities, site, rng)
             if site.size >= _SPECIAL_SIZE:
                 rows += corners.make_special_rows(subject, site, rng)
+            rows = rows[turn % subject.effort.fewer :: subject.effort.fewer]
             _judge(view, trial, requests_in_turn(rows, row_kinds, 1, rng, turn), modes[turn % len(modes)])
             turn += 1
     return view.words

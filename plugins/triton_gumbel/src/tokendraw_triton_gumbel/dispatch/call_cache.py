@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tokendraw import BatchFacts
-from tokendraw.plugin import LogprobsMode
+from tokendraw import BatchFacts, Need
 from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
@@ -33,8 +32,8 @@ class CallCache:
     addresses are no part of a key, so tensors may change in place or be replaced.
     """
 
-    def __init__(self, mode: LogprobsMode, *, wants_ranks: bool) -> None:
-        self._mode, self._wants_ranks = mode, wants_ranks
+    def __init__(self, need: Need) -> None:
+        self._need = need
         self.by_variant: BoundedCache[CallKey, CompiledCall] = BoundedCache(_MAX_CALLS)
         self.by_size: BoundedCache[CallKey, tuple[CompiledCall, Geometry]] = BoundedCache(_MAX_SIZES)
         """By (numbers of ``CallSize``, ``VerifyVariant`` or None, ``logits_key``, ``ParamsLayout``, True)."""
@@ -61,7 +60,7 @@ class CallCache:
         call = self.by_variant.get((configuration, *key))
         if call is None:
             variant = self._variant(logits, facts, configuration, layout, verify)
-            call = CompiledCall(variant, target, self._mode, logits.device)
+            call = CompiledCall(variant, target, self._need.logprobs_mode, logits.device)
             self.by_variant.add((configuration, *key), call)
         return self.by_size.add((size, *key), (call, call.geometry(size)))
 
@@ -81,9 +80,10 @@ class CallCache:
             vocab_size=vocab_size,
             has_filters=layout.has_filters,
             num_best=facts.logprobs_width(vocab_size),
-            wants_ranks=self._wants_ranks,
+            wants_ranks=self._need.logprob_ranks,
+            wants_least_kept=self._need.threshold,
             has_raw_sums=layout.max_logprobs is not None
-            and self._mode == "raw_logprobs"
+            and self._need.logprobs_mode == "raw_logprobs"
             and temperature is not None,
             is_aligned=access.is_aligned and (draft_access is None or draft_access.is_aligned),
             configuration=configuration,

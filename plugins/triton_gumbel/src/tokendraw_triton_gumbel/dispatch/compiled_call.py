@@ -20,6 +20,7 @@ from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_fla
 from tokendraw_triton_gumbel.launches.verify import VerifyLaunches
 
 _EXACT: int = row_params.EXACT.value
+_LEAST_KEPT: int = row_params.LEAST_KEPT.value
 _RANKED: int = row_params.RANKED.value
 _OWN: int = row_params.OWN.value
 _SHOWN: int = row_params.SHOWN.value
@@ -52,6 +53,8 @@ class CompiledCall:
         """Flags of every launch, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
         if variant.needs_thresholds:
             self.flags += _EXACT
+        if variant.wants_least_kept:
+            self.flags += _LEAST_KEPT
         if variant.has_logprobs and variant.wants_ranks:
             self.flags += _RANKED
         if variant.has_logprobs and verify is not None:
@@ -94,8 +97,9 @@ class CompiledCall:
             self.scratch.pointers,
         )
         if self.verify is None or verify is None:
-            details = (float32, float32) if self.logprobs else (None, None)
-            yield from self.draw.steps(arguments, (int64, boolean, *details))
+            details = (float32, float32) if variant.needs_thresholds else (None, None)
+            least_kept = float32 if variant.wants_least_kept else None
+            yield from self.draw.steps(arguments, (int64, boolean, *details, least_kept))
         else:
             yield from self.verify.steps(
                 arguments,

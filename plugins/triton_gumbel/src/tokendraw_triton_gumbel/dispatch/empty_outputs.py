@@ -5,26 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, LogprobsTensors, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import logprobs_by_step
 
 
-def empty_sampler_output(logits: Tensor, m: SamplingMetadata, *, wants_ranks: bool) -> SamplerOutput:
+def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
     """Return the output of zero rows."""
-    logprobs = _empty_logprobs(logits, m, wants_ranks=wants_ranks)
+    logprobs = _empty_logprobs(logits, m, wants_ranks=need.logprob_ranks)
     return SamplerOutput(
         logits.new_empty(0, dtype=torch.int64),
         logits.new_empty(0, dtype=torch.bool),
         logprobs,
         None if logprobs is None else logits.new_empty(0, dtype=torch.float32),
+        logits.new_empty(0, dtype=torch.float32) if need.threshold else None,
     )
 
 
-def empty_verify_output(
-    target: Tensor, drafts: Drafts, m: SamplingMetadata, *, wants_ranks: bool
-) -> VerifyOutput:
+def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, need: Need) -> VerifyOutput:
     """Return the output of zero requests."""
-    width, logprobs = drafts.max_drafts, _empty_logprobs(target, m, wants_ranks=wants_ranks)
+    width, logprobs = drafts.max_drafts, _empty_logprobs(target, m, wants_ranks=need.logprob_ranks)
     num_accepted = target.new_empty(0, dtype=torch.int32)
     return VerifyOutput(
         target.new_empty(0, width + 1, dtype=torch.int64),
@@ -32,6 +31,7 @@ def empty_verify_output(
         target.new_empty(0, dtype=torch.bool),
         None if logprobs is None else logprobs_by_step(logprobs, drafts.cu_num_logits, num_accepted, width),
         None if logprobs is None else target.new_empty(0, width + 1, dtype=torch.float32),
+        target.new_full((len(target),), float("nan"), dtype=torch.float32) if need.threshold else None,
     )
 
 

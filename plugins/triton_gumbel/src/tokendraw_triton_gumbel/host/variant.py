@@ -75,6 +75,8 @@ class Variant(NamedTuple):
     """N of the logprobs, at most V; None: no row wants any."""
     wants_ranks: bool
     """Whether ranks of drawn tokens come with their logprobs."""
+    wants_least_kept: bool
+    """Whether the least kept logit of each row is wanted."""
     has_raw_sums: bool
     """Whether the mass at T = 1 is needed beside the mass at the row's temperature."""
     is_aligned: bool
@@ -104,7 +106,8 @@ class Variant(NamedTuple):
     @property
     def needs_thresholds(self) -> bool:
         """Return whether exact thresholds and kept masses are needed, not just tokens."""
-        return self.has_logprobs or (self.verify is not None and self.verify.draft_kind != COUPLED)
+        judges_by_probs = self.verify is not None and self.verify.draft_kind != COUPLED
+        return self.has_logprobs or self.wants_least_kept or judges_by_probs
 
 
 class CallSize(NamedTuple):

@@ -164,14 +164,14 @@ class DrawLaunches:
     ) -> Iterator[Step]:
         """Yield the launches.
 
-        :param out: token ids, valid; thresholds and log_kept_mass, or None.
+        :param out: token ids, valid; thresholds, log_kept_mass and least kept logits, or None.
         :param logprobs_out: ranks, set to 0; ids and values of the drawn tokens, or None.
         :param drafts: the logits of drafts, their row stride, and the offsets of the requests.
         :param facts: of a verification, where the maxima, masses and numbers of candidates of the rows go.
         :param counters: of a verification, [rows], set to 0.
         """
         geometry, head, params, flags, scratch = arguments
-        token_ids, valid, thresholds, log_kept = out
+        token_ids, valid, thresholds, log_kept, least_kept = out
         logits, counts = group(Logits, (*head, self.vocab_size)), geometry.counts
         maxima, sums = scratch[self.maxima], scratch[self.sums]
         raw_sums = None if self.raw_sums is None else scratch[self.raw_sums]
@@ -191,7 +191,7 @@ class DrawLaunches:
         )
         # An output that nobody wants is not written, so another tensor of its dtype stands in.
         details = (maxima, maxima) if thresholds is None else (thresholds, log_kept)
-        drawn = group(DrawResults, (token_ids, valid, *details))
+        drawn = group(DrawResults, (token_ids, valid, *details, maxima if least_kept is None else least_kept))
         ranks, drawn_ids, drawn_logprobs = logprobs_out
         drawn_out = group(
             TokenLogprobs,

@@ -42,7 +42,7 @@ class VerifyLaunches:
         self._draft_kind, self._draw, self._is_padded = verify.draft_kind, draw, int(verify.is_padded)
         self._tokens = scratch.reserve(torch.int64, 1, PER_ROW)
         self._valid = scratch.reserve(torch.bool, 1, PER_ROW)
-        num_facts = 4 if not is_coupled else 2 if variant.has_logprobs else 0
+        num_facts = 4 if not is_coupled else 2 if variant.needs_thresholds else 0
         self.row_facts = [scratch.reserve(real, 1, PER_ROW) for _ in range(num_facts)]
         """Thresholds and kept masses of the rows, then maxima and masses."""
         self._num_candidates = self._counters = self._weights = None
@@ -75,6 +75,7 @@ class VerifyLaunches:
         drafts: tuple[Any, int | None],
         chain: tuple[Any, int, Any],
         ranks: Any = None,
+        least_kept: Any = None,
     ) -> Iterator[Step]:
         """Yield the launches.
 
@@ -82,6 +83,7 @@ class VerifyLaunches:
         :param drafts: logits or probabilities of drafts, and their row stride.
         :param chain: the ids of the drafts, how many (in a row, if padded), and the offsets of the requests.
         :param ranks: set to 0, or None.
+        :param least_kept: the least kept logits of the target's rows, or None.
         """
         geometry, head, params, flags, scratch = arguments
         draw, size = self._draw, geometry.size
@@ -94,10 +96,9 @@ class VerifyLaunches:
         thresholds, log_kept, maxima, masses = row_facts
         facts = group(RowSummary, (maxima, masses, buffer(self._num_candidates)))
         rows = group(DraftRows, (*drafts, chain[2]))
-        drawn = group(DrawResults, (tokens, valid, thresholds, log_kept))
         yield from draw.steps(
             arguments,
-            drawn,
+            (tokens, valid, thresholds, log_kept, least_kept),
             logprobs_out=(ranks, None, None),
             drafts=rows if self._draft_kind == LOGITS else NO_DRAFTS,
             facts=facts,
@@ -106,7 +107,8 @@ class VerifyLaunches:
         if self._draft_kind == PROBS:
             checked = (*drafts, draw.vocab_size, counters, size.requests)
             yield self._check_probs, geometry.probs_grid, checked
-        judged = drawn if self._draft_kind != COUPLED else group(DrawResults, (tokens, valid, None, None))
+        bounds = (None, None) if self._draft_kind == COUPLED else (thresholds, log_kept)
+        judged = group(DrawResults, (tokens, valid, *bounds, None))
         yield (
             self._accept_drafts,
             geometry.request_grid,

@@ -45,7 +45,7 @@ class ShardSampler:
         layout, rows = shard.agreement.layout, len(logits)
         if not rows:  # on every rank, so that none has anything to say
             full_width = logits.new_empty(0, layout.vocab_size)
-            return empty_sampler_output(full_width, m, wants_ranks=self._need.logprob_ranks)
+            return empty_sampler_output(full_width, m, self._need)
         with torch.no_grad():
             tensors, kernel_layout = contiguous_params(m)
             params, converter = MetadataParameters(m, rows, logits.device), self._device.converter

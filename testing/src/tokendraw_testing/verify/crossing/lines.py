@@ -43,7 +43,7 @@ _QUICK_WIDE_CASES: Final = 48
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
 _RECOVERED_TOKENS: Final = 2
 """Recovered tokens of each dtype and kind of drafts in the widest vocabulary."""
-_THRESHOLD_CASES: Final = 60
+_THRESHOLD_CASES: Final = 24
 _MOST_DISTINCT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
 _MOST_ELEMENTS: Final = 1 << 21

@@ -38,7 +38,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits
-from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
+from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT, LEAST_KEPT
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 _MIN_PARTS = tl.constexpr(2)
@@ -126,7 +126,15 @@ def draw_large_sets(
                     row_statistics = TileStatistics(
                         statistics.maxima + row * tiles, statistics.sums + row * tiles, None, granules
                     )
-                    row_out = DrawResults(out.token_ids + row, None, out.threshold + row, out.log_kept + row)
+                    row_out = DrawResults(
+                        out.token_ids + row,
+                        None,
+                        out.threshold + row,
+                        out.log_kept + row,
+                        out.least_kept + row,
+                    )
+                    # The launch after the draw reads nothing of a draft's least kept logit.
+                    row_flags = tl.where(row < counts.target_rows, flags, flags & ~LEAST_KEPT)
                     if goal == COLLECT_SET:
                         finish_collected_set(
                             source,
@@ -138,7 +146,7 @@ def draw_large_sets(
                             queue,
                             state,
                             row_results,
-                            flags,
+                            row_flags,
                             row_out,
                             config,
                         )
@@ -153,7 +161,7 @@ def draw_large_sets(
                             queue,
                             state,
                             row_results,
-                            flags,
+                            row_flags,
                             row_out,
                             config,
                         )

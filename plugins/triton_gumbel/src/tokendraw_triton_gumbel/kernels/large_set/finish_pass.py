@@ -45,8 +45,9 @@ from tokendraw_triton_gumbel.kernels.large_set.search.bracket_threshold import (
 from tokendraw_triton_gumbel.kernels.large_set.search.collected_set import find_bracket_edge, find_kth
 from tokendraw_triton_gumbel.kernels.large_set.search.exact_threshold import find_threshold
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_pass, finish_row
+from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
-from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
+from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT, LEAST_KEPT
 
 _MAX_SET = tl.constexpr(7680)
 """Upper limit of logits from the bracket's low end upwards, for a list of all of them: in larger lists one program
@@ -94,6 +95,7 @@ def finish_pass(
     is_first = ((goal == KTH_THEN_NUCLEUS) | (goal == FLOOR_THEN_NUCLEUS)).to(tl.int32)
     is_ready = is_weighing * tl.where(is_first > 0, is_exact * (low >= max_logit).to(tl.int32), 1)
     is_drawn = tl.full((), 0, tl.int32)
+    is_value = 1 - is_weighing  # a threshold from a list is a logit, one from pivots perhaps not
     if is_weighing == 0:
         if goal == FIND_NUCLEUS:
             is_drawn = find_bracket_edge(
@@ -170,10 +172,16 @@ def finish_pass(
                 threshold = find_threshold(
                     source, statistics.maxima, tiles, reals, ints, columns, scratch, config
                 )
+            is_value = tl.full((), 1, tl.int32)
             exact_bracket = Bracket(threshold, threshold, free_columns * COLUMNS, free_columns * COLUMNS)
             is_exact = tl.full((), 1, tl.int32)
             is_drawn = draw_from_bracket(
                 source, statistics, tiles, exact_bracket, is_exact, reals, ints, columns, flags, out, config
             )
     if is_drawn > 0:
+        if (flags & LEAST_KEPT) != 0:
+            tl.debug_barrier()  # the threshold was written
+            threshold = tl.load(out.threshold)
+            least = least_kept(source, statistics.maxima, tiles, threshold, is_value)
+            tl.store(out.least_kept, least)
         finish_row(queue)

@@ -15,10 +15,12 @@ from tokendraw_triton_gumbel.kernels.logprobs.mode_values import log_mass, lowes
 from tokendraw_triton_gumbel.kernels.row_draw.filtered_draw import draw_filtered
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_in_tile
+from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
 from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import (
     EXACT,
+    LEAST_KEPT,
     OWN,
     RANKED,
     load_filters,
@@ -146,6 +148,16 @@ def draw_rows(
         if (flags & EXACT) != 0:
             tl.store(out.threshold + row, threshold)
             tl.store(out.log_kept + row, tl.log(tl.minimum(share, 1.0)))
+        if ((flags & LEAST_KEPT) != 0) & (row < counts.target_rows):
+            bound = tl.where(greedy, max_logit, threshold)
+            least = bound
+            # With a maximum below the bound some logit was dropped, and the bound is a logit.
+            is_bounded = (bound > float("-inf")).to(tl.int32)
+            if is_bounded * (survey.min_maximum >= bound).to(tl.int32) > 0:
+                is_value = tl.full((), 1, tl.int32)
+                least = least_kept(source, statistics.maxima + first_tile, counts.tiles, bound, is_value)
+            least = tl.where(max_logit < float("inf"), least, float("inf"))
+            tl.store(out.least_kept + row, tl.where(max_logit > float("-inf"), least, float("nan")))
     has_tokens = max_logit > float("-inf")
     tl.store(
         logprobs.ranks + row,

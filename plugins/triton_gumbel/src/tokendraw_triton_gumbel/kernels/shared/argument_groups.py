@@ -140,9 +140,12 @@ class DrawResults(NamedTuple):
     valid: Any
     """[rows] bool."""
     threshold: Any
-    """[rows] float32: the least kept logit. Written, like ``log_kept``, if the flags say EXACT."""
+    """[rows] float32: logits from here upwards are kept. Written, like ``log_kept``, if the flags say EXACT."""
     log_kept: Any
     """[rows] float32: the logarithm of the kept share of the mass."""
+    least_kept: Any = None
+    """[target rows] float32, written if the flags say LEAST_KEPT: the least kept logit; -inf where every logit above
+    -inf is kept, +inf in rows with +inf, and NaN in rows with nothing above -inf."""
 
 
 class RowSummary(NamedTuple):

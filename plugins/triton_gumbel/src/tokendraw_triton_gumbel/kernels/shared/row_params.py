@@ -34,6 +34,9 @@ temperature, drop what the filters drop."""
 SHOWN = tl.constexpr(131072)
 """A verification writes the token of each row, for its logprobs."""
 
+LEAST_KEPT = tl.constexpr(262144)
+"""The draw writes the least kept logit of each row of the target, beside exact thresholds."""
+
 
 @triton.jit
 def slot_of(row, flags, params):

@@ -49,6 +49,8 @@ from tokendraw_triton_gumbel.kernels.large_set.search.value_edge import (
     survey_from,
 )
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_pass, finish_row
+from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
+from tokendraw_triton_gumbel.kernels.shared.row_params import LEAST_KEPT
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
@@ -220,6 +222,10 @@ def finish_collected_set(
         draw_from_bracket(
             source, statistics, tiles, bracket, is_exact, reals, ints, results.columns, flags, out, config
         )
+        if (flags & LEAST_KEPT) != 0:
+            max_logit, scale = tl.load(reals + MAX_LOGIT), tl.load(reals + SCALE)
+            least, _, _ = survey_from(scratch.logits, count, threshold, max_logit, scale)
+            tl.store(out.least_kept, least_kept(source, statistics.maxima, tiles, least, is_exact))
         finish_row(queue)
     else:
         tl.store(reals + LOW, tl.load(reals + LOWER_LIMIT))
