@@ -170,7 +170,7 @@ def test_the_random_state_of_torch_is_left_alone(load_native, device, mode):
         ({"max_drafts": True}, "'max_drafts' needs integers >= 1, found True."),
         ({"max_drafts": [4]}, "'max_drafts' needs integers >= 1, found [4]."),
         ({"verify_modes": "coupled"}, "'verify_modes' needs a sequence of modes, found 'coupled'."),
-        ({"verify_modes": ["exact"]}, "'verify_modes' needs rejection or coupled, found 'exact'."),
+        ({"verify_modes": ["exact"]}, "'verify_modes' needs rejection, coupled or block, found 'exact'."),
         ({"verify_modes": []}, "'verify_modes' needs a sequence of modes, found []."),
         ({"draft_kinds": "logits"}, "'draft_kinds' needs a sequence of kinds, found 'logits'."),
         ({"draft_kinds": [None]}, "'draft_kinds' needs probs, logits or chosen, found None."),

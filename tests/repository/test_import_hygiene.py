@@ -82,7 +82,7 @@ metadata = tokendraw.SamplingMetadata.from_params(params * 16, positions=range(6
 logits = torch.randn(64, 5000)
 sampler.sample(logits, metadata)
 drafts = tokendraw.Drafts.from_lists([[1, 2, 3]] * 16, device="cpu")
-for mode in ("rejection", "coupled"):
+for mode in ("rejection", "coupled", "block"):
     sampler.verify(logits, drafts, metadata, mode=mode)
 """
     assert "sympy" not in loaded_after(code) - loaded_after("import torch")

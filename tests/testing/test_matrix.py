@@ -64,6 +64,7 @@ def test_native_can_be_looked_at_in_every_place(native):
     assert {place.call for place in VerifySubject(native).places()} == {
         "verify rejection",
         "verify coupled",
+        "verify block",
         "verify draft",
     }
 

@@ -102,9 +102,9 @@ def test_draws_of_many_rows_together_are_those_of_each_alone(dtype):
     assert reference.together(draws, seeds, dtype) == alone
 
 
-@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("mode", ["rejection", "coupled", "block"])
 @pytest.mark.parametrize("kind", ["probs", "logits", "chosen"])
-def test_walks_of_many_requests_together_are_those_of_each_alone(kind, coupled):
+def test_walks_of_many_requests_together_are_those_of_each_alone(kind, mode):
     rng = np.random.default_rng(10)
     alone, walks, seeds = [], [], []
     for i in range(40):
@@ -116,10 +116,10 @@ def test_walks_of_many_requests_together_are_those_of_each_alone(kind, coupled):
         drafts = [int(rng.choice([x.argmax(), 0, size])) for x in target[:count]]
         given = {"probs": {"probs": probs}, "logits": {"logits": target}, "chosen": {}}[kind]
         request = (drafts, params, range(i, i + count + 1))
-        alone.append(reference_walk.walk(target, *request, coupled=coupled, **given))
+        alone.append(reference_walk.walk(target, *request, mode=mode, **given))
         ready = [reference.prepare(x, params) for x in target]
         given = {"logits": ready} if kind == "logits" else given
-        walks.append(reference_walk.walking(ready, *request, coupled=coupled, **given))
+        walks.append(reference_walk.walking(ready, *request, mode=mode, **given))
         seeds.append(params.seed)
     assert reference.together(walks, seeds) == alone
     assert len({len(answer.tokens) for answer in alone}) > 2

@@ -15,6 +15,8 @@ from tokendraw_testing.reference_noise import gumbel_of
 
 Rows = Array | Sequence[ReferenceRow]
 """Rows of logits [n, V], or what :func:`tokendraw_testing.reference.prepare` made of them."""
+_PROBABILITY_ERROR = 1e-6
+"""Error of a sum of probabilities in float32."""
 ACCEPT, RESIDUAL_TOKEN, RESIDUAL_TILE, DRAFT_TOKEN, DRAFT_TILE = 2, 3, 4, 5, 6
 
 
@@ -60,20 +62,25 @@ def walking(
     *,
     probs: Array | None = None,
     logits: Rows | None = None,
-    coupled: bool = False,
+    mode: str = "rejection",
 ) -> Drawing[Answer]:
     """Walk along the drafts of one request, as :func:`walk` does alone and ``reference.together`` for many requests.
 
     :param target: [n + 1, V], ``drafts`` n ids, ``positions`` one a row of the target. Rows that are walked more than
         once may be given prepared, here and in ``logits``.
     :param probs: [n, V] what the drafts were drawn by, or ``logits`` [n, V]; neither: they were chosen.
+    :param mode: ``rejection``, ``coupled`` or ``block``.
     """
+    if mode == "block":
+        rows = [_prepared(row, params) for row in target[: len(positions)]]
+        if not any(row.greedy for row in rows):
+            return (yield from _walking_block(rows, drafts, params, positions, probs, logits))
     tokens: list[int] = []
     valid, lead = True, np.inf
     for step, position in enumerate(positions):
         row = _prepared(target[step], params)
         lead, valid = min(lead, np.inf if row.certain else 0.0), valid and row.valid
-        if step == len(drafts) or coupled or row.greedy:
+        if step == len(drafts) or mode == "coupled" or row.greedy:
             sampled, margin = yield from reference.drawing(row, position)
             lead = min(lead, margin)
             tokens.append(sampled)
@@ -81,18 +88,9 @@ def walking(
                 continue
             return Answer(tokens, valid, lead)
         x, p = int(drafts[step]), distribution(row)
-        q = np.zeros(len(p))
+        q, is_valid, is_certain = _draft_distribution(x, len(p), step, params, probs, logits)
+        valid, lead = valid and is_valid, min(lead, np.inf if is_certain else 0.0)
         if 0 <= x < len(q):
-            if probs is not None:
-                draft_probs = np.asarray(probs[step], np.float64)
-                q = np.where((draft_probs > 0) & (draft_probs < np.inf), draft_probs, 0.0)
-                valid = valid and bool((draft_probs >= 0).all() and 0 < draft_probs.max() < np.inf)
-            elif logits is not None:
-                draft_row = _prepared(logits[step], params)
-                q, valid = distribution(draft_row), valid and draft_row.valid
-                lead = min(lead, np.inf if draft_row.certain else 0.0)
-            else:
-                q[x] = 1.0
             u = float((yield NoiseRequest(position, np.zeros(1, np.int64), ACCEPT))[0])
             ratio = float(p[x] / q[x]) if q[x] > 0 else -np.inf
             lead = min(lead, abs(u - ratio))
@@ -104,6 +102,69 @@ def walking(
     raise AssertionError("one position a row")
 
 
+def _walking_block(
+    rows: list[ReferenceRow],
+    drafts: Sequence[int],
+    params: Any,
+    positions: Sequence[int],
+    probs: Array | None,
+    logits: Rows | None,
+) -> Drawing[Answer]:
+    """Accept the drafts of a request up to the largest i with ``u_i <= h_i``, and draw a token more."""
+    p, num_drafts = [distribution(row) for row in rows], len(drafts)
+    q, q_valid, q_certain = (
+        zip(
+            *(_draft_distribution(int(x), len(p[0]), i, params, probs, logits) for i, x in enumerate(drafts)),
+            strict=True,
+        )
+        if num_drafts
+        else ((), (), ())
+    )
+    shares, lead, num_accepted = [1.0], np.inf, 0
+    for i, x in enumerate(map(int, drafts)):
+        can_be_drawn = 0 <= x < len(p[i]) and q[i][x] > 0
+        shares.append(min(1.0, shares[-1] * float(p[i][x] / q[i][x])) if can_be_drawn else 0.0)
+    for i in range(num_drafts, 0, -1):
+        u = float((yield NoiseRequest(positions[i - 1], np.array([i - 1]), ACCEPT))[0])
+        likely, error = shares[i], 0.0
+        if i < num_drafts:
+            excess = float(np.maximum(shares[i] * p[i] - q[i], 0.0).sum())
+            mass = excess + 1 - shares[i]
+            likely = excess / mass if mass > 0 else 1.0
+            error = _PROBABILITY_ERROR / mass if mass > 0 else 0.0
+        lead = min(lead, max(abs(u - likely) - error, 0.0))
+        if u <= likely:
+            num_accepted = i
+            break
+    certain = [row.certain for row in rows[: num_drafts or 1]] + list(q_certain)
+    certain += [rows[-1].certain] if num_accepted == num_drafts else []
+    lead = min(lead, np.inf if all(certain) else 0.0)
+    valid = all(row.valid for row in rows[: num_accepted + 1]) and all(q_valid[: num_accepted + 1])
+    accepted, position = [int(x) for x in drafts[:num_accepted]], positions[num_accepted]
+    if num_accepted == num_drafts:
+        token, margin = yield from reference.drawing(rows[num_accepted], position)
+    else:
+        left = shares[num_accepted] * p[num_accepted]
+        token, margin = yield from _recovering(left, q[num_accepted], position, p[num_accepted])
+    return Answer([*accepted, token], valid, min(lead, margin))
+
+
+def _draft_distribution(
+    x: int, size: int, step: int, params: Any, probs: Array | None, logits: Rows | None
+) -> tuple[Array, bool, bool]:
+    """Return (the distribution that a draft was drawn by, 0 of a placeholder; whether valid; whether certain)."""
+    if not 0 <= x < size:
+        return np.zeros(size), True, True
+    if probs is not None:
+        draft_probs = np.asarray(probs[step], np.float64)
+        q = np.where((draft_probs > 0) & (draft_probs < np.inf), draft_probs, 0.0)
+        return q, bool((draft_probs >= 0).all() and 0 < draft_probs.max() < np.inf), True
+    if logits is not None:
+        draft_row = _prepared(logits[step], params)
+        return distribution(draft_row), draft_row.valid, draft_row.certain
+    return (np.arange(size) == x) * 1.0, True, True
+
+
 def _prepared(row: Any, params: Any) -> ReferenceRow:
     return row if isinstance(row, ReferenceRow) else reference.prepare(row, params)
 
@@ -113,14 +174,17 @@ def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -
     return reference.together([_recovering(p, q, position)], [seed], dtype)[0]
 
 
-def _recovering(p: Array, q: Array, position: int) -> Drawing[tuple[int, float]]:
-    """Recover a token.
+def _recovering(
+    p: Array, q: Array, position: int, otherwise: Array | None = None
+) -> Drawing[tuple[int, float]]:
+    """Recover a token from the excess of p over q; without any, from ``otherwise`` (None: p).
 
     A difference is known as much worse than p and q as it is smaller than they are, and so is its logarithm: the lead
     over such a token is divided by that.
     """
     excess = np.maximum(p - q, 0.0)
-    excess, scale = (excess, p + q) if excess.any() else (p, p)
+    instead = p if otherwise is None else otherwise
+    excess, scale = (excess, p + q) if excess.any() else (instead, instead)
     tile, lead = 0, np.inf
     if len(p) > reference.TILE_SIZE:
         first = np.arange(0, len(p), reference.TILE_SIZE)

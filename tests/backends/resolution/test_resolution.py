@@ -145,7 +145,7 @@ def test_each_operation_decides_by_its_own_capabilities():
     )
     everything = VerifyCapabilities.of(
         native,
-        verify_modes=("rejection", "coupled"),
+        verify_modes=("rejection", "coupled", "block"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,
         placeholder_drafts=True,
@@ -160,8 +160,9 @@ def test_each_operation_decides_by_its_own_capabilities():
     )
     assert resolve([reference, verifies], H100, NEED, DEFAULT, operation="verify").explain() == (
         "verify on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
-        "  beyond flashinfer (the mode rejection, the mode coupled, drafts with probabilities, drafts with logits, "
-        "drafts that were not drawn, requests with different numbers of drafts, placeholders among drafts): "
+        "  beyond flashinfer (the mode rejection, the mode coupled, the mode block, drafts with probabilities, "
+        "drafts with logits, drafts that were not drawn, requests with different numbers of drafts, "
+        "placeholders among drafts): "
         "go to native\n"
         "  + flashinfer: best available, priority 80\n"
         "  + native: available, priority 0; serves the rows that flashinfer cannot"

@@ -225,8 +225,8 @@ def uniform(change):
     native = Noise.uniform
 
     def patch(call):
-        def changed(self, stream, dtype):
-            return change(call, self, native(self, stream, dtype), stream, dtype)
+        def changed(self, stream, dtype, index=None):
+            return change(call, self, native(self, stream, dtype, index), stream, dtype)
 
         return mock.patch.object(Noise, "uniform", changed)
 

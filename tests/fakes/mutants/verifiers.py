@@ -15,7 +15,10 @@ from tokendraw import philox
 from tokendraw_native import plugin
 from tokendraw_native.chain import num_accepted
 from tokendraw_native.draw import DRAFT, RESIDUAL, draw
+from tokendraw_native.noise import Noise
 from tokendraw_native.sampler import NativeSampler
+from tokendraw_native.verify import _last_token as last_token
+from tokendraw_native.verify import num_accepted_in_block
 
 OPERATIONS = plugin.tokendraw_describe().operations
 
@@ -88,17 +91,64 @@ def seeds_by_row(call):
     return call.with_fields(seed=torch.where(call.unseeded, call.metadata.seed, seed))
 
 
+def uncapped(chain, p, q, is_drawn):
+    ratio = chain.by_step(torch.where(is_drawn & (q > 0), p / q, 0.0))
+    return torch.cat((torch.ones_like(ratio[:, :1]), ratio[:, :-1].cumprod(-1)), -1)
+
+
+def without_share(target, draft, row, draft_row, is_drawn, is_plain, share, noise, dtype):
+    return last_token(target, draft, row, draft_row, is_drawn, is_plain, None, noise, dtype)
+
+
+def uniform_at_0(noise, stream, dtype, index=None):
+    return philox.uniform(noise.seed, noise.position, torch.zeros_like(noise.position), stream, dtype)
+
+
+def in_block(change):
+    """Accept in a block with changed arguments."""
+    return exchange(num_accepted_in_block=lambda *args: num_accepted_in_block(*change(*args)))
+
+
+def first_in_block(chain, shares, excess, u):
+    counts = [
+        num_accepted_in_block(replace(chain, num_drafts=chain.num_drafts.clamp(max=most)), shares, excess, u)
+        for most in range(len(chain.steps))
+    ]
+    is_first = torch.stack(counts, -1) > 0
+    return torch.where(is_first.any(-1), is_first.int().argmax(-1), 0)
+
+
+def last_but_one(chain, shares, excess, u):
+    """The last draft but one judged as the last one is, by r alone."""
+    mass = excess + 1 - shares
+    likely = torch.where(mass > 0, excess / mass, 1.0)
+    likely = torch.where(chain.steps >= chain.num_drafts.unsqueeze(-1) - 1, shares, likely)
+    accepted = chain.up_to(chain.num_drafts + 1)[:, 1:] & (u[:, :-1] <= likely[:, 1:])
+    return (accepted * chain.steps[1:]).amax(-1) if accepted.shape[1] else torch.zeros_like(chain.first)
+
+
 # fmt: off
 VERIFIERS = (
     in_every_call("a recovered token has the noise of the draft in whose place it stands", "verify rejection",
                   patch=exchange(RESIDUAL=DRAFT)),
-    in_every_call("a recovered token is drawn from p", "verify rejection", patch=exchange(residual=lambda p, q: p)),
+    in_every_call("a recovered token is drawn from p", "verify rejection",
+                  patch=exchange(residual=lambda p, q: p)),
     in_every_call("acceptance by the words that drew the draft's likeliest tokens", "verify rejection",
                   patch=exchange(philox=mock.Mock(wraps=philox, ACCEPT=philox.DRAFT_TOKEN))),
     in_every_call("u in [0, 1), accepted if u <= p / q", "verify sure drafts",
                   patch=exchange(accepts=lambda u, p, q: (q > 0) & (u - 0.5 / 2**32 <= p / q))),
     in_every_call("u rounded to float32, which reaches 1", "verify sure drafts",
                   patch=exchange(accepts=lambda u, p, q: (q > 0) & (u.float() < (p / q).float()))),
+    in_every_call("block: the residual without r", "verify block", patch=exchange(_last_token=without_share)),
+    in_every_call("block: r not capped", "verify block", patch=exchange(block_shares=uncapped)),
+    in_every_call("block: the last draft but one judged by r alone", "verify block",
+                  patch=exchange(num_accepted_in_block=last_but_one)),
+    in_every_call("block: the first i in place of the largest", "verify block",
+                  patch=exchange(num_accepted_in_block=first_in_block)),
+    in_every_call("block: one u for all drafts", "verify crossing", patch=in_block(
+        lambda chain, shares, excess, u: (chain, shares, excess, u[:, :1].expand_as(u)))),
+    in_every_call("block: u at index 0, whose later ones the next verification has again", "verify block",
+                  patch=lambda call: mock.patch.object(Noise, "uniform", uniform_at_0)),
     in_every_call("p without filters", "verify filters", change=off("top_k", "top_p", "min_p", "joint")),
     in_every_call("bonus token from the row of the last draft", "verify coupled", change=from_row_before_bonus),
     in_every_call("placeholders skipped", "verify crossing", output=without_placeholders, patch=exchange(

@@ -42,7 +42,7 @@ def same(left, right):
     assert torch.equal(left.valid, right.valid)
 
 
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("mode", ["rejection", "coupled", "block"])
 def test_entries_of_requests_are_spread_over_the_rows_of_their_drafts(sampler, mode):
     drafts = Drafts.from_lists(LISTS)
     rows = SamplingMetadata.from_params(
@@ -59,7 +59,7 @@ def test_entries_of_requests_are_spread_over_the_rows_of_their_drafts(sampler, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"mode": "exact"}, "'mode' needs rejection or coupled, found 'exact'. Pass one of these."),
+        ({"mode": "exact"}, "'mode' needs rejection, coupled or block, found 'exact'. Pass one of these."),
         (
             {"target_logits": LOGITS[:5]},
             "'target_logits' needs 6 rows, one for each draft and one more for each of the 3 requests, found 5.",
@@ -197,7 +197,7 @@ class Counting:
         return self.native.verify(target_logits, drafts, metadata, mode=mode)
 
 
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("mode", ["rejection", "coupled", "block"])
 @pytest.mark.parametrize(("n", "logprobs"), [(10, None), (40, None), (40, 2)])
 def test_a_batch_with_a_request_that_is_beyond_it_goes_whole_to_the_companion(mode, n, logprobs):
     sampler = tokendraw.load_sampler("native", device="cpu")

@@ -61,7 +61,7 @@ def test_requests_without_seeds_follow_torchs_generator(device):
     assert found[0] != found[2]
 
 
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("mode", ["rejection", "coupled", "block"])
 @pytest.mark.parametrize("kind", [{}, {"draft_logits": np.empty((0, 7), np.float32)}])
 def test_no_requests_give_empty_tensors(device, mode, kind):
     output = verify(native(device), np.empty((0, 7), np.float32), [], [], device=device, mode=mode, **kind)
@@ -115,7 +115,7 @@ def test_a_residual_that_rounding_leaves_empty_is_the_target(device):
     assert torch.equal(output.token_ids[rejected, 0], as_placeholder.token_ids[rejected, 0])
 
 
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("mode", ["rejection", "coupled", "block"])
 @pytest.mark.parametrize("kind", ["draft_logits", "draft_probs", None])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.fast_first
@@ -155,7 +155,7 @@ def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
     assert described["verify"] == VerifyCapabilities.of(
         described["sample"],
-        verify_modes=("rejection", "coupled"),
+        verify_modes=("rejection", "coupled", "block"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,
         placeholder_drafts=True,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tokendraw_bench.timing.timer import Draw, TimedCall
 
 _DRAFT_NOISE = 0.5
+_PRESET_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
+"""Modes of the presets: all backends that are timed offer one of them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class VerifyCell(Cell):
     @property
     def num_rows(self) -> int:
         """Return the rows of a buffer: the target's and, for rejection, the drafts'."""
-        return self.num_target_rows + (self.batch * self.drafts if self.mode == "rejection" else 0)
+        return self.num_target_rows + (self.batch * self.drafts if self.mode != "coupled" else 0)
 
     @property
     def row_index(self) -> list[int]:
@@ -67,7 +69,7 @@ PRESETS = MappingProxyType(
             axes={
                 "dtype": ("float32",),
                 "family": ("peaked-30",),
-                "mode": VERIFY_MODES,
+                "mode": _PRESET_MODES,
                 "filters": ("none", "both"),
             },
         ),
@@ -76,7 +78,7 @@ PRESETS = MappingProxyType(
             axes={
                 "dtype": ("float32", "bfloat16"),
                 "family": ("peaked-30", "gaussian"),
-                "mode": VERIFY_MODES,
+                "mode": _PRESET_MODES,
                 "filters": ("none", "both"),
             },
         ),
@@ -92,7 +94,7 @@ DRAFTS = (
     Axis(
         field="mode",
         option="--verify-mode",
-        help="With --op verify; may be given again. Default: both.",
+        help="With --op verify; may be given again. Default: rejection and coupled.",
         subject="drafts to verify",
         choices=VERIFY_MODES,
     ),

@@ -29,6 +29,10 @@ class Noise(PerRow):
         """Return Gumbel variates at ``index`` [n] or [rows, n]; ``stream`` is a number or [rows, 1]."""
         return philox.gumbel(self.seed, self.position, index, stream, dtype)
 
-    def uniform(self, stream: int, dtype: GumbelDtype) -> Tensor:
-        """Return uniform variates in (0, 1) at index 0: [rows, 1]."""
-        return philox.uniform(self.seed, self.position, torch.zeros_like(self.position), stream, dtype)
+    def uniform(self, stream: int, dtype: GumbelDtype, index: Tensor | None = None) -> Tensor:
+        """Return uniform variates in (0, 1), [rows, 1].
+
+        :param index: [rows] int64; None: 0.
+        """
+        at = torch.zeros_like(self.position) if index is None else index.unsqueeze(-1)
+        return philox.uniform(self.seed, self.position, at, stream, dtype)

@@ -8,19 +8,27 @@ al., "Accelerating large language model decoding with speculative sampling", 202
 The first rejected draft is replaced by a token drawn from the residual max(p - q, 0), the recovered token. If all are
 accepted, the bonus token is drawn from p of the bonus row.
 
+``block`` (Sun et al., "Block verification accelerates speculative decoding", 2024, arXiv 2403.10444): drafts are judged
+together, which accepts at least as many on average. With p_i and q_i of the i-th of g drafts x_i, r_0 = 1 and
+r_i = min(1, r_(i-1) p_i(x_i) / q_i(x_i)). For i < g, a_i is the sum of max(r_i p_(i+1) - q_(i+1), 0) over the tokens,
+and h_i = a_i / (a_i + 1 - r_i), where 0 / 0 is 1; h_g = r_g. Accepted are as many drafts as the largest i with
+u_i <= h_i. The next token comes from p_(g+1) if that is g, else from max(r_i p_(i+1) - q_(i+1), 0), renormalised. All u
+are looked at, and the positions behind the accepted drafts are judged again by the next verification. So u_i is the
+uniform at index i - 1, and no two verifications of a sequence share one.
+
 ``coupled``: every row draws the token of ``sample``, and drafts are accepted while they are equal to it. The mode needs
 no q, and the text is token for token the text without drafts.
 
 ====================  ======================================================================================
 token                 noise, at the seed and the position of its row
 ====================  ======================================================================================
-a draft               u of ACCEPT at index 0
+a draft               u of ACCEPT at index 0; in a block at the number of drafts before it
 a recovered token     RESIDUAL_TOKEN and RESIDUAL_TILE, in the two levels of :mod:`tokendraw_native.draw`
 any other             TOKEN and TILE: the token of ``sample``
 ====================  ======================================================================================
 
-* p and q are float64, u lies in (0, 1). So p(x) = 0 always rejects and p(x) = q(x) > 0 always accepts. q(x) = 0
-  rejects: x cannot have been drawn.
+* p and q are float64, u lies in (0, 1). So p(x) = 0 always rejects and p(x) = q(x) > 0 always accepts, save in a block
+  after a draft of less p than q. q(x) = 0 rejects: x cannot have been drawn.
 * A greedy request accepts the argmax, the lowest id on a tie, and emits it in the place of another draft.
 * A placeholder was drawn from nothing, so q is 0 and the residual is p itself; see :class:`tokendraw.Drafts`.
 * A draft chosen without a draw has q(x) = 1: it is accepted with probability p(x), and the residual is p without x.
@@ -78,7 +86,8 @@ def verify(
     if mode == "coupled" or metadata.facts.all_greedy:
         count, last, valid = _coupled(target, chain, noise, gumbel_dtype)
     else:
-        count, last, valid = _rejection(target, drafts, chain, noise, gumbel_dtype)
+        is_block = mode == "block"
+        count, last, valid = _judged(target, drafts, chain, noise, gumbel_dtype, is_block=is_block)
     tokens = torch.where(chain.up_to(count), chain.by_step(chain.drafted), last.unsqueeze(-1))
     is_emitted = chain.up_to(count + 1)
     tokens = torch.where(is_emitted, tokens, PAD_TOKEN_ID)
@@ -106,27 +115,41 @@ def _coupled(
     return count, token[chain.first + count], target.valid
 
 
-def _rejection(
-    target: ProcessedLogits, drafts: Drafts, chain: Chain, noise: Noise, dtype: GumbelDtype
+def _judged(
+    target: ProcessedLogits,
+    drafts: Drafts,
+    chain: Chain,
+    noise: Noise,
+    dtype: GumbelDtype,
+    *,
+    is_block: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same as :func:`_coupled`."""
+    """Return the same as :func:`_coupled`, for ``rejection`` or ``block``."""
     vocab_size, greedy = target.logits.shape[-1], target.params.greedy
     is_drawn = (chain.drafted >= 0) & (chain.drafted < vocab_size)
     ids = torch.where(is_drawn, chain.drafted, 0)
     draft, draft_row = _draft_distribution(drafts, chain, ids, target.params, vocab_size)
     rows = torch.arange(len(ids), device=ids.device)
-    u = noise.uniform(philox.ACCEPT, dtype).squeeze(-1)
-    accepted = is_drawn & accepts(u, target.probs_at(rows, ids), draft.probs_at(draft_row, ids))
+    u = noise.uniform(philox.ACCEPT, dtype, chain.offset if is_block else None).squeeze(-1)
+    p, q = target.probs_at(rows, ids), draft.probs_at(draft_row, ids)
+    accepted = is_drawn & accepts(u, p, q)
     if greedy is not None:
         greedy = greedy.squeeze(-1)
         best = draw(target.logits, target.stats, target.params, None, dtype)
         accepted, is_drawn = torch.where(greedy, chain.drafted == best, accepted), is_drawn & ~greedy
     count = num_accepted(chain, accepted)
+    share = None
+    if is_block:
+        shares = block_shares(chain, p, q, is_drawn)
+        excess = _excess(target, draft, draft_row, chain, shares, is_drawn)
+        block_count = num_accepted_in_block(chain, shares, chain.by_step(excess), chain.by_step(u))
+        count = block_count if greedy is None else torch.where(greedy[chain.first], count, block_count)
+        share = shares.gather(-1, count.unsqueeze(-1))
     row = chain.first + count
     is_plain = count == chain.num_drafts
     if greedy is not None:
         is_plain = is_plain | greedy[row]
-    token = _last_token(target, draft, row, draft_row[row], is_drawn[row], is_plain, noise, dtype)
+    token = _last_token(target, draft, row, draft_row[row], is_drawn[row], is_plain, share, noise, dtype)
     return count, token, target.valid & (draft.valid[draft_row] | ~is_drawn)
 
 
@@ -139,6 +162,51 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     """Return ``max(p - q, 0)`` [n, V] as weights; p in rows without a positive difference."""
     difference = (p - q).clamp_(min=0.0)
     return torch.where(difference.amax(-1, keepdim=True) > 0, difference, p)
+
+
+def block_shares(chain: Chain, p: Tensor, q: Tensor, is_drawn: Tensor) -> Tensor:
+    """Return the ``r_i`` of each request, [B, K + 1]: of a draft that cannot have been drawn, and behind it, 0.
+
+    :param p: [L]: probability of each draft; ``q`` that of the distribution from which it was drawn.
+    """
+    ratio = chain.by_step(torch.where(is_drawn & (q > 0), p / q, 0.0))
+    shares = [torch.ones_like(ratio[:, 0])]
+    for step in range(ratio.shape[1] - 1):
+        shares.append((shares[-1] * ratio[:, step]).clamp(max=1.0))
+    return torch.stack(shares, -1)
+
+
+def num_accepted_in_block(chain: Chain, shares: Tensor, excess: Tensor, u: Tensor) -> Tensor:
+    """Return the number of accepted drafts, [B] int64: the largest i with ``u_i <= h_i``.
+
+    :param excess: [B, K + 1]: the ``a_i`` of each request. ``u`` is that of the step that judges the draft i + 1.
+    """
+    mass = excess + 1.0 - shares
+    likely = torch.where(mass > 0, excess / mass, 1.0)
+    is_last = chain.steps == chain.num_drafts.unsqueeze(-1)
+    likely = torch.where(is_last, shares, likely)
+    is_accepted = chain.up_to(chain.num_drafts + 1)[:, 1:] & (u[:, :-1] <= likely[:, 1:])
+    return (is_accepted * chain.steps[1:]).amax(-1) if is_accepted.shape[1] else torch.zeros_like(chain.first)
+
+
+def _excess(
+    target: ProcessedLogits,
+    draft: Distribution,
+    draft_row: Tensor,
+    chain: Chain,
+    shares: Tensor,
+    is_drawn: Tensor,
+) -> Tensor:
+    """Return ``sum max(r p - q, 0)`` of each row of the target, [L], with the r of the drafts before the row."""
+    last = shares.shape[1] - 1
+    share = shares[chain.request, chain.offset.clamp(max=last)].unsqueeze(-1)
+    row = torch.arange(len(share), device=share.device)
+
+    def chunk_excess(part: slice, _: Buffers) -> Tensor:
+        p, q = target.probs(row[part]), draft.probs(draft_row[part]) * is_drawn[part].unsqueeze(-1)
+        return (p * share[part] - q).clamp_(min=0.0).sum(-1)
+
+    return torch.cat(map_chunks(chunk_excess, len(row), target.logits))
 
 
 def _draft_distribution(
@@ -166,6 +234,7 @@ def _last_token(
     draft_row: Tensor,
     is_drawn: Tensor,
     is_plain: Tensor,
+    share: Tensor | None,
     noise: Noise,
     dtype: GumbelDtype,
 ) -> Tensor:
@@ -175,6 +244,7 @@ def _last_token(
     :param draft_row: [B] int64: the row of the rejected draft, any row where all were accepted.
     :param is_drawn: [B] bool: whether the rejected draft was drawn from a distribution.
     :param is_plain: [B] bool: whether ``sample`` draws the same token.
+    :param share: [B, 1]: the r of a block, by which p counts in the residual; None: 1.
     """
 
     def chunk_tokens(part: slice, _: Buffers) -> Tensor:
@@ -183,7 +253,7 @@ def _last_token(
         return draw_or_recover(
             target.logits[target_row],
             target.stats.chunk(target_row),
-            residual(p, q),
+            residual(p if share is None else p * share[part], q),
             is_plain[part],
             target.params.chunk(target_row),
             noise.chunk(target_row),

@@ -168,7 +168,7 @@ class DraftBatch:
                 range(self.first[i], self.first[i] + len(self.target[i])),
                 probs=self.probs[i] if kind == "probs" else None,
                 logits=self.draft[i] if kind == "logits" else None,
-                coupled=mode == "coupled",
+                mode=mode,
             )
             for i in order
         ]

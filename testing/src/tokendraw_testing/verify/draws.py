@@ -31,6 +31,11 @@ Array = NDArray[Any]
 EIGHT_LOGITS: Final = np.log([0.30, 0.22, 0.17, 0.11, 0.08, 0.06, 0.04, 0.02])
 DRAFT_EIGHT_LOGITS: Final = np.log([0.09, 0.24, 0.06, 0.21, 0.16, 0.04, 0.13, 0.07])
 
+# A draft that has more draft mass than target mass is often accepted as the last one, and the residual behind it has
+# fewer tokens than p - q.
+THREE_LOGITS: Final = np.log([0.5, 0.2, 0.3])
+HEAVY_DRAFT_LOGITS: Final = np.log([0.1, 0.1, 0.8])
+
 
 def markov_case(
     trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()
@@ -82,28 +87,40 @@ def _filter_requests(subject: VerifySubject) -> dict[str, SamplingParams]:
 )
 def rejection(subject: VerifySubject, trial: Trial) -> str:
     """Tokens, and the first two together, follow the target; drafts of any kind are accepted as often as they can."""
+    return _judge_mode(subject, trial, "rejection")
+
+
+@properties.advertised("verify block", lambda c: "block" in c.verify_modes, draft_refusal(mode="block"))
+def block(subject: VerifySubject, trial: Trial) -> str:
+    """Tokens, and the first two together, follow the target; as many drafts in a row are accepted as blocks allow."""
+    return _judge_mode(subject, trial, "block")
+
+
+def _judge_mode(subject: VerifySubject, trial: Trial, mode: VerifyMode) -> str:
+    """Judge tokens, pairs and accepted drafts of a mode that looks at the distributions of drafts."""
     kind, *other_kinds = subject.capabilities.draft_kinds
     rng = trial.generator("rows")
     logits = rng.normal(size=16).clip(-1.5, 1.5)
     cases = {
-        "one opposite draft": Decoding(target=logits, draft=-logits, drafts=1, kind=kind, mode="rejection"),
-        "three opposite drafts": Decoding(
-            target=logits, draft=-logits, drafts=3, kind=kind, mode="rejection"
-        ),
-        "Markov": markov_case(trial, kind, "rejection"),
-        "Markov, one draft": replace(markov_case(trial, kind, "rejection"), drafts=1),  # then a bonus token
+        "one opposite draft": Decoding(target=logits, draft=-logits, drafts=1, kind=kind, mode=mode),
+        "three opposite drafts": Decoding(target=logits, draft=-logits, drafts=3, kind=kind, mode=mode),
+        "Markov": markov_case(trial, kind, mode),
+        "Markov, one draft": replace(markov_case(trial, kind, mode), drafts=1),  # then a bonus token
     }
+    if mode == "block":
+        cases["three heavy drafts"] = Decoding(
+            target=THREE_LOGITS, draft=HEAVY_DRAFT_LOGITS, drafts=3, kind=kind, mode=mode
+        )
     seeded, dtypes = seedings(subject.capabilities)[-1], subject.cycle_dtypes()
     for label, case in cases.items():
         judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
     for dtype in subject.capabilities.dtypes[not seeded :]:
         dtype_case = replace(cases["Markov"], dtype=dtype)
         judge(subject, trial, f"Markov, {dtype}", dtype_case, subject.effort.draws // 8, seeded=False)
-    judge(
-        subject, trial, "three tiles", _three_tiles_case(kind), subject.effort.tiled_draws // 4, seeded=seeded
-    )
+    tiled_case = _three_tiles_case(kind, mode)
+    judge(subject, trial, "three tiles", tiled_case, subject.effort.tiled_draws // 4, seeded=seeded)
     for other_kind in other_kinds:
-        other_case, dtype = markov_case(trial, other_kind, "rejection"), next(dtypes)
+        other_case, dtype = markov_case(trial, other_kind, mode), next(dtypes)
         for is_seeded in seedings(subject.capabilities):
             label = f"Markov, {other_kind}"
             case = replace(other_case, dtype=dtype)
@@ -111,12 +128,12 @@ def rejection(subject: VerifySubject, trial: Trial) -> str:
     return f"{all_of(cases)}; residuals of three tiles; {all_of(subject.capabilities.draft_kinds)}"
 
 
-def _three_tiles_case(kind: DraftKind) -> Decoding:
+def _three_tiles_case(kind: DraftKind, mode: VerifyMode) -> Decoding:
     """Make a target with most of its excess in tiles where the draft has next to nothing."""
     target, draft = np.full(2600, -12.0), np.full(2600, -12.0)
     target[[3, 1500, 2590]] = [0.0, 0.3, -0.5]
     draft[[3, 4, 2590]] = [1.0, 0.0, -2.0]
-    return Decoding(target=target, draft=draft, drafts=1, kind=kind, mode="rejection")
+    return Decoding(target=target, draft=draft, drafts=1, kind=kind, mode=mode)
 
 
 @properties.advertised("verify coupled", lambda c: "coupled" in c.verify_modes, draft_refusal(mode="coupled"))

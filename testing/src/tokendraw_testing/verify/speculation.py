@@ -106,7 +106,7 @@ def judge(
 
 def _judge_acceptance(case: Decoding, p: Array, q: Array, judge_part: Callable[..., None]) -> None:
     """Judge the acceptance rate of the first draft, and of every later draft if all rows are equal."""
-    acceptance = np.minimum(p, q) if case.kind != "chosen" and case.mode == "rejection" else p * q
+    acceptance = np.minimum(p, q) if case.kind != "chosen" and case.mode != "coupled" else p * q
     rate = 0.0 if 0 in case.placeholders else min(1.0, float(acceptance[-1].sum()))
 
     def first(_: Array, accepted: Array) -> Verdict:
@@ -115,13 +115,31 @@ def _judge_acceptance(case: Decoding, p: Array, q: Array, judge_part: Callable[.
 
     judge_part("first draft accepted", first)
     if case.drafts > 1 and len(p) == 1 and not case.placeholders:
-        counts = rate ** np.arange(case.drafts + 1) * np.append(np.full(case.drafts, 1 - rate), 1.0)
+        at_least = rate ** np.arange(case.drafts + 2)
+        if case.mode == "block":
+            at_least = _at_least_in_block(p[-1], q[-1], case.drafts, is_known=case.kind != "chosen")
+        counts = np.append(at_least[:-2] - at_least[1:-1], at_least[-2])
 
         def in_a_row(_: Array, accepted: Array) -> Verdict:
             verdict = fit(accepted, counts)
             return replace(verdict, worst=f"of the numbers of accepted drafts, {verdict.worst}")
 
         judge_part("drafts accepted in a row", in_a_row)
+
+
+def _at_least_in_block(p: Array, q: Array, drafts: int, *, is_known: bool) -> Array:
+    """Return the probabilities that at least 0, 1 ... drafts are accepted, [K + 2]: the mean of ``r_i`` over drafts.
+
+    :param p: [V], the target of every token, and ``q`` what every draft is drawn by.
+    :param is_known: whether the verification knows q.
+    """
+    share, weight, at_least = np.ones(1), np.ones(1), [1.0]
+    ratio = np.divide(p, q, out=np.zeros_like(p), where=q > 0) if is_known else p
+    for _ in range(drafts):
+        share = np.minimum(np.outer(share, ratio).ravel(), 1.0)
+        weight = np.outer(weight, q).ravel()
+        at_least.append(float((share * weight).sum()))
+    return np.array([*at_least, 0.0])
 
 
 def decode(
@@ -195,6 +213,8 @@ def _draw_drafts(
     """Draw K drafts for each request; return them and the token before each row of the target [L]."""
     _, draft, probs = rows
     contexts, ids = [before], []
+    # A block looks at drafts that it does not accept: the next ones at their positions need other noise.
+    seeds = None if case.mode == "block" else seeds
     for step in range(case.drafts):
         metadata = _metadata(case, len(first), seeds, first + step)
         x = subject.draft(_rows_after(draft, contexts[-1]), metadata).token_ids

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tokendraw.parameters.drafts import Drafts
     from tokendraw.parameters.metadata import SamplingMetadata
 
-VerifyMode: TypeAlias = Literal["rejection", "coupled"]
+VerifyMode: TypeAlias = Literal["rejection", "coupled", "block"]
 
-VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
+VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled", "block")
 DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 
 

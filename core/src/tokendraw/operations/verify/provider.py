@@ -44,7 +44,10 @@ class VerifyProvider(Provider):
 
         ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
         those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
-        would be without drafts; it looks at no draft's distribution. Both leave the target's distribution as it is.
+        would be without drafts; it looks at no draft's distribution. ``block`` judges the drafts of a request together
+        (Sun et al., 2024, arXiv 2403.10444) and accepts at least as many as ``rejection`` on average. All leave the
+        target's distribution as it is; ``block`` does so if the drafts of successive verifications share no noise: draw
+        them without seeds, or with seeds of each verification's own.
 
         Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
         ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in

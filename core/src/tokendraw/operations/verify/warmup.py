@@ -76,7 +76,7 @@ class VerifyWarmup:
             distributions = {"probs": probs, "logits": logits}
             for batch, mode in product(draft_batches, self.modes):
                 # ``coupled`` reads no distribution, and an empty draft has none.
-                kinds = self.kinds if mode == "rejection" else self.kinds[:1]
+                kinds = self.kinds if mode != "coupled" else self.kinds[:1]
                 for kind in kinds if any(batch.num_drafts) else ("chosen",):
                     drafts = _drafts(batch, kind, distributions.get(kind), device)
                     known = Verify(target[: drafts.num_rows], drafts, batch.metadata, mode=mode)

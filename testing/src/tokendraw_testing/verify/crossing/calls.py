@@ -111,7 +111,7 @@ def _walking(form: Form, request: DraftRequest) -> reference.Drawing[reference_w
         range(request.first, request.first + len(request.rows)),
         probs=np.stack(request.draft) if form.kind == "probs" and request.draft else None,
         logits=request.draft_rows if form.kind == "logits" else None,
-        coupled=form.mode == "coupled",
+        mode=form.mode,
     )
 
 
@@ -149,7 +149,8 @@ def require_answers(subject: VerifySubject, trial: Trial, call: CrossedCall) -> 
     for place, i in enumerate(call.order):
         request, answer, tokens = call.requests[i], answers[i], results[place]
         what = f"{call}, request {place}: {request}"
-        is_settled = _is_settled(subject, request, len(tokens))
+        num_used = len(request.rows) if call.form.mode == "block" else len(tokens)
+        is_settled = _is_settled(subject, request, num_used)
         if answer is not None and is_settled:
             trial.require(
                 tokens == answer.tokens or answer.lead < reference.NEAR_TIE,
@@ -239,7 +240,7 @@ def _require_possible(trial: Trial, form: Form, request: DraftRequest, tokens: l
             trial.require(
                 q[token] > 0, f"{what} needs drafts that may have been drawn, found {token} accepted"
             )
-        elif (p > q * (1 + _RESIDUAL_MARGIN)).any():
+        elif form.mode == "rejection" and (p > q * (1 + _RESIDUAL_MARGIN)).any():
             trial.require(
                 p[token] > q[token] * (1 - _RESIDUAL_MARGIN),
                 f"{what} needs a token from max(p - q, 0), found {token} with p = {p[token]:.3g}, q = {q[token]:.3g}",

@@ -25,6 +25,8 @@ properties = Properties("verify")
 WIDE_SIZE: Final = 1 << 16
 _DRAFT_NAN: Final = ("draft", "NaN")
 """NaN in a draft row, which only some modes and kinds of drafts read."""
+_DRAFT_BELOW_0: Final = ("draft", "-1")
+"""Negative probabilities in a draft row."""
 POISON: Final = (
     (),
     ("bonus", "NaN"),
@@ -41,8 +43,8 @@ _WIDE_DRAFTS: Final = (0, 1, 3, 9)
 """Numbers of drafts in wide vocabularies."""
 _QUICK_WIDE_CASES: Final = 48
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
-_RECOVERED_TOKENS: Final = 2
-"""Recovered tokens of each dtype and kind of drafts in the widest vocabulary."""
+_WIDEST_FATES: Final = (*[("rejected first", 1)] * 5, *[("all accepted", 3)] * 2)
+"""Fates and numbers of drafts in the widest vocabulary, for each dtype and kind of drafts."""
 _THRESHOLD_CASES: Final = 24
 _MOST_DISTINCT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
@@ -108,7 +110,7 @@ def _check_cases(subject: VerifySubject, trial: Trial, sites: list[Site]) -> str
     num_chains = num_named = 0
     most = _QUICK_WIDE_CASES if subject.effort.quick and sites[0].size > WIDE_SIZE else None
     table = covering(domains, rng, _is_allowed)[: subject.effort.crossed_rows or most]
-    make_cases = _recovery_cases if sites[0].size > WIDE_SIZE else _single_request_cases
+    make_cases = _widest_cases if sites[0].size > WIDE_SIZE else _single_request_cases
     directed_cases = make_cases(domains, rng)
     cases = [*directed_cases, *table] if not subject.effort.mixed else table
     for case in cases:
@@ -141,21 +143,24 @@ def _single_request_cases(domains: Factors, rng: Generator) -> list[Case]:
     return cases if True in domains["seeded"] else []
 
 
-def _recovery_cases(domains: Factors, rng: Generator) -> list[Case]:
-    """Return cases of one draft rejected by its seed, in each dtype of the widest vocabulary."""
+def _widest_cases(domains: Factors, rng: Generator) -> list[Case]:
+    """Return cases of one request with one rejected or a few accepted drafts, in the widest vocabulary."""
     if True not in domains["seeded"]:
         return []
     widest_size = max(site.size for site in domains["site"])
-    case_values: dict[str, Any] = {"fate": "rejected first", "family": "places", "poison": ()}
-    case_values |= {"seeded": True, "drafts": 1, "batch": 1}
+    case_values: dict[str, Any] = {"family": "places", "poison": (), "seeded": True, "batch": 1}
     fixed_values = {name: [value] for name, value in case_values.items()}
     rejection_ways = dict.fromkeys(way for way in domains["way"] if way[0] == "rejection")
     return [
-        random_case({**domains, **fixed_values, "site": [site], "way": [way]}, rng, _is_allowed)
+        random_case(
+            {**domains, **fixed_values, "site": [site], "way": [way], "fate": [fate], "drafts": [drafts]},
+            rng,
+            _is_allowed,
+        )
         for site in domains["site"]
         if site.size == widest_size
         for way in rejection_ways
-        for _ in range(_RECOVERED_TOKENS)
+        for fate, drafts in _WIDEST_FATES
     ]
 
 
@@ -179,7 +184,7 @@ def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
     return {
         "site": sites,
         "draft_dtype": capabilities.dtypes,
-        "way": subject.ways if numbers is _DRAFTS else _wide_ways(subject),
+        "way": _narrow_ways(subject) if numbers is _DRAFTS else _wide_ways(subject),
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(capabilities.gumbel_dtypes)),
         "logprobs_mode": (None, *capabilities.logprobs_modes),
         "layout": (LAYOUTS[0], *LAYOUTS) if capabilities.ragged_drafts else LAYOUTS[:1],
@@ -192,15 +197,24 @@ def _factors(subject: VerifySubject, sites: list[Site]) -> Factors:
         "family": FAMILIES
         if capabilities.tie_rule == "value"
         else tuple(family for family in FAMILIES if family not in VALUE_FAMILIES),
-        "poison": POISON if numbers is _DRAFTS else (*POISON, _DRAFT_NAN, _DRAFT_NAN),
+        "poison": (*POISON, _DRAFT_BELOW_0) if numbers is _DRAFTS else (*POISON, _DRAFT_NAN, _DRAFT_NAN),
     }
+
+
+def _narrow_ways(subject: VerifySubject) -> list[tuple[VerifyMode, DraftKind]]:
+    """Return every way, and rejection twice beside blocks, which more requests use."""
+    has_block = any(mode == "block" for mode, _ in subject.ways)
+    return [*subject.ways, *(way for way in subject.ways if has_block and way[0] == "rejection")]
 
 
 def _wide_ways(subject: VerifySubject) -> list[tuple[VerifyMode, DraftKind]]:
     """Return the ways with two reads of a draft's rows, and one coupled way without any read."""
     rejection_ways = [way for way in subject.ways if way[0] == "rejection"]
     two_pass_ways = [way for way in rejection_ways if way[1] != "chosen"]
-    return [*rejection_ways, *two_pass_ways, *[way for way in subject.ways if way[0] == "coupled"][-1:]]
+    coupled_ways, block_ways = (
+        [way for way in subject.ways if way[0] == mode] for mode in ("coupled", "block")
+    )
+    return [*rejection_ways, *two_pass_ways, *coupled_ways[-1:], *block_ways[:2]]
 
 
 def _is_allowed(case: Mapping[str, Any]) -> bool:
@@ -212,6 +226,9 @@ def _is_allowed(case: Mapping[str, Any]) -> bool:
     if site is not None and site.size > WIDE_SIZE and case.get("best") == -1 and (drafts > 1 or batch > 1):
         return False
     if case.get("fate", FATES[0]) != FATES[0] and drafts == 0 and "drafts" in case:
+        return False
+    mode, kind = case.get("way", ("rejection", "probs"))
+    if case.get("poison") == _DRAFT_BELOW_0 and (mode == "coupled" or kind != "probs"):
         return False
     return factors.is_allowed(case)
 
@@ -234,7 +251,11 @@ def make_call(
     for _ in range(min(case["batch"], _MOST_DISTINCT) - 1):
         other_case = {
             **case,
-            **random_case(request_factors, rng, lambda part: _is_allowed({"site": form.site, **part})),
+            **random_case(
+                request_factors,
+                rng,
+                lambda part: _is_allowed({"site": form.site, "way": case["way"], **part}),
+            ),
         }
         if not capabilities.ragged_drafts:
             other_case["drafts"] = case["drafts"]

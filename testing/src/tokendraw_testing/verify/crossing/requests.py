@@ -31,6 +31,8 @@ FATES: Final = (
 )
 _RANDOM_SHARE: Final = 0.35
 """Share of narrow and of certain decisions about a random open token."""
+_SMALL_RATIO: Final = 0.003
+"""Least p / q of a random token; dozens of the seeds accept at it."""
 _LARGE_PROBABILITY: Final = 0.05
 """Probability of a draft that a wrong residual would often recover."""
 _WIDE_SIZE: Final = 8192
@@ -160,7 +162,7 @@ class _RequestBuilder:
             y[ids] = y.max()
         target = round_to_dtype(crossed_rows.scale_to_logits(y, self.params, rng), form.site.dtype)
         draft = crossed_rows.scale_to_logits(draft_y, self.params, rng).astype(np.float32)
-        if form.kind == "probs" and form.mode == "rejection":
+        if form.kind == "probs" and form.mode != "coupled":
             draft = reference_walk.distribution(reference.prepare(draft, draft_params))
         return target, round_to_dtype(draft, form.draft_dtype)
 
@@ -264,10 +266,11 @@ def _pick_accepted(rng: Generator, p: Array, q: Array | None) -> int:
 def _pick_narrow(rng: Generator, p: Array, q: Array | None) -> int | None:
     """Pick a draft with an acceptance that depends on u, mostly a likely draft; None without any."""
     ratio = p if q is None else np.divide(p, q, out=np.zeros_like(p), where=q > 0)
-    open_mass = np.where((ratio > 0.1) & (ratio < 0.9995), p, 0.0)
+    is_random = rng.random() < _RANDOM_SHARE
+    open_mass = np.where((ratio > (_SMALL_RATIO if is_random else 0.1)) & (ratio < 0.9995), p, 0.0)
     if not open_mass.any():
         return None
-    if rng.random() < _RANDOM_SHARE:
+    if is_random:
         return int(rng.choice(np.flatnonzero(open_mass)))
     return int(rng.choice(np.argsort(-open_mass)[: min(12, int((open_mass > 0).sum()))]))
 

@@ -84,15 +84,13 @@ def scale_to_logits(y: Array, params: SamplingParams, rng: Generator) -> Array:
 
 
 def poison_row(rng: Generator, row: Array, what: str, *, probs: bool = False) -> Array:
-    """Return a copy of a row [V] with NaN, +inf or no mass, at ids far out; some probabilities are -1, not NaN."""
+    """Return a copy of a row [V] with NaN, +inf, -1 or no mass, at ids far out."""
     row, size = row.copy(), len(row)
     if what == "nothing":
         row[:] = 0.0 if probs else -INF
         return row
     ids = np.unique(np.append(rng.integers(size // 2, size, 2), rng.choice([size - 1, size * 2 // 3])))
-    value = {"NaN": rng.choice([NAN, -NAN]), "+inf": INF}[what]
-    is_below_0 = probs and np.signbit(value) and ids[0] % 2 == 1
-    row[ids] = -1.0 if is_below_0 else value
+    row[ids] = {"NaN": rng.choice([NAN, -NAN]), "+inf": INF, "-1": -1.0}[what]
     return row
 
 
