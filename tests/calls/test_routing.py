@@ -291,8 +291,10 @@ ROW = st.builds(
     seed=st.integers(0, 2**64 - 1),
     logprobs=st.sampled_from([None, 0, 2, -1]),
     filter_order=st.sampled_from(["top_k_first", "joint"]),
+    logprob_token_ids=st.sampled_from([None, None, (0,), (3, 1)]),
 )
 LIMITED = [
+    replace(EVERYTHING, logprob_token_ids=False),
     replace(EVERYTHING, greedy=False),
     replace(EVERYTHING, max_top_k=3),
     replace(EVERYTHING, filter_orders=("joint",)),

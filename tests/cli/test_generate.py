@@ -115,6 +115,7 @@ class TestPrinting:
                         "bad_words": None,
                         "min_tokens": 0,
                         "stop_token_ids": None,
+                        "logprob_token_ids": None,
                     },
                     "token_ids": token_ids,
                     "text": " sat on the mat, and",

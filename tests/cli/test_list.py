@@ -96,6 +96,7 @@ NATIVE_CAPABILITIES = {
         "processed_logits",
         "temperature_logprobs",
     ],
+    "logprob_token_ids": True,
     "filters": {"top_k": "per_row", "top_p": "per_row", "min_p": "per_row"},
     "filter_orders": ["top_k_first", "joint"],
     "tie_rule": "value",
@@ -191,6 +192,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  least SMs           17\n"
         "  dtypes of logits    float32, bfloat16, float16\n"
         "  logprobs modes      none\n"
+        "  logprob token ids   no\n"
         "  filters             top_k per row, top_p per row, min_p per row\n"
         "  filter orders       top_k_first, joint\n"
         "  tie rule            value\n"

@@ -68,7 +68,7 @@ def assert_same_rows(left: SamplerOutput, right: SamplerOutput, rows: Any = slic
         "log_kept_mass": (left.log_kept_mass, right.log_kept_mass),
     }
     if left.logprobs is not None and right.logprobs is not None:
-        for name in ("token_ids", "logprobs", "ranks"):
+        for name in ("token_ids", "logprobs", "ranks", "given_token_ids", "given_logprobs"):
             pairs[f"logprobs.{name}"] = (getattr(left.logprobs, name), getattr(right.logprobs, name))
     for name, (one, other) in pairs.items():
         assert (one is None) == (other is None), name

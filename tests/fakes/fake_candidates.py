@@ -14,6 +14,7 @@ EVERYTHING = Capabilities(
     device_types=None,
     dtypes=ALL_DTYPES,
     logprobs_modes=ALL_MODES,
+    logprob_token_ids=True,
     filters=PER_ROW,
     filter_orders=("top_k_first", "joint"),
     seeding="counter",

@@ -41,6 +41,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         bad_words=maybe([ids(3) for _ in range(rng.randint(1, 3))]),
         min_tokens=rng.choice((0, 2)),
         stop_token_ids=maybe(ids(3)),
+        logprob_token_ids=maybe(ids(4)),
     )
 
 

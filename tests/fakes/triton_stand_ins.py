@@ -45,6 +45,7 @@ SOURCES = {
     "accept_drafts": verify,
     "row_logprobs": logprobs,
     "list_best_keys": logprobs,
+    "given_logprobs": logprobs,
     "count_ranks": logprobs,
     "write_plan": paged_kv,
     "process_logits": logits_processing,

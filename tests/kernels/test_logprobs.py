@@ -49,6 +49,13 @@ def described(target, dtype, num_logprobs, vocab_size=V):
     sampler_for(target).sample(torch.zeros(2, vocab_size, dtype=dtype), metadata)
 
 
+def giving(target, ids):
+    """Make a call with the log-probabilities of given ids."""
+    params = SamplingParams(temperature=0.8, top_k=50, seed=1, logprob_token_ids=ids)
+    metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
+    sampler_for(target).sample(torch.zeros(2, V, dtype=torch.bfloat16), metadata)
+
+
 def listed(target, dtype, num_logprobs):
     """Make a call whose best tokens PyTorch sorts; the stand-ins compute nothing, so it may end in an error."""
     with contextlib.suppress(IndexError, RuntimeError):
@@ -81,6 +88,24 @@ def test_the_kernel_with_a_sort_compiles(kernels, target):
 def test_the_list_of_keys_compiles(kernels, target):
     listed(target, torch.bfloat16, 1025)
     assert has_machine_code(compiled(kernels["list_best_keys"], target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_kernel_of_given_ids_compiles(kernels, target):
+    giving(target, [3, 7])
+    assert has_machine_code(compiled(kernels["given_logprobs"], target))
+
+
+def test_given_ids_of_any_number_take_one_kernel(kernels):
+    for ids in (range(1), range(64), range(65), range(300)):
+        giving("sm_90", ids)
+    assert len(kernels["given_logprobs"].compilations) == 1
+
+
+def test_rows_without_given_ids_launch_no_kernel_for_them(kernels):
+    described("sm_90", torch.float32, 3)
+    assert not kernels["given_logprobs"].compilations
 
 
 def test_a_list_of_keys_is_compiled_for_a_power_of_two(kernels):

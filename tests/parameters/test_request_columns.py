@@ -77,6 +77,7 @@ NOTHING = {
     "any_min_p": False,
     "any_joint": False,
     "any_top_k_first": False,
+    "max_logprob_token_id": -1,
 }
 KNOWN = [
     ({}, {}),

@@ -58,8 +58,11 @@ class Noting(Echo):
 
 
 def in_one_buffer(rows, width=10):
-    """Make a message as kernels write it: fields of two words at even words, and an unused word."""
-    buffer = torch.randint(-(2**31), 2**31 - 1, (rows + 1, width), dtype=torch.int32)[1:]
+    """Make a message as kernels write it: fields of two words at even words, and an unused word.
+
+    No word is a NaN as a float32: it would differ from itself.
+    """
+    buffer = torch.randint(-(2**31), 2**31 - 1, (rows + 1, width), dtype=torch.int32)[1:] & ~(1 << 30)
     columns = (
         buffer[:, :1].view(torch.float32),
         buffer[:, 2:6].view(torch.int64),

@@ -120,10 +120,21 @@ def logprobs_by_step(
     :returns: the same tensors with dimensions [B, K + 1] first; padding, and rank 0, after the last emitted token.
     """
     row, is_emitted = _emitted_rows(cu_num_logits, num_accepted, max_drafts, len(rows.token_ids))
+    is_emitted_here = is_emitted.unsqueeze(-1)
+
+    def ids_by_step(ids: Tensor) -> Tensor:
+        return torch.where(is_emitted_here, ids[row], PAD_TOKEN_ID)
+
+    def values_by_step(values: Tensor) -> Tensor:
+        return torch.where(is_emitted_here, values[row], PAD_LOGPROB)
+
+    given_ids, given_values = rows.given_token_ids, rows.given_logprobs
     return LogprobsTensors(
-        torch.where(is_emitted.unsqueeze(-1), rows.token_ids[row], PAD_TOKEN_ID),
-        torch.where(is_emitted.unsqueeze(-1), rows.logprobs[row], PAD_LOGPROB),
+        ids_by_step(rows.token_ids),
+        values_by_step(rows.logprobs),
         None if rows.ranks is None else torch.where(is_emitted, rows.ranks[row], 0),
+        None if given_ids is None else ids_by_step(given_ids),
+        None if given_values is None else values_by_step(given_values),
     )
 
 

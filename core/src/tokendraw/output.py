@@ -23,7 +23,8 @@ class TokenLogprob(NamedTuple):
     :ivar token_id: Id of the token, in [0, V).
     :ivar logprob: Natural logarithm, or a logit, by ``logprobs_mode``.
     :ivar rank: For the drawn token, the number of tokens with a value at least that of the drawn one, which counts too;
-        None if not counted. For the n-th best token, n: among equal tokens the lower id has the lower rank.
+        None if not counted. For the n-th best token, n: among equal tokens the lower id has the lower rank. None for an
+        id of ``SamplingParams.logprob_token_ids``.
     """
 
     token_id: int
@@ -44,20 +45,28 @@ class LogprobsTensors:
         ``token_ids``.
     :ivar ranks: [B] int64: number of tokens with a value at least that of the drawn token, which counts too. None where
         the sampler was allowed to leave ranks out (``Need.logprob_ranks=False``) and did.
+    :ivar given_token_ids: [B, M] int64: the ``SamplingParams.logprob_token_ids`` of each row in their order, padded
+        with ``PAD_TOKEN_ID``; M is the largest number of them in the batch. None where no row has any.
+    :ivar given_logprobs: [B, M] float32: of the tokens in ``given_token_ids``, padded with ``PAD_LOGPROB``.
     """
 
     token_ids: torch.Tensor
     logprobs: torch.Tensor
     ranks: torch.Tensor | None
+    given_token_ids: torch.Tensor | None = None
+    given_logprobs: torch.Tensor | None = None
 
     def cpu(self) -> LogprobsTensors:
         """Copy each tensor to the host, once; this waits for the device."""
+        others = (self.ranks, self.given_token_ids, self.given_logprobs)
         return LogprobsTensors(
-            self.token_ids.cpu(), self.logprobs.cpu(), None if self.ranks is None else self.ranks.cpu()
+            self.token_ids.cpu(),
+            self.logprobs.cpu(),
+            *(None if tensor is None else tensor.cpu() for tensor in others),
         )
 
     def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
-        """List the logprobs requested for a row: the drawn token, then the best tokens, without padding.
+        """List the logprobs requested for a row: the drawn token, the best tokens, the given ones; without padding.
 
         :param index: of the row, or of the request of a verification.
         :param step: of a verification: which of the request's tokens; behind the last one the list is empty.
@@ -81,6 +90,10 @@ class LogprobsTensors:
         entry = index if step is None else (index, step)
         ids, values = self.token_ids[entry].tolist(), self.logprobs[entry].tolist()
         ranks = [None if self.ranks is None else int(self.ranks[entry]), *range(1, len(ids))]
+        if self.given_token_ids is not None and self.given_logprobs is not None:
+            given_ids = self.given_token_ids[entry].tolist()
+            ids, values = ids + given_ids, values + self.given_logprobs[entry].tolist()
+            ranks += [None] * len(given_ids)
         return [
             TokenLogprob(*token) for token in zip(ids, values, ranks, strict=True) if token[0] != PAD_TOKEN_ID
         ]

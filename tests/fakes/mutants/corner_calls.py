@@ -12,7 +12,7 @@ from tokendraw.row_parameters import RowParameters
 from tokendraw_native.row_stats import row_stats
 
 INF = float("inf")
-COLUMNS = ("temperature", "top_k", "top_p", "min_p", "joint", "logprobs")
+COLUMNS = ("temperature", "top_k", "top_p", "min_p", "joint", "logprobs", "logprob_token_ids")
 
 
 def sortable(logits: Tensor) -> Tensor:

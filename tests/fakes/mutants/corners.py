@@ -314,6 +314,19 @@ def kept_mass(change):
     return output
 
 
+def given(change):
+    """Replace the given ids and their logprobs: ``change(call, ids, values)``."""
+
+    def fields(call, best):
+        ids, values = best.given_token_ids, best.given_logprobs
+        if ids is None:
+            return {}
+        ids, values = change(call, ids, values)
+        return {"given_token_ids": ids, "given_logprobs": values}
+
+    return logprobs(fields)
+
+
 def threshold(change):
     """Replace the thresholds of an output: ``change(call, threshold)``."""
 

@@ -12,7 +12,7 @@ import torch
 import tokendraw
 from mutants import Mutant, table
 from mutants.corner_calls import INF, CornerCall
-from mutants.corners import Corner, draw, ranks, threshold
+from mutants.corners import Corner, draw, given, ranks, threshold
 from mutants.sample_corners import fixed, fresh_seeds, shared_noise
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
@@ -167,6 +167,33 @@ def least_of_row(call, threshold):
     return torch.where(threshold == -INF, torch.where(x > -INF, x, INF).amin(-1), threshold)
 
 
+def given_sorted(call, ids, values):
+    order = torch.where(ids >= 0, ids, 1 << 40).argsort(dim=-1, stable=True)
+    return ids.gather(-1, order), values.gather(-1, order)
+
+
+def given_once(call, ids, values):
+    """An id that was listed before is padding."""
+    again = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).tril(-1).any(-1)
+    return torch.where(again, -1, ids), torch.where(again, -INF, values)
+
+
+def given_at_one(call, ids, values):
+    """The values of a row at T = 1, in modes of another temperature."""
+    safe = ids.clamp(min=0)
+    at_one = call.logits.float().log_softmax(-1).gather(-1, safe)
+    return ids, torch.where((ids >= 0) & (values > -INF), at_one, values)
+
+
+def padding_as_id_0(call):
+    ids = call.metadata.logprob_token_ids
+    return (
+        call
+        if ids is None
+        else call.with_fields(logprob_token_ids=torch.where((ids < 0) | (ids >= call.size), 0, ids))
+    )
+
+
 # fmt: off
 SAMPLERS = (
     *table("sample", NATIVE, SamplerMutant, (("1 % of the tail dropped", "distribution", {"change": drop_tail}),),
@@ -193,6 +220,12 @@ SAMPLERS = (
         lambda call, found: torch.where(call.greedy, -INF, found))),
     in_every_call("the threshold is rounded to bfloat16", "thresholds", output=threshold(
         lambda call, found: found.bfloat16().float())),
+    in_every_call("given ids are sorted", "given logprobs", output=given(given_sorted)),
+    in_every_call("given ids have the logprobs of the row before", "given logprobs",
+                  output=given(lambda call, ids, values: (ids, values.roll(1, 0)))),
+    in_every_call("given ids outside of the vocabulary count as id 0", "given logprobs", change=padding_as_id_0),
+    in_every_call("an id that is given twice comes back once", "given logprobs", output=given(given_once)),
+    in_every_call("given ids have raw logprobs in every mode", "given logprobs", output=given(given_at_one)),
     in_every_call("argmax over a padded tile", "last ids", change=lambda call: call.with_logits(
         torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
     in_every_call("NaN leaking to the next row", "far NaN and infinities", change=leak_nan),

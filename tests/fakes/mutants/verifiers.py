@@ -7,7 +7,7 @@ import torch
 
 import tokendraw
 from mutants import Mutant, table
-from mutants.corners import exchange, kept_mass, threshold, tokens, verify
+from mutants.corners import exchange, given, kept_mass, threshold, tokens, verify
 from mutants.sample_corners import off
 from mutants.samplers import less_rounded_share
 from mutants.verify_corners import from_row_before_bonus, last_tie_only
@@ -153,6 +153,8 @@ VERIFIERS = (
     in_every_call("bonus token from the row of the last draft", "verify coupled", change=from_row_before_bonus),
     in_every_call("placeholders skipped", "verify crossing", output=without_placeholders, patch=exchange(
         num_accepted=lambda chain, accepted: num_accepted(chain, accepted | (chain.drafted < 0)))),
+    in_every_call("given ids have the logprobs of the next step", "verify crossing",
+                  output=given(lambda call, ids, values: (ids, values.roll(-1, 1)))),
     in_every_call("token 0 behind the last token", "verify output", output=tokens(lambda call, ids: ids.clamp(min=0))),
     in_every_call("coupled tokens drawn with the noise of residuals", "verify crossing",
                   patch=exchange(draw=lambda *args: draw(*args, RESIDUAL))),

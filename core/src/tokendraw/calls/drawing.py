@@ -58,6 +58,7 @@ class RowCall(Call):
             shape=self.tokens_shape,
             device=self.logits.device,
             width=self.facts.logprobs_width(self.vocab_size),
+            given_ids=num_given_ids(self.metadata),
             ranks=need.logprob_ranks,
             thresholds=self.logits.shape[0] if need.threshold else None,
         )
@@ -182,9 +183,16 @@ class Draft(Sample):
         return backend.sample(self.logits, self.metadata, draft=True)
 
 
+def num_given_ids(metadata: SamplingMetadata) -> int | None:
+    """Return M, the width of ``logprob_token_ids``; None where no row has any."""
+    ids = metadata.logprob_token_ids
+    return None if ids is None or not metadata.facts.any_logprob_token_ids else ids.shape[1]
+
+
 _KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *(f"any_{name}" for name in FILTERS), "any_joint")
 
 
 def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
     """Return the properties for the choice of kernels, the number of rows apart."""
-    return logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), facts.max_logprobs is not None
+    has_logprobs, has_given_ids = facts.max_logprobs is not None, facts.any_logprob_token_ids
+    return logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), has_logprobs, has_given_ids

@@ -11,12 +11,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.tensor_checks import check_plain, is_plain, same_device
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, Need
-from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.ranges import check_logprobs
+from tokendraw.parameters.ranges import check_logprobs, of_row
 
 LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -91,5 +92,26 @@ def check_metadata(
             f"'metadata' needs the device of '{name}', {logits.device}, found {device}. "
             "Pass device= to SamplingMetadata.from_params."
         )
+    given_id, size = metadata.facts.max_logprob_token_id, vocab_size or logits.shape[1]
+    if given_id is not None and given_id >= size:
+        raise InvalidParameterError(
+            f"'logprob_token_ids'{_slot_with(given_id, metadata)} needs token ids in [0, {size}), found {given_id}. "
+            "Ask for ids of the vocabulary."
+        )
+    ids = metadata.logprob_token_ids
+    if given_id is not None and ids is not None and ids.shape[1] > size:
+        raise InvalidParameterError(
+            f"'logprob_token_ids' needs at most {size} ids of a vocabulary of {size}, found {ids.shape[1]}. "
+            "Name each id once."
+        )
     if need.max_logprobs is not None:
-        check_logprobs(metadata.facts.max_logprobs, vocab_size or logits.shape[1], need.max_logprobs)
+        check_logprobs(metadata.facts.max_logprobs, size, need.max_logprobs)
+
+
+def _slot_with(given_id: int, metadata: SamplingMetadata) -> str:
+    """Write which slot holds an id, for a message; nothing if its tensor cannot be read now."""
+    ids = metadata.logprob_token_ids
+    if ids is None or is_capturing():
+        return ""
+    slots: list[int] = (ids == given_id).any(-1).nonzero().flatten().tolist()
+    return of_row(slots[0]) if slots else ""

@@ -28,6 +28,7 @@ def wrong_form(
     shape: tuple[int, ...],
     device: torch.device,
     width: int | None,
+    given_ids: int | None,
     ranks: bool,
     thresholds: int | None = None,
 ) -> str | None:
@@ -36,6 +37,7 @@ def wrong_form(
     :param kind: class of the output.
     :param shape: of its tokens: [B], or [B, K + 1] with the number of accepted drafts beside them.
     :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
+    :param given_ids: how many ids the batch gives, M; None: none.
     :param ranks: whether their ranks are needed too.
     :param thresholds: of how many rows thresholds are needed; None: of none.
     """
@@ -55,8 +57,14 @@ def wrong_form(
     if not isinstance(best, LogprobsTensors):
         return f"logprobs of the type LogprobsTensors, found {type(best).__name__}"
     needs_ranks = ranks or best.ranks is not None
+    if given_ids is not None:
+        given_shape = (*shape, given_ids)
+        reason = misfit(
+            "logprobs.given_token_ids", best.given_token_ids, given_shape, torch.int64, device
+        ) or misfit("logprobs.given_logprobs", best.given_logprobs, given_shape, torch.float32, device)
     return (
-        misfit("logprobs.token_ids", best.token_ids, wide, torch.int64, device)
+        reason
+        or misfit("logprobs.token_ids", best.token_ids, wide, torch.int64, device)
         or misfit("logprobs.logprobs", best.logprobs, wide, torch.float32, device)
         or (misfit("logprobs.ranks", best.ranks, shape, torch.int64, device) if needs_ranks else None)
         or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)

@@ -74,6 +74,14 @@ LOGPROBS = Requirement(
     is_supported=lambda capabilities, need: need.logprobs_mode in capabilities.logprobs_modes,
     is_asked=lambda rows, capabilities: rows.facts.max_logprobs is not None,
 )
+GIVEN_IDS = Requirement(
+    kind="rows with logprob_token_ids",
+    # Where the mode is not served, LOGPROBS says so of these rows.
+    is_supported=lambda capabilities, need: (
+        capabilities.logprob_token_ids or need.logprobs_mode not in capabilities.logprobs_modes
+    ),
+    is_asked=lambda rows, capabilities: rows.facts.any_logprob_token_ids,
+)
 SHARDED = Requirement(
     kind="a vocabulary that is split over ranks",
     is_supported=lambda capabilities, need: capabilities.vocab_parallel,
@@ -103,4 +111,5 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
     VOCABULARY,
     *(_order(name) for name in FILTER_ORDERS),
     LOGPROBS,
+    GIVEN_IDS,
 )

@@ -56,6 +56,11 @@ class ShardedSample(Sample):
             )
         input_checks.check_logits("logits", self.logits, device, least_columns=0)
         input_checks.check_batch("logits", self.logits, self.metadata, need, self.shard.vocab_size)
+        if self.metadata.facts.any_logprob_token_ids:
+            raise InvalidInputError(
+                "'logprob_token_ids' needs all columns of the logits on one device, found a shard of the vocabulary. "
+                "Gather the logits, or ask for the best tokens with logprobs=."
+            )
 
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata, shard=self.shard)

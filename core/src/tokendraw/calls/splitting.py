@@ -92,6 +92,9 @@ class RowSplit:
             seeded=seeded if facts.any_seeded else None,
             joint=None if metadata.joint is None or not facts.any_joint else metadata.joint & ~leaves,
             logprobs=None if width is None else _where(leaves, 0, metadata.logprobs),
+            logprob_token_ids=_where(leaves.unsqueeze(1), PAD_TOKEN_ID, metadata.logprob_token_ids)
+            if facts.any_logprob_token_ids
+            else None,
             facts=replace(facts, all_greedy=False, all_seeded=False),
             row_kinds=None,
         )
@@ -104,6 +107,7 @@ class RowSplit:
             seed=metadata.seed if facts.any_seeded else None,
             seeded=metadata.seeded if facts.any_seeded else None,
             logprobs=metadata.logprobs if facts.max_logprobs is not None else None,
+            logprob_token_ids=metadata.logprob_token_ids if facts.any_logprob_token_ids else None,
             positions=None if positions is None else positions.index_select(0, self.rows),
             row_index=self.slots,
             facts=facts,
@@ -137,7 +141,28 @@ class RowSplit:
             None
             if target.ranks is None or source.ranks is None
             else target.ranks.index_copy(0, rows, source.ranks),
+            *self._merged_given(target, source),
         ), masses.index_copy(0, rows, companion_mass)
+
+    def _merged_given(
+        self, target: LogprobsTensors, source: LogprobsTensors
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Merge the given ids and their logprobs; padding for the rows of a sampler that was given none."""
+        pairs = [(part.given_token_ids, part.given_logprobs) for part in (target, source)]
+        known = next(((ids, values) for ids, values in pairs if ids is not None and values is not None), None)
+        if known is None:
+            return None, None
+        padded = []
+        for (ids, values), part in zip(pairs, (target, source), strict=True):
+            shape = (len(part.token_ids), known[0].shape[1])
+            padded.append(
+                (
+                    known[0].new_full(shape, PAD_TOKEN_ID) if ids is None else ids,
+                    known[1].new_full(shape, PAD_LOGPROB) if values is None else values,
+                )
+            )
+        (ids, values), (source_ids, source_values) = padded
+        return ids.index_copy(0, self.rows, source_ids), values.index_copy(0, self.rows, source_values)
 
 
 def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]:

@@ -18,7 +18,8 @@ from tokendraw.parameters.ranges import integers
 from tokendraw.parameters.request_columns import check_columns
 
 RowKind: TypeAlias = tuple[Any, ...]
-"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, or a real filter; else the value."""
+"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, a real filter or given ids; else the
+value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +42,7 @@ class BatchFacts:
         top_p alone both orders agree.
     :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
         wants any.
+    :ivar max_logprob_token_id: Largest id of ``SamplingParams.logprob_token_ids``; -1: no row has any; None: unknown.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
@@ -55,6 +57,7 @@ class BatchFacts:
     any_joint: bool = True
     any_top_k_first: bool = True
     max_logprobs: Annotated[int, at_least(-1)] | None = None
+    max_logprob_token_id: Annotated[int, at_least(-1)] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -63,6 +66,11 @@ class BatchFacts:
     def any_top_k(self) -> bool:
         """Whether a row may have an active top_k."""
         return self.max_top_k != 0
+
+    @property
+    def any_logprob_token_ids(self) -> bool:
+        """Whether a row may ask for the log-probabilities of given ids."""
+        return self.max_logprob_token_id != -1
 
     def may_hold(self, name: str) -> bool:
         """Whether a row may have an active filter of this name, or the filter order ``joint``."""
@@ -77,7 +85,7 @@ class BatchFacts:
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
         rows = zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS)
-        greedy, *filters, seeded, logprobs, orders = rows  # the order of COLUMNS
+        greedy, *filters, seeded, logprobs, orders, has_given_ids = rows  # the order of COLUMNS
         top_k, top_p = filters[_TOP_K], filters[_TOP_P]
         active = {flag: any(column) for flag, column in zip(_FILTER_FLAGS, filters, strict=True)}
         del active["any_top_k"]
@@ -95,6 +103,7 @@ class BatchFacts:
                 for order, *of_row in zip(orders, *filters, strict=True)
             ),
             max_logprobs=_widest(logprobs),
+            max_logprob_token_id=None if any(has_given_ids) else -1,
             **active,
         )
 
@@ -106,10 +115,10 @@ class BatchFacts:
             return every[0]
         flags = {name: any(getattr(facts, name) for facts in every) for name in _ANY_FLAGS}
         flags |= {name: bool(every) and all(getattr(facts, name) for facts in every) for name in _ALL_FLAGS}
-        top_k = [facts.max_top_k for facts in every]
         return cls(
             **flags,
-            max_top_k=None if None in top_k else max((k for k in top_k if k is not None), default=0),
+            max_top_k=_largest([facts.max_top_k for facts in every], default=0),
+            max_logprob_token_id=_largest([facts.max_logprob_token_id for facts in every], default=-1),
             max_logprobs=_widest([facts.max_logprobs for facts in every]),
         )
 
@@ -130,6 +139,7 @@ class BatchFacts:
             "any_top_k_first": self.any_top_k_first
             and (self.any_top_p and "top_p" in given)
             and any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS),
+            "max_logprob_token_id": self.max_logprob_token_id if "logprob_token_ids" in given else -1,
         }
         if [getattr(self, name) for name in tight] == [*tight.values()]:
             return self
@@ -167,6 +177,7 @@ class RowKinds:
         self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
         """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
         self._keys = tuple(index)
+        self._max_given_id = max((max(ids, default=-1) for ids in columns["logprob_token_ids"]), default=-1)
         self._bound: tuple[tuple[Tensor | None, int], ...] | None = None
 
     @classmethod
@@ -193,7 +204,10 @@ class RowKinds:
     @cached_property
     def facts(self) -> BatchFacts:
         """Facts about a batch with a row for each slot."""
-        return _facts_of(self._keys)
+        facts = _facts_of(self._keys)
+        return (
+            replace(facts, max_logprob_token_id=self._max_given_id) if facts.any_logprob_token_ids else facts
+        )
 
     @property
     def num_rows(self) -> int:
@@ -219,7 +233,7 @@ def _facts_of(kinds: tuple[RowKind, ...]) -> BatchFacts:
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:
     """Return the kind of each request's rows."""
-    temperature, *filters, seeds, logprobs, orders = columns.values()  # the order of COLUMNS
+    temperature, *filters, seeds, logprobs, orders, given_ids = columns.values()  # the order of COLUMNS
     return zip(
         [value == 0.0 for value in temperature],
         *[
@@ -229,6 +243,7 @@ def row_kinds(columns: Columns) -> Iterable[RowKind]:
         [seed is not None for seed in seeds],
         logprobs,
         orders,
+        [len(ids) > 0 for ids in given_ids],
         strict=True,
     )
 
@@ -247,6 +262,12 @@ def _widest(logprobs: Collection[int | None]) -> int | None:
     """Return the largest number of logprobs: -1 if a row wants all, None if no row wants any."""
     wanted = [n for n in logprobs if n is not None]
     return None if not wanted else -1 if -1 in wanted else max(wanted)
+
+
+def _largest(values: Collection[int | None], default: int) -> int | None:
+    """Return the largest value; None if one is unknown."""
+    known = [value for value in values if value is not None]
+    return None if len(known) < len(values) else max(known, default=default)
 
 
 def _version(tensor: Tensor | None) -> int:

@@ -82,7 +82,7 @@ def check_edits(
         real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()
     ]
     bias = _bias(params.logit_bias, row, vocab_size)
-    read_allowed = _ids if read_allowed is None else read_allowed
+    read_allowed = read_ids if read_allowed is None else read_allowed
     allowed = read_allowed("allowed_token_ids", params.allowed_token_ids, row, vocab_size)
     if params.allowed_token_ids is not None and not len(allowed):
         raise InvalidParameterError(
@@ -90,14 +90,14 @@ def check_edits(
         )
     words = params.bad_words
     words = () if words is None else each("bad_words", words, "sequences of token ids", row)
-    bad_words = tuple([tuple(_ids("bad_words", word, row, vocab_size)) for word in words])
+    bad_words = tuple([tuple(read_ids("bad_words", word, row, vocab_size)) for word in words])
     if () in bad_words:
         raise InvalidParameterError(
             f"'bad_words'{of_row(row)} needs at least one token id in each sequence, found an empty one."
         )
     needed = "an integer >= 0 (0: off)"
     min_tokens = min(integer("min_tokens", params.min_tokens, row, 0, math.inf, needed), LARGEST_COUNT)
-    stop_ids = _ids("stop_token_ids", params.stop_token_ids, row, vocab_size)
+    stop_ids = read_ids("stop_token_ids", params.stop_token_ids, row, vocab_size)
     return CheckedEdits(
         allowed,
         bad_words,
@@ -133,7 +133,7 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
             f"'logit_bias'{of_row(row)} needs a mapping of token ids to numbers, found {type_name(found)}. "
             "Pass a dict."
         )
-    ids = _ids("logit_bias", found, row, vocab_size)
+    ids = read_ids("logit_bias", found, row, vocab_size)
     values = [
         real("logit_bias", value, row, -_FLOAT32, _FLOAT32, "finite float32 values")
         for value in found.values()
@@ -141,7 +141,14 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
     return dict(zip(ids, values, strict=True))
 
 
-def _ids(field: str, found: Iterable[int] | None, row: int | str | None, vocab_size: int | None) -> list[int]:
+def read_ids(
+    field: str, found: Iterable[int] | None, row: int | str | None, vocab_size: int | None
+) -> list[int]:
+    """Return token ids as a list of ints, empty for None.
+
+    :param row: in its batch, or its place in words, for the message.
+    :param vocab_size: None: it is not known, and ids are only held against the least.
+    """
     if found is None:
         return []
     largest = MAX_ID if vocab_size is None else vocab_size - 1

@@ -77,8 +77,8 @@ PARAMETERS = (
     ),
 )
 FILTER_PARAMETERS = tuple(parameter for parameter in PARAMETERS if parameter.name in FILTERS)
-COLUMNS = (*(parameter.name for parameter in PARAMETERS), "filter_order")
-"""Fields of :class:`tokendraw.SamplingParams` for the draw."""
+COLUMNS = (*(parameter.name for parameter in PARAMETERS), "filter_order", "logprob_token_ids")
+"""Fields of :class:`tokendraw.SamplingParams` for the draw; the last holds a list of each request."""
 SLOT_FIELDS: dict[str, FieldKind] = {
     **{parameter.name: parameter.kind for parameter in PARAMETERS[:-1]},
     "seeded": "flag",

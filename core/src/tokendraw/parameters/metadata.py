@@ -33,7 +33,8 @@ from tokendraw.parameters.ranges import integers
 from tokendraw.parameters.request_columns import check_columns, parameter_columns
 
 _ANYTHING = BatchFacts()
-_TENSORS = (*SLOT_FIELDS, "positions", "row_index")
+_SLOT_TENSORS = (*SLOT_FIELDS, "logprob_token_ids")
+_TENSORS = (*_SLOT_TENSORS, "positions", "row_index")
 _SMALL_INTEGERS = INTEGERS - {torch.int32, torch.int64}
 
 
@@ -66,12 +67,14 @@ class SamplingMetadata:
     :ivar joint: [slots] bool: rows whose filter order is ``joint``.
     :ivar logprobs: [slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for
         every row.
+    :ivar logprob_token_ids: [slots, M] integer: the ids whose log-probabilities each slot wants, -1 behind the last; an
+        id outside [0, V) is padding. None: no slot wants any. Needs ``facts.max_logprobs``.
     :ivar facts: Facts about the batch that the host knows; the default says that the batch may hold anything.
     :ivar row_kinds: Kind of each row; None: the rows of a batch cannot be told apart, and go the same way.
     :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit each
         other.
-    :raises InvalidParameterError: a ValueError: a slot or position on the CPU is out of range, or ``seed`` or
-        ``logprobs`` lacks what it needs beside it.
+    :raises InvalidParameterError: a ValueError: a slot or position on the CPU is out of range, or ``seed``,
+        ``logprobs`` or ``logprob_token_ids`` lacks what it needs beside it.
     """
 
     temperature: Tensor | None = None
@@ -84,6 +87,7 @@ class SamplingMetadata:
     row_index: Tensor | None = None
     joint: Tensor | None = None
     logprobs: Tensor | None = None
+    logprob_token_ids: Tensor | None = None
     facts: BatchFacts = _ANYTHING
     row_kinds: RowKinds | None = None
 
@@ -96,11 +100,12 @@ class SamplingMetadata:
         check_together(tensors)
         if self.seed is not None and self.positions is None:
             raise missing_positions()
-        if self.logprobs is not None and self.facts.max_logprobs is None:
-            raise InvalidParameterError(
-                "'logprobs' needs 'facts.max_logprobs', found None: it is the width of the result. "
-                "Pass facts=BatchFacts(max_logprobs=...)."
-            )
+        for name in ("logprobs", "logprob_token_ids"):
+            if name in tensors and self.facts.max_logprobs is None:
+                raise InvalidParameterError(
+                    f"'{name}' needs 'facts.max_logprobs', found None: it is the width of the result. "
+                    "Pass facts=BatchFacts(max_logprobs=...)."
+                )
         check_indices(tensors)
         object.__setattr__(self, "facts", self.facts.tightened(tensors))
         # Cached properties that every call asks for; computing one later takes a lock in Python 3.11.
@@ -110,7 +115,7 @@ class SamplingMetadata:
         kinds = self.row_kinds
         if kinds is None:
             return
-        if kinds.describes([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
+        if kinds.describes([self.row_index, *(tensors.get(name) for name in _SLOT_TENSORS)]):
             check_kinds(kinds, num_slots(tensors), self.row_index)
         else:  # dataclasses.replace put other tensors in their place
             object.__setattr__(self, "row_kinds", None)
@@ -152,7 +157,11 @@ class SamplingMetadata:
                 kept[name] = column
             else:
                 columns[name] = column
-        return cls(**uploaded(columns, device), **kept, facts=row_kinds.facts, row_kinds=row_kinds)
+        tensors = uploaded(columns, device)
+        if "logprob_token_ids" in tensors:
+            ids, slots_count = tensors["logprob_token_ids"], len(checked["seed"])
+            tensors["logprob_token_ids"] = ids.view(slots_count, -1)
+        return cls(**tensors, **kept, facts=row_kinds.facts, row_kinds=row_kinds)
 
     @cached_property
     def num_rows(self) -> int | None:

@@ -13,7 +13,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
 from tokendraw._torch.upload import Column
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
@@ -26,7 +26,13 @@ MAX_POSITION = 2**63 - 1
 
 
 def check_form(name: str, tensor: Tensor) -> None:
-    """Refuse anything but a vector of a field's dtype. Reads no values."""
+    """Refuse anything but a vector, or a matrix of ids, of a field's dtype. Reads no values."""
+    if name == "logprob_token_ids":
+        check_plain(name, tensor)
+        if tensor.dim() != 2:
+            raise InvalidInputError(f"'{name}' needs shape [slots, M], found {list(tensor.shape)}.")
+        check_integers(name, tensor)
+        return
     check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
     kind = SLOT_FIELDS.get(name)
     if kind == "real":
@@ -51,7 +57,7 @@ def check_together(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
-    if len({tensor.shape for tensor in tensors.values()}) > 1:
+    if len({tensor.shape[0] for tensor in tensors.values()}) > 1:
         found = ", ".join(f"{name} {tensor.shape[0]}" for name, tensor in tensors.items())
         raise InvalidInputError(f"the tensors need one length, found {found}.")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
-from tokendraw.parameters.edits import check_edits
+from tokendraw.parameters.edits import check_edits, read_ids
 from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
 from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
 
@@ -27,9 +27,9 @@ class SamplingParams(_EditFlag):
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
     :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, min-p, top-k, top-p, draw.
 
-    The fields from ``repetition_penalty`` on change logits before all of that: ``tokendraw.load("process_logits")``
-    does it for requests in :class:`tokendraw.RequestSlots`. ``from_params`` refuses them, since it keeps no history.
-    The hash leaves out those that are collections, and equality does not.
+    The fields from ``repetition_penalty`` to ``stop_token_ids`` change logits before all of that:
+    ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`. ``from_params``
+    refuses them, since it keeps no history. The hash leaves out the fields that are collections, equality does not.
 
     :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
     :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
@@ -51,6 +51,8 @@ class SamplingParams(_EditFlag):
     :ivar min_tokens: Number of tokens in the output below which ``stop_token_ids`` get -inf. 0: off.
     :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. A drawn stop token ends nothing in a sampler: ending a
         request is up to the engine's loop.
+    :ivar logprob_token_ids: Ids in [0, V) whose log-probabilities are returned too, in this order, beside those of the
+        best tokens: ``LogprobsTensors.given_token_ids``. They come with that of the drawn token. None: off.
     """
 
     temperature: float = 1.0
@@ -68,6 +70,7 @@ class SamplingParams(_EditFlag):
     bad_words: Collection[Collection[int]] | None = field(default=None, hash=False)
     min_tokens: int = 0
     stop_token_ids: Collection[int] | None = field(default=None, hash=False)
+    logprob_token_ids: Collection[int] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
@@ -100,9 +103,9 @@ class SamplingParams(_EditFlag):
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
-        logprobs = stored_values(self)["logprobs"]
         if vocab_size is not None:
             vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
+        logprobs = stored_values(self, vocab_size=vocab_size)["logprobs"]
         if self.may_edit:
             check_edits(self, vocab_size=vocab_size)
         if max_logprobs is not None:
@@ -110,15 +113,21 @@ class SamplingParams(_EditFlag):
         return self
 
 
-def stored_values(params: SamplingParams, row: int | str | None = None) -> dict[str, Any]:
+def stored_values(
+    params: SamplingParams, row: int | str | None = None, vocab_size: int | None = None
+) -> dict[str, Any]:
     """Check the parameters of a request, and return them by name, as stored in tensors.
 
     :param row: in its batch, or its place in words, for the message.
+    :param vocab_size: V; None: it is not known, and ids are only held against the least.
     """
     values = {
         parameter.name: parameter.check(getattr(params, parameter.name), row) for parameter in PARAMETERS
     }
     order, seed, logprobs = params.filter_order, values["seed"], values["logprobs"]
+    given_ids = tuple(read_ids("logprob_token_ids", params.logprob_token_ids, row, vocab_size))
+    if logprobs is None and given_ids:
+        logprobs = 0
     if not isinstance(order, str) or order not in FILTER_ORDERS:
         raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
     return values | {
@@ -127,4 +136,5 @@ def stored_values(params: SamplingParams, row: int | str | None = None) -> dict[
         "seed": seed if seed is None or seed < 2**63 else seed - 2**64,
         "logprobs": logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
         "filter_order": order,
+        "logprob_token_ids": given_ids,
     }

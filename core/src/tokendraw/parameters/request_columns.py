@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from tokendraw._torch.upload import Column
 from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.edits import check_edits, refuse_edits
+from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits
 from tokendraw.parameters.fields import COLUMNS, PARAMETERS, SLOT_FIELDS, Columns
 from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
@@ -51,6 +53,7 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
             columns["temperature"] = [value + 0.0 for value in columns["temperature"]]  # -0.0 is 0.0
             columns["top_k"] = [max(0, k) for k in columns["top_k"]]
             columns["seed"] = [s if s is None or s < 2**63 else s - 2**64 for s in columns["seed"]]
+            columns |= _given_ids(columns)
             return columns
     rows = []
     for row, request in enumerate(requests):  # row by row, so that the first wrong one is named
@@ -76,6 +79,18 @@ def _are_plain(columns: Columns) -> bool:
     return True
 
 
+def _given_ids(columns: Columns) -> dict[str, Sequence[Any]]:
+    """Return the checked ids of each request, and ``logprobs``, which is 0 where there are ids alone."""
+    found, logprobs = columns["logprob_token_ids"], columns["logprobs"]
+    if found.count(None) == len(found):
+        return {"logprob_token_ids": [()] * len(found)}
+    given_ids = [tuple(read_ids("logprob_token_ids", ids, row, None)) for row, ids in enumerate(found)]
+    return {
+        "logprob_token_ids": given_ids,
+        "logprobs": [0 if n is None and ids else n for n, ids in zip(logprobs, given_ids, strict=True)],
+    }
+
+
 @cache
 def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
     """Return the dtype of each field with an entry a slot, on devices of a type."""
@@ -97,4 +112,9 @@ def parameter_columns(columns: Columns, device: torch.device) -> dict[str, Colum
         uploads["joint"] = [order == "joint" for order in orders], dtypes["joint"]
     if logprobs.count(None) < len(logprobs):
         uploads["logprobs"] = [n or 0 for n in logprobs], dtypes["logprobs"]
+    given_ids = columns["logprob_token_ids"]
+    width = max(map(len, given_ids), default=0)
+    if width:  # [slots * M]
+        padded_ids = [[*ids, *[PAD_TOKEN_ID] * (width - len(ids))] for ids in given_ids]
+        uploads["logprob_token_ids"] = [*chain.from_iterable(padded_ids)], torch.int64
     return uploads

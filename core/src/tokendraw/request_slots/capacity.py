@@ -31,6 +31,7 @@ class SlotSizes(NamedTuple):
     """NW."""
     max_bad_word_len: int
     """LW."""
+    max_logprob_token_ids: int
 
     @property
     def num_words(self) -> int:
@@ -46,9 +47,8 @@ def check_sizes(*sizes: int) -> SlotSizes:
         *[integer(name, size, None, 1, most.get(name, _MAX_SIZE)) for name, size in by_field]
     )
     ids = slot_sizes.vocab_size  # upper limit of lists of distinct ids
-    return slot_sizes._replace(
-        max_bias=min(slot_sizes.max_bias, ids), max_stop_ids=min(slot_sizes.max_stop_ids, ids)
-    )
+    of_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids")
+    return slot_sizes._replace(**{name: min(getattr(slot_sizes, name), ids) for name in of_ids})
 
 
 class Room:

@@ -109,9 +109,16 @@ class MetadataCache:
         """All other attributes of metadata under these facts, by the shapes and dtypes of row_index and positions."""
 
     def of(
-        self, population: Population, row_index: Tensor, positions: Tensor | None = None
+        self,
+        population: Population,
+        given_ids: Tensor | None,
+        row_index: Tensor,
+        positions: Tensor | None = None,
     ) -> SamplingMetadata:
-        """Describe rows."""
+        """Describe rows.
+
+        :param given_ids: [S, M] int64, ``logprob_token_ids``; None: no request has any.
+        """
         facts = population.facts
         if facts is not self._facts:
             self._values.clear()
@@ -120,10 +127,11 @@ class MetadataCache:
             row_index.shape,
             row_index.dtype,
             None if positions is None else (positions.shape, positions.dtype),
+            None if given_ids is None else given_ids.shape[1],
         )
         values = self._values.get(key)
         if values is None:
-            metadata = self._checked(population, row_index, positions)
+            metadata = self._checked(population, given_ids, row_index, positions)
             self._values[key] = {
                 name: value for name, value in vars(metadata).items() if name not in _ROW_FIELDS
             }
@@ -133,9 +141,15 @@ class MetadataCache:
         return metadata
 
     def _checked(
-        self, population: Population, row_index: Tensor, positions: Tensor | None
+        self,
+        population: Population,
+        given_ids: Tensor | None,
+        row_index: Tensor,
+        positions: Tensor | None,
     ) -> SamplingMetadata:
         tensors: dict[str, Any] = dict(self._parameters)
+        if given_ids is not None:
+            tensors["logprob_token_ids"] = given_ids
         if positions is None:
             for slot, request in population.requests.items():
                 if request.params["seed"] is not None:

@@ -31,6 +31,12 @@ class SlotRequest:
     kind: RowKind
 
     @property
+    def given_ids(self) -> tuple[int, ...]:
+        """The ids of which the request asks for the log-probabilities."""
+        ids: tuple[int, ...] = self.params["logprob_token_ids"]
+        return ids
+
+    @property
     def families(self) -> set[str]:
         """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
         return {FACT_OF_EDIT[name] for name in self.edit_names}
@@ -44,8 +50,11 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
             f"'params' of {owner} needs a tokendraw.SamplingParams, found {type_name(params)}. "
             "Make one: SamplingParams(temperature=..., top_k=...)."
         )
-    values = stored_values(params, owner)
+    values = stored_values(params, owner, sizes.vocab_size)
     (kind,) = row_kinds({name: [value] for name, value in values.items()})
+    num_ids, most_ids = len(values["logprob_token_ids"]), sizes.max_logprob_token_ids
+    if num_ids > most_ids:
+        raise _too_many("logprob_token_ids", owner, "max_logprob_token_ids", most_ids, "ids", num_ids)
     if not params.may_edit:
         return SlotRequest(values, NO_EDITS, (), kind)
     edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
@@ -57,11 +66,17 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
         ("bad_words", "ids in a sequence", longest, "max_bad_word_len", sizes.max_bad_word_len),
     ):
         if count > capacity:
-            raise InvalidParameterError(
-                f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
-                f"Ask for fewer, or make RequestSlots with a larger {limit}."
-            )
+            raise _too_many(field, owner, limit, capacity, unit, count)
     return SlotRequest(values, edits, edits.names, kind)
+
+
+def _too_many(
+    field: str, owner: str, limit: str, capacity: int, unit: str, count: int
+) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
+        f"Ask for fewer, or make RequestSlots with a larger {limit}."
+    )
 
 
 class TokenHistory(NamedTuple):
@@ -117,6 +132,13 @@ class Population:
         if self._facts is None:
             self._facts = BatchFacts.of_kinds(self._kinds.keys())
         return self._facts
+
+    @property
+    def most_given_ids(self) -> int:
+        """The most ids of which a request asks for the log-probabilities."""
+        if not self.facts.any_logprob_token_ids:
+            return 0
+        return max(len(request.given_ids) for request in self.requests.values())
 
     def add(self, slot: int, request: SlotRequest) -> None:
         """Count a request."""

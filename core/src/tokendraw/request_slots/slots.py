@@ -19,6 +19,7 @@ from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
 from tokendraw.request_slots.append import Histories
 from tokendraw.request_slots.capacity import Room, check_sizes
+from tokendraw.request_slots.logprob_ids import LogprobIds
 from tokendraw.request_slots.memory import allocate
 from tokendraw.request_slots.metadata import (
     HasTokenIds,
@@ -52,6 +53,7 @@ class RequestSlots:
     :param max_stop_ids: the most ``stop_token_ids`` of a request with ``min_tokens``.
     :param max_bad_words: the most ``bad_words`` of a request.
     :param max_bad_word_len: the most ids of one of them.
+    :param max_logprob_token_ids: the most ``logprob_token_ids`` of a request.
     :raises InvalidParameterError: a ValueError: a number is out of range, or torch finds no such device.
     """
 
@@ -66,14 +68,23 @@ class RequestSlots:
         max_stop_ids: int = 128,
         max_bad_words: int = 128,
         max_bad_word_len: int = 32,
+        max_logprob_token_ids: int = 128,
     ) -> None:
         self._sizes = check_sizes(
-            num_slots, max_tokens, vocab_size, max_bias, max_stop_ids, max_bad_words, max_bad_word_len
+            num_slots,
+            max_tokens,
+            vocab_size,
+            max_bias,
+            max_stop_ids,
+            max_bad_words,
+            max_bad_word_len,
+            max_logprob_token_ids,
         )
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.tokens.device
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
         self._packer = RequestPacker(self._sizes, self._device)
+        self._logprob_ids = LogprobIds(self._sizes, self._device)
         self._population = Population()
         self._room = Room()
         self._metadata = MetadataCache(self._state.sampling)
@@ -135,7 +146,7 @@ class RequestSlots:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device now."""
-        return self._state.num_bytes + self._histories.num_bytes
+        return self._state.num_bytes + self._histories.num_bytes + self._logprob_ids.num_bytes
 
     @untraced
     def add(
@@ -145,7 +156,7 @@ class RequestSlots:
         prompt_token_ids: Iterable[int] | Tensor = (),
         output_token_ids: Iterable[int] | Tensor = (),
     ) -> None:
-        """Put a request into an empty slot. Everything goes there in one copy, for which nobody waits.
+        """Put a request into an empty slot. Everything but ``logprob_token_ids`` goes there in one copy; nobody waits.
 
         A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
         A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
@@ -170,9 +181,11 @@ class RequestSlots:
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
         packed = self._packer.uploaded(request, tokens)
+        given_ids = self._logprob_ids.uploaded(request.given_ids)
         self._state.give_memory(request.families)
         self._state.fill()
         write_request(self._state, slot, packed)
+        self._logprob_ids.write(slot, given_ids)
         self._population.add(slot, request)
         self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
 
@@ -185,7 +198,9 @@ class RequestSlots:
         slot = self._slot(slot)
         if slot not in self._population.requests:
             raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
-        clean_slot(self._state, slot, self._population.requests[slot])
+        request = self._population.requests[slot]
+        clean_slot(self._state, slot, request)
+        self._logprob_ids.clean(slot, len(request.given_ids))
         self._population.remove(slot)
         self._room.drop(slot)
 
@@ -252,7 +267,8 @@ class RequestSlots:
         inputs = {"row_index": rows}
         if positions is not None:
             inputs["positions"] = position_input(positions, self._device)
-        return self._metadata.of(self._population, **upload_inputs(self._device, **inputs))
+        given_ids = self._logprob_ids.first(self._population.most_given_ids)
+        return self._metadata.of(self._population, given_ids, **upload_inputs(self._device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
         """Append tokens [B] or [B, K], if the histories have space for them.

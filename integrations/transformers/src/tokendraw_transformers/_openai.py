@@ -70,9 +70,11 @@ def chat_logprobs(steps: Sequence[Entries], tokenizer: Any, *, behind: int | Non
     pieces = _Pieces(tokenizer)
     content = []
     for entries in steps:
+        # An id that the request gave may be one of the best, too.
+        listed = [entries[0], *{token_id: entry for entry in entries[1:] for token_id in entry[:1]}.values()]
         drawn, *best = [
             {"token": piece.format(), "logprob": _finite(logprob), "bytes": list(piece.utf8)}
-            for token_id, logprob, *_ in entries
+            for token_id, logprob, *_ in listed
             for piece in [pieces.of(token_id, behind)]
         ]
         content.append({**drawn, "top_logprobs": best})

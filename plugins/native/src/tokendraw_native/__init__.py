@@ -42,6 +42,7 @@ _SAMPLE = Capabilities(
     device_types=None,
     dtypes=INPUT_DTYPES,
     logprobs_modes=LOGPROBS_MODES,
+    logprob_token_ids=True,
     filters=tuple((name, "per_row") for name in FILTERS),
     filter_orders=FILTER_ORDERS,
     tie_rule="value",

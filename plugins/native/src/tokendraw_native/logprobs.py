@@ -9,8 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw import LogprobsTensors
+from tokendraw import LogprobsTensors, SamplingMetadata
 from tokendraw.plugin import (
+    PAD_LOGPROB,
+    PAD_TOKEN_ID,
     KeptExtremes,
     LogprobsMode,
     RowMasses,
@@ -65,20 +67,20 @@ def logprobs(
     token: Tensor,
     stats: RowStats,
     params: RowParameters,
+    metadata: SamplingMetadata,
     mode: LogprobsMode,
-    width: int,
-    counts: Tensor | None,
     *,
     has_ranks: bool = True,
 ) -> LogprobsTensors:
-    """Look up the drawn and the best tokens.
+    """Look up the drawn, the best and the given tokens.
 
     :param token: [rows] int64: drawn tokens.
-    :param width: N, number of best tokens in every row, at most V.
-    :param counts: [rows] int64, the number requested by each row (-1: V), or None for N.
+    :param metadata: says how many best tokens and which given ones are wanted.
     :param has_ranks: whether to compute ranks.
     """
     token, row = token.unsqueeze(-1), _masses(stats)
+    width = metadata.facts.logprobs_width(logits.shape[-1])
+    assert width is not None  # a batch without logprobs has none to look up
     threshold = least_shown(row, params.temperature, mode)
 
     def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
@@ -89,12 +91,22 @@ def logprobs(
 
     best, ranks = zip(*map_chunks(chunk_ids, len(logits), logits), strict=True)
     ids = torch.cat((token, torch.cat(best)), -1)
-    values = mode_values(clean(logits.gather(-1, ids)), row, params.inverse_temperature, mode)
-    if params.greedy is not None and not mode.startswith("raw"):
-        values = torch.where(params.greedy, torch.where(ids == token, 0.0, -INF), values)
-    values = torch.where(stats.max > -INF, values, -INF).to(torch.float32)
-    ids, values = pad_logprobs(ids, values, counts)
-    return LogprobsTensors(ids, values, torch.cat(ranks) if has_ranks else None)
+
+    def values_of(ids: Tensor) -> Tensor:
+        values = mode_values(clean(logits.gather(-1, ids)), row, params.inverse_temperature, mode)
+        if params.greedy is not None and not mode.startswith("raw"):
+            values = torch.where(params.greedy, torch.where(ids == token, 0.0, -INF), values)
+        return torch.where(stats.max > -INF, values, -INF).to(torch.float32)
+
+    ids, values = pad_logprobs(ids, values_of(ids), metadata.per_row("logprobs"))
+    given_ids, given_values = metadata.per_row("logprob_token_ids"), None
+    if given_ids is not None:
+        is_given = (given_ids >= 0) & (given_ids < logits.shape[-1])
+        given_values = values_of(torch.where(is_given, given_ids, 0).to(torch.int64)).masked_fill(
+            ~is_given, PAD_LOGPROB
+        )
+        given_ids = given_ids.to(torch.int64).masked_fill(~is_given, PAD_TOKEN_ID)
+    return LogprobsTensors(ids, values, torch.cat(ranks) if has_ranks else None, given_ids, given_values)
 
 
 def _masses(stats: RowStats) -> RowMasses:

@@ -56,10 +56,7 @@ class NativeSampler:
             least = least_kept(logits, stats, params) if self._need.threshold else None
             if width is None:
                 return SamplerOutput(token, valid, threshold=least)
-            counts = metadata.per_row("logprobs")
-            columns = logprobs(
-                logits, token, stats, params, self._mode, width, counts, has_ranks=self._has_ranks
-            )
+            columns = logprobs(logits, token, stats, params, metadata, self._mode, has_ranks=self._has_ranks)
             return SamplerOutput(token, valid, columns, log_kept_mass(stats, params), least)
 
     def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:

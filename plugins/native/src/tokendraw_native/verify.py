@@ -94,10 +94,7 @@ def verify(
     best = mass = None
     if width is not None:
         token = tokens[chain.request, chain.offset.clamp(max=drafts.max_drafts)].clamp(min=0)
-        counts = metadata.per_row("logprobs")
-        best = logprobs(
-            target_logits, token, stats, params, logprobs_mode, width, counts, has_ranks=has_ranks
-        )
+        best = logprobs(target_logits, token, stats, params, metadata, logprobs_mode, has_ranks=has_ranks)
         steps = drafts.cu_num_logits, count, drafts.max_drafts
         best = logprobs_by_step(best, *steps)
         mass = log_kept_mass_by_step(log_kept_mass(stats, params), *steps)

@@ -33,6 +33,7 @@ _SAMPLE = Capabilities(
     compute_capability=((8, 0), None),
     rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
     dtypes=("float32", "bfloat16", "float16"),
+    logprob_token_ids=True,
     logprobs_modes=(
         "raw_logprobs",
         "raw_logits",

@@ -43,6 +43,10 @@ class CrossedRequest:
         """Return the same request with this many logprobs."""
         return replace(self, params=replace(self.params, logprobs=logprobs))
 
+    def with_given(self, ids: Sequence[int]) -> CrossedRequest:
+        """Return the same request with ``logprob_token_ids``."""
+        return replace(self, params=replace(self.params, logprob_token_ids=tuple(ids)))
+
     def __str__(self) -> str:
         seed = self.params.seed
         words = f"{self.row.site}, {self.row.design}, {describe(self.params)}"
@@ -61,6 +65,10 @@ class LogprobColumns:
     """[1 + N] float32."""
     rank: int
     log_kept_mass: float
+    given_ids: Array
+    """[M] int64; so many ``logprob_token_ids`` has a row of the batch."""
+    given_values: Array
+    """[M] float32."""
 
 
 def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: Generator) -> list[CrossedRequest]:
@@ -197,6 +205,7 @@ def require_logprobs(
         is_padded,
         f"{what} needs padding behind the {num_best} best, found {columns.ids[1 + num_best :][:5].tolist()}",
     )
+    require_given(trial, what, params, columns.given_ids, columns.given_values)
     if params.temperature > 0 and row.expected.certain:
         trial.require(
             abs(columns.log_kept_mass - row.expected.log_share) <= TOLERANCE,
@@ -208,12 +217,24 @@ def require_logprobs(
     expected = reference.values(prepared, token, columns.mode)
     ids = columns.ids[: 1 + num_best]
     require_values(trial, what, ids, columns.values[: 1 + num_best], expected)
+    given_ids = columns.given_ids[: len(params.logprob_token_ids or ())]
+    require_values(trial, what, given_ids, columns.given_values[: len(given_ids)], expected)
     above = int((expected > -np.inf).sum())  # what is dropped ties at -inf, in an order of the sampler's own
     best = largest_ids(x, min(num_best, above))
     mismatches = np.flatnonzero(ids[1 : 1 + len(best)] != best)
     trial.require(
         not len(mismatches),
         f"{what}: needs token {best[mismatches[:1]]} in place {mismatches[:1] + 1}, found {ids[1:][mismatches[:1]]}",
+    )
+
+
+def require_given(trial: Trial, what: str, params: SamplingParams, ids: Array, values: Array) -> None:
+    """Require the given ids of a row in their order, and padding behind them."""
+    given = [*(params.logprob_token_ids or ())]
+    needed = given + [PAD_TOKEN_ID] * (len(ids) - len(given))
+    trial.require(
+        ids.tolist() == needed and (values[len(given) :] == PAD_LOGPROB).all(),
+        f"{what} needs the given ids {needed[:5]} and padding, found {ids[:5].tolist()}",
     )
 
 

@@ -16,6 +16,7 @@ from tokendraw_testing.crossing.comparison import (
     stack_logits,
 )
 from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.rows.logprobs import given_columns
 from tokendraw_testing.rows.requests import scalar_filters
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -73,14 +74,15 @@ def judge_logprobs(
         output = subject.sample(rows, params, positions, mode=mode, gumbel_dtype=dtype)
         tokens, logprobs, masses = output.token_ids.tolist(), output.logprobs, output.log_kept_mass
         judge_output(subject, trial, part, output, dtype)
-        if all(request.params.logprobs is None for request in part):
+        if logprobs is None and all(request.params.logprobs is None for request in part):
             continue
         assert logprobs is not None
         assert logprobs.ranks is not None
         assert masses is not None
         ids, values = logprobs.token_ids.cpu().numpy(), logprobs.logprobs.cpu().numpy()
+        given_ids, given_values = given_columns(logprobs)
         for i, (rank, mass) in enumerate(zip(logprobs.ranks.tolist(), masses.tolist(), strict=True)):
-            columns = LogprobColumns(mode, ids[i], values[i], rank, mass)
+            columns = LogprobColumns(mode, ids[i], values[i], rank, mass, given_ids[i], given_values[i])
             require_logprobs(trial, part[i], tokens[i], columns, f"row {i} of {len(part)}: ")
 
 

@@ -108,6 +108,7 @@ class Capabilities(HostCapabilities):
 
     :ivar dtypes: Dtypes of the logits, by their torch names.
     :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
+    :ivar logprob_token_ids: Whether ``LogprobsTensors.given_logprobs`` is filled, in each of these modes.
     :ivar filters: Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch).
     :ivar filter_orders: Orders of the filters that are served, of ``FILTER_ORDERS``.
     :ivar tie_rule: ``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k.
@@ -130,6 +131,7 @@ class Capabilities(HostCapabilities):
 
     dtypes: _Dtypes = ("float32",)
     logprobs_modes: tuple[LogprobsMode, ...] = ()
+    logprob_token_ids: bool = False
     filters: _Filters = ()
     filter_orders: Annotated[tuple[FilterOrder, ...], some_of(FILTER_ORDERS)] = ("top_k_first",)
     tie_rule: TieRule = "value"

@@ -81,6 +81,7 @@ class CallCache:
             has_filters=layout.has_filters,
             num_best=facts.logprobs_width(vocab_size),
             wants_ranks=self._need.logprob_ranks,
+            given_dtype=layout.given_dtype,
             wants_least_kept=self._need.threshold,
             has_raw_sums=layout.max_logprobs is not None
             and self._need.logprobs_mode == "raw_logprobs"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tokendraw.plugin import LogprobsMode
 from tokendraw_triton_gumbel.host import params_layout
-from tokendraw_triton_gumbel.host.compilation import Pointer
+from tokendraw_triton_gumbel.host.compilation import ANY_INT, ANY_STRIDE, Pointer
 from tokendraw_triton_gumbel.host.geometry import Geometry, geometry_of
 from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, compile_steps
 from tokendraw_triton_gumbel.host.scratch import Scratch
@@ -119,4 +119,8 @@ class CompiledCall:
                 (int64, float32, float32),
                 ranks=int64 if variant.wants_ranks else None,
                 best=(int64, float32) if self.logprobs.by_kernel and not self.draws_logprobs else None,
+                given=None
+                if variant.given_dtype is None
+                else (Pointer(variant.given_dtype, aligned=False), ANY_STRIDE, ANY_INT),
+                given_out=(int64, float32),
             )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import logprobs_by_step
+from tokendraw_triton_gumbel.host.params_layout import given_ids
 
 
 def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
@@ -39,8 +40,11 @@ def _empty_logprobs(logits: Tensor, m: SamplingMetadata, *, wants_ranks: bool) -
     num_best = m.facts.logprobs_width(logits.shape[1])
     if num_best is None:
         return None
+    ids = given_ids(m)
     return LogprobsTensors(
         logits.new_empty(0, 1 + num_best, dtype=torch.int64),
         logits.new_empty(0, 1 + num_best, dtype=torch.float32),
         logits.new_empty(0, dtype=torch.int64) if wants_ranks else None,
+        None if ids is None else logits.new_empty(0, ids.shape[1], dtype=torch.int64),
+        None if ids is None else logits.new_empty(0, ids.shape[1], dtype=torch.float32),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,8 @@ from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.geometry import Geometry
 from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, current_stream, group
-from tokendraw_triton_gumbel.host.params_layout import ParamTensors
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors, given_ids
+from tokendraw_triton_gumbel.host.row_layout import with_unit_stride
 from tokendraw_triton_gumbel.host.tuning import SMALL_BATCH_ROWS
 from tokendraw_triton_gumbel.launches.topk_logprobs import topk_logprobs
 
@@ -81,7 +83,29 @@ class LaunchContext:
         assert logprobs is not None  # a batch without logprobs has none to fill in
         *converted, ranks_out, requested = self.convert((*drawn, ranks, self._params[-1]))
         best_out = None if best is None or self._call.draws_logprobs else self.convert(best)
-        self.launch(logprobs.steps(self.arguments, requested, converted, ranks=ranks_out, best=best_out))
+        given: tuple[Tensor, ...] = ()
+        given_in, given_out = None, list[Any]()
+        ids = given_ids(m)
+        if ids is not None:
+            ids = with_unit_stride(ids)
+            rows, count = self._logits.shape[0], ids.shape[1]
+            given = (
+                self._call.int64_proto.new_empty(rows, count),
+                self._call.float32_proto.new_empty(rows, count),
+            )
+            address, *given_out = self.convert((ids, *given))
+            given_in = (address, ids.stride(0), count) if count else None
+        self.launch(
+            logprobs.steps(
+                self.arguments,
+                requested,
+                converted,
+                ranks=ranks_out,
+                best=best_out,
+                given=given_in,
+                given_out=given_out,
+            )
+        )
         if best is None:
             maxima = self.row_buffer(draw.maxima, draw.tiles)
             sums = self.row_buffer(draw.sums if draw.raw_sums is None else draw.raw_sums, draw.tiles)
@@ -98,7 +122,7 @@ class LaunchContext:
                 logprobs.num_best,
                 None if logprobs.keys is None else self.row_buffer(logprobs.keys, logprobs.room),
             )
-        return LogprobsTensors(*best, ranks)
+        return LogprobsTensors(*best, ranks, *given)
 
     def row_buffer(self, index: int, *shape: int) -> Tensor:
         """Return the rows of the target, or of the logits, in a scratch buffer: [rows, ...]."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw import SamplingMetadata
 from tokendraw_triton_gumbel.host.compilation import Pointer
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
@@ -54,6 +54,13 @@ class ParamsLayout(NamedTuple):
     """Whether the tensors of slots are contiguous."""
     dtypes: tuple[torch.dtype | None, ...]
     """Dtypes of all tensors, in the order of :data:`FIELDS`."""
+    given_dtype: torch.dtype | None
+    """Dtype of ``logprob_token_ids``; None: no row gives any."""
+
+
+def given_ids(m: SamplingMetadata) -> Tensor | None:
+    """Return the ``logprob_token_ids`` [slots, M] of a batch, or None if no row gives any."""
+    return m.logprob_token_ids if m.facts.any_logprob_token_ids else None
 
 
 def params_layout(m: SamplingMetadata) -> ParamsLayout:
@@ -63,7 +70,7 @@ def params_layout(m: SamplingMetadata) -> ParamsLayout:
     """
     layout: ParamsLayout | None = m.memo.get(_MEMO)
     if layout is None:
-        layout = m.memo[_MEMO] = _derive_layout(m.facts, param_tensors(m))
+        layout = m.memo[_MEMO] = _derive_layout(m, param_tensors(m))
     return layout
 
 
@@ -81,7 +88,7 @@ def contiguous_params(m: SamplingMetadata) -> tuple[ParamTensors, ParamsLayout]:
     if layout.is_contiguous and rows_are_contiguous(m):
         return tensors, layout
     copies = tuple([None if tensor is None else tensor.contiguous() for tensor in tensors])
-    return copies, _derive_layout(m.facts, copies)
+    return copies, _derive_layout(m, copies)
 
 
 def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
@@ -103,10 +110,18 @@ def placeholders(dtypes: ParamDtypes) -> RowParams:
     return RowParams(*[None if dtype is None else Pointer(dtype, aligned=False) for dtype in expected])
 
 
-def _derive_layout(facts: BatchFacts, tensors: ParamTensors) -> ParamsLayout:
+def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
+    facts, ids = m.facts, given_ids(m)
     has_filters = facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p
     temperature, _, seed, seeded, _, *others = tensors
     slots = (temperature, seed, seeded, *others)
     is_contiguous = False not in [tensor.is_contiguous() for tensor in slots if tensor is not None]
     dtypes = tuple([None if tensor is None else tensor.dtype for tensor in tensors])
-    return ParamsLayout(has_filters, facts.max_logprobs, facts.all_seeded, is_contiguous, dtypes)
+    return ParamsLayout(
+        has_filters,
+        facts.max_logprobs,
+        facts.all_seeded,
+        is_contiguous,
+        dtypes,
+        None if ids is None else ids.dtype,
+    )

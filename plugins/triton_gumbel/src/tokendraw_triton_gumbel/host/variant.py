@@ -75,6 +75,8 @@ class Variant(NamedTuple):
     """N of the logprobs, at most V; None: no row wants any."""
     wants_ranks: bool
     """Whether ranks of drawn tokens come with their logprobs."""
+    given_dtype: torch.dtype | None
+    """Dtype of the ids whose logprobs rows ask for; None: no row gives any."""
     wants_least_kept: bool
     """Whether the least kept logit of each row is wanted."""
     has_raw_sums: bool

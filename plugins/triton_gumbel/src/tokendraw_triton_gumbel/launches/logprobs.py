@@ -19,6 +19,7 @@ from tokendraw.plugin import LogprobsMode
 from tokendraw_triton_gumbel.host.geometry import power_of_two
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
+from tokendraw_triton_gumbel.kernels.logprobs.given_logprobs import GivenIds, given_logprobs
 from tokendraw_triton_gumbel.kernels.logprobs.list_best_keys import list_best_keys
 from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_ranks
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
@@ -77,6 +78,8 @@ _QUARTERS = 512
 _MAXIMA = 4096
 """Upper limit of maxima of one granule or of groups of granules, where candidates are sorted."""
 _OPTIONS = {"num_warps": 4}
+_IDS_AT_ONCE = 64
+"""Given ids of a program."""
 _SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
     bit.value for bit in (row_params.SCALED, row_params.NORMALISED, row_params.TEMPERED, row_params.PROCESSED)
 )
@@ -108,6 +111,7 @@ class LogprobsLaunches:
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
         kernel = row_logprobs if self.by_kernel else list_best_keys
         self._search = Launch(kernel, {"config": config}, {"num_warps": search.warps})
+        self._given = Launch(given_logprobs, {"IDS": _IDS_AT_ONCE, "TILES": config.TILES}, _OPTIONS)
 
     def steps(
         self,
@@ -117,6 +121,8 @@ class LogprobsLaunches:
         *,
         ranks: Any,
         best: Sequence[Any] | None,
+        given: Sequence[Any] | None = None,
+        given_out: Sequence[Any] = (),
     ) -> Iterator[Step]:
         """Yield the launches.
 
@@ -124,6 +130,8 @@ class LogprobsLaunches:
         :param drawn: token ids [rows], thresholds [rows] and log_kept_mass [rows]: ``x >= threshold`` is kept.
         :param ranks: [rows] int64, 0, to be filled in; None: no row wants ranks.
         :param best: ids and values [rows, 1 + N] to be filled in; None: these launches fill in none.
+        :param given: the fields of :class:`.GivenIds`; None: no row gives any.
+        :param given_out: ids and values [rows, M] to be filled in.
         """
         draw, (geometry, head, params, _, scratch) = self._draw, arguments
         rows = geometry.size.rows
@@ -135,6 +143,17 @@ class LogprobsLaunches:
         if ranks is not None:
             grid = (rows * -(-draw.tiles // RANK_SPAN), 1, 1)
             yield self._count_ranks, grid, (logits, draw.tiles, rows, token_ids, maxima, granules, ranks)
+        index = params.row_index if draw.has_row_index else None
+        asked = group(RequestedLogprobs, (params.temperature, index, requested))
+        draws = group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept))
+        if given is not None:
+            ids, values = group(GivenIds, given), group(BestTokens, given_out)
+            parts = -(-ids.count // _IDS_AT_ONCE)
+            yield (
+                self._given,
+                (rows, parts, 1),
+                (logits, draw.tiles, asked, draws, ids, values, self._flags),
+            )
         out: Any
         if best is not None:
             out = group(BestTokens, best)
@@ -142,7 +161,6 @@ class LogprobsLaunches:
             out = scratch[self.keys]
         else:
             return
-        index = params.row_index if draw.has_row_index else None
         yield (
             self._search,
             (rows, 1, 1),
@@ -150,8 +168,8 @@ class LogprobsLaunches:
                 logits,
                 draw.tiles,
                 self.num_best,
-                group(RequestedLogprobs, (params.temperature, index, requested)),
-                group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
+                asked,
+                draws,
                 # Without best tokens no granule is read, so the maxima stand in.
                 maxima if granules is None else granules,
                 group(LogprobScratch, (scratch[self._granules], scratch[self._candidates])),

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
 from tokendraw_testing import reference, reference_walk
-from tokendraw_testing.crossing.comparison import largest_ids
+from tokendraw_testing.crossing.comparison import largest_ids, require_given
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.logprobs import TOLERANCE, require_values
+from tokendraw_testing.rows.logprobs import TOLERANCE, given_columns, require_values
 from tokendraw_testing.rows.thresholds import require_threshold
 from tokendraw_testing.verify.crossing.requests import DraftRequest, Form, usable_probs
 from tokendraw_testing.verify.draft_batch import chains, pad_ids
@@ -269,6 +269,7 @@ def _require_logprobs(
     mode = call.logprobs_mode or subject.need().logprobs_mode
     ids, values = (getattr(output.logprobs, name).cpu().numpy() for name in ("token_ids", "logprobs"))
     ranks = None if output.logprobs.ranks is None else output.logprobs.ranks.cpu().numpy()
+    given_ids, given_values = given_columns(output.logprobs)
     seen_requests = set[int]()
     for place, i in enumerate(call.order):
         request, tokens = call.requests[i], results[place]
@@ -293,15 +294,14 @@ def _require_logprobs(
                 and (row_values[1 + num_columns :] == PAD_LOGPROB).all(),
                 f"{what} needs padding behind its {num_columns} best, found {row_ids[1 + num_columns :][:3].tolist()}",
             )
+            step_ids, step_values = given_ids[place, step], given_values[place, step]
+            require_given(trial, what, request.params, step_ids, step_values)
             if not row.valid or not row.x.max() < np.inf or not _is_settled(subject, request, step + 1):
                 continue
-            require_values(
-                trial,
-                what,
-                row_ids[: 1 + num_columns],
-                row_values[: 1 + num_columns],
-                reference.values(row, token, mode),
-            )
+            expected = reference.values(row, token, mode)
+            require_values(trial, what, row_ids[: 1 + num_columns], row_values[: 1 + num_columns], expected)
+            num_given = len(request.params.logprob_token_ids or ())
+            require_values(trial, what, step_ids[:num_given], step_values[:num_given], expected)
             mass = reference.log_kept_mass(row)
             trial.require(
                 abs(masses[place, step] - mass) <= TOLERANCE,

@@ -246,7 +246,8 @@ def make_call(
         kind=kind,
         gumbel_dtype=case["gumbel_dtype"],
     )
-    requests = [_request(rng, form, case, noise)]
+    gives_ids = capabilities.logprob_token_ids
+    requests = [_request(rng, form, case, noise, gives_ids=gives_ids)]
     request_factors = {name: domains[name] for name in _REQUEST_FACTORS}
     for _ in range(min(case["batch"], _MOST_DISTINCT) - 1):
         other_case = {
@@ -261,7 +262,7 @@ def make_call(
             other_case["drafts"] = case["drafts"]
         if rng.random() < 0.7:
             other_case["poison"] = ()
-        requests.append(_request(rng, form, other_case, noise))
+        requests.append(_request(rng, form, other_case, noise, gives_ids=gives_ids))
     order = [*range(len(requests)), *rng.integers(0, len(requests), case["batch"] - len(requests)).tolist()]
     return CrossedCall(
         form=form,
@@ -272,6 +273,12 @@ def make_call(
     )
 
 
-def _request(rng: Generator, form: Form, case: Case, noise: AcceptanceNoise) -> DraftRequest:
+def _request(
+    rng: Generator, form: Form, case: Case, noise: AcceptanceNoise, *, gives_ids: bool
+) -> DraftRequest:
     num_best = case["best"] if case["logprobs_mode"] else None
-    return make_request(rng, form, case, factors.params_of(case, logprobs=num_best), noise)
+    params = factors.params_of(case, logprobs=num_best)
+    if gives_ids and num_best is not None and case["drafts"] % 2 == 0:
+        last = form.site.size - 1
+        params = replace(params, logprob_token_ids=(last, 0, last // 3))
+    return make_request(rng, form, case, params, noise)

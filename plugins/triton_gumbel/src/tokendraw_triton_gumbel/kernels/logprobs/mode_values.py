@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LARGEST
-from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, SCALED
+from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, PROCESSED, SCALED
+from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 
 
@@ -30,6 +31,23 @@ def log_mass(maximum, weight, max_logit, inverse, flags):
     y = (distance.to(tl.float64) * inverse * LOG2_E).to(tl.float32)
     shift = tl.log(tl.sum(tl.abs(weight) * tl.exp2(y), 0))
     return tl.where((flags & NORMALISED) != 0, shift, 0.0)
+
+
+@triton.jit
+def row_scale(maximum, sums, draws, row, temperature, slot, flags):
+    """Return a row's largest logit, 1 / T, what is subtracted, the least visible logit and whether it is greedy.
+
+    :param maximum: [TILES] of the tiles, like ``sums``; ``draws`` :class:`.row_logprobs.RowDraws`.
+    :param temperature: [slots] in memory, or None.
+    """
+    temperature, inverse, greedy = mode_temperature(temperature, slot, flags)
+    max_logit = tl.max(maximum, 0)
+    shift = log_mass(maximum, sums, max_logit, inverse, flags)
+    lowest = lowest_visible(max_logit, temperature, flags)
+    if (flags & PROCESSED) != 0:
+        lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
+        shift += tl.where((flags & NORMALISED) != 0, tl.load(draws.log_kept + row), 0.0)
+    return max_logit, inverse, shift, lowest, greedy
 
 
 @triton.jit

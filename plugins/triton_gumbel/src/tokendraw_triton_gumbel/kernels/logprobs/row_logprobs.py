@@ -26,19 +26,12 @@ from tokendraw_triton_gumbel.kernels.logprobs.best_candidates import (
     order_candidates,
     search_edge,
 )
-from tokendraw_triton_gumbel.kernels.logprobs.mode_values import (
-    log_mass,
-    lowest_visible,
-    visible_of_token,
-    visible_value,
-)
+from tokendraw_triton_gumbel.kernels.logprobs.mode_values import row_scale, visible_of_token, visible_value
 from tokendraw_triton_gumbel.kernels.logprobs.sorted_candidates import find_candidates, sort_candidates
 from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import list_granules
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
-from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, PROCESSED
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
-from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 
@@ -126,16 +119,12 @@ def row_logprobs(
     tile = tl.arange(0, TILES)
     inside = tile < tiles
     maximum = tl.load(draws.maxima + row * tiles + tile, mask=inside, other=float("-inf"))
-    temperature, inverse, greedy = mode_temperature(requested.temperature, slot, flags)
     n = tl.minimum(width, logits.vocab_size)
     n = tl.where((num_requested >= 0) & (num_requested < n), num_requested, n).to(tl.int32)
-    max_logit = tl.max(maximum, 0)
     sums = tl.load(draws.sums + row * tiles + tile, mask=inside, other=0.0)
-    shift = log_mass(maximum, sums, max_logit, inverse, flags)
-    lowest = lowest_visible(max_logit, temperature, flags)
-    if (flags & PROCESSED) != 0:
-        lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
-        shift += tl.where((flags & NORMALISED) != 0, tl.load(draws.log_kept + row), 0.0)
+    max_logit, inverse, shift, lowest, greedy = row_scale(
+        maximum, sums, draws, row, requested.temperature, slot, flags
+    )
     token_logprob = visible_of_token(source.base, token, max_logit, inverse, shift, lowest, greedy, flags)
     tl.store(ids, token)
     tl.store(values, token_logprob)
