@@ -52,7 +52,7 @@ def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place
     rows = [line.split() for line in samplers.partition("operations\n")[2].splitlines()]
     assert [(row[0], row[1], " ".join(row[2:5])) for row in rows[1:]] == [
         (name, "native", "built and proven")
-        for name in ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "process_logits")
+        for name in ("sample", "verify", "score", "plan_paged_kv", "pack_sm90_w4", "process_logits")
     ]
     assert findings.partition("findings\n")[2] == (
         f"  1.  'acme' cannot be built for sample: {RAISED}. Mend that, or report it to its author.\n"

@@ -9,7 +9,7 @@ import tokendraw
 from command_line import NATIVE_ON_CPU, call
 
 INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
-OPERATIONS = "'sample', 'verify', 'plan_paged_kv', 'pack_sm90_w4', 'process_logits'"
+OPERATIONS = "'sample', 'verify', 'score', 'plan_paged_kv', 'pack_sm90_w4', 'process_logits'"
 STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
 SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
 CHECK = ("check", "native", "--device", "cpu")
@@ -71,7 +71,7 @@ USAGE = [
     ),
     (
         (*CHECK, "--only", "outputs"),
-        "'--only' needs the name of a property, found 'outputs'. Nearest: 'output' or 'verify output'.",
+        "'--only' needs the name of a property, found 'outputs'. Nearest: 'output', 'score output' or 'verify output'.",
     ),
     (
         (*CHECK, "--only", "?"),

@@ -297,10 +297,10 @@ def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:
 # Names of operations in messages.
 
 
-ONE_OF_THE_OPERATIONS = "sample, verify, plan_paged_kv, pack_sm90_w4 or process_logits"
-NATIVE_SERVES = "pack_sm90_w4, plan_paged_kv, process_logits, sample and verify"
+ONE_OF_THE_OPERATIONS = "sample, verify, score, plan_paged_kv, pack_sm90_w4 or process_logits"
+NATIVE_SERVES = "pack_sm90_w4, plan_paged_kv, process_logits, sample, score and verify"
 SERVED_BY_NATIVE = dict.fromkeys(
-    ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "process_logits"), "native"
+    ("sample", "verify", "score", "plan_paged_kv", "pack_sm90_w4", "process_logits"), "native"
 )
 """Who serves each operation where nothing else is installed."""
 

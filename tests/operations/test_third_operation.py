@@ -279,7 +279,7 @@ def test_it_is_resolved_and_explained(dists: FakeDists) -> None:
         "decisions\n"
         "  acme    available    best available, priority 50\n"
         "  native  unavailable  needs the operation scale, found pack_sm90_w4, plan_paged_kv, process_logits, "
-        "sample and verify\n"
+        "sample, score and verify\n"
         "\n"
         "who serves what\n"
         "  acme    all calls but negative factors\n"

@@ -183,6 +183,7 @@ def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:
     assert {operation: len(candidates) for operation, candidates in found.items()} == {
         "sample": 2,
         "verify": 2,
+        "score": 2,
         "plan_paged_kv": 2,
         "pack_sm90_w4": 2,
         "process_logits": 2,

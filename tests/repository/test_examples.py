@@ -31,7 +31,7 @@ def test_the_example_is_listed_below_native(site):
         "top-n-sigma  available  -10       0.1.0    plain PyTorch, with the top-n-sigma filter for each row\n"
         "\n"
         "name         operations\n"
-        "native       sample, verify, plan_paged_kv, pack_sm90_w4, process_logits\n"
+        "native       sample, verify, score, plan_paged_kv, pack_sm90_w4, process_logits\n"
         "top-n-sigma  sample\n"
     )
     assert (result.stderr, result.returncode) == ("", 0)

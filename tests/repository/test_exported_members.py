@@ -22,7 +22,7 @@ FACES = {
     tokendraw: """
         BatchFacts Drafts InvalidInputError InvalidParameterError KeptIds LogprobsTensors Need PagedKVPlan PluginError
         RequestSlots RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
-        SamplingParams SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
+        SamplingParams ScoreOutput SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
         UntestedUpstreamWarning VerifyOutput VocabShard __version__ discover kept_ids kept_mask load load_sampler
         resolve
     """,
@@ -31,7 +31,7 @@ FACES = {
         FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES KeptExtremes
         LOGPROBS_MODES LogitsProcessorBackend LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID
         PagedKVPlannerBackend PluginInfo
-        ProcessCapabilities ProcessNeed Release RequestTables Requirement RowMasses SamplerBackend Seeding
+        ProcessCapabilities ProcessNeed Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
         Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities
         VerifyMode best_token_ids hookimpl kept_extremes least_shown log_kept_mass_by_step logprobs_by_step mode_values
         numpy_is_usable one_thread pad_logprobs printable release_of threshold_between

@@ -110,7 +110,7 @@ class TestARunForOnePrecision:
 
     def test_operations_without_noise_are_left_out(self):
         subject = native(need={"gumbel_dtype": "fp64"})
-        assert subject.capabilities.keys() == {"sample", "verify"}
+        assert subject.capabilities.keys() == {"sample", "verify", "score"}
         assert native(need={"graph_safe": False}).capabilities.keys() == CAPABILITIES.keys()
 
     def test_an_unknown_precision_is_refused(self):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokendraw.kept_set import kept_mask as kept_mask
     from tokendraw.output import LogprobsTensors as LogprobsTensors
     from tokendraw.output import SamplerOutput as SamplerOutput
+    from tokendraw.output import ScoreOutput as ScoreOutput
     from tokendraw.output import TokenLogprob as TokenLogprob
     from tokendraw.output import VerifyOutput as VerifyOutput
     from tokendraw.paged_kv import PagedKVPlan as PagedKVPlan

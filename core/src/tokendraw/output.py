@@ -122,6 +122,26 @@ class SamplerOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreOutput:
+    """The scores of a token for each row.
+
+    :ivar logprobs: Log-probabilities of the token of each row, in column 0, and of the best tokens, as in
+        :class:`SamplerOutput`.
+    :ivar log_kept_mass: [L] float32: log of the filtered set's share of the temperature-scaled mass, at most 0.
+    :ivar entropy: [L] float32, in nats, of the softmax of the logprobs mode: of the logits at T = 1 in raw modes, at
+        the temperature of the row, or of the kept tokens in processed modes. 0 in a greedy row, unless the mode is raw;
+        NaN in a row with nothing above -inf.
+    :ivar threshold: [L] float32, of a sampler that was loaded with ``Need(threshold=True)``, else None: the least kept
+        logit of each row, as in :class:`SamplerOutput`.
+    """
+
+    logprobs: LogprobsTensors
+    log_kept_mass: torch.Tensor
+    entropy: torch.Tensor
+    threshold: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyOutput:
     """The outcome of a verification of B requests with at most K drafts each.
 

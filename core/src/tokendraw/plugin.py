@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from tokendraw.operations.process_logits import ProcessCapabilities as ProcessCapabilities
     from tokendraw.operations.process_logits import ProcessNeed as ProcessNeed
     from tokendraw.operations.sample import SamplerBackend as SamplerBackend
+    from tokendraw.operations.score import ScorerBackend as ScorerBackend
     from tokendraw.operations.verify import DRAFT_KINDS as DRAFT_KINDS
     from tokendraw.operations.verify import VERIFY_MODES as VERIFY_MODES
     from tokendraw.operations.verify import VerifierBackend as VerifierBackend

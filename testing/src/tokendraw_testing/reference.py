@@ -284,6 +284,16 @@ def values(row: ReferenceRow, token: int, mode: str) -> Array:
     return processed if mode == "processed_logits" else log_softmax(processed)
 
 
+def entropy(row: ReferenceRow, mode: str) -> float:
+    """Entropy in nats of the softmax that a logprobs mode shows; NaN without a value above -inf."""
+    if row.empty:
+        return np.nan
+    normalised = mode if mode.endswith("logprobs") else mode.replace("logits", "logprobs")
+    logprobs = values(row, int(row.x.argmax()), normalised)
+    shown = logprobs[logprobs > -np.inf]
+    return max(0.0, -float((np.exp(shown) * shown).sum()))
+
+
 def log_kept_mass(row: ReferenceRow) -> float:
     """Log of the kept set's share of the temperature-scaled mass, at most 0."""
     if row.greedy or row.empty:

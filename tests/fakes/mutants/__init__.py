@@ -22,6 +22,7 @@ from tokendraw_testing.verify.crossing import lines as verify_lines
 _MODULES = (
     "samplers",
     "verifiers",
+    "scorers",
     "processors",
     "planners",
     "packers",

@@ -53,7 +53,20 @@ def wrong_form(
         reason = reason or misfit("threshold", output.threshold, (thresholds,), torch.float32, device)
     if reason is not None or width is None:
         return reason
-    best, wide = output.logprobs, (*shape, 1 + width)
+    return wrong_logprobs(output, shape=shape, device=device, width=width, given_ids=given_ids, ranks=ranks)
+
+
+def wrong_logprobs(
+    output: Any,
+    *,
+    shape: tuple[int, ...],
+    device: torch.device,
+    width: int,
+    given_ids: int | None,
+    ranks: bool,
+) -> str | None:
+    """Compare ``logprobs`` and ``log_kept_mass`` of an output; parameters as of :func:`wrong_form`."""
+    best, wide, reason = output.logprobs, (*shape, 1 + width), None
     if not isinstance(best, LogprobsTensors):
         return f"logprobs of the type LogprobsTensors, found {type(best).__name__}"
     needs_ranks = ranks or best.ranks is not None

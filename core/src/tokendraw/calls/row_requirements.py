@@ -82,6 +82,11 @@ GIVEN_IDS = Requirement(
     ),
     is_asked=lambda rows, capabilities: rows.facts.any_logprob_token_ids,
 )
+SEEDED = Requirement(
+    kind="seeded rows",
+    is_supported=lambda capabilities, need: capabilities.seeding == "counter",
+    is_asked=lambda rows, capabilities: rows.facts.any_seeded,
+)
 SHARDED = Requirement(
     kind="a vocabulary that is split over ranks",
     is_supported=lambda capabilities, need: capabilities.vocab_parallel,
@@ -96,11 +101,7 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
         is_supported=lambda capabilities, need: capabilities.greedy,
         is_asked=lambda rows, capabilities: rows.facts.any_greedy,
     ),
-    Requirement(
-        kind="seeded rows",
-        is_supported=lambda capabilities, need: capabilities.seeding == "counter",
-        is_asked=lambda rows, capabilities: rows.facts.any_seeded,
-    ),
+    SEEDED,
     *(_per_row(name) for name in FILTERS),
     Requirement(
         kind="a top_k above its limit",

@@ -1,4 +1,4 @@
-"""The object returned by ``tokendraw.load_sampler``: draws, drafts and verifications on a device."""
+"""The object returned by ``tokendraw.load_sampler``: draws, drafts, verifications and scores on a device."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.operations.sample import OPERATION as SAMPLE
 from tokendraw.operations.sample.provider import SampleProvider
+from tokendraw.operations.score import OPERATION as SCORE
+from tokendraw.operations.score.provider import ScoreProvider
 from tokendraw.operations.verify import OPERATION as VERIFY
 from tokendraw.operations.verify import VerifyMode
 from tokendraw.operations.verify.provider import VerifyProvider
@@ -21,7 +23,7 @@ from tokendraw.operations.verify.warmup import VerifyWarmup
 from tokendraw.parameters.metadata import SamplingMetadata
 
 
-class Sampler(SampleProvider, VerifyProvider):
+class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
     """A negotiated, built and proven sampler, made by :func:`tokendraw.load_sampler`.
 
     Where tokendraw chose it by default and it fails the first batch of a kind (it raises, or its output has the wrong
@@ -32,7 +34,7 @@ class Sampler(SampleProvider, VerifyProvider):
     error too: it was drawn from the logits themselves, and the sampler may have overwritten them.
     """
 
-    _operations = (SAMPLE, VERIFY)
+    _operations = (SAMPLE, VERIFY, SCORE)
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"

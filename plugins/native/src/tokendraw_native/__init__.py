@@ -1,14 +1,15 @@
 """The native sampler: the reference for other samplers, in plain PyTorch, on every device of torch.
 
 The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
-filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, the verification of drafts in
-:mod:`~tokendraw_native.verify`, the planner of pages in :mod:`~tokendraw_native.paged_kv`,
-the packer of weights in :mod:`~tokendraw_native.sm90_w4`, the processor of logits in
-:mod:`~tokendraw_native.logits_processing`.
+filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, scores in
+:mod:`~tokendraw_native.logprobs`, the verification of drafts in :mod:`~tokendraw_native.verify`, the planner of pages
+in :mod:`~tokendraw_native.paged_kv`, the packer of weights in :mod:`~tokendraw_native.sm90_w4`, the processor of
+logits in :mod:`~tokendraw_native.logits_processing`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
@@ -65,6 +66,7 @@ _VERIFY = VerifyCapabilities.of(
     vocab_parallel=False,
     sync_free=False,  # it makes about a thousand launches, and the last ones may wait for room in a full launch queue
 )
+_SCORE = replace(_SAMPLE, vocab_parallel=False)
 _PLAN = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
 _PACK_SM90_W4 = Sm90W4Capabilities(
     device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
@@ -87,6 +89,7 @@ class NativePlugin:
             operations={
                 "sample": _SAMPLE,
                 "verify": _VERIFY,
+                "score": _SCORE,
                 "plan_paged_kv": _PLAN,
                 "pack_sm90_w4": _PACK_SM90_W4,
                 "process_logits": _PROCESS,
@@ -100,7 +103,7 @@ class NativePlugin:
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
     ) -> NativeSampler | NativePlanner | NativePacker | NativeProcessor:
-        """Build the provider of an operation on a device; the sampler draws and verifies."""
+        """Build the provider of an operation on a device; the sampler draws, verifies and scores."""
         if operation == "plan_paged_kv":
             from tokendraw_native.paged_kv import NativePlanner
 

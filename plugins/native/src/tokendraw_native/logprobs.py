@@ -29,6 +29,11 @@ from tokendraw_native.row_stats import RowStats
 from tokendraw_native.row_threads import map_chunks
 from tokendraw_native.rows import INF, clean
 
+_NORMALISED_MODES: dict[LogprobsMode, LogprobsMode] = {
+    "raw_logits": "raw_logprobs",
+    "processed_logits": "processed_logprobs",
+}
+
 
 def log_kept_mass(stats: RowStats, params: RowParameters) -> Tensor:
     """Return the log of the kept share of the temperature-scaled mass, [rows] float32, at most 0.
@@ -70,23 +75,25 @@ def logprobs(
     metadata: SamplingMetadata,
     mode: LogprobsMode,
     *,
+    argmax: Tensor | None = None,
     has_ranks: bool = True,
 ) -> LogprobsTensors:
-    """Look up the drawn, the best and the given tokens.
+    """Look up the drawn or scored, the best and the given tokens.
 
-    :param token: [rows] int64: drawn tokens.
+    :param token: [rows] int64: drawn or scored tokens.
     :param metadata: says how many best tokens and which given ones are wanted.
+    :param argmax: [rows] int64: the tokens of greedy rows; None: those that were drawn.
     :param has_ranks: whether to compute ranks.
     """
     token, row = token.unsqueeze(-1), _masses(stats)
-    width = metadata.facts.logprobs_width(logits.shape[-1])
-    assert width is not None  # a batch without logprobs has none to look up
+    greedy_token = token if argmax is None else argmax.unsqueeze(-1)
+    width = metadata.facts.logprobs_width(logits.shape[-1]) or 0
     threshold = least_shown(row, params.temperature, mode)
 
     def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
         x = clean(logits[rows])
         rank = (x >= x.gather(-1, token[rows])).sum(-1) if has_ranks else None
-        ranking_values = _ranking_values(x, token[rows], threshold[rows], params.chunk(rows), mode)
+        ranking_values = _ranking_values(x, greedy_token[rows], threshold[rows], params.chunk(rows), mode)
         return best_token_ids(ranking_values, width), rank
 
     best, ranks = zip(*map_chunks(chunk_ids, len(logits), logits), strict=True)
@@ -95,7 +102,7 @@ def logprobs(
     def values_of(ids: Tensor) -> Tensor:
         values = mode_values(clean(logits.gather(-1, ids)), row, params.inverse_temperature, mode)
         if params.greedy is not None and not mode.startswith("raw"):
-            values = torch.where(params.greedy, torch.where(ids == token, 0.0, -INF), values)
+            values = torch.where(params.greedy, torch.where(ids == greedy_token, 0.0, -INF), values)
         return torch.where(stats.max > -INF, values, -INF).to(torch.float32)
 
     ids, values = pad_logprobs(ids, values_of(ids), metadata.per_row("logprobs"))
@@ -107,6 +114,21 @@ def logprobs(
         )
         given_ids = given_ids.to(torch.int64).masked_fill(~is_given, PAD_TOKEN_ID)
     return LogprobsTensors(ids, values, torch.cat(ranks) if has_ranks else None, given_ids, given_values)
+
+
+def entropy(logits: Tensor, stats: RowStats, params: RowParameters, mode: LogprobsMode) -> Tensor:
+    """Return the entropy of the softmax that a mode shows, [rows] float32, as ``ScoreOutput.entropy`` has it."""
+    row, normalised = _masses(stats), _NORMALISED_MODES.get(mode, mode)
+
+    def chunk_entropy(rows: slice, _: Buffers) -> Tensor:
+        part = RowMasses(*[each[rows] for each in row])
+        values = mode_values(clean(logits[rows]), part, params.chunk(rows).inverse_temperature, normalised)
+        return -(values.exp() * values).nan_to_num_(nan=0.0).sum(-1, keepdim=True)
+
+    found = torch.cat(map_chunks(chunk_entropy, len(logits), logits)).clamp_(min=0.0)
+    if params.greedy is not None and not mode.startswith("raw"):
+        found = torch.where(params.greedy, 0.0, found)
+    return torch.where(stats.max > -INF, found, torch.nan).squeeze(-1).to(torch.float32)
 
 
 def _masses(stats: RowStats) -> RowMasses:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
-from tokendraw.plugin import VerifyMode
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput, VocabShard
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, VerifyMode
 from tokendraw.row_parameters import RowParameters
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
-from tokendraw_native.logprobs import least_kept, log_kept_mass, logprobs
+from tokendraw_native.logprobs import entropy, least_kept, log_kept_mass, logprobs
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.row_threads import share_threads
@@ -58,6 +58,35 @@ class NativeSampler:
                 return SamplerOutput(token, valid, threshold=least)
             columns = logprobs(logits, token, stats, params, metadata, self._mode, has_ranks=self._has_ranks)
             return SamplerOutput(token, valid, columns, log_kept_mass(stats, params), least)
+
+    @torch.no_grad()
+    def score(self, logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> ScoreOutput:
+        """Compute the log-probability of a token for each row; see :class:`tokendraw.plugin.ScorerBackend`."""
+        with share_threads(logits):
+            params = RowParameters.of(metadata, len(logits), logits.device)
+            stats = row_stats(logits, params, masses=True)
+            is_token = (token_ids >= 0) & (token_ids < logits.shape[1])
+            token = torch.where(is_token, token_ids, 0).to(torch.int64)
+            columns = logprobs(
+                logits,
+                token,
+                stats,
+                params,
+                metadata,
+                self._mode,
+                argmax=None if params.greedy is None else draw_greedy(logits)[0],
+                has_ranks=self._has_ranks,
+            )
+            columns.token_ids[:, 0].masked_fill_(~is_token, PAD_TOKEN_ID)
+            columns.logprobs[:, 0].masked_fill_(~is_token, PAD_LOGPROB)
+            if columns.ranks is not None:
+                columns.ranks.masked_fill_(~is_token, 0)
+            return ScoreOutput(
+                columns,
+                log_kept_mass(stats, params),
+                entropy(logits, stats, params, self._mode),
+                least_kept(logits, stats, params) if self._need.threshold else None,
+            )
 
     def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
         from tokendraw.vocab_parallel import sample_shard

@@ -185,7 +185,7 @@ def require_tokens(
 def require_logprobs(
     trial: Trial, request: CrossedRequest, token: int, columns: LogprobColumns, where: str = ""
 ) -> None:
-    """Require the values, N best, rank, kept mass and flag of a drawn token.
+    """Require the values, N best, rank, kept mass and flag of a drawn or scored token.
 
     :raises Violation: one of them differs from the float64 reference.
     """
@@ -214,7 +214,8 @@ def require_logprobs(
     if params.temperature > 0 and not row.is_settled:
         return
     prepared = row.prepared if params.temperature > 0 else reference.prepare(x, params)
-    expected = reference.values(prepared, token, columns.mode)
+    greedy_token = token if params.temperature > 0 else int(x.argmax())
+    expected = reference.values(prepared, greedy_token, columns.mode)
     ids = columns.ids[: 1 + num_best]
     require_values(trial, what, ids, columns.values[: 1 + num_best], expected)
     given_ids = columns.given_ids[: len(params.logprob_token_ids or ())]

@@ -68,6 +68,13 @@ def vocab_parallel(capabilities: Capabilities, host: Host, need: Need) -> str | 
     return "the request needs a vocabulary that is split over ranks, found no such promise"
 
 
+def logprobs_mode(capabilities: Capabilities, host: Host, need: Need) -> str | None:
+    """Look for the mode of logprobs, for an operation that is about nothing else."""
+    if need.logprobs_mode in capabilities.logprobs_modes:
+        return None
+    return f"the request needs {need.logprobs_mode}, found {all_of(capabilities.logprobs_modes)}"
+
+
 def processed_logprobs(capabilities: Capabilities, host: Host, need: Need) -> str | None:
     """Look for logprobs after the filters, which only the sampler that filters can tell.
 
@@ -75,6 +82,4 @@ def processed_logprobs(capabilities: Capabilities, host: Host, need: Need) -> st
     for logprobs. The default choice does not go to such a sampler. Raw and temperature logprobs depend on the
     logits alone, so a sampler without them is no worse for the rows that do not ask.
     """
-    if not need.logprobs_mode.startswith("processed_") or need.logprobs_mode in capabilities.logprobs_modes:
-        return None
-    return f"the request needs {need.logprobs_mode}, found {all_of(capabilities.logprobs_modes)}"
+    return logprobs_mode(capabilities, host, need) if need.logprobs_mode.startswith("processed_") else None

@@ -1,0 +1,135 @@
+"""Scorers with a bug in every call: native with a change before or after it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from mutants import table
+from mutants.corner_calls import INF
+from mutants.samplers import native
+from tokendraw_native import plugin
+
+NATIVE = plugin.tokendraw_describe().operations["score"]
+
+
+class ScorerMutant:
+    """The native scorer, with hooks for need, arguments and output."""
+
+    def __init__(self, need, device):
+        self.need, self.device = need, device
+
+    def score(self, logits, token_ids, metadata):
+        scored = native(self.other_need(self.need), self.device).score(
+            self.logits(logits), self.tokens(token_ids, logits), self.metadata(metadata)
+        )
+        return self.output(scored, logits, token_ids, metadata)
+
+    def other_need(self, need):
+        return need
+
+    def logits(self, logits):
+        return logits
+
+    def tokens(self, token_ids, logits):
+        return token_ids
+
+    def metadata(self, metadata):
+        return metadata
+
+    def output(self, scored, logits, token_ids, metadata):
+        return scored
+
+
+class DrawingScorerMutant(ScorerMutant):
+    """A scorer that also draws, as native does."""
+
+    def sample(self, logits, metadata):
+        return native(self.need, self.device).sample(logits, metadata)
+
+
+def entropy(change):
+    """Replace the entropies of an output: ``change(entropy, logits, metadata)``."""
+    return {
+        "output": lambda self, scored, logits, token_ids, metadata: replace(
+            scored, entropy=change(scored.entropy, logits, metadata)
+        )
+    }
+
+
+def logprobs(change):
+    """Replace fields of the logprobs of an output: ``change(logprobs, logits, metadata)``."""
+    return {
+        "output": lambda self, scored, logits, token_ids, metadata: replace(
+            scored, logprobs=replace(scored.logprobs, **change(scored.logprobs, logits, metadata))
+        )
+    }
+
+
+def at_one(found, logits, metadata):
+    """The entropy of the raw logits in every mode."""
+    p = logits.double().nan_to_num(nan=-INF).log_softmax(-1)
+    raw = -(p.exp() * p).nan_to_num(0.0).sum(-1).float()
+    return torch.where(found.isnan() | (found == 0), found, raw)
+
+
+def without_filters(self, scored, logits, token_ids, metadata):
+    plain = replace(metadata, top_k=None, top_p=None, min_p=None, row_kinds=None)
+    return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
+
+
+def certain(best, logits, metadata):
+    """Every token of a greedy row has log-probability 0."""
+    temperature = metadata.per_row("temperature")
+    first = best.logprobs[:, 0]
+    hits = torch.zeros_like(first, dtype=torch.bool) if temperature is None else ~(temperature > 0)
+    changed = torch.where(hits & (best.token_ids[:, 0] >= 0) & (first == -INF), 0.0, first)
+    return {"logprobs": torch.cat((changed.unsqueeze(1), best.logprobs[:, 1:]), 1)}
+
+
+def strict_ranks(best, logits, metadata):
+    token = best.token_ids[:, :1].clamp(min=0)
+    x = logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
+    ranks = (x > x.gather(1, token)).sum(1) + 1
+    return {"ranks": torch.where(best.token_ids[:, 0] >= 0, ranks, 0)}
+
+
+def threshold_of_draw(self, scored, logits, token_ids, metadata):
+    if scored.threshold is None:
+        return scored
+    return replace(scored, threshold=scored.threshold.masked_fill(scored.threshold == -INF, -1e30))
+
+
+# fmt: off
+SCORERS = table("score", NATIVE, ScorerMutant, (
+    ("the token of the row before is scored", "scores",
+     {"output": lambda self, scored, logits, token_ids, metadata: replace(scored, logprobs=replace(
+         scored.logprobs, logprobs=torch.cat((scored.logprobs.logprobs[:, :1].roll(1, 0),
+                                              scored.logprobs.logprobs[:, 1:]), 1)))}),
+    ("padding counts as token 0", "score output", {"tokens": lambda self, token_ids, logits: torch.where(
+        (token_ids >= 0) & (token_ids < logits.shape[1]), token_ids, 0)}),
+    ("entropies in bits", "scores", entropy(lambda found, logits, metadata: found / math.log(2.0))),
+    ("entropies of the raw logits in every mode", "scores", entropy(at_one)),
+    ("entropies without the filters", "scores", {"output": without_filters}),
+    ("entropies of greedy rows as at T = 1", "scores", entropy(
+        lambda found, logits, metadata: torch.where(found == 0, at_one(found + 1, logits, metadata), found))),
+    ("the entropy of a row of -inf is 0", "score output", entropy(
+        lambda found, logits, metadata: found.nan_to_num(nan=0.0))),
+    ("every token of a greedy row is certain", "scores", logprobs(certain)),
+    ("ranks count the tokens that are strictly larger", "scores", logprobs(strict_ranks)),
+    ("scores at T = 1", "scores", {"metadata": lambda self, metadata: replace(
+        metadata, temperature=None if metadata.temperature is None else
+        torch.where(metadata.temperature > 0, 1.0, metadata.temperature), row_kinds=None)}),
+    ("the threshold of a row that drops nothing is finite", "score thresholds", {"output": threshold_of_draw}),
+), options={"quick": True})
+DRAWING_SCORERS = tuple(
+    replace(mutant, capabilities=dict.fromkeys(("sample", "score"), NATIVE))
+    for mutant in table("score", NATIVE, DrawingScorerMutant, (
+        ("scores differ from those of draws in the last bit", "scores of draws", logprobs(
+            lambda best, logits, metadata: {"logprobs": best.logprobs.nextafter(torch.tensor(-INF))})),
+    ), options={"quick": True})
+)
+# fmt: on
+MUTANTS = {"Scorers": SCORERS + DRAWING_SCORERS}
