@@ -156,6 +156,18 @@ def run_in(folder, line):
     )
 
 
+class TestThePageForTrainers:
+    def test_the_ratio_at_step_0_is_1_with_the_mask_alone_and_the_model_learns(self, capsys):
+        names = {}
+        for source in pages.blocks(pages.text_of("docs/training.md"), "python"):
+            exec(source, names)
+        masked, unmasked = names["ratios"][0]
+        assert torch.allclose(masked, torch.ones_like(masked), atol=1e-6)
+        assert unmasked.max() < 0.9
+        assert names["rewards"][-1] > 0.95 > names["rewards"][0]
+        assert capsys.readouterr().out.startswith("ratios at step 0: 1.000000 to 1.000000 with the mask\n")
+
+
 class TestThePageForPluginAuthors:
     UPSTREAM, CONFORMANCE, DISCOVERY = pages.blocks(PLUGINS, "python")
     TABLES = re.findall(r"tests it by \|\n(.*?)\n\n", PLUGINS, re.DOTALL)
