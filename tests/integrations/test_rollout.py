@@ -69,6 +69,65 @@ def trainer(monkeypatch):
     )
 
 
+def test_kept_ids_and_entropies_come_where_they_are_asked_for(trainer):
+    plain = rollout_func(seed=7)(PROMPTS, trainer)
+    result = rollout_func(seed=7, kept_ids=64, entropies=True)(PROMPTS, trainer)
+    assert sorted({*result} - {*plain}) == ["entropies", "kept_counts", "kept_ids"]
+    assert result["completion_ids"] == plain["completion_ids"]
+    for row, completion in enumerate(result["completion_ids"]):
+        kept, counts, entropies = (result[name][row] for name in ("kept_ids", "kept_counts", "entropies"))
+        assert len(kept) == len(counts) == len(entropies) == len(completion)
+        assert all(token in ids for token, ids in zip(completion, kept, strict=True))
+        assert [len(ids) for ids in kept] == counts  # top-k = 40 keeps no more than 64
+        assert all(0 < entropy < 20 for entropy in entropies)
+
+
+def test_the_mask_of_a_step_is_what_its_logits_keep(trainer):
+    out = draw(
+        model_of("llama"),
+        torch.tensor([byte_tokenizer()("a")["input_ids"]]),
+        return_dict_in_generate=True,
+        output_logits=True,
+        max_new_tokens=3,
+        temperature=0.7,
+        top_p=0.9,
+        top_k=40,
+        seeds=7,
+        kept_ids=3,
+        entropy=True,
+        logprobs_mode="temperature_logprobs",
+    )
+    for step, logits in enumerate(out.logits):
+        p = (logits[0] / 0.7).double().log_softmax(-1)
+        values, ids = p.sort(descending=True)
+        top = values[:40].exp() / values[:40].exp().sum()
+        kept = ids[:40][top.cumsum(0) - top < 0.9].sort().values
+        assert int(out.kept_counts[0, step]) == len(kept)
+        assert out.kept_token_ids[0, step].tolist() == kept[:3].tolist() + [-1] * (3 - len(kept[:3]))
+        assert float(out.entropy[0, step]) == pytest.approx(float(-(p.exp() * p).sum()), abs=1e-4)
+
+
+@pytest.mark.parametrize("asked", [{"kept_ids": 3}, {"entropy": True}])
+def test_details_need_an_output_of_their_own(asked):
+    (name,) = asked
+    with pytest.raises(
+        InvalidParameterError, match=f"'{name}' needs return_dict_in_generate=True, found False"
+    ):
+        draw(model_of("llama"), torch.tensor([[1, 2]]), **asked)
+
+
+def test_a_sampler_without_thresholds_has_no_kept_ids():
+    loaded = tokendraw.load_sampler("native", device="cpu")
+    with pytest.raises(InvalidParameterError, match="'kept_ids' needs a sampler with thresholds"):
+        draw(
+            model_of("llama"),
+            torch.tensor([[1, 2]]),
+            return_dict_in_generate=True,
+            sampler=loaded,
+            kept_ids=3,
+        )
+
+
 def test_there_is_an_entry_for_each_prompt(trainer):
     result = rollout_func(seed=7)(PROMPTS, trainer)
     assert sorted(result) == ["completion_ids", "logprobs", "prompt_ids", "seeds"]

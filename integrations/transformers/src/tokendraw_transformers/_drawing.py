@@ -15,7 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaL
 
 from tokendraw import SamplerOutput
 from tokendraw_transformers._errors import TransformersVersionError
-from tokendraw_transformers._rows import BatchDrawer
+from tokendraw_transformers._rows import BatchDrawer, StepDetails
 from tokendraw_transformers._warpers import StepPlan
 
 _ARGMAX = (torch.argmax, Tensor.argmax)
@@ -57,6 +57,7 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
         self._records_scores = records_scores
         self._last: DrawnScores | None = None
         self.steps: list[SamplerOutput] = []
+        self.details: list[StepDetails] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Draw the next token of each row.
@@ -69,6 +70,9 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
         narrowed = self._plan.narrowing(input_ids, scores)
         output = self._rows.draw(narrowed, self._offset + input_ids.shape[1])
         self.steps.append(output)
+        details = self._rows.details(narrowed, output)
+        if details is not None:
+            self.details.append(details)
         recorded_scores = self._plan.recorded(input_ids, scores) if self._records_scores else scores
         self._last = DrawnScores.of(recorded_scores, output.token_ids)
         return self._last

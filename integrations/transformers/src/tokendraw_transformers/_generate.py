@@ -38,6 +38,8 @@ def generate(
     sampler: str | Sampler | None = None,
     logprobs: int | None = None,
     logprobs_mode: str | None = None,
+    kept_ids: int | None = None,
+    entropy: bool | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Draw through tokendraw: ``model.generate(..., custom_generate=tokendraw_transformers.generate)``.
@@ -47,7 +49,7 @@ def generate(
     but for those that tokendraw does with the same result: repetition_penalty, min_new_tokens, suppress_tokens, and
     sequence_bias and bad_words_ids of single tokens. Temperature, top-k, top-p and min-p are tokendraw's, with the
     values that transformers prepared. Arguments that are None are looked up in the ``GenerationConfig``, which may hold
-    any of the four, such as ``seeds=7``.
+    any of these, such as ``seeds=7``.
 
     :param seeds: a list with one entry a row of the output, so ``num_return_sequences`` of them for each prompt; or a
         base seed, from which each row gets its own by its prompt, see :func:`derived_seed`; or a callable that gets
@@ -59,13 +61,22 @@ def generate(
         ``return_dict_in_generate=True``.
     :param logprobs_mode: see :func:`tokendraw.load_sampler`; "raw" is what transformers' processors leave, before
         the warpers. None: ``raw_logprobs``.
+    :param kept_ids: the ids that the filters kept at each step, at most this many; None: none. Like ``entropy`` it
+        needs ``return_dict_in_generate=True``.
+    :param entropy: whether to return the entropy of each step, of the softmax that ``logprobs_mode`` shows.
     :returns: what ``model.generate`` returns: [B, L] int64, or with ``return_dict_in_generate=True`` a
         :class:`DrawDecoderOnlyOutput` or :class:`DrawEncoderDecoderOutput`.
     :raises InvalidParameterError: a ValueError: an argument is outside its range, or asks for what is not served.
     :raises TransformersVersionError: the decoding loop is not the one that the adapter knows.
     """
-    seeds, sampler, logprobs, logprobs_mode = _from_config(
-        generation_config, seeds=seeds, sampler=sampler, logprobs=logprobs, logprobs_mode=logprobs_mode
+    seeds, sampler, logprobs, logprobs_mode, kept_ids, entropy = _from_config(
+        generation_config,
+        seeds=seeds,
+        sampler=sampler,
+        logprobs=logprobs,
+        logprobs_mode=logprobs_mode,
+        kept_ids=kept_ids,
+        entropy=entropy,
     )
     arguments = caller_arguments()
     streamer = arguments.get("streamer") if streamer is None else streamer
@@ -73,10 +84,12 @@ def generate(
     # transformers' own default, by its own method: True under FSDP and DeepSpeed ZeRO-3
     mode = model._extract_generation_mode_kwargs(None, {}, synced_gpus, None, None)
     _check_mode(model, generation_config, arguments.get("assistant_model"))
-    if logprobs is not None and not generation_config.return_dict_in_generate:
-        raise InvalidParameterError(
-            "'logprobs' needs return_dict_in_generate=True, found False. Pass return_dict_in_generate=True."
-        )
+    asked = {"logprobs": logprobs, "kept_ids": kept_ids, "entropy": entropy or None}
+    for name, value in asked.items():
+        if value is not None and not generation_config.return_dict_in_generate:
+            raise InvalidParameterError(
+                f"'{name}' needs return_dict_in_generate=True, found False. Pass return_dict_in_generate=True."
+            )
 
     do_sample = bool(generation_config.do_sample)
     plans = plan(logits_processor, do_sample=do_sample)
@@ -89,7 +102,13 @@ def generate(
     params = replace(plans.params, logprobs=logprobs)
     draws = DrawProcessor(
         plans,
-        BatchDrawer([replace(params, seed=seed) for seed in seeds_by_row], sampler, logprobs_mode),
+        BatchDrawer(
+            [replace(params, seed=seed) for seed in seeds_by_row],
+            sampler,
+            logprobs_mode,
+            max_kept=kept_ids,
+            has_entropy=bool(entropy),
+        ),
         position_offset(model, input_ids, generation_config, model_kwargs),
         records_scores=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
     )
@@ -113,9 +132,9 @@ def generate(
     drawn_steps = criteria.drawn_steps(len(steps))
     valid = (torch.stack([step.valid for step in steps], dim=1) | ~drawn_steps).all(dim=1)
     _warn_of_invalid_rows(valid)
-    return (
-        with_draws(result, valid, steps, drawn_steps) if generation_config.return_dict_in_generate else result
-    )
+    if not generation_config.return_dict_in_generate:
+        return result
+    return with_draws(result, valid, steps, draws.details[: len(steps)], drawn_steps)
 
 
 def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> None:

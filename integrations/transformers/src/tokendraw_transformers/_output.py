@@ -11,6 +11,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 
 from tokendraw import InvalidParameterError, SamplerOutput
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw_transformers._rows import StepDetails
 
 
 class _Logprobs:
@@ -59,6 +60,12 @@ class DrawDecoderOnlyOutput(_Logprobs, GenerateDecoderOnlyOutput):  # type: igno
     """[B, steps, N] int64: the N best; -1 where a row had ended."""
     top_logprobs: Tensor | None = None
     """[B, steps, N] float32; -inf where a row had ended."""
+    kept_token_ids: Tensor | None = None
+    """[B, steps, K] int64: the ids that the filters kept, ascending; -1 behind the last and where a row had ended."""
+    kept_counts: Tensor | None = None
+    """[B, steps] int64: how many ids were kept, also if more than K; 0 where a row had ended."""
+    entropy: Tensor | None = None
+    """[B, steps] float32, in nats; 0 where a row had ended."""
 
 
 @dataclass
@@ -70,9 +77,18 @@ class DrawEncoderDecoderOutput(_Logprobs, GenerateEncoderDecoderOutput):  # type
     ranks: Tensor | None = None
     top_token_ids: Tensor | None = None
     top_logprobs: Tensor | None = None
+    kept_token_ids: Tensor | None = None
+    kept_counts: Tensor | None = None
+    entropy: Tensor | None = None
 
 
-def with_draws(result: Any, valid: Tensor, steps: list[SamplerOutput], drawn_steps: Tensor) -> Any:
+def with_draws(
+    result: Any,
+    valid: Tensor,
+    steps: list[SamplerOutput],
+    details: list[StepDetails],
+    drawn_steps: Tensor,
+) -> Any:
     """Add validity and log-probabilities to transformers' own output.
 
     :param result: a ``GenerateDecoderOnlyOutput`` or a ``GenerateEncoderDecoderOutput``.
@@ -84,7 +100,21 @@ def with_draws(result: Any, valid: Tensor, steps: list[SamplerOutput], drawn_ste
         fields["scores"] = tuple(scores.as_subclass(Tensor) for scores in fields["scores"])
     encoder_decoder = isinstance(result, GenerateEncoderDecoderOutput)
     kind = DrawEncoderDecoderOutput if encoder_decoder else DrawDecoderOnlyOutput
-    return kind(**fields, valid=valid, **_logprobs(steps, drawn_steps))
+    return kind(**fields, valid=valid, **_logprobs(steps, drawn_steps), **_details(details, drawn_steps))
+
+
+def _details(steps: list[StepDetails], drawn_steps: Tensor) -> dict[str, Tensor]:
+    kept = [step.kept for step in steps if step.kept is not None]
+    entropies = [step.entropy for step in steps if step.entropy is not None]
+    fields = {}
+    if kept:
+        ended = ~drawn_steps
+        ids = torch.stack([each.ids for each in kept], dim=1)
+        fields["kept_token_ids"] = ids.masked_fill(ended[..., None], PAD_TOKEN_ID)
+        fields["kept_counts"] = torch.stack([each.counts for each in kept], dim=1).masked_fill(ended, 0)
+    if entropies:
+        fields["entropy"] = torch.stack(entropies, dim=1).masked_fill(~drawn_steps, 0.0)
+    return fields
 
 
 def _logprobs(steps: list[SamplerOutput], drawn_steps: Tensor) -> dict[str, Tensor]:

@@ -15,12 +15,17 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError
+from tokendraw.plugin import PAD_TOKEN_ID
 from tokendraw_transformers._generate import generate
 from tokendraw_transformers._seeds import derived_seed, row_seeds
 
 
 def rollout_func(
-    *, seed: int | None = None, sampler: str | None = None
+    *,
+    seed: int | None = None,
+    sampler: str | None = None,
+    kept_ids: int | None = None,
+    entropies: bool = False,
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """Make a ``rollout_func`` for ``trl.GRPOTrainer(..., rollout_func=rollout_func(seed=7))``.
 
@@ -33,6 +38,9 @@ def rollout_func(
 
     :param seed: an integer in [-2**63, 2**64); None: one from torch's generator in each call.
     :param sampler: name of a tokendraw plugin; None: the best for the device of the model.
+    :param kept_ids: at most so many of the ids that the filters kept are returned for each token, as ``kept_ids``, with
+        their whole number in ``kept_counts``: the mask under which the token was drawn. None: none.
+    :param entropies: whether to return ``entropies`` of each token, in nats, at the temperature and before the filters.
     :returns: a function of the prompts, texts or conversations, and the trainer. It raises
         :class:`InvalidParameterError`, a ValueError, where the trainer generates with vLLM, shards its model with
         FSDP or has tools.
@@ -46,13 +54,10 @@ def rollout_func(
         base = derived_seed(base, [trainer.state.global_step, trainer.accelerator.process_index])
         prompt_ids = _prompt_ids(prompts, trainer)
         seeds = row_seeds(base, len(prompt_ids), lambda: prompt_ids, subject="a prompt")
-        completion_ids, logprobs = _complete(prompt_ids, seeds, trainer, sampler)
-        return {
-            "prompt_ids": prompt_ids,
-            "completion_ids": completion_ids,
-            "logprobs": logprobs,
-            "seeds": list(seeds),
-        }
+        completed = _complete(
+            prompt_ids, seeds, trainer, sampler=sampler, kept_ids=kept_ids, entropy=entropies
+        )
+        return {"prompt_ids": prompt_ids, **completed, "seeds": list(seeds)}
 
     return rollout
 
@@ -96,9 +101,12 @@ def _complete(
     prompt_ids: Sequence[Sequence[int]],
     seeds: Sequence[int | None],
     trainer: Any,
-    sampler: str | None,
-) -> tuple[list[list[int]], list[list[float]]]:
-    """Draw a completion for each prompt: its token ids, including an end of sequence, and their logprobs."""
+    **options: Any,
+) -> dict[str, list[Any]]:
+    """Draw a completion for each prompt: its token ids, including an end of sequence, and what belongs to them.
+
+    :param options: ``sampler``, ``kept_ids`` and ``entropy`` of :func:`generate`.
+    """
     from trl.models import unwrap_model_for_generation
 
     config = copy.deepcopy(trainer.generation_config)
@@ -117,15 +125,26 @@ def _complete(
             generation_config=config,
             custom_generate=generate,
             seeds=seeds,
-            sampler=sampler,
             logprobs=0,
             logprobs_mode="temperature_logprobs",
+            **options,
         )
     rows = [out.row(index) for index in range(len(prompt_ids))]
-    return (
-        [[token_id for ((token_id, _, _),) in row] for row in rows],
-        [[logprob for ((_, logprob, _),) in row] for row in rows],
-    )
+    completed: dict[str, list[Any]] = {
+        "completion_ids": [[token_id for ((token_id, _, _),) in row] for row in rows],
+        "logprobs": [[logprob for ((_, logprob, _),) in row] for row in rows],
+    }
+    lengths = [len(row) for row in rows]
+    if out.kept_token_ids is not None:
+        by_row = zip(out.kept_token_ids.tolist(), lengths, strict=True)
+        completed["kept_ids"] = [
+            [[token_id for token_id in ids if token_id != PAD_TOKEN_ID] for ids in row[:length]]
+            for row, length in by_row
+        ]
+    for name, values in (("kept_counts", out.kept_counts), ("entropies", out.entropy)):
+        if values is not None:
+            completed[name] = [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]
+    return completed
 
 
 def _padded(
