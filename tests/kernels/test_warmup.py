@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from calling import CPU, drafting, substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw.operations.sample.provider import prove
-from tokendraw.operations.verify import DRAFT_KINDS, VERIFY_MODES
+from tokendraw.operations.verify import DRAFT_KINDS
 from tokendraw.operations.verify import calls as verifying
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.host import tuning
@@ -169,7 +169,7 @@ def verify(sampler, known="draft_logits", mode="rejection", most=4, *, sizes=(1,
     [
         ({"max_drafts": 4}, [{}, {"most": 2}]),
         (
-            {"max_drafts": 9, "verify_modes": VERIFY_MODES, "draft_kinds": DRAFT_KINDS},
+            {"max_drafts": 9, "verify_modes": ("rejection", "coupled"), "draft_kinds": DRAFT_KINDS},
             [
                 {"most": 9},
                 {"most": 3, "known": "draft_probs"},

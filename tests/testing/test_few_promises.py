@@ -33,7 +33,12 @@ NOTHING = {
 }
 UNSEEDED = {"seeding": "launch", "batch_invariant": False}
 SCALAR = {"filters": (("top_k", "scalar"), ("top_p", "scalar"), ("min_p", "per_row"))}
-EXACTLY_K = {"tie_rule": "exact_k", "filter_orders": ("top_k_first",), "logprobs_modes": ()}
+EXACTLY_K = {
+    "tie_rule": "exact_k",
+    "filter_orders": ("top_k_first",),
+    "logprobs_modes": (),
+    "threshold": False,  # no value divides tokens that tie with the k-th
+}
 PROMISES = {
     "nothing at all": NOTHING,
     "one value of a filter for all rows, no seeds": SCALAR | UNSEEDED,

@@ -53,7 +53,14 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
         "Leave out sampler= to let "
         "tokendraw choose."
     )
-    assert set(refused) == {"batch invariance", "sync-free", "graph capture", "sharded requests"}
+    assert set(refused) == {
+        "batch invariance",
+        "sync-free",
+        "graph capture",
+        "sharded requests",
+        "given logprobs",
+        "thresholds",
+    }
 
 
 @pytest.mark.slow

@@ -71,7 +71,9 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
     refusals = {line.name: line.detail for line in report.ended(Status.REFUSED)}
     assert refusals.keys() == {
         "verify coupled",
+        "verify block",
         "verify batch invariance",
+        "verify thresholds",
         "verify sync-free",
         "verify graph capture",
     }

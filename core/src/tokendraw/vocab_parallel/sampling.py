@@ -48,8 +48,10 @@ def sample_shard(
     in_torch = TorchMerging(params, layout, need.gumbel_dtype)
     merging = merging or in_torch
     facts = metadata.facts
-    if facts.all_greedy and facts.max_logprobs is None and not need.threshold:
-        return SamplerOutput(*merging.greedy(exchange(transport, local.argmax())))
+    if facts.all_greedy and facts.max_logprobs is None:
+        greedy = merging.greedy(exchange(transport, local.argmax()))
+        least_kept = _least_kept(local, transport, None, params) if need.threshold else None
+        return SamplerOutput(*greedy, threshold=least_kept)
     rows, device = len(local.logits), local.logits.device
     # Every rank draws fresh seeds, so that equally seeded generators stay equal; rank 0's are used.
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)

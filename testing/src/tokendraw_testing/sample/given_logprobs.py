@@ -8,7 +8,7 @@ import torch
 from numpy.random import Generator
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.plugin import PAD_TOKEN_ID
+from tokendraw.plugin import PAD_TOKEN_ID, Capabilities
 from tokendraw_testing.crossing.comparison import CrossedRequest, requests_in_turn
 from tokendraw_testing.crossing.factors import kinds
 from tokendraw_testing.crossing.table import covering_rows
@@ -24,10 +24,16 @@ properties = Properties("sample")
 _NUMS_GIVEN = (1, 0, 3, 70)
 """Some more than a kernel may take at once."""
 _NUMS_BEST = (None, 0, 3, 21)
+
+
+def _is_served(capabilities: Capabilities) -> bool:
+    return capabilities.logprob_token_ids and bool(capabilities.logprobs_modes)
+
+
 _REFUSAL = row_refusal(SamplingParams(logprob_token_ids=(1,)))
 
 
-@properties.advertised("given logprobs", lambda c: c.logprob_token_ids, _REFUSAL, is_long=True)
+@properties.advertised("given logprobs", _is_served, _REFUSAL, is_long=True)
 def given_logprobs(subject: SampleSubject, trial: Trial) -> str:
     """The ids that a row gives come back in their order, with their values in every mode."""
     rng = trial.generator("table")
