@@ -70,6 +70,8 @@ def sharded_thresholds(subject: SampleSubject, trial: Trial) -> str:
                 rows += corners.make_special_rows(subject, site, rng)
             rows = rows[turn % subject.effort.fewer :: subject.effort.fewer]
             _judge(view, trial, requests_in_turn(rows, row_kinds, 1, rng, turn), modes[turn % len(modes)])
+            if turn == 0 and "greedy" in row_kinds:  # of such a batch ranks may tell their argmax alone
+                _judge(view, trial, requests_in_turn(rows, ["greedy"], 1, rng), None)
             turn += 1
     return view.words
 
