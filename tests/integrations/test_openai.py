@@ -88,6 +88,12 @@ def test_the_likeliest_of_tokens_with_one_text_is_in_the_dict_of_a_completion(st
     assert [entry["logprob"] for entry in best] == [max(logprob, -9999.0) for _, logprob in step[1:]]
 
 
+def test_an_id_that_was_given_and_is_one_of_the_best_stands_once_in_a_chat():
+    step = [(5, -3.0, 7), (8, -0.1, 1), (5, -3.0, 2), (9, -6.0, None), (8, -0.1, None)]
+    (entry,) = chat_logprobs([step], byte_tokenizer())["content"]
+    assert [best["logprob"] for best in entry["top_logprobs"]] == [-0.1, -3.0, -6.0]
+
+
 def test_a_chat_has_an_entry_a_token_with_its_bytes():
     result = chat_logprobs(STEPS[:2], byte_tokenizer())
     assert result == {

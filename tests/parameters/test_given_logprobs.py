@@ -151,6 +151,14 @@ def test_a_ready_tensor_of_another_form_is_refused(ids, facts, message):
     )
 
 
+def test_facts_that_rule_out_given_ids_go_before_a_tensor(native):
+    ids = torch.tensor([[1], [2]])
+    facts = BatchFacts(max_logprobs=0, max_logprob_token_id=-1)
+    metadata = SamplingMetadata(logprob_token_ids=ids, facts=facts)
+    assert metadata.given_ids is None
+    assert native.sample(LOGITS, metadata).logprobs.given_token_ids is None
+
+
 def test_a_ready_tensor_needs_the_width_of_the_result():
     refused(
         "'logprob_token_ids' needs 'facts.max_logprobs', found None: it is the width of the result. "

@@ -58,7 +58,7 @@ class RowCall(Call):
             shape=self.tokens_shape,
             device=self.logits.device,
             width=self.facts.logprobs_width(self.vocab_size),
-            given_ids=num_given_ids(self.metadata),
+            given_ids=self.num_given_ids,
             ranks=need.logprob_ranks,
             thresholds=self.logits.shape[0] if need.threshold else None,
         )
@@ -77,6 +77,12 @@ class RowCall(Call):
     def facts(self) -> BatchFacts:
         """Return the facts about the rows."""
         return self.metadata.facts
+
+    @property
+    def num_given_ids(self) -> int | None:
+        """Return M, the most ids whose logprobs a row asks for; None where no row gives any."""
+        ids = self.metadata.given_ids
+        return None if ids is None else ids.shape[1]
 
     @property
     def vocab_size(self) -> int:
@@ -181,12 +187,6 @@ class Draft(Sample):
 
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata, draft=True)
-
-
-def num_given_ids(metadata: SamplingMetadata) -> int | None:
-    """Return M, the width of ``logprob_token_ids``; None where no row has any."""
-    ids = metadata.logprob_token_ids
-    return None if ids is None or not metadata.facts.any_logprob_token_ids else ids.shape[1]
 
 
 _KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *(f"any_{name}" for name in FILTERS), "any_joint")

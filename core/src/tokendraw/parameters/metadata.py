@@ -163,6 +163,11 @@ class SamplingMetadata:
             tensors["logprob_token_ids"] = ids.view(slots_count, -1)
         return cls(**tensors, **kept, facts=row_kinds.facts, row_kinds=row_kinds)
 
+    @property
+    def given_ids(self) -> Tensor | None:
+        """``logprob_token_ids`` [slots, M], or None where ``facts`` rule out that a row has any."""
+        return self.logprob_token_ids if self.facts.any_logprob_token_ids else None
+
     @cached_property
     def num_rows(self) -> int | None:
         """Number of logits rows; None without tensors: fits any batch."""

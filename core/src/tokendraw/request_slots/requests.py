@@ -122,6 +122,7 @@ class Population:
         self._kinds: Counter[RowKind] = Counter()
         self._edits: Counter[Edit] = Counter()
         self._facts: BatchFacts | None = None
+        self._most_given_ids: int | None = None
         self.edits: tuple[Edit, ...] = ()
         """Names of the edits of any request."""
         self.edit_facts = EditFacts.of(self.edits)
@@ -136,9 +137,10 @@ class Population:
     @property
     def most_given_ids(self) -> int:
         """The most ids of which a request asks for the log-probabilities."""
-        if not self.facts.any_logprob_token_ids:
-            return 0
-        return max(len(request.given_ids) for request in self.requests.values())
+        if self._most_given_ids is None:
+            counts = (len(request.given_ids) for request in self.requests.values())
+            self._most_given_ids = max(counts, default=0)
+        return self._most_given_ids
 
     def add(self, slot: int, request: SlotRequest) -> None:
         """Count a request."""
@@ -158,6 +160,8 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
+        if request.given_ids:
+            self._most_given_ids = None
         if not request.edit_names:
             return
         for edit in request.edit_names:

@@ -71,7 +71,7 @@ def chat_logprobs(steps: Sequence[Entries], tokenizer: Any, *, behind: int | Non
     content = []
     for entries in steps:
         # An id that the request gave may be one of the best, too.
-        listed = [entries[0], *{token_id: entry for entry in entries[1:] for token_id in entry[:1]}.values()]
+        listed = [entries[0], *{entry[0]: entry for entry in entries[1:]}.values()]
         drawn, *best = [
             {"token": piece.format(), "logprob": _finite(logprob), "bytes": list(piece.utf8)}
             for token_id, logprob, *_ in listed

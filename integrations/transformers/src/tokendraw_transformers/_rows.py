@@ -56,7 +56,7 @@ class BatchDrawer:
         self._on_cpu = self._metadata(torch.device("cpu"))  # refuses bad values here and now
         self._sampler = sampler
         self._logprobs_mode = logprobs_mode
-        self._max_kept = None if max_kept is None else checked_max_kept(max_kept)
+        self._max_kept = None if max_kept is None else _checked_max_kept(max_kept)
         self._has_entropy = has_entropy
         self._loaded_by_device: dict[torch.device, tuple[Sampler, SamplingMetadata, Tensor]] = {}
 
@@ -103,7 +103,7 @@ class BatchDrawer:
         return SamplingMetadata.from_params(self._params, device=device, positions=[0] * len(self._params))
 
 
-def checked_max_kept(value: int) -> int:
+def _checked_max_kept(value: int) -> int:
     """Check the argument ``kept_ids`` of ``generate``."""
     if type(value) is not int or value < 1:
         raise InvalidParameterError(f"'kept_ids' needs an integer >= 1 or None, found {value!r}.")

@@ -106,7 +106,9 @@ def logprobs(
         return torch.where(stats.max > -INF, values, -INF).to(torch.float32)
 
     ids, values = pad_logprobs(ids, values_of(ids), metadata.per_row("logprobs"))
-    given_ids, given_values = metadata.per_row("logprob_token_ids"), None
+    given_ids, given_values = None, None
+    if metadata.given_ids is not None:
+        given_ids = metadata.per_row("logprob_token_ids")
     if given_ids is not None:
         is_given = (given_ids >= 0) & (given_ids < logits.shape[-1])
         given_values = values_of(torch.where(is_given, given_ids, 0).to(torch.int64)).masked_fill(

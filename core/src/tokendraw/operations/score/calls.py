@@ -13,7 +13,7 @@ from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck
-from tokendraw.calls.drawing import RowCall, logits_signature, num_given_ids
+from tokendraw.calls.drawing import RowCall, logits_signature
 from tokendraw.calls.output_checks import first_of, misfit, wrong_bounds, wrong_logprobs
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.output import PAD_TOKEN_ID, ScoreOutput
@@ -59,12 +59,12 @@ class Score(RowCall):
     def output_check(self, need: Need) -> OutputCheck:
         return partial(
             _wrong_form,
+            has_threshold=need.threshold,
             shape=self.tokens_shape,
             device=self.logits.device,
             width=self.facts.logprobs_width(self.vocab_size) or 0,
-            given_ids=num_given_ids(self.metadata),
+            given_ids=self.num_given_ids,
             ranks=need.logprob_ranks,
-            threshold=need.threshold,
         )
 
     def wrong_tokens(self, output: ScoreOutput) -> str | None:
@@ -89,22 +89,15 @@ class Score(RowCall):
         return self.logits.shape[:1]
 
 
-def _wrong_form(
-    output: Any,
-    *,
-    shape: tuple[int, ...],
-    device: torch.device,
-    width: int,
-    given_ids: int | None,
-    ranks: bool,
-    threshold: bool,
-) -> str | None:
-    """Compare an output with the form of its class; parameters as of :func:`.output_checks.wrong_form`."""
+def _wrong_form(output: Any, *, has_threshold: bool, **form: Any) -> str | None:
+    """Compare an output with the form of its class.
+
+    :param form: the parameters of :func:`.output_checks.wrong_logprobs`.
+    """
     if not isinstance(output, ScoreOutput):
         return f"a ScoreOutput, found {type(output).__name__}"
-    reason = misfit("entropy", output.entropy, shape, torch.float32, device)
-    if threshold:
-        reason = reason or misfit("threshold", output.threshold, shape, torch.float32, device)
-    return reason or wrong_logprobs(
-        output, shape=shape, device=device, width=width, given_ids=given_ids, ranks=ranks
-    )
+    of_row = form["shape"], torch.float32, form["device"]
+    reason = misfit("entropy", output.entropy, *of_row)
+    if has_threshold:
+        reason = reason or misfit("threshold", output.threshold, *of_row)
+    return reason or wrong_logprobs(output, **form)

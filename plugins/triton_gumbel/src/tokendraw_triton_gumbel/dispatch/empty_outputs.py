@@ -7,7 +7,6 @@ from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import logprobs_by_step
-from tokendraw_triton_gumbel.host.params_layout import given_ids
 
 
 def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
@@ -40,7 +39,7 @@ def _empty_logprobs(logits: Tensor, m: SamplingMetadata, *, wants_ranks: bool) -
     num_best = m.facts.logprobs_width(logits.shape[1])
     if num_best is None:
         return None
-    ids = given_ids(m)
+    ids = m.given_ids
     return LogprobsTensors(
         logits.new_empty(0, 1 + num_best, dtype=torch.int64),
         logits.new_empty(0, 1 + num_best, dtype=torch.float32),

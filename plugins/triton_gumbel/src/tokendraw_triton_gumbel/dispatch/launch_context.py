@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.geometry import Geometry
 from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, current_stream, group
-from tokendraw_triton_gumbel.host.params_layout import ParamTensors, given_ids
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors
 from tokendraw_triton_gumbel.host.row_layout import with_unit_stride
 from tokendraw_triton_gumbel.host.tuning import SMALL_BATCH_ROWS
 from tokendraw_triton_gumbel.launches.topk_logprobs import topk_logprobs
@@ -85,7 +85,7 @@ class LaunchContext:
         best_out = None if best is None or self._call.draws_logprobs else self.convert(best)
         given: tuple[Tensor, ...] = ()
         given_in, given_out = None, list[Any]()
-        ids = given_ids(m)
+        ids = m.given_ids
         if ids is not None:
             ids = with_unit_stride(ids)
             rows, count = self._logits.shape[0], ids.shape[1]

@@ -58,11 +58,6 @@ class ParamsLayout(NamedTuple):
     """Dtype of ``logprob_token_ids``; None: no row gives any."""
 
 
-def given_ids(m: SamplingMetadata) -> Tensor | None:
-    """Return the ``logprob_token_ids`` [slots, M] of a batch, or None if no row gives any."""
-    return m.logprob_token_ids if m.facts.any_logprob_token_ids else None
-
-
 def params_layout(m: SamplingMetadata) -> ParamsLayout:
     """Return the layout of a batch's parameters.
 
@@ -111,7 +106,7 @@ def placeholders(dtypes: ParamDtypes) -> RowParams:
 
 
 def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
-    facts, ids = m.facts, given_ids(m)
+    facts, ids = m.facts, m.given_ids
     has_filters = facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p
     temperature, _, seed, seeded, _, *others = tensors
     slots = (temperature, seed, seeded, *others)

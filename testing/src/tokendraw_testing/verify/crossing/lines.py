@@ -14,7 +14,8 @@ from tokendraw_testing.crossing.covering import Case, covering, random_case
 from tokendraw_testing.crossing.factors import Factors, Site
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.verify.crossing.calls import LAYOUTS, CrossedCall, require_answers
+from tokendraw_testing.verify.crossing.calls import LAYOUTS, CrossedCall
+from tokendraw_testing.verify.crossing.judgement import require_answers
 from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
 from tokendraw_testing.verify.crossing.requests import FATES, DraftRequest, Form, make_request
 from tokendraw_testing.verify.crossing.rows import FAMILIES, VALUE_FAMILIES
