@@ -42,6 +42,7 @@ SOURCES = {
     "draw_rows": draw,
     "draw_large_sets": draw,
     "check_probs": verify,
+    "weigh_blocks": verify,
     "accept_drafts": verify,
     "row_logprobs": logprobs,
     "list_best_keys": logprobs,

@@ -26,13 +26,22 @@ from triton_stand_ins import (
 )
 from verifying import row_metadata
 
-KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets", "check_probs", "accept_drafts")
+KERNELS = (
+    "tile_statistics",
+    "draw_rows",
+    "draw_large_sets",
+    "check_probs",
+    "weigh_blocks",
+    "accept_drafts",
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["batches", "layouts", "edges", "again", "drafts"])
+@pytest.mark.parametrize(
+    "what", ["batches", "batches block", "layouts", "edges", "edges block", "again", "again block", "drafts"]
+)
 def test_verifications_equal_natives(what):
-    result = interpreted("verifications", what)
+    result = interpreted("verifications", *what.split())
     assert result["wrong"] == {}
     assert len(result.get("judged", "none")) > 3
 
@@ -41,7 +50,7 @@ def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
     assert described["verify"] == VerifyCapabilities.of(
         replace(described["sample"], vocab_parallel=False),  # chains take no shard
-        verify_modes=("rejection", "coupled"),
+        verify_modes=("rejection", "block", "coupled"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,
         placeholder_drafts=True,
@@ -84,7 +93,15 @@ def test_the_acceptance_compiles(kernels, target):
     assert has_machine_code(compiled(kernels["accept_drafts"], target))
     judged(target, probs_of_drafts(torch.bfloat16))
     assert has_machine_code(compiled(kernels["check_probs"], target))
+    for params in (FILTERED, SamplingParams(seed=1)):
+        judged(target, logits_of_drafts(), mode="block", params=params)
+        assert has_machine_code(compiled(kernels["weigh_blocks"], target))
+        assert has_machine_code(compiled(kernels["accept_drafts"], target))
     if target in SOME:
+        judged(target, probs_of_drafts(torch.float32), mode="block")
+        assert has_machine_code(compiled(kernels["weigh_blocks"], target))
+        judged(target, mode="block", padded=True, gumbel_dtype="fp64")
+        assert has_machine_code(compiled(kernels["weigh_blocks"], target))
         judged(target, mode="coupled", params=replace(FILTERED, logprobs=1))
         assert has_machine_code(compiled(kernels["accept_drafts"], target))
         judged(target, params=SamplingParams(seed=1), padded=True, gumbel_dtype="fp64")
@@ -147,11 +164,12 @@ def verified(sampler, params=FILTERED, mode="rejection", **q):
 @pytest.mark.parametrize(
     ("q", "params", "mode", "launches"),
     [
-        ("draft_logits", FILTERED, "rejection", [1, 1, 1, 0, 1]),
-        ("draft_probs", FILTERED, "rejection", [1, 1, 1, 1, 1]),
-        (None, SamplingParams(seed=1), "rejection", [1, 1, 0, 0, 1]),
-        ("draft_probs", FILTERED, "coupled", [1, 1, 1, 0, 1]),
-        ("draft_logits", SamplingParams(temperature=0.0), "rejection", [1, 1, 0, 0, 1]),
+        ("draft_logits", FILTERED, "rejection", [1, 1, 1, 0, 0, 1]),
+        ("draft_probs", FILTERED, "rejection", [1, 1, 1, 1, 0, 1]),
+        (None, SamplingParams(seed=1), "rejection", [1, 1, 0, 0, 0, 1]),
+        ("draft_probs", FILTERED, "block", [1, 1, 1, 1, 1, 1]),
+        ("draft_probs", FILTERED, "coupled", [1, 1, 1, 0, 0, 1]),
+        ("draft_logits", SamplingParams(temperature=0.0), "block", [1, 1, 0, 0, 0, 1]),
     ],
 )
 def test_target_and_drafts_share_their_launches(kernels, q, params, mode, launches):

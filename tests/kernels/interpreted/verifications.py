@@ -71,11 +71,11 @@ def batch_of(requests, size, seed, *, params=None, scale=1.0, unlikely=False):
     return batch
 
 
-def batches():
+def batches(most_usual="rejection"):
     """Verify requests of every kind in one batch, by kind of drafts, and alone; with many kept tokens, and few."""
     cases = {}
 
-    def case(name, batch, kind, samplers=None, mode="rejection"):
+    def case(name, batch, kind, samplers=None, mode=most_usual):
         cases[name] = (samplers or build(), lambda sampler: batch.verify(sampler, kind, mode=mode))
 
     every = ("logits", "probs", None)
@@ -166,18 +166,18 @@ def layouts():
     return faults(cases)
 
 
-def edges():
+def edges(most_usual="rejection"):
     """Verify placeholders, rows of special values, and empty residuals."""
     samplers, cases = build(), {}
 
-    def case(name, target, lists, params=PLAIN, mode="rejection", samplers=samplers, **q):
+    def case(name, target, lists, params=PLAIN, mode=most_usual, samplers=samplers, **q):
         if isinstance(params, SamplingParams):
             params = [replace(params, seed=i) for i in range(len(lists))]
         cases[name] = (samplers, lambda sampler: verify(sampler, target, lists, params, mode=mode, **q))
 
     kinds = [PLAIN, SamplingParams(top_k=5), SamplingParams(top_p=0.6), SamplingParams(temperature=0.0)]
     kinds = [replace(kind, seed=i) for i, kind in enumerate(kinds)]
-    for mode in ("rejection", "coupled"):
+    for mode in (most_usual, "coupled"):
         case(f"no drafts, {mode}", gaussian(4), [[]] * 4, kinds, mode)
         for size in (7, 3000):
             nothing = np.empty((0, size), np.float32)
@@ -253,7 +253,7 @@ def dirty():
         torch.empty = own
 
 
-def again():
+def again(mode="rejection"):
     """Verify the same requests from dirty buffers, alone, by several programs, and in reverse order."""
     wrong = {}
     for name, batch in {
@@ -261,13 +261,13 @@ def again():
         "plain": batch_of(2, 1500, seed=32, params=PLAIN, unlikely=True),
     }.items():
         for kind in ("logits", "probs"):
-            expected = batch.verify(build()[1], kind)
+            expected = batch.verify(build()[1], kind, mode=mode)
             everything = range(len(batch.lists))
             with dirty():
                 sampler = build(processors=2)[0]
-                at_once = batch.verify(sampler, kind)
-                backwards = batch.verify(sampler, kind, requests=everything[::-1])
-                alone = batch.verify(sampler, kind, requests=[1])
+                at_once = batch.verify(sampler, kind, mode=mode)
+                backwards = batch.verify(sampler, kind, requests=everything[::-1], mode=mode)
+                alone = batch.verify(sampler, kind, requests=[1], mode=mode)
             fine = [torch.equal(*pair) for pair in zip(tensors(at_once), tensors(expected), strict=True)]
             counts = expected.num_accepted
             for request, count in enumerate(counts.tolist()):

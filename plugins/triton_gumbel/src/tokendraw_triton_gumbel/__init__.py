@@ -58,7 +58,7 @@ _SAMPLE = Capabilities(
 )
 _VERIFY = VerifyCapabilities.of(
     _SAMPLE,
-    verify_modes=("rejection", "coupled"),
+    verify_modes=("rejection", "block", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),
     ragged_drafts=True,
     placeholder_drafts=True,

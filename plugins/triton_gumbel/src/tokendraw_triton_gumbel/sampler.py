@@ -22,7 +22,7 @@ from tokendraw_triton_gumbel.host.params_layout import (
     rows_are_contiguous,
 )
 from tokendraw_triton_gumbel.host.row_layout import row_layout, with_unit_stride
-from tokendraw_triton_gumbel.host.variant import Target, VerifyVariant
+from tokendraw_triton_gumbel.host.variant import COUPLED, Target, VerifyVariant
 from tokendraw_triton_gumbel.kernels.shared import row_params
 
 if TYPE_CHECKING:
@@ -66,11 +66,10 @@ class TritonGumbelSampler:
         """Verify the drafts of a batch.
 
         In the mode ``rejection`` a draft is accepted if u < p / q, and the first that is not gives way to a token from
-        the residual max(p - q, 0); ``coupled`` accepts drafts while they are what :meth:`sample` draws. See
-        :class:`tokendraw.Drafts` and :class:`tokendraw.VerifyOutput`.
+        the residual max(p - q, 0); ``block`` judges the drafts of a request together; ``coupled`` accepts drafts while
+        they are what :meth:`sample` draws. See :class:`tokendraw.Drafts` and :class:`tokendraw.VerifyOutput`.
         """
-        is_coupled = mode == "coupled" or metadata.facts.all_greedy
-        return self._verify(target_logits, drafts, metadata, is_coupled=is_coupled)
+        return self._verify(target_logits, drafts, metadata, "coupled" if metadata.facts.all_greedy else mode)
 
     def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
         if logits.get_device() != self._current_index():
@@ -109,20 +108,21 @@ class TritonGumbelSampler:
         return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept)
 
     def _verify(
-        self, target: Tensor, drafts: Drafts, m: SamplingMetadata, *, is_coupled: bool
+        self, target: Tensor, drafts: Drafts, m: SamplingMetadata, mode: VerifyMode
     ) -> VerifyOutput:
         if target.get_device() != self._current_index():
             with torch.cuda.device(target.device):
-                return self._verify(target, drafts, m, is_coupled=is_coupled)
+                return self._verify(target, drafts, m, mode)
         requests, width, rows = drafts.num_requests, drafts.max_drafts, target.shape[0]
         if not requests:
             return empty_verify_output(target, drafts, m, self._need)
-        target, q, draft_kind = draft_inputs(target, drafts, is_coupled=is_coupled or not width)
+        target, q, draft_kind = draft_inputs(target, drafts, is_coupled=mode == "coupled" or not width)
         ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
         draft_rows = 0 if q is None else min(len(q), rows - requests)
         size, params = (rows, requests, draft_rows, width), param_tensors(m)
         q_layout = None if q is None else row_layout(q)
-        variant = VerifyVariant.of(draft_kind, width, ids.dim(), q_layout, ids.dtype, offsets.dtype)
+        is_block = mode == "block" and draft_kind != COUPLED
+        variant = VerifyVariant.of(draft_kind, is_block, width, ids.dim(), q_layout, ids.dtype, offsets.dtype)
         cached = self._cache.by_size.get(
             (size, variant, logits_key(target), params_layout(m), rows_are_contiguous(m))
         )

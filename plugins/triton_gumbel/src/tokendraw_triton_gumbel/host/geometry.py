@@ -35,6 +35,7 @@ class Geometry(NamedTuple):
     row_grid: Grid
     large_set_grid: Grid
     request_grid: Grid
+    block_grid: Grid
     probs_grid: Grid
 
 
@@ -72,10 +73,12 @@ def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSi
     max_programs = configuration.large_set_programs * target.processors
     scratch_rows = rounded_rows(rows)
     scratch_counts = (1, scratch_rows, rounded_rows(requests), min(scratch_rows * tiles, max_programs))
-    request_parts = 1
+    request_parts = block_parts = 1
     if verify is not None and verify.draft_kind != COUPLED:
         tile_groups = -(-tiles // ACCEPT_WARPS)
-        request_parts = max(1, min(tile_groups, -(-ACCEPT_PROGRAMS * target.processors // requests)))
+        places = requests * max_drafts if verify.is_block else requests
+        parts = max(1, min(tile_groups, -(-ACCEPT_PROGRAMS * target.processors // places)))
+        request_parts, block_parts = (1, parts) if verify.is_block else (parts, 1)
     span = configuration.span(variant.logits.dtype.itemsize)
     return Geometry(
         size,
@@ -86,5 +89,6 @@ def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSi
         row_grid=(grid_rows, 1, 1),
         large_set_grid=(min(rows * tiles, max_programs), 1, 1),
         request_grid=(requests, request_parts, 1),
+        block_grid=(requests, max_drafts, block_parts),
         probs_grid=(draft_rows, -(-variant.vocab_size // PROBS_AT_ONCE), 1),
     )

@@ -41,6 +41,8 @@ class VerifyVariant(NamedTuple):
     """The properties of drafts in the choice of the kernels of a verification."""
 
     draft_kind: int
+    is_block: bool
+    """Whether the drafts of a request are judged together."""
     max_steps: int
     """A power of two above K, the upper limit of drafts a request."""
     is_padded: bool
@@ -54,6 +56,7 @@ class VerifyVariant(NamedTuple):
     def of(
         cls,
         draft_kind: int,
+        is_block: bool,
         max_drafts: int,
         id_dimensions: int,
         q: RowLayout | None,
@@ -62,7 +65,7 @@ class VerifyVariant(NamedTuple):
     ) -> VerifyVariant:
         """Derive the variant from a call: K, the dimensions of the ids, the layout of q, and dtypes."""
         max_steps, access = max(8, 1 << max_drafts.bit_length()), None if q is None else RowAccess.of(q)
-        return cls(draft_kind, max_steps, id_dimensions == 2, access, id_dtype, offset_dtype)
+        return cls(draft_kind, is_block, max_steps, id_dimensions == 2, access, id_dtype, offset_dtype)
 
 
 class Variant(NamedTuple):

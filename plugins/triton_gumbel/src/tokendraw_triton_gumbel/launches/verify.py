@@ -1,4 +1,7 @@
-"""The launches of a verification: the draw of the rows, a check of probabilities, and a launch over the requests."""
+"""The launches of a verification: the draw of the rows, a check of probabilities, and a launch over the requests.
+
+Of blocks a launch before the last weighs the residuals of all drafts.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import AcceptConfig
 from tokendraw_triton_gumbel.kernels.verify.accept_drafts import accept_drafts
+from tokendraw_triton_gumbel.kernels.verify.block_acceptance import weigh_blocks
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE, check_probs
 from tokendraw_triton_gumbel.launches.draw import NO_DRAFTS, DrawLaunches
 
@@ -50,9 +54,10 @@ class VerifyLaunches:
             if variant.has_filters:
                 self._num_candidates = scratch.reserve(whole, 1, PER_ROW)
             self._counters = scratch.reserve(whole, 1, PER_ROW)
-            self._weights = scratch.reserve(real, 2 * draw.tiles, PER_REQUEST)
+            self._weights = scratch.reserve(real, 2 * draw.tiles, PER_ROW if verify.is_block else PER_REQUEST)
         config = AcceptConfig(
             DRAFT_KIND=verify.draft_kind,
+            IS_BLOCK=verify.is_block,
             STEPS=verify.max_steps,
             FP64=draw.fp64,
             TILES=draw.max_tiles,
@@ -62,9 +67,9 @@ class VerifyLaunches:
             VECTOR=draw.vector,
             IS_NVIDIA=target.is_nvidia,
         )
-        self._accept_drafts = Launch(
-            accept_drafts, {"config": config}, target.options(ACCEPT_WARPS, _ACCEPT_REGISTERS)
-        )
+        options = target.options(ACCEPT_WARPS, _ACCEPT_REGISTERS)
+        self._weigh_blocks = Launch(weigh_blocks, {"config": config}, options) if verify.is_block else None
+        self._accept_drafts = Launch(accept_drafts, {"config": config}, options)
         self._check_probs = Launch(check_probs, {"AT_ONCE": PROBS_AT_ONCE}, {"num_warps": _CHECK_WARPS})
 
     def steps(
@@ -109,20 +114,18 @@ class VerifyLaunches:
             yield self._check_probs, geometry.probs_grid, checked
         bounds = (None, None) if self._draft_kind == COUPLED else (thresholds, log_kept)
         judged = group(DrawResults, (tokens, valid, *bounds, None))
-        yield (
-            self._accept_drafts,
-            geometry.request_grid,
-            (
-                group(Logits, (*head, draw.vocab_size)),
-                rows,
-                group(DraftTokens, (*chain[:2], self._is_padded, draw.vocab_size - 1)),
-                geometry.counts,
-                params,
-                flags,
-                judged,
-                facts,
-                CandidateLists(None, *(scratch[draw.candidates][1:] if draw.has_filters else ())),
-                group(ResidualScratch, (counters, buffer(self._weights))),
-                group(VerifyResults, out),
-            ),
+        shared = (
+            group(Logits, (*head, draw.vocab_size)),
+            rows,
+            group(DraftTokens, (*chain[:2], self._is_padded, draw.vocab_size - 1)),
+            geometry.counts,
+            params,
+            flags,
+            judged,
+            facts,
+            CandidateLists(None, *(scratch[draw.candidates][1:] if draw.has_filters else ())),
+            group(ResidualScratch, (counters, buffer(self._weights))),
         )
+        if self._weigh_blocks is not None:
+            yield self._weigh_blocks, geometry.block_grid, shared
+        yield self._accept_drafts, geometry.request_grid, (*shared, group(VerifyResults, out))

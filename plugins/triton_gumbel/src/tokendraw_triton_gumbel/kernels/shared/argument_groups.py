@@ -190,7 +190,8 @@ class ResidualScratch(NamedTuple):
     counters: Any
     """[requests] int32 zeros, and then the results of the check of the drafts' probabilities."""
     weights: Any
-    """[requests, 2, tiles] float32."""
+    """[requests, 2, tiles] float32: of the residual behind a rejected draft, and of p; of blocks [rows, 2, tiles], or in
+    the first place the mass of a residual of few candidates."""
 
 
 class VerifyResults(NamedTuple):

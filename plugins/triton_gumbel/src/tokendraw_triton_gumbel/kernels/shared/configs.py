@@ -57,10 +57,12 @@ class LargeSetConfig(NamedTuple):
 
 
 class AcceptConfig(NamedTuple):
-    """Constants of launch V, the verification of drafts."""
+    """Constants of launch V, the verification of drafts, and of launch W before it."""
 
     DRAFT_KIND: int
     """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
+    IS_BLOCK: bool
+    """Whether the drafts of a request are judged together."""
     STEPS: int
     """A power of two above the largest number of drafts a request."""
     FP64: bool

@@ -17,12 +17,12 @@ from tokendraw_triton_gumbel.kernels.shared.row_params import SHOWN, noise_key, 
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 from tokendraw_triton_gumbel.kernels.verify.acceptance import judge_drafts
-from tokendraw_triton_gumbel.kernels.verify.draft_kinds import CHOSEN, COUPLED, LOGITS
+from tokendraw_triton_gumbel.kernels.verify.block_acceptance import judge_block
+from tokendraw_triton_gumbel.kernels.verify.draft_kinds import COUPLED
 from tokendraw_triton_gumbel.kernels.verify.residual import (
-    RejectedDraft,
-    load_kept_set,
     recover_from_candidates,
     recover_from_tiles,
+    rejected_draft,
     weigh_residual,
 )
 
@@ -63,6 +63,12 @@ def accept_drafts(
     step = tl.arange(0, config.STEPS)
     mask = step < num_drafts
     count = tl.minimum(tl.min(tl.where(steps.is_accepted & mask, config.STEPS, step), 0), num_drafts)
+    share = tl.full((), 1.0, tl.float32)
+    if config.IS_BLOCK:
+        first_slot = slot_of(first_row, flags, row_params)
+        _, is_first_greedy = inverse_temperature(row_params.temperature, first_slot)
+        block_count, share = judge_block(steps, counts, summary, scratch.weights, config)
+        count = tl.where(is_first_greedy, count, block_count)
     emits = first_row + count
     token_ids = out.token_ids + request.to(tl.int64) * (counts.max_drafts + 1)
     if part == 0:
@@ -86,17 +92,20 @@ def accept_drafts(
         is_rejected = (step == count) & steps.is_judged
         was_drawn = tl.sum(is_rejected.to(tl.int32), 0)
         token = tl.sum(tl.where(is_rejected, steps.draft_ids, 0), 0).to(tl.int32)
-        p = load_kept_set(emits, scale, draws, summary)
-        target = logits.base + emits.to(tl.int64) * logits.row_stride
-        if DRAFT_KIND == CHOSEN:
-            rejected = RejectedDraft(target, target, logits.vocab_size, token, was_drawn, p, p, scale)
-        else:
-            draft_row = emits - request
-            draft = drafts.base + draft_row.to(tl.int64) * drafts.row_stride
-            q = p
-            if DRAFT_KIND == LOGITS:
-                q = load_kept_set(counts.target_rows + draft_row, scale, draws, summary)
-            rejected = RejectedDraft(target, draft, logits.vocab_size, token, was_drawn, p, q, scale)
+        rejected = rejected_draft(
+            emits,
+            request,
+            token,
+            was_drawn,
+            scale,
+            share,
+            logits,
+            drafts,
+            counts,
+            draws,
+            summary,
+            DRAFT_KIND,
+        )
         num_candidates = tl.full((), -1, tl.int32)
         if config.HAS_FILTERS:
             num_candidates = tl.load(summary.num_candidates + emits)
@@ -107,15 +116,20 @@ def accept_drafts(
                 _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
         if num_candidates < 0:
             tiles = counts.tiles
-            weights = scratch.weights + request.to(tl.int64) * 2 * tiles
-            groups = (tiles + config.WARPS - 1) // config.WARPS
-            span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1)
-            end_group = tl.minimum((part + 1) * span, groups)
-            weigh_residual(rejected, tiles, part * span, end_group, weights, config)
-            tl.debug_barrier()
-            if tl.atomic_add(scratch.counters + request, 1, sem="acq_rel") == tl.num_programs(1) - 1:
+            if config.IS_BLOCK:
+                weights = scratch.weights + emits.to(tl.int64) * 2 * tiles
                 recovered = recover_from_tiles(rejected, tiles, key, weights, config)
                 _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
+            else:
+                weights = scratch.weights + request.to(tl.int64) * 2 * tiles
+                groups = (tiles + config.WARPS - 1) // config.WARPS
+                span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1)
+                end_group = tl.minimum((part + 1) * span, groups)
+                weigh_residual(rejected, tiles, part * span, end_group, weights, config)
+                tl.debug_barrier()
+                if tl.atomic_add(scratch.counters + request, 1, sem="acq_rel") == tl.num_programs(1) - 1:
+                    recovered = recover_from_tiles(rejected, tiles, key, weights, config)
+                    _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
 
 
 @triton.jit

@@ -30,6 +30,10 @@ class Steps(NamedTuple):
     """[STEPS]: whether the draft is accepted if all earlier drafts are."""
     is_valid: Any
     """[STEPS]: whether the row and the draft's distribution are valid."""
+    ratio: Any
+    """[STEPS] float64: p / q at the draft, 0 where it cannot have been drawn. Like ``u``, 0 for coupled drafts."""
+    u: Any
+    """[STEPS]: the uniform that judges the draft."""
 
 
 @triton.jit
@@ -72,6 +76,8 @@ def judge_drafts(
     is_valid = tl.load(draws.valid + row).to(tl.int32) > 0
     is_accepted = draft_ids == token
     is_judged = mask & (draft_ids >= 0) & (draft_ids <= tokens.last_id)
+    ratio = tl.zeros((STEPS,), tl.float64)
+    u = tl.zeros((STEPS,), tl.float32)
     if DRAFT_KIND != COUPLED:
         slot = slot_of(row, flags, row_params)
         inverse, greedy = inverse_temperature(row_params.temperature, slot)
@@ -94,7 +100,7 @@ def judge_drafts(
             is_valid = is_valid & (prob_flags == POSITIVE)
         else:
             q = tl.full((STEPS,), 1.0, tl.float64)
-        u = uniform(key, tl.zeros((STEPS,), tl.int32), ACCEPT, config.FP64)
-        is_passed = is_judged & (q > 0) & (u < p / tl.where(q > 0, q, 1.0))
-        is_accepted = tl.where(greedy, is_accepted, is_passed)
-    return Steps(first_row, num_drafts, draft_ids, is_judged, is_accepted, is_valid)
+        u = uniform(key, step if config.IS_BLOCK else tl.zeros((STEPS,), tl.int32), ACCEPT, config.FP64)
+        ratio = tl.where(is_judged & (q > 0), p / tl.where(q > 0, q, 1.0), 0.0)
+        is_accepted = tl.where(greedy, is_accepted, u < ratio)
+    return Steps(first_row, num_drafts, draft_ids, is_judged, is_accepted, is_valid, ratio, u)

@@ -1,5 +1,7 @@
 """Recovers a token from the residual of a rejected draft: the excess of the target's distribution p over the draft's q.
 
+In a block p counts by a share r, the same as in :mod:`.block_acceptance`; elsewhere the share is 1.
+
 If p keeps few tokens, the draw of its row has written them to memory: one program reads them with the drafts' logits,
 and draws. Otherwise each program reads a part of both rows once and writes 8 bytes a tile; the last program draws.
 
@@ -19,7 +21,7 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.noise import RESIDUAL_TILE, RESIDUAL_TOKEN, gumbel
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, element_ids, tile_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, exp2, steady, times
-from tokendraw_triton_gumbel.kernels.verify.draft_kinds import LOGITS, PROBS
+from tokendraw_triton_gumbel.kernels.verify.draft_kinds import CHOSEN, LOGITS, PROBS
 
 _LARGEST = tl.constexpr(3.4e38)
 """Upper limit of a probability: float64 is converted to float32."""
@@ -54,6 +56,8 @@ class RejectedDraft(NamedTuple):
     q: Any
     scale: Any
     """``log2(e) / T``."""
+    share: Any
+    """The factor of p, float32."""
 
 
 class FastShare(NamedTuple):
@@ -70,6 +74,28 @@ def load_kept_set(row, scale, draws, summary):
     mass = tl.log2(tl.load(summary.total_weight + row)) + tl.load(draws.log_kept + row) * LOG2_E
     is_ordinary = tl.load(draws.valid + row).to(tl.int32) * (tl.abs(max_logit) < float("inf")).to(tl.int32)
     return KeptSet(max_logit, threshold, mass, is_ordinary * steady(max_logit, scale))
+
+
+@triton.jit
+def rejected_draft(
+    row, request, token, was_drawn, scale, share, logits, drafts, counts, draws, summary, DRAFT_KIND: tl.constexpr
+):
+    """Return the :class:`RejectedDraft` of a row of the target.
+
+    The groups of arguments are those of :func:`~.accept_drafts.accept_drafts`.
+    """
+    p = load_kept_set(row, scale, draws, summary)
+    target = logits.base + row.to(tl.int64) * logits.row_stride
+    if DRAFT_KIND == CHOSEN:
+        rejected = RejectedDraft(target, target, logits.vocab_size, token, was_drawn, p, p, scale, share)
+    else:
+        draft_row = row - request
+        draft = drafts.base + draft_row.to(tl.int64) * drafts.row_stride
+        q = p
+        if DRAFT_KIND == LOGITS:
+            q = load_kept_set(counts.target_rows + draft_row, scale, draws, summary)
+        rejected = RejectedDraft(target, draft, logits.vocab_size, token, was_drawn, p, q, scale, share)
+    return rejected
 
 
 @triton.jit
@@ -120,17 +146,30 @@ def _draft_share(rejected, ids, mask, is_full, DRAFT_KIND: tl.constexpr, IS_NVID
     return tl.where(rejected.was_drawn > 0, share, 0.0)
 
 
+@triton.jit
+def _residual_of_candidates(rejected, values, ids, count, config: tl.constexpr):
+    """Return the candidates' ids, their weights in the residual, and in p."""
+    i = tl.arange(0, config.SMALL_CANDIDATES)
+    x = tl.load(values + i, mask=i < count, other=float("-inf"))
+    token = tl.load(ids + i, mask=i < count, other=INT32_MAX)
+    p = _share(x, token, rejected.p, rejected.scale, config.IS_NVIDIA) * rejected.share
+    kept = (i < count) & (p > 0)
+    q = _draft_share(rejected, token, kept, False, config.DRAFT_KIND, config.IS_NVIDIA)
+    return token, tl.where(kept, tl.maximum(p - q, 0.0), 0.0), p
+
+
+@triton.jit(noinline=True)
+def excess_of_candidates(rejected, values, ids, count, config: tl.constexpr):
+    """Return the mass of the residual of the row's ``count`` candidates: ``values`` and ``ids``, tile by tile."""
+    _, weight, _ = _residual_of_candidates(rejected, values, ids, count, config)
+    return tl.sum(weight, 0)
+
+
 @triton.jit(noinline=True)
 def recover_from_candidates(rejected, values, ids, count, key, config: tl.constexpr):
     """Draw a token from the residual of the row's ``count`` candidates: ``values`` and ``ids``, tile by tile."""
     FP64: tl.constexpr = config.FP64
-    i = tl.arange(0, config.SMALL_CANDIDATES)
-    x = tl.load(values + i, mask=i < count, other=float("-inf"))
-    token = tl.load(ids + i, mask=i < count, other=INT32_MAX)
-    p = _share(x, token, rejected.p, rejected.scale, config.IS_NVIDIA)
-    kept = (i < count) & (p > 0)
-    q = _draft_share(rejected, token, kept, False, config.DRAFT_KIND, config.IS_NVIDIA)
-    weight = tl.maximum(p - q, 0.0)
+    token, weight, p = _residual_of_candidates(rejected, values, ids, count, config)
     weight = tl.where(tl.max(weight, 0) > 0, weight, p)
     kept = weight > 0
     score = tl.log(tl.where(kept, weight, 1.0).to(tl.float64 if FP64 else tl.float32))
@@ -156,6 +195,7 @@ def weigh_residual(rejected, tiles, group, end_group, weights, config: tl.conste
     if config.DRAFT_KIND == LOGITS:
         is_ordinary *= rejected.q.is_ordinary
     fast_p = _fast_share_of(rejected.p, scale, IS_NVIDIA)
+    fast_p = FastShare(fast_p.offset, fast_p.factor * rejected.share)
     fast_q = _fast_share_of(rejected.q, scale, IS_NVIDIA)
     fast_q = FastShare(fast_q.offset, tl.where(rejected.was_drawn > 0, fast_q.factor, 0.0))
     full_groups = tl.minimum(end_group, rejected.vocab_size // (WARPS * TILE_SIZE))
@@ -185,7 +225,8 @@ def weigh_residual(rejected, tiles, group, end_group, weights, config: tl.conste
             _store_tiles(weights, group, tiles, p, q, WARPS)
         else:
             q = _draft_share(rejected, ids, mask, False, config.DRAFT_KIND, IS_NVIDIA)
-            _store_tiles(weights, group, tiles, _share(x, ids, rejected.p, scale, IS_NVIDIA), q, WARPS)
+            p = _share(x, ids, rejected.p, scale, IS_NVIDIA) * rejected.share
+            _store_tiles(weights, group, tiles, p, q, WARPS)
         group += 1
 
 
@@ -213,7 +254,7 @@ def recover_from_tiles(rejected, tiles, key, weights, config: tl.constexpr):
     mask = ids < rejected.vocab_size
     x = tl.load(rejected.target + ids, mask=mask, other=float("-inf")).to(tl.float32)
     q = _draft_share(rejected, ids, mask, False, config.DRAFT_KIND, config.IS_NVIDIA)
-    p = _share(x, ids, rejected.p, rejected.scale, config.IS_NVIDIA)
+    p = _share(x, ids, rejected.p, rejected.scale, config.IS_NVIDIA) * rejected.share
     residual = tl.maximum(p - q, 0.0)
     residual = tl.where(tl.max(residual, 0) > 0, residual, p)
     score = tl.log(tl.where(residual > 0, residual, 1.0).to(tl.float64 if FP64 else tl.float32))
