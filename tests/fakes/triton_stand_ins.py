@@ -48,6 +48,7 @@ SOURCES = {
     "list_best_keys": logprobs,
     "given_logprobs": logprobs,
     "count_ranks": logprobs,
+    "score_rows": logprobs,
     "write_plan": paged_kv,
     "process_logits": logits_processing,
     "append_tokens": logits_processing,

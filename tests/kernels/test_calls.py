@@ -201,6 +201,22 @@ def test_ranks_that_no_caller_needs_are_not_counted(launched):
             assert ("count_ranks" in names, "row_logprobs" in names) == (wants_ranks, True)
 
 
+def test_a_score_looks_for_best_tokens_only_where_any_are_wanted(launched):
+    tokens, names = torch.zeros(ROWS, dtype=torch.int32), []
+    for num_best in (None, 0, 2):
+        metadata = metadata_of(*[SamplingParams(logprobs=num_best)] * ROWS)
+        here().score(torch.zeros(ROWS, V), tokens, metadata)
+        names.append([name for name, *_ in launched.taken()])
+    alone = ["tile_statistics", "draw_rows", "count_ranks", "score_rows"]
+    assert names == [alone, alone, [*alone[:3], "row_logprobs", "score_rows"]]
+
+
+def test_a_score_draws_no_seeds(launched):
+    state, unseeded = torch.random.get_rng_state(), metadata_of(*[SamplingParams()] * ROWS)
+    here().score(torch.zeros(ROWS, V), torch.zeros(ROWS, dtype=torch.int64), unseeded)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def test_a_forced_configuration_ends_with_the_context(launched):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     grids = []

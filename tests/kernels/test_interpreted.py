@@ -12,7 +12,7 @@ from tokendraw_triton_gumbel import plugin
 from triton_stand_ins import interpreted
 
 OPERATIONS = plugin.tokendraw_describe().operations
-JUDGED = ("sample", "plan_paged_kv", "process_logits")
+JUDGED = ("sample", "score", "plan_paged_kv", "process_logits")
 NEED_COMPILED_KERNELS = {
     "rows behind 2**31 elements",
     "threads",
@@ -46,6 +46,8 @@ def test_every_line_but_those_of_a_cuda_device_and_of_compiled_kernels_is_run_or
     assert {prop.name for prop in properties() if outcome(prop) == "not run"} == NEED_COMPILED_KERNELS | {
         "sync-free",
         "graph capture",
+        "score sync-free",
+        "score graph capture",
         "plan sync-free",
         "plan graph replay",
         "process sync-free",

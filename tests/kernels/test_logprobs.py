@@ -21,6 +21,7 @@ COMPARISONS = {
     "large vocabularies": ("large", 3 * 8),
     "NaN, infinities and ties": ("special", 14 * (2 * 6 + 4)),
     "more of the best than are compared all with all": ("wide", 7 * 17),
+    "scores of tokens and of padding": ("scores", 4 * 5 * 17),
     "parameters by slot, absent or out of range": ("tensors", 16 * 6),
     "values of -inf in the order of their ids": ("order", 2 * 2 * 2 * 3),
     "logits that require grad, and calls without ranks": ("calls", 2 * 2 * 3),
@@ -54,6 +55,14 @@ def giving(target, ids):
     params = SamplingParams(temperature=0.8, top_k=50, seed=1, logprob_token_ids=ids)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
     sampler_for(target).sample(torch.zeros(2, V, dtype=torch.bfloat16), metadata)
+
+
+def scored(target, dtype, mode="processed_logprobs", **params):
+    """Score two tokens, for the stand-ins to record."""
+    params = SamplingParams(temperature=0.8, **params)
+    metadata = SamplingMetadata.from_params([params, params])
+    sampler = sampler_for(target, logprobs_mode=mode)
+    sampler.score(torch.zeros(2, V, dtype=dtype), torch.tensor([5, -100]), metadata)
 
 
 def listed(target, dtype, num_logprobs):
@@ -95,6 +104,17 @@ def test_the_list_of_keys_compiles(kernels, target):
 def test_the_kernel_of_given_ids_compiles(kernels, target):
     giving(target, [3, 7])
     assert has_machine_code(compiled(kernels["given_logprobs"], target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_kernels_of_scores_compile(kernels, target, dtype):
+    scored(target, dtype, "raw_logprobs")
+    for name in ("tile_statistics", "score_rows"):
+        assert has_machine_code(compiled(kernels[name], target))
+    scored(target, dtype, top_p=0.9)
+    assert has_machine_code(compiled(kernels["score_rows"], target))
 
 
 def test_given_ids_of_any_number_take_one_kernel(kernels):

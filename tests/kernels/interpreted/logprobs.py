@@ -182,6 +182,38 @@ def wide():
     return tally
 
 
+def scores():
+    """Score random tokens and padding in wide rows, with N of every search, up to what PyTorch sorts."""
+    rng, tally = np.random.default_rng(9), Tally()
+    for size, n, dtype in (
+        (300, 1000, torch.float16),
+        (9001, 0, torch.bfloat16),
+        (9001, 1025, torch.bfloat16),
+        (70_001, 5, torch.float32),
+    ):
+        rows = wide_rows(size, dtype)
+        for mode in LOGPROBS_MODES:
+            picked = [REQUESTS[i] for i in rng.integers(0, len(REQUESTS), len(rows))]
+            params = [replace(p, logprobs=n // 2 if i % 4 == 1 else n) for i, p in enumerate(picked)]
+            m = SamplingMetadata.from_params(params)
+            ids = torch.from_numpy(rng.integers(-1, size + 1, len(rows)))
+            need = Need(logprobs_mode=mode, threshold=True)
+            answer, expected = (
+                kind(rows.device, need).score(rows, ids, m) for kind in (TritonGumbelSampler, NativeSampler)
+            )
+            tally.judged += len(rows)
+            label = f"V = {size} N = {n} {mode}"
+            tally.wrong += [
+                f"{label} row {i}: {what}" for i, what in faults(answer.logprobs, expected.logprobs)
+            ]
+            tally.wrong += [
+                f"{label}: {name}"
+                for name in ("entropy", "log_kept_mass", "threshold")
+                if not torch.allclose(getattr(answer, name), getattr(expected, name), 0, 3e-6, equal_nan=True)
+            ]
+    return tally
+
+
 def tensors():
     """Compare parameters by slot, of unusual dtypes, absent, or beyond the facts."""
     rng, tally = np.random.default_rng(4), Tally()

@@ -8,6 +8,7 @@ layouts, scratch, compilation, tuning). ``kernels`` is the device code.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
@@ -64,6 +65,7 @@ _VERIFY = VerifyCapabilities.of(
     placeholder_drafts=True,
     vocab_parallel=False,
 )
+_SCORE = replace(_SAMPLE, vocab_parallel=False)
 _PLAN = HostCapabilities(
     device_types=_SAMPLE.device_types,
     compute_capability=_SAMPLE.compute_capability,
@@ -95,6 +97,7 @@ class TritonGumbelPlugin:
             operations={
                 "sample": _SAMPLE,
                 "verify": _VERIFY,
+                "score": _SCORE,
                 "plan_paged_kv": _PLAN,
                 "process_logits": _PROCESS,
             },
@@ -107,7 +110,7 @@ class TritonGumbelPlugin:
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
     ) -> TritonGumbelSampler | TritonPagedKVPlanner | TritonLogitsProcessor:
-        """Build the object of an operation on a device: the sampler draws and verifies."""
+        """Build the object of an operation on a device: the sampler draws, verifies and scores."""
         if operation == "plan_paged_kv":
             from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # imports torch and triton
 

@@ -1,18 +1,23 @@
-"""The sampler: draws of tokens and of drafts, and verification. A call waits for nothing."""
+"""The sampler: draws of tokens and of drafts, scores, and verification. A call waits for nothing."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel.dispatch.call_cache import CallCache, logits_key
+from tokendraw_triton_gumbel.dispatch.call_cache import SCORE, CallCache, logits_key
+from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.dispatch.draft_inputs import draft_inputs
-from tokendraw_triton_gumbel.dispatch.empty_outputs import empty_sampler_output, empty_verify_output
+from tokendraw_triton_gumbel.dispatch.empty_outputs import (
+    empty_sampler_output,
+    empty_score_output,
+    empty_verify_output,
+)
 from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext
 from tokendraw_triton_gumbel.host.device import LaunchDevice
 from tokendraw_triton_gumbel.host.params_layout import (
@@ -71,23 +76,35 @@ class TritonGumbelSampler:
         """
         return self._verify(target_logits, drafts, metadata, "coupled" if metadata.facts.all_greedy else mode)
 
+    def score(self, logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> ScoreOutput:
+        """Score the token of each row; see :class:`tokendraw.plugin.ScorerBackend`."""
+        if logits.get_device() != self._current_index():
+            with torch.cuda.device(logits.device):
+                return self.score(logits, token_ids, metadata)
+        rows = logits.shape[0]
+        if not rows:
+            return empty_score_output(logits, metadata, self._need)
+        call, context = self._context(logits, metadata, SCORE)
+        tokens, argmax = token_ids.to(torch.int64).contiguous(), call.int64_proto.new_empty(rows)
+        valid = call.bool_proto.new_empty(rows)
+        thresholds, log_kept, entropy = (call.float32_proto.new_empty(rows) for _ in range(3))
+        least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
+        ranks, best = call.logprobs_out(rows)
+        out = context.convert((argmax, valid, thresholds, log_kept, least_kept))
+        logprobs_out = context.convert((ranks, None, None))
+        context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
+        drawn = argmax, thresholds, log_kept
+        logprobs = context.logprobs(metadata, drawn, ranks, best, scored=(tokens, entropy))
+        return ScoreOutput(logprobs, log_kept, entropy, least_kept)
+
     def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
         if logits.get_device() != self._current_index():
             with torch.cuda.device(logits.device):
                 return self._draw(logits, m, flags)
-        rows, params = logits.shape[0], param_tensors(m)
-        size = (rows, 0, 0, 0)
-        cached = self._cache.by_size.get(
-            (size, None, logits_key(logits), params_layout(m), rows_are_contiguous(m))
-        )
-        if cached is None:
-            if not rows:
-                return empty_sampler_output(logits, m, self._need)
-            logits = with_unit_stride(logits)
-            params, layout = contiguous_params(m)
-            cached = self._cache.add(self._target, size, None, logits, m.facts, layout)
-        call, geometry = cached
-        context = LaunchContext(call, geometry, logits, params, self._converter, flags)
+        rows = logits.shape[0]
+        if not rows:
+            return empty_sampler_output(logits, m, self._need)
+        call, context = self._context(logits, m, None, flags)
         token_ids, valid = call.int64_proto.new_empty(rows), call.bool_proto.new_empty(rows)
         if not call.variant.needs_thresholds:
             out = context.convert((token_ids, valid, None, None, None))
@@ -100,16 +117,29 @@ class TritonGumbelSampler:
             context.launch(call.draw.steps(context.arguments, out))
             return SamplerOutput(token_ids, valid, threshold=least_kept)
         ranks, best = call.logprobs_out(rows)
-        drawn_best = best if best is not None and call.draws_logprobs else (None, None)
+        drawn_best = best if best is not None and call.variant.draws_logprobs else (None, None)
         out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
         logprobs_out = context.convert((ranks, *drawn_best))
         context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
         logprobs = context.logprobs(m, (token_ids, thresholds, log_kept), ranks, best)
         return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept)
 
-    def _verify(
-        self, target: Tensor, drafts: Drafts, m: SamplingMetadata, mode: VerifyMode
-    ) -> VerifyOutput:
+    def _context(
+        self, logits: Tensor, m: SamplingMetadata, kind: Literal["score"] | None, flags: int = 0
+    ) -> tuple[CompiledCall, LaunchContext]:
+        """Return the compiled call of rows that are drawn or scored, and its context."""
+        size, params = (logits.shape[0], 0, 0, 0), param_tensors(m)
+        cached = self._cache.by_size.get(
+            (size, kind, logits_key(logits), params_layout(m), rows_are_contiguous(m))
+        )
+        if cached is None:
+            logits = with_unit_stride(logits)
+            params, layout = contiguous_params(m)
+            cached = self._cache.add(self._target, size, kind, logits, m.facts, layout)
+        call, geometry = cached
+        return call, LaunchContext(call, geometry, logits, params, self._converter, flags)
+
+    def _verify(self, target: Tensor, drafts: Drafts, m: SamplingMetadata, mode: VerifyMode) -> VerifyOutput:
         if target.get_device() != self._current_index():
             with torch.cuda.device(target.device):
                 return self._verify(target, drafts, m, mode)

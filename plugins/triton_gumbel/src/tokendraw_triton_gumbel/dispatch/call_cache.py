@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need
@@ -16,6 +18,9 @@ from tokendraw_triton_gumbel.host.variant import LOGITS, Target, Variant, Verify
 
 _MAX_CALLS, _MAX_SIZES = 256, 2048
 """Upper limits of cached variants, and of cached batch sizes of all variants."""
+SCORE: Literal["score"] = "score"
+"""The kind of a call that scores given tokens."""
+CallKind = VerifyVariant | Literal["score"] | None
 CallKey = tuple[object, ...]
 
 
@@ -36,13 +41,13 @@ class CallCache:
         self._need = need
         self.by_variant: BoundedCache[CallKey, CompiledCall] = BoundedCache(_MAX_CALLS)
         self.by_size: BoundedCache[CallKey, tuple[CompiledCall, Geometry]] = BoundedCache(_MAX_SIZES)
-        """By (numbers of ``CallSize``, ``VerifyVariant`` or None, ``logits_key``, ``ParamsLayout``, True)."""
+        """By (numbers of ``CallSize``, :data:`CallKind`, ``logits_key``, ``ParamsLayout``, True)."""
 
     def add(
         self,
         target: Target,
         size: tuple[int, int, int, int],
-        verify: VerifyVariant | None,
+        kind: CallKind,
         logits: Tensor,
         facts: BatchFacts,
         layout: ParamsLayout,
@@ -50,16 +55,17 @@ class CallCache:
         """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size.
 
         :param size: the numbers of :class:`.host.variant.CallSize`.
+        :param kind: None for a draw.
         :param layout: of contiguous parameters.
         """
-        key = verify, logits_key(logits), layout, True
+        key = kind, logits_key(logits), layout, True
         rows, _, draft_rows, _ = size
-        if verify is not None and verify.draft_kind == LOGITS:
+        if isinstance(kind, VerifyVariant) and kind.draft_kind == LOGITS:
             rows += draft_rows
         configuration = tuning.configuration_for(target.family, rows)
         call = self.by_variant.get((configuration, *key))
         if call is None:
-            variant = self._variant(logits, facts, configuration, layout, verify)
+            variant = self._variant(logits, facts, configuration, layout, kind)
             call = CompiledCall(variant, target, self._need.logprobs_mode, logits.device)
             self.by_variant.add((configuration, *key), call)
         return self.by_size.add((size, *key), (call, call.geometry(size)))
@@ -70,25 +76,32 @@ class CallCache:
         facts: BatchFacts,
         configuration: Configuration,
         layout: ParamsLayout,
-        verify: VerifyVariant | None,
+        kind: CallKind,
     ) -> Variant:
+        verify = kind if isinstance(kind, VerifyVariant) else None
+        is_scored, mode = kind == SCORE, self._need.logprobs_mode
         access, vocab_size = RowAccess.of(row_layout(logits)), logits.shape[1]
         draft_access = verify.q if verify is not None and verify.draft_kind == LOGITS else None
         temperature, _, seed, *_ = layout.dtypes
+        num_best = facts.logprobs_width(vocab_size)
+        # An entropy is that of a softmax, also in a mode that shows logits.
+        normalises = mode == "raw_logprobs" or (is_scored and mode == "raw_logits")
         return Variant(
             logits=access,
             vocab_size=vocab_size,
             has_filters=layout.has_filters,
-            num_best=facts.logprobs_width(vocab_size),
+            num_best=num_best or 0 if is_scored else num_best,
             wants_ranks=self._need.logprob_ranks,
             given_dtype=layout.given_dtype,
             wants_least_kept=self._need.threshold,
-            has_raw_sums=layout.max_logprobs is not None
-            and self._need.logprobs_mode == "raw_logprobs"
+            has_raw_sums=(layout.max_logprobs is not None or is_scored)
+            and normalises
             and temperature is not None,
             is_aligned=access.is_aligned and (draft_access is None or draft_access.is_aligned),
             configuration=configuration,
             param_dtypes=layout.dtypes,
-            has_fresh_seeds=seed is None or not layout.all_seeded,
+            has_fresh_seeds=not is_scored and (seed is None or not layout.all_seeded),
             verify=verify,
+            is_scored=is_scored,
+            has_entropy_sums=is_scored and not (layout.has_filters and mode.startswith("processed")),
         )

@@ -46,7 +46,6 @@ class CompiledCall:
         self.logprobs = None
         if variant.num_best is not None:
             self.logprobs = LogprobsLaunches(self.draw, variant.num_best, mode, self.scratch)
-        self.draws_logprobs = variant.draws_logprobs
         self.flags = params_layout.presence_flags(
             variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds
         )
@@ -59,7 +58,7 @@ class CompiledCall:
             self.flags += _RANKED
         if variant.has_logprobs and verify is not None:
             self.flags += _SHOWN
-        if self.draws_logprobs:
+        if variant.draws_logprobs:
             self.flags += _OWN + mode_flags(mode)
         compile_steps(self._placeholder_steps())
 
@@ -113,14 +112,20 @@ class CompiledCall:
             )
         if self.logprobs is not None:
             requested = variant.param_dtypes[-1]
+            requested_in = None if requested is None else Pointer(requested, aligned=False)
+            drawn = int64, float32, float32
             yield from self.logprobs.steps(
                 arguments,
-                None if requested is None else Pointer(requested, aligned=False),
-                (int64, float32, float32),
+                requested_in,
+                drawn,
                 ranks=int64 if variant.wants_ranks else None,
-                best=(int64, float32) if self.logprobs.by_kernel and not self.draws_logprobs else None,
+                best=(int64, float32) if self.logprobs.by_kernel and variant.searches_best else None,
                 given=None
                 if variant.given_dtype is None
                 else (Pointer(variant.given_dtype, aligned=False), ANY_STRIDE, ANY_INT),
                 given_out=(int64, float32),
             )
+            if variant.is_scored:
+                yield self.logprobs.score_step(
+                    arguments, requested_in, drawn, int64, (int64, float32, float32)
+                )

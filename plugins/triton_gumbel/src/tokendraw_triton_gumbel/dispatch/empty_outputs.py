@@ -1,17 +1,27 @@
-"""Outputs of batches without rows and of verifications without requests."""
+"""Outputs of batches without rows, drawn or scored, and of verifications without requests."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw import (
+    Drafts,
+    LogprobsTensors,
+    Need,
+    SamplerOutput,
+    SamplingMetadata,
+    ScoreOutput,
+    VerifyOutput,
+)
 from tokendraw.plugin import logprobs_by_step
 
 
 def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> SamplerOutput:
     """Return the output of zero rows."""
-    logprobs = _empty_logprobs(logits, m, wants_ranks=need.logprob_ranks)
+    num_best, logprobs = m.facts.logprobs_width(logits.shape[1]), None
+    if num_best is not None:
+        logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
     return SamplerOutput(
         logits.new_empty(0, dtype=torch.int64),
         logits.new_empty(0, dtype=torch.bool),
@@ -21,9 +31,19 @@ def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> Sam
     )
 
 
+def empty_score_output(logits: Tensor, m: SamplingMetadata, need: Need) -> ScoreOutput:
+    """Return the scores of zero rows."""
+    num_best = m.facts.logprobs_width(logits.shape[1]) or 0
+    logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
+    number = logits.new_empty(0, dtype=torch.float32)
+    return ScoreOutput(logprobs, number, number, number if need.threshold else None)
+
+
 def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, need: Need) -> VerifyOutput:
     """Return the output of zero requests."""
-    width, logprobs = drafts.max_drafts, _empty_logprobs(target, m, wants_ranks=need.logprob_ranks)
+    width, num_best, logprobs = drafts.max_drafts, m.facts.logprobs_width(target.shape[1]), None
+    if num_best is not None:
+        logprobs = _empty_logprobs(target, m, num_best, wants_ranks=need.logprob_ranks)
     num_accepted = target.new_empty(0, dtype=torch.int32)
     return VerifyOutput(
         target.new_empty(0, width + 1, dtype=torch.int64),
@@ -35,10 +55,9 @@ def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, nee
     )
 
 
-def _empty_logprobs(logits: Tensor, m: SamplingMetadata, *, wants_ranks: bool) -> LogprobsTensors | None:
-    num_best = m.facts.logprobs_width(logits.shape[1])
-    if num_best is None:
-        return None
+def _empty_logprobs(
+    logits: Tensor, m: SamplingMetadata, num_best: int, *, wants_ranks: bool
+) -> LogprobsTensors:
     ids = m.given_ids
     return LogprobsTensors(
         logits.new_empty(0, 1 + num_best, dtype=torch.int64),

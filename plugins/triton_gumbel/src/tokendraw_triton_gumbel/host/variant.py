@@ -92,6 +92,10 @@ class Variant(NamedTuple):
     has_fresh_seeds: bool
     """Whether a row may have no seed of its own."""
     verify: VerifyVariant | None = None
+    is_scored: bool = False
+    """Whether tokens are given, to be scored; nothing is drawn then but the argmax of greedy rows."""
+    has_entropy_sums: bool = False
+    """Whether the pass over the logits sums up entropies too."""
 
     @property
     def has_logprobs(self) -> bool:
@@ -101,7 +105,12 @@ class Variant(NamedTuple):
     @property
     def draws_logprobs(self) -> bool:
         """Return whether the draw itself writes the logprobs of drawn tokens: N = 0 asks for no more."""
-        return self.num_best == 0 and not self.has_filters and self.verify is None
+        return self.num_best == 0 and not self.has_filters and self.verify is None and not self.is_scored
+
+    @property
+    def searches_best(self) -> bool:
+        """Return whether a launch looks for the best tokens; it writes the drawn token's logprob beside theirs."""
+        return self.has_logprobs and not self.draws_logprobs and not (self.is_scored and self.num_best == 0)
 
     @property
     def is_plain_draw(self) -> bool:

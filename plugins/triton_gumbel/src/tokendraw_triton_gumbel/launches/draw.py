@@ -59,11 +59,12 @@ def tile_pass(
     *,
     is_aligned: bool,
     has_raw_sums: bool,
+    has_entropy_sums: bool = False,
 ) -> Launch:
     """Return the launch of a pass over logits, with the statistics of every tile as its result."""
     itemsize, is_nvidia = logits.dtype.itemsize, target.is_nvidia
     config = TileConfig(configuration.span(itemsize), logits.vector, is_aligned, is_nvidia)
-    registers = configuration.raw_registers(itemsize) if has_raw_sums else None
+    registers = configuration.raw_registers(itemsize) if has_raw_sums and not has_entropy_sums else None
     return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
 
@@ -107,6 +108,7 @@ class DrawLaunches:
             target,
             is_aligned=variant.is_aligned,
             has_raw_sums=variant.has_raw_sums,
+            has_entropy_sums=variant.has_entropy_sums,
         )
         self._row_draw = Launch(
             draw_rows,
@@ -126,6 +128,7 @@ class DrawLaunches:
         real, whole, tiles = torch.float32, torch.int32, self.tiles
         self.maxima, self.sums = (scratch.reserve(real, tiles, PER_ROW) for _ in range(2))
         self.raw_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_raw_sums else None
+        self.entropy_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_entropy_sums else None
         self.granules = None
         if variant.has_filters or (variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)):
             self.granules = scratch.reserve(variant.logits.dtype, tiles * GRANULES_PER_TILE.value, PER_ROW)
@@ -176,10 +179,11 @@ class DrawLaunches:
         maxima, sums = scratch[self.maxima], scratch[self.sums]
         raw_sums = None if self.raw_sums is None else scratch[self.raw_sums]
         granules = None if self.granules is None else scratch[self.granules]
-        statistics = group(TileStatistics, (maxima, sums, raw_sums, granules))
+        entropy_sums = None if self.entropy_sums is None else scratch[self.entropy_sums]
+        statistics = group(TileStatistics, (maxima, sums, raw_sums, granules, entropy_sums))
         lists, queue, state = _NO_LISTS, _NO_QUEUE, _NO_STATE
         # The draw gets none of the statistics that only logprobs read: so it is one kernel with them and without.
-        weighed = group(TileStatistics, (maxima, sums, None, granules if self.has_filters else None))
+        weighed = group(TileStatistics, (maxima, sums, None, granules if self.has_filters else None, None))
         if self.has_filters:
             lists = group(CandidateLists, scratch[self.candidates])
             queue, state = group(WorkQueue, scratch[self._queue]), group(RowState, scratch[self._state])

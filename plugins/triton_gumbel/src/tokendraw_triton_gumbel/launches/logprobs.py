@@ -1,4 +1,4 @@
-"""The launches for logprobs of drawn tokens, from the statistics of the draw in scratch.
+"""The launches for logprobs of drawn or scored tokens, from the statistics of the draw in scratch.
 
 The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64 logits,
 and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself, so that N = 0
@@ -29,6 +29,7 @@ from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     RowDraws,
     row_logprobs,
 )
+from tokendraw_triton_gumbel.kernels.logprobs.score_rows import Scores, score_rows
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import LogprobsConfig
@@ -80,6 +81,8 @@ _MAXIMA = 4096
 _OPTIONS = {"num_warps": 4}
 _IDS_AT_ONCE = 64
 """Given ids of a program."""
+_SCORED_TILES = 8
+"""Tiles of kept logits read at once for an entropy, and warps of the program."""
 _SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
     bit.value for bit in (row_params.SCALED, row_params.NORMALISED, row_params.TEMPERED, row_params.PROCESSED)
 )
@@ -111,6 +114,11 @@ class LogprobsLaunches:
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
         kernel = row_logprobs if self.by_kernel else list_best_keys
         self._search = Launch(kernel, {"config": config}, {"num_warps": search.warps})
+        self._score = Launch(
+            score_rows,
+            {"AT_ONCE": _SCORED_TILES, "TILES": config.TILES},
+            {"num_warps": 4 if draw.entropy_sums is not None else _SCORED_TILES},
+        )
         self._given = Launch(given_logprobs, {"IDS": _IDS_AT_ONCE, "TILES": config.TILES}, _OPTIONS)
 
     def steps(
@@ -123,8 +131,9 @@ class LogprobsLaunches:
         best: Sequence[Any] | None,
         given: Sequence[Any] | None = None,
         given_out: Sequence[Any] = (),
+        scored: Any = None,
     ) -> Iterator[Step]:
-        """Yield the launches.
+        """Yield the launches, but for :meth:`score_step`.
 
         :param requested: how many of the N each slot requests; None: all N.
         :param drawn: token ids [rows], thresholds [rows] and log_kept_mass [rows]: ``x >= threshold`` is kept.
@@ -132,20 +141,18 @@ class LogprobsLaunches:
         :param best: ids and values [rows, 1 + N] to be filled in; None: these launches fill in none.
         :param given: the fields of :class:`.GivenIds`; None: no row gives any.
         :param given_out: ids and values [rows, M] to be filled in.
+        :param scored: [rows] int64, whose ranks are wanted; None: those of the drawn tokens are.
         """
-        draw, (geometry, head, params, _, scratch) = self._draw, arguments
+        draw, (geometry, head, _, _, scratch) = self._draw, arguments
         rows = geometry.size.rows
-        token_ids, thresholds, log_kept = drawn
         maxima = scratch[draw.maxima]
-        sums = scratch[draw.sums if draw.raw_sums is None else draw.raw_sums]
         granules = None if draw.granules is None else scratch[draw.granules]
         logits = group(Logits, (*head, draw.vocab_size))
         if ranks is not None:
             grid = (rows * -(-draw.tiles // RANK_SPAN), 1, 1)
-            yield self._count_ranks, grid, (logits, draw.tiles, rows, token_ids, maxima, granules, ranks)
-        index = params.row_index if draw.has_row_index else None
-        asked = group(RequestedLogprobs, (params.temperature, index, requested))
-        draws = group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept))
+            ranked = drawn[0] if scored is None else scored
+            yield self._count_ranks, grid, (logits, draw.tiles, rows, ranked, maxima, granules, ranks)
+        asked, draws = self._rows(arguments, requested, drawn)
         if given is not None:
             ids, values = group(GivenIds, given), group(BestTokens, given_out)
             parts = -(-ids.count // _IDS_AT_ONCE)
@@ -176,6 +183,48 @@ class LogprobsLaunches:
                 out,
                 self._flags,
             ),
+        )
+
+    def score_step(
+        self,
+        arguments: LaunchArguments,
+        requested: Any,
+        drawn: Sequence[Any],
+        scored: Any,
+        out: Sequence[Any],
+    ) -> Step:
+        """Return the launch that scores tokens, behind all others, which fill their columns too.
+
+        :param scored: [rows] int64; ``requested`` and ``drawn`` are those of :meth:`steps`.
+        :param out: ids and values [rows, 1 + N], and entropies [rows].
+        """
+        draw, (geometry, head, _, _, scratch) = self._draw, arguments
+        ids, values, entropy = out
+        return (
+            self._score,
+            (geometry.size.rows, 1, 1),
+            (
+                group(Logits, (*head, draw.vocab_size)),
+                draw.tiles,
+                *self._rows(arguments, requested, drawn),
+                scored,
+                None if draw.entropy_sums is None else scratch[draw.entropy_sums],
+                group(Scores, (ids, values, 1 + self.num_best, entropy)),
+                self._flags,
+            ),
+        )
+
+    def _rows(
+        self, arguments: LaunchArguments, requested: Any, drawn: Sequence[Any]
+    ) -> tuple[RequestedLogprobs, RowDraws]:
+        """Return the groups of what the rows request, and of what the draw has left of them."""
+        draw, (_, _, params, _, scratch) = self._draw, arguments
+        token_ids, thresholds, log_kept = drawn
+        sums = scratch[draw.sums if draw.raw_sums is None else draw.raw_sums]
+        index = params.row_index if draw.has_row_index else None
+        return (
+            group(RequestedLogprobs, (params.temperature, index, requested)),
+            group(RowDraws, (token_ids, scratch[draw.maxima], sums, thresholds, log_kept)),
         )
 
 

@@ -221,7 +221,7 @@ class ColumnLaunches:
         self, arguments: ShardArguments, raw_sums: int | None, granules: int | None
     ) -> TileStatistics:
         """Return the statistics in scratch: each combination compiles another kernel."""
-        indices = (self._maxima, self._sums, raw_sums, granules)
+        indices = (self._maxima, self._sums, raw_sums, granules, None)
         return TileStatistics(*[None if index is None else arguments.scratch[index] for index in indices])
 
     def _placeholder_steps(self) -> Iterator[Step]:

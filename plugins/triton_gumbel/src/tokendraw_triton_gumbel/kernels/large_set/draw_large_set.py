@@ -124,7 +124,11 @@ def draw_large_sets(
                 )
                 if arrive(queue, row, all_parts) > 0:
                     row_statistics = TileStatistics(
-                        statistics.maxima + row * tiles, statistics.sums + row * tiles, None, granules
+                        statistics.maxima + row * tiles,
+                        statistics.sums + row * tiles,
+                        None,
+                        granules,
+                        None,
                     )
                     row_out = DrawResults(
                         out.token_ids + row,

@@ -58,6 +58,9 @@ class TileStatistics(NamedTuple):
     """[rows, tiles] float32: the same at T = 1; or None."""
     granules: Any
     """[rows, tiles, 16] of the logits' dtype: the maxima of the granules of each tile; or None."""
+    entropy_sums: Any
+    """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``raw_sums`` adds up, or without these
+    ``sums``; or None."""
 
 
 class RowParams(NamedTuple):
@@ -190,8 +193,8 @@ class ResidualScratch(NamedTuple):
     counters: Any
     """[requests] int32 zeros, and then the results of the check of the drafts' probabilities."""
     weights: Any
-    """[requests, 2, tiles] float32: of the residual behind a rejected draft, and of p; of blocks [rows, 2, tiles], or in
-    the first place the mass of a residual of few candidates."""
+    """[requests, 2, tiles] float32: of the residual behind a rejected draft, and of p. Of blocks [rows, 2, tiles]; of a
+    row with few candidates the first number is the mass of the residual."""
 
 
 class VerifyResults(NamedTuple):

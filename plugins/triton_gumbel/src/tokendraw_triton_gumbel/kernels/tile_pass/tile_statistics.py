@@ -176,6 +176,7 @@ def reduce_tiles(
     """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
+    HAS_ENTROPY: tl.constexpr = statistics.entropy_sums is not None
     IS_PAIRED: tl.constexpr = config.IS_NVIDIA and source.base.dtype.element_ty == tl.bfloat16
     ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
     is_full = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
@@ -212,17 +213,18 @@ def reduce_tiles(
                     last_top.to(granules.dtype.element_ty),
                     mask=inside[None, :],
                 )
-            total, is_exact = sum_pairs(a, b, c, d, max_logit, scale, IS_NVIDIA)
+            total, entropy, is_exact = sum_pairs(a, b, c, d, max_logit, scale, HAS_ENTROPY, IS_NVIDIA)
             if statistics.raw_sums is not None:
                 raw = total
                 if scale != LOG2_E:
-                    raw, raw_fine = sum_pairs(a, b, c, d, max_logit, LOG2_E, IS_NVIDIA)
+                    raw, entropy, raw_fine = sum_pairs(a, b, c, d, max_logit, LOG2_E, HAS_ENTROPY, IS_NVIDIA)
                     is_exact &= raw_fine
         else:
             scale = _scale_of(temperature, row_index, target_row)
             max_logit = tl.zeros((SPAN,), tl.float32)
             total = tl.zeros((SPAN,), tl.float32)
             raw = total
+            entropy = total
             is_exact = total > 0
     else:
         if config.IS_ALIGNED:
@@ -235,11 +237,11 @@ def reduce_tiles(
             x = _load_shifted(source, ids, group, is_inner, lead, config)
         scale = _scale_of(temperature, row_index, target_row)
         max_logit = _maxima_of_tiles(x, statistics, out, inside)
-        total, is_exact = sum_logits(x, max_logit, scale, IS_NVIDIA)
+        total, entropy, is_exact = sum_logits(x, max_logit, scale, HAS_ENTROPY, IS_NVIDIA)
         if statistics.raw_sums is not None:
             raw = total
             if scale != LOG2_E:
-                raw, raw_fine = sum_logits(x, max_logit, LOG2_E, IS_NVIDIA)
+                raw, entropy, raw_fine = sum_logits(x, max_logit, LOG2_E, HAS_ENTROPY, IS_NVIDIA)
                 is_exact &= raw_fine
 
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
@@ -252,12 +254,14 @@ def reduce_tiles(
         clean = tl.where(x != x, float("-inf"), x)
         max_logit = _maxima_of_tiles(clean, statistics, out, inside)
         has_nan = tile_sums((x != x).to(tl.int32)) > 0
-        total = sum_carefully(clean, max_logit, scale)
+        total, entropy = sum_carefully(clean, max_logit, scale, HAS_ENTROPY)
         # In Triton -total is 0 - total, which has no sign where total is 0.
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
-            raw = sum_carefully(clean, max_logit, LOG2_E)
+            raw, entropy = sum_carefully(clean, max_logit, LOG2_E, HAS_ENTROPY)
     tl.store(statistics.maxima + out, max_logit, mask=inside)
     tl.store(statistics.sums + out, total, mask=inside)
     if statistics.raw_sums is not None:
         tl.store(statistics.raw_sums + out, raw, mask=inside)
+    if HAS_ENTROPY:
+        tl.store(statistics.entropy_sums + out, entropy, mask=inside)

@@ -11,6 +11,8 @@ from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET, exp2
 
 _MIN_SUM = tl.constexpr(0.5)
 """A tile's sum includes the weight 1 of its maximum, so a lower sum comes from NaN or an overflow."""
+_LEAST_EXPONENT = tl.constexpr(-1000.0)
+"""Weights are 0 far above it, also that of -inf, whose product with its weight would be NaN."""
 
 
 @triton.jit
@@ -51,42 +53,76 @@ def _offset_of(max_logit, scale):
 
 
 @triton.jit
-def _sum_pair(pairs, scale, offset, IS_NVIDIA: tl.constexpr):
-    low, high = halves(pairs)
-    return exp2(tl.fma(low, scale, offset), IS_NVIDIA) + exp2(tl.fma(high, scale, offset), IS_NVIDIA)
+def _entropies(weight, exponent):
+    """Return ``w log2 w`` of weights ``w = 2 ** exponent``: 0 where w is 0."""
+    return weight * tl.maximum(exponent, _LEAST_EXPONENT)
 
 
 @triton.jit
-def sum_pairs(a, b, c, d, max_logit, scale, IS_NVIDIA: tl.constexpr):
+def _sum_pair(pairs, scale, offset, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.constexpr):
+    low, high = halves(pairs)
+    low, high = tl.fma(low, scale, offset), tl.fma(high, scale, offset)
+    low_weight, high_weight = exp2(low, IS_NVIDIA), exp2(high, IS_NVIDIA)
+    weight = low_weight + high_weight
+    return weight, _entropies(low_weight, low) + _entropies(high_weight, high) if HAS_ENTROPY else weight
+
+
+@triton.jit
+def sum_pairs(a, b, c, d, max_logit, scale, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.constexpr):
     """Sum the weights of four blocks of pairs; returns the same results as :func:`sum_logits`."""
     offset, rounding, is_exact = _offset_of(max_logit, scale)
     wide = offset[None, :, None]
-    total = _sum_pair(a, scale, wide, IS_NVIDIA) + _sum_pair(b, scale, wide, IS_NVIDIA)
-    total += _sum_pair(c, scale, wide, IS_NVIDIA)
-    total += _sum_pair(d, scale, wide, IS_NVIDIA)
-    total = tl.sum(tl.sum(total, 2), 0) * exp2(-rounding, IS_NVIDIA)
-    return total, is_exact & (total >= _MIN_SUM)
+    a_weight, a_entropy = _sum_pair(a, scale, wide, HAS_ENTROPY, IS_NVIDIA)
+    b_weight, b_entropy = _sum_pair(b, scale, wide, HAS_ENTROPY, IS_NVIDIA)
+    c_weight, c_entropy = _sum_pair(c, scale, wide, HAS_ENTROPY, IS_NVIDIA)
+    d_weight, d_entropy = _sum_pair(d, scale, wide, HAS_ENTROPY, IS_NVIDIA)
+    total = a_weight + b_weight
+    total += c_weight
+    total += d_weight
+    total = tl.sum(tl.sum(total, 2), 0)
+    entropy = total
+    factor = exp2(-rounding, IS_NVIDIA)
+    if HAS_ENTROPY:
+        entropy = tl.sum(tl.sum((a_entropy + b_entropy) + (c_entropy + d_entropy), 2), 0)
+        entropy = (entropy - rounding * total) * factor
+    total *= factor
+    return total, entropy, is_exact & (total >= _MIN_SUM)
 
 
 @triton.jit
-def sum_logits(x, max_logit, scale, IS_NVIDIA: tl.constexpr):
-    """Return (sum of exp2((x - max_logit) * scale), whether it is exact: no NaN, infinity or overflow occurred)."""
+def sum_logits(x, max_logit, scale, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.constexpr):
+    """Sum weights ``w = exp2((x - max_logit) * scale)`` by tile.
+
+    Returns (the sums, the sums of ``w log2 w`` if HAS_ENTROPY, whether both are exact: no NaN, infinity or overflow
+    occurred).
+    """
     if IS_NVIDIA:
         offset, rounding, is_exact = _offset_of(max_logit, scale)
-        weight = exp2(tl.fma(x, scale, offset[None, :, None, None]), IS_NVIDIA)
-        total = tile_sums(weight) * exp2(-rounding, IS_NVIDIA)
+        exponent = tl.fma(x, scale, offset[None, :, None, None])
+        weight = exp2(exponent, IS_NVIDIA)
+        factor = exp2(-rounding, IS_NVIDIA)
+        total = tile_sums(weight)
+        entropy = total
+        if HAS_ENTROPY:
+            entropy = (tile_sums(_entropies(weight, exponent)) - rounding * total) * factor
+        total *= factor
         is_exact &= total >= _MIN_SUM
     else:
-        total = tile_sums(tl.exp2(times(x - max_logit[None, :, None, None], scale)))
+        exponent = times(x - max_logit[None, :, None, None], scale)
+        weight = tl.exp2(exponent)
+        total = tile_sums(weight)
+        entropy = tile_sums(_entropies(weight, exponent)) if HAS_ENTROPY else total
         is_exact = total >= _MIN_SUM
-    return total, is_exact
+    return total, entropy, is_exact
 
 
 @triton.jit
-def sum_carefully(clean, max_logit, scale):
-    """Return the sum relative to the maximum, whatever the tile holds; of +inf the number."""
+def sum_carefully(clean, max_logit, scale, HAS_ENTROPY: tl.constexpr):
+    """Return the sums of :func:`sum_logits`, whatever the tile holds; +inf weighs 1."""
     wide = max_logit[None, :, None, None]
     finite = (tl.abs(wide) < float("inf")) & (clean > float("-inf"))
-    weight = tl.exp2(times(tl.where(finite, clean, 0.0) - tl.where(finite, wide, 0.0), scale))
+    exponent = times(tl.where(finite, clean, 0.0) - tl.where(finite, wide, 0.0), scale)
+    weight = tl.exp2(exponent)
+    entropy = tile_sums(tl.where(finite, _entropies(weight, exponent), 0.0)) if HAS_ENTROPY else max_logit
     weight = tl.where(finite, weight, tl.where(clean == float("inf"), 1.0, 0.0))
-    return tile_sums(weight)
+    return tile_sums(weight), entropy

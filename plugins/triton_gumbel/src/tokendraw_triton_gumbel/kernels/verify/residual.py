@@ -78,7 +78,18 @@ def load_kept_set(row, scale, draws, summary):
 
 @triton.jit
 def rejected_draft(
-    row, request, token, was_drawn, scale, share, logits, drafts, counts, draws, summary, DRAFT_KIND: tl.constexpr
+    row,
+    request,
+    token,
+    was_drawn,
+    scale,
+    share,
+    logits,
+    drafts,
+    counts,
+    draws,
+    summary,
+    DRAFT_KIND: tl.constexpr,
 ):
     """Return the :class:`RejectedDraft` of a row of the target.
 
