@@ -207,8 +207,18 @@ def test_a_score_looks_for_best_tokens_only_where_any_are_wanted(launched):
         metadata = metadata_of(*[SamplingParams(logprobs=num_best)] * ROWS)
         here().score(torch.zeros(ROWS, V), tokens, metadata)
         names.append([name for name, *_ in launched.taken()])
-    alone = ["tile_statistics", "draw_rows", "count_ranks", "score_rows"]
-    assert names == [alone, alone, [*alone[:3], "row_logprobs", "score_rows"]]
+    alone = ["tile_statistics", "score_rows"]
+    assert names == [alone, alone, ["tile_statistics", "row_logprobs", "score_rows"]]
+
+
+def test_a_score_draws_nothing_where_no_row_is_greedy_and_none_has_a_filter(launched):
+    names = []
+    for params in (SamplingParams(temperature=0.7), SamplingParams(temperature=0.0), SamplingParams(top_k=3)):
+        here().score(
+            torch.zeros(ROWS, V), torch.zeros(ROWS, dtype=torch.int64), metadata_of(*[params] * ROWS)
+        )
+        names.append([name for name, *_ in launched.taken()])
+    assert ["draw_rows" in launches for launches in names] == [False, True, True]
 
 
 def test_a_score_draws_no_seeds(launched):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel.dispatch.call_cache import SCORE, CallCache, logits_key
+from tokendraw_triton_gumbel.dispatch.call_cache import SAMPLED_SCORE, SCORE, CallCache, RowKind, logits_key
 from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.dispatch.draft_inputs import draft_inputs
 from tokendraw_triton_gumbel.dispatch.empty_outputs import (
@@ -20,6 +20,7 @@ from tokendraw_triton_gumbel.dispatch.empty_outputs import (
 )
 from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext
 from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.launch import group
 from tokendraw_triton_gumbel.host.params_layout import (
     contiguous_params,
     param_tensors,
@@ -29,6 +30,7 @@ from tokendraw_triton_gumbel.host.params_layout import (
 from tokendraw_triton_gumbel.host.row_layout import row_layout, with_unit_stride
 from tokendraw_triton_gumbel.host.variant import COUPLED, Target, VerifyVariant
 from tokendraw_triton_gumbel.kernels.shared import row_params
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
 
 if TYPE_CHECKING:
     from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
@@ -84,17 +86,19 @@ class TritonGumbelSampler:
         rows = logits.shape[0]
         if not rows:
             return empty_score_output(logits, metadata, self._need)
-        call, context = self._context(logits, metadata, SCORE)
-        tokens, argmax = token_ids.to(torch.int64).contiguous(), call.int64_proto.new_empty(rows)
-        valid = call.bool_proto.new_empty(rows)
-        thresholds, log_kept, entropy = (call.float32_proto.new_empty(rows) for _ in range(3))
+        kind = SCORE if metadata.facts.any_greedy else SAMPLED_SCORE
+        call, context = self._context(logits, metadata, kind)
+        tokens, argmax = token_ids.to(torch.int64).contiguous(), call.int64_proto.new_zeros(rows)
+        valid, entropy = call.bool_proto.new_empty(rows), call.float32_proto.new_empty(rows)
+        thresholds = call.float32_proto.new_full((rows,), -torch.inf)
+        log_kept = call.float32_proto.new_zeros(rows)
         least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
         ranks, best = call.logprobs_out(rows)
         out = context.convert((argmax, valid, thresholds, log_kept, least_kept))
-        logprobs_out = context.convert((ranks, None, None))
-        context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
-        drawn = argmax, thresholds, log_kept
-        logprobs = context.logprobs(metadata, drawn, ranks, best, scored=(tokens, entropy))
+        ranked = RankedTokens() if ranks is None else group(RankedTokens, context.convert((tokens, ranks)))
+        context.launch(call.draw.steps(context.arguments, out, ranked=ranked))
+        scored = tokens, entropy, None if call.variant.is_drawn else least_kept
+        logprobs = context.logprobs(metadata, (argmax, thresholds, log_kept), ranks, best, scored)
         return ScoreOutput(logprobs, log_kept, entropy, least_kept)
 
     def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
@@ -125,7 +129,7 @@ class TritonGumbelSampler:
         return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept)
 
     def _context(
-        self, logits: Tensor, m: SamplingMetadata, kind: Literal["score"] | None, flags: int = 0
+        self, logits: Tensor, m: SamplingMetadata, kind: RowKind, flags: int = 0
     ) -> tuple[CompiledCall, LaunchContext]:
         """Return the compiled call of rows that are drawn or scored, and its context."""
         size, params = (logits.shape[0], 0, 0, 0), param_tensors(m)

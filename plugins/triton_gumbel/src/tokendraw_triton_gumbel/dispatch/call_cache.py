@@ -19,8 +19,10 @@ from tokendraw_triton_gumbel.host.variant import LOGITS, Target, Variant, Verify
 _MAX_CALLS, _MAX_SIZES = 256, 2048
 """Upper limits of cached variants, and of cached batch sizes of all variants."""
 SCORE: Literal["score"] = "score"
-"""The kind of a call that scores given tokens."""
-CallKind = VerifyVariant | Literal["score"] | None
+SAMPLED_SCORE: Literal["sampled score"] = "sampled score"
+"""Kinds of calls that score given tokens: where a row may be greedy, and where none is."""
+RowKind = Literal["score", "sampled score"] | None
+CallKind = VerifyVariant | RowKind
 CallKey = tuple[object, ...]
 
 
@@ -79,7 +81,7 @@ class CallCache:
         kind: CallKind,
     ) -> Variant:
         verify = kind if isinstance(kind, VerifyVariant) else None
-        is_scored, mode = kind == SCORE, self._need.logprobs_mode
+        is_scored, mode = kind in (SCORE, SAMPLED_SCORE), self._need.logprobs_mode
         access, vocab_size = RowAccess.of(row_layout(logits)), logits.shape[1]
         draft_access = verify.q if verify is not None and verify.draft_kind == LOGITS else None
         temperature, _, seed, *_ = layout.dtypes
@@ -103,5 +105,6 @@ class CallCache:
             has_fresh_seeds=not is_scored and (seed is None or not layout.all_seeded),
             verify=verify,
             is_scored=is_scored,
+            is_drawn=kind != SAMPLED_SCORE or layout.has_filters,
             has_entropy_sums=is_scored and not (layout.has_filters and mode.startswith("processed")),
         )

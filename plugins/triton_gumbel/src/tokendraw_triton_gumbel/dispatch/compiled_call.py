@@ -15,6 +15,7 @@ from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, compile_s
 from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.host.variant import CallSize, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared import row_params
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
 from tokendraw_triton_gumbel.launches.draw import DrawLaunches
 from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_flags
 from tokendraw_triton_gumbel.launches.verify import VerifyLaunches
@@ -54,7 +55,7 @@ class CompiledCall:
             self.flags += _EXACT
         if variant.wants_least_kept:
             self.flags += _LEAST_KEPT
-        if variant.has_logprobs and variant.wants_ranks:
+        if variant.counts_ranks:
             self.flags += _RANKED
         if variant.has_logprobs and verify is not None:
             self.flags += _SHOWN
@@ -73,7 +74,13 @@ class CompiledCall:
         """Return new tensors for ranks [rows], if wanted, and ids and values [rows, 1 + N], if kernels fill them."""
         if self.logprobs is None:
             return None, None
-        ranks = self.int64_proto.new_empty(rows) if self.variant.wants_ranks else None
+        ranks = None
+        if self.variant.wants_ranks:
+            ranks = (
+                self.int64_proto.new_zeros(rows)
+                if self.variant.is_scored
+                else self.int64_proto.new_empty(rows)
+            )
         if not self.logprobs.by_kernel:
             return ranks, None
         columns = 1 + self.logprobs.num_best
@@ -95,10 +102,13 @@ class CompiledCall:
             0,
             self.scratch.pointers,
         )
+        least_kept = float32 if variant.wants_least_kept else None
         if self.verify is None or verify is None:
             details = (float32, float32) if variant.needs_thresholds else (None, None)
-            least_kept = float32 if variant.wants_least_kept else None
-            yield from self.draw.steps(arguments, (int64, boolean, *details, least_kept))
+            ranked = RankedTokens()
+            if variant.is_scored and variant.wants_ranks:
+                ranked = RankedTokens(Pointer(torch.int64, aligned=False), int64)
+            yield from self.draw.steps(arguments, (int64, boolean, *details, least_kept), ranked=ranked)
         else:
             yield from self.verify.steps(
                 arguments,
@@ -118,7 +128,7 @@ class CompiledCall:
                 arguments,
                 requested_in,
                 drawn,
-                ranks=int64 if variant.wants_ranks else None,
+                ranks=int64 if variant.counts_ranks else None,
                 best=(int64, float32) if self.logprobs.by_kernel and variant.searches_best else None,
                 given=None
                 if variant.given_dtype is None
@@ -127,5 +137,9 @@ class CompiledCall:
             )
             if variant.is_scored:
                 yield self.logprobs.score_step(
-                    arguments, requested_in, drawn, int64, (int64, float32, float32)
+                    arguments,
+                    requested_in,
+                    drawn,
+                    Pointer(torch.int64, aligned=False),
+                    (int64, float32, float32, least_kept if not variant.is_drawn else None),
                 )

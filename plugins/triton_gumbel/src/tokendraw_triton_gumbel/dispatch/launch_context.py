@@ -72,20 +72,21 @@ class LaunchContext:
         drawn: tuple[Tensor, Tensor, Tensor],
         ranks: Tensor | None,
         best: tuple[Tensor, Tensor] | None,
-        scored: tuple[Tensor, Tensor] | None = None,
+        scored: tuple[Tensor, Tensor, Tensor | None] | None = None,
     ) -> LogprobsTensors:
         """Fill in the logprobs of the drawn tokens, or those of scored ones in their place.
 
         :param drawn: token ids [rows] int64; thresholds [rows] float32, where ``x >= threshold`` is kept;
             log_kept_mass [rows].
         :param ranks: what :meth:`.CompiledCall.logprobs_out` returned, like ``best``.
-        :param scored: tokens [rows] int64, and entropies [rows] float32 to be filled in.
+        :param scored: tokens [rows] int64. To be filled in: entropies [rows] float32, and where no row is drawn the
+            least kept logits [rows], if wanted.
         """
         logprobs, draw, variant = self._call.logprobs, self._call.draw, self._call.variant
         assert logprobs is not None  # a batch without logprobs has none to fill in
-        *converted, ranks_out, requested = self.convert((*drawn, ranks, self._params[-1]))
+        drawn_ranks = ranks if variant.counts_ranks else None
+        *converted, ranks_out, requested = self.convert((*drawn, drawn_ranks, self._params[-1]))
         best_out = self.convert(best) if best is not None and variant.searches_best else None
-        tokens_in, entropy_out = (None, None) if scored is None else self.convert(scored)
         given: tuple[Tensor, ...] = ()
         given_in, given_out = None, list[Any]()
         ids = m.given_ids
@@ -107,7 +108,6 @@ class LaunchContext:
                 best=best_out,
                 given=given_in,
                 given_out=given_out,
-                scored=tokens_in,
             )
         )
         if best is None:
@@ -127,7 +127,8 @@ class LaunchContext:
                 None if logprobs.keys is None else self.row_buffer(logprobs.keys, logprobs.room),
             )
         if scored is not None:
-            out = (*self.convert(best), entropy_out)
+            tokens_in, *of_rows = self.convert(scored)
+            out = (*self.convert(best), *of_rows)
             self.launch([logprobs.score_step(self.arguments, requested, converted, tokens_in, out)])
         return LogprobsTensors(*best, ranks, *given)
 

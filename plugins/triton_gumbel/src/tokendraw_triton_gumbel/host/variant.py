@@ -93,7 +93,9 @@ class Variant(NamedTuple):
     """Whether a row may have no seed of its own."""
     verify: VerifyVariant | None = None
     is_scored: bool = False
-    """Whether tokens are given, to be scored; nothing is drawn then but the argmax of greedy rows."""
+    """Whether tokens are given, to be scored."""
+    is_drawn: bool = True
+    """Whether the rows are drawn: for their tokens, for the argmax of greedy rows, or for the thresholds of filters."""
     has_entropy_sums: bool = False
     """Whether the pass over the logits sums up entropies too."""
 
@@ -106,6 +108,16 @@ class Variant(NamedTuple):
     def draws_logprobs(self) -> bool:
         """Return whether the draw itself writes the logprobs of drawn tokens: N = 0 asks for no more."""
         return self.num_best == 0 and not self.has_filters and self.verify is None and not self.is_scored
+
+    @property
+    def weighs_kept(self) -> bool:
+        """Return whether a score has the entropy of kept tokens, which the pass over the logits cannot sum up."""
+        return self.is_scored and not self.has_entropy_sums
+
+    @property
+    def counts_ranks(self) -> bool:
+        """Return whether a launch counts the ranks of drawn tokens; those of scored ones come with the first pass."""
+        return self.has_logprobs and self.wants_ranks and not self.is_scored
 
     @property
     def searches_best(self) -> bool:

@@ -32,6 +32,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     DrawResults,
     Logits,
     PassResults,
+    RankedTokens,
     RowState,
     RowSummary,
     SearchScratch,
@@ -47,7 +48,7 @@ from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_stati
 MIN_TILES = 256
 """Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
 NO_DRAFTS = DraftRows()
-_NO_FACTS, _NO_LOGPROBS = RowSummary(), (None, None, None)
+_NO_FACTS, _NO_LOGPROBS, _NO_RANKS = RowSummary(), (None, None, None), RankedTokens()
 _NO_LISTS, _NO_QUEUE, _NO_STATE = CandidateLists(), WorkQueue(), RowState()
 
 
@@ -77,6 +78,7 @@ class DrawLaunches:
         self.max_tiles = power_of_two(self.tiles, at_least=MIN_TILES)
         self.has_row_index = variant.param_dtypes[1] is not None
         self.has_filters, self.vector, self.fp64 = variant.has_filters, logits.vector, target.fp64
+        self._is_drawn = variant.is_drawn
         self._reserve(variant, scratch)
         ulp_step = 65536 if logits.dtype == torch.bfloat16 else 1
         row_config = RowConfig(
@@ -129,6 +131,10 @@ class DrawLaunches:
         self.maxima, self.sums = (scratch.reserve(real, tiles, PER_ROW) for _ in range(2))
         self.raw_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_raw_sums else None
         self.entropy_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_entropy_sums else None
+        self.summary = None
+        """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens are weighed for a score."""
+        if variant.weighs_kept:
+            self.summary = [scratch.reserve(dtype, 1, PER_ROW) for dtype in (real, real, whole)]
         self.granules = None
         if variant.has_filters or (variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)):
             self.granules = scratch.reserve(variant.logits.dtype, tiles * GRANULES_PER_TILE.value, PER_ROW)
@@ -164,6 +170,7 @@ class DrawLaunches:
         drafts: DraftRows = NO_DRAFTS,
         facts: RowSummary = _NO_FACTS,
         counters: Any = None,
+        ranked: RankedTokens = _NO_RANKS,
     ) -> Iterator[Step]:
         """Yield the launches.
 
@@ -172,6 +179,7 @@ class DrawLaunches:
         :param drafts: the logits of drafts, their row stride, and the offsets of the requests.
         :param facts: of a verification, where the maxima, masses and numbers of candidates of the rows go.
         :param counters: of a verification, [rows], set to 0.
+        :param ranked: tokens to be scored, whose ranks are counted.
         """
         geometry, head, params, flags, scratch = arguments
         token_ids, valid, thresholds, log_kept, least_kept = out
@@ -187,12 +195,16 @@ class DrawLaunches:
         if self.has_filters:
             lists = group(CandidateLists, scratch[self.candidates])
             queue, state = group(WorkQueue, scratch[self._queue]), group(RowState, scratch[self._state])
+        if self.summary is not None:
+            facts = group(RowSummary, [scratch[index] for index in self.summary])
         index = params.row_index if self.has_row_index else None
         yield (
             self._tile_pass,
             geometry.tile_grid,
-            (logits, drafts, counts, params.temperature, index, statistics, queue, counters),
+            (logits, drafts, counts, params.temperature, index, statistics, ranked, queue, counters),
         )
+        if not self._is_drawn:
+            return
         # An output that nobody wants is not written, so another tensor of its dtype stands in.
         details = (maxima, maxima) if thresholds is None else (thresholds, log_kept)
         drawn = group(DrawResults, (token_ids, valid, *details, maxima if least_kept is None else least_kept))

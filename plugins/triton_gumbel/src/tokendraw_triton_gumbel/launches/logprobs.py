@@ -29,7 +29,8 @@ from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     RowDraws,
     row_logprobs,
 )
-from tokendraw_triton_gumbel.kernels.logprobs.score_rows import Scores, score_rows
+from tokendraw_triton_gumbel.kernels.logprobs.score_rows import RowCandidates, Scores, score_rows
+from tokendraw_triton_gumbel.kernels.row_draw.small_set import SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import LogprobsConfig
@@ -116,7 +117,7 @@ class LogprobsLaunches:
         self._search = Launch(kernel, {"config": config}, {"num_warps": search.warps})
         self._score = Launch(
             score_rows,
-            {"AT_ONCE": _SCORED_TILES, "TILES": config.TILES},
+            {"AT_ONCE": _SCORED_TILES, "CANDIDATES": SMALL_CANDIDATES, "TILES": config.TILES},
             {"num_warps": 4 if draw.entropy_sums is not None else _SCORED_TILES},
         )
         self._given = Launch(given_logprobs, {"IDS": _IDS_AT_ONCE, "TILES": config.TILES}, _OPTIONS)
@@ -131,7 +132,6 @@ class LogprobsLaunches:
         best: Sequence[Any] | None,
         given: Sequence[Any] | None = None,
         given_out: Sequence[Any] = (),
-        scored: Any = None,
     ) -> Iterator[Step]:
         """Yield the launches, but for :meth:`score_step`.
 
@@ -141,7 +141,6 @@ class LogprobsLaunches:
         :param best: ids and values [rows, 1 + N] to be filled in; None: these launches fill in none.
         :param given: the fields of :class:`.GivenIds`; None: no row gives any.
         :param given_out: ids and values [rows, M] to be filled in.
-        :param scored: [rows] int64, whose ranks are wanted; None: those of the drawn tokens are.
         """
         draw, (geometry, head, _, _, scratch) = self._draw, arguments
         rows = geometry.size.rows
@@ -150,8 +149,7 @@ class LogprobsLaunches:
         logits = group(Logits, (*head, draw.vocab_size))
         if ranks is not None:
             grid = (rows * -(-draw.tiles // RANK_SPAN), 1, 1)
-            ranked = drawn[0] if scored is None else scored
-            yield self._count_ranks, grid, (logits, draw.tiles, rows, ranked, maxima, granules, ranks)
+            yield self._count_ranks, grid, (logits, draw.tiles, rows, drawn[0], maxima, granules, ranks)
         asked, draws = self._rows(arguments, requested, drawn)
         if given is not None:
             ids, values = group(GivenIds, given), group(BestTokens, given_out)
@@ -196,10 +194,13 @@ class LogprobsLaunches:
         """Return the launch that scores tokens, behind all others, which fill their columns too.
 
         :param scored: [rows] int64; ``requested`` and ``drawn`` are those of :meth:`steps`.
-        :param out: ids and values [rows, 1 + N], and entropies [rows].
+        :param out: ids and values [rows, 1 + N], entropies [rows], and least kept logits [rows] or None.
         """
         draw, (geometry, head, _, _, scratch) = self._draw, arguments
-        ids, values, entropy = out
+        ids, values, *of_rows = out
+        candidates = RowCandidates()
+        if draw.summary is not None:
+            candidates = RowCandidates(scratch[draw.candidates][1], scratch[draw.summary[-1]])
         return (
             self._score,
             (geometry.size.rows, 1, 1),
@@ -209,7 +210,8 @@ class LogprobsLaunches:
                 *self._rows(arguments, requested, drawn),
                 scored,
                 None if draw.entropy_sums is None else scratch[draw.entropy_sums],
-                group(Scores, (ids, values, 1 + self.num_best, entropy)),
+                candidates,
+                group(Scores, (ids, values, 1 + self.num_best, *of_rows)),
                 self._flags,
             ),
         )

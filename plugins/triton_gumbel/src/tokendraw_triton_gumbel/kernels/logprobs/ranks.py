@@ -1,7 +1,7 @@
-"""The rank of a drawn or scored token: how many logits are at least as large, counted over groups of tiles.
+"""The drawn token's rank: how many logits are at least as large, counted over groups of tiles.
 
-Reads of a row the granules whose maximum reaches the logit of the token, each once: next to nothing for a likely token,
-all for an unlikely one or in a flat row. Adds to one integer a row.
+Reads of a row the granules whose maximum reaches the drawn logit, each once: all of a flat row, next to nothing of a
+peaked one. Adds to one integer a row.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def count_ranks(
     :param logits: :class:`~.argument_groups.Logits`.
     :param maxima: [rows, tiles], as :class:`~.argument_groups.TileStatistics` has them, and ``granules`` [rows,
         tiles, 16].
-    :param token_ids: [rows] int64; an id outside [0, V) is padding, whose rank stays 0.
-    :param ranks: [rows] int64, 0 at first; V where the token's logit is -inf.
+    :param ranks: [rows] int64, 0 at first; V where the drawn logit is -inf.
     """
     groups = (tiles + SPAN - 1) // SPAN
     # The last rows first: launch 1 read them last, so a part of them is still in the cache.
@@ -53,9 +52,7 @@ def count_ranks(
     base = logits.base + row * logits.row_stride
     tile = group * SPAN + tl.arange(0, SPAN)
     maximum = tl.load(maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
-    token = tl.load(token_ids + row)
-    is_token = (token >= 0) & (token < logits.vocab_size)
-    x = tl.load(base + token, mask=is_token, other=float("nan")).to(tl.float32)
+    x = tl.load(base + tl.load(token_ids + row)).to(tl.float32)
     if x > float("-inf"):
         if tl.max(maximum, 0) >= x:
             CHUNKS: tl.constexpr = TILE_SIZE // (LANES * VECTOR)
@@ -76,4 +73,4 @@ def count_ranks(
             number = lane_sums((logit.to(tl.float32) >= x).to(tl.int32))
             tl.atomic_add(ranks + row, tl.sum(tl.sum(number, 1), 0).to(tl.int64), sem="relaxed")
     elif group == 0:
-        tl.store(ranks + row, logits.vocab_size.to(tl.int64), mask=is_token)
+        tl.store(ranks + row, logits.vocab_size.to(tl.int64))

@@ -1,7 +1,7 @@
 """Computes the log-probability of one given token a row, and the entropy of the row.
 
-Reads 12 bytes a tile and one logit. Where a filter may drop tokens that the mode does not show, the tiles that hold a
-kept logit are read once more, each in turn.
+Reads 12 bytes a tile and one logit. Where filters drop tokens that the mode does not show, the entropy is that of the
+candidates that the draw has left; of a row without any, the tiles that reach the threshold are read again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,23 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.logprobs.mode_values import row_scale, visible_value
+from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
-from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled, steady
 
 _LN_2 = tl.constexpr(0.6931471805599453)
 _LARGEST_DISTANCE = tl.constexpr(3e38)
+
+
+class RowCandidates(NamedTuple):
+    """The candidates of each row that the draw has left; both None where the entropies of the tiles are summed up."""
+
+    logits: Any = None
+    """[rows, CANDIDATES] float32."""
+    count: Any = None
+    """[rows] int32: their number, -1 for none."""
 
 
 class Scores(NamedTuple):
@@ -30,6 +40,8 @@ class Scores(NamedTuple):
     width: Any
     entropy: Any
     """[rows] float32."""
+    least_kept: Any
+    """[rows] float32, written where no row was drawn; else None."""
 
 
 @triton.jit(
@@ -44,9 +56,11 @@ def score_rows(
     draws,
     token_ids,
     entropy_sums,
+    candidates,
     out,
     flags,
     AT_ONCE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
     TILES: tl.constexpr,
 ):
     """Each program scores the token of one row. Grid (rows).
@@ -56,7 +70,8 @@ def score_rows(
         token counts in greedy rows alone.
     :param token_ids: [rows] int64; an id outside [0, V) is padding.
     :param entropy_sums: [rows, tiles], as :class:`~..shared.argument_groups.TileStatistics` has them; None: the kept
-        logits are read, ``AT_ONCE`` tiles at once.
+        logits are weighed, those of ``AT_ONCE`` tiles at once.
+    :param candidates: :class:`RowCandidates`.
     :param out: :class:`Scores`.
     :param flags: what the mode shows of logits: see :mod:`~..shared.row_params`.
     """
@@ -92,33 +107,69 @@ def score_rows(
         mass = tl.sum(sums * weight, 0)
         total = tl.sum(weight * entropies + (sums * weight) * exponent, 0)
     else:
-        mass, total = _kept_sums(source, draws, row, tiles, max_logit, requested.temperature, slot, AT_ONCE)
+        own_inverse, _ = inverse_temperature(requested.temperature, slot)
+        threshold = tl.load(draws.threshold + row)
+        num_candidates = tl.load(candidates.count + row)
+        if num_candidates >= 0:
+            listed = candidates.logits + row * CANDIDATES
+            mass, total = _candidate_sums(
+                listed, num_candidates, max_logit, threshold, own_inverse, CANDIDATES
+            )
+        else:
+            mass, total = _kept_sums(
+                source, draws.maxima + row * tiles, tiles, max_logit, threshold, own_inverse, AT_ONCE
+            )
     entropy = tl.maximum(tl.log(mass) - _LN_2 * (total / mass), 0.0)
     entropy = tl.where(greedy, 0.0, entropy)
     tl.store(out.entropy + row, tl.where(has_tokens, entropy, float("nan")))
+    if out.least_kept is not None:
+        least = tl.where(max_logit < float("inf"), float("-inf"), float("inf"))
+        tl.store(out.least_kept + row, tl.where(has_tokens, least, float("nan")))
 
 
 @triton.jit
-def _kept_sums(source, draws, row, tiles, max_logit, temperature, slot, AT_ONCE: tl.constexpr):
-    """Return the sums of weights w and of ``w log2 w`` of the kept logits of a row, tile by tile."""
-    inverse, _ = inverse_temperature(temperature, slot)
-    threshold = tl.load(draws.threshold + row)
+def _weights(x, max_logit, inverse):
+    """Return the weights w of logits, and ``w log2 w``: 0 for -inf, and 1 and 0 for +inf."""
+    y = tl.maximum(scaled(x, max_logit, inverse, False) * LOG2_E, -_LARGEST_DISTANCE)
+    weight = tl.exp2(y)
+    return weight, weight * y
+
+
+@triton.jit
+def _candidate_sums(listed, count, max_logit, threshold, inverse, CANDIDATES: tl.constexpr):
+    """Return the sums of :func:`_kept_sums` from the list of a row's candidates."""
+    i = tl.arange(0, CANDIDATES)
+    x = tl.load(listed + i, mask=i < count, other=float("-inf"))
+    weight, entropies = _weights(tl.where(x >= threshold, x, float("-inf")), max_logit, inverse)
+    return tl.sum(weight, 0), tl.sum(entropies, 0)
+
+
+@triton.jit
+def _kept_sums(source, maxima, tiles, max_logit, threshold, inverse, AT_ONCE: tl.constexpr):
+    """Return the sums of weights w and of ``w log2 w`` of the kept logits of a row, ``AT_ONCE`` tiles at once.
+
+    :param maxima: [tiles] in memory.
+    """
     masses = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)
     totals = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)
+    lowest = tl.maximum(threshold, LOWEST)
+    is_steady = steady(max_logit, inverse * LOG2_E) * (max_logit < float("inf")).to(tl.int32)
     start = tl.zeros((), tl.int32)
     while start < tiles:
         tile = start + tl.arange(0, AT_ONCE)
-        maximum = tl.load(draws.maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
-        is_read = (maximum >= threshold) & (maximum > float("-inf"))
+        is_read = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf")) >= lowest
         if tl.max(is_read.to(tl.int32), 0) > 0:
             ids = tile[:, None] * TILE_SIZE + tl.arange(0, TILE_SIZE)[None, :]
-            is_inside = is_read[:, None] & (ids < source.vocab_size)
-            x = tl.load(source.base + ids, mask=is_inside, other=float("-inf")).to(tl.float32)
-            kept = (x >= threshold) & (x > float("-inf"))
-            y = scaled(tl.where(kept, x, float("-inf")), max_logit, inverse, False) * LOG2_E
-            y = tl.maximum(y, -_LARGEST_DISTANCE)
-            weight = tl.exp2(y)
-            masses += weight
-            totals += weight * y
+            inside = is_read[:, None] & (ids < source.vocab_size)
+            x = tl.load(source.base + ids, mask=inside, other=float("-inf")).to(tl.float32)
+            if is_steady > 0:
+                y = (x - max_logit) * (inverse * LOG2_E)
+                weight = tl.where(x >= lowest, tl.exp2(y), 0.0)
+                masses += weight
+                totals += tl.where(x >= lowest, weight * y, 0.0)
+            else:
+                weight, entropies = _weights(tl.where(x >= lowest, x, float("-inf")), max_logit, inverse)
+                masses += weight
+                totals += entropies
         start += AT_ONCE
     return tl.sum(tl.sum(masses, 1), 0), tl.sum(tl.sum(totals, 1), 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
 
@@ -45,5 +46,6 @@ def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl
             row,
             counts,
             statistics,
+            RankedTokens(None, None),
             config,
         )

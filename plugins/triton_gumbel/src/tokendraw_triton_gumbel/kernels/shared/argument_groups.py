@@ -135,6 +135,15 @@ class SearchScratch(NamedTuple):
     """[programs, MAX_COLLECTED] float32: the logits in the bracket."""
 
 
+class RankedTokens(NamedTuple):
+    """Tokens that are known before the pass over the logits, which counts their ranks; both None elsewhere."""
+
+    token_ids: Any = None
+    """[rows] int64; an id outside [0, V) is padding."""
+    ranks: Any = None
+    """[rows] int64, 0 at first: increased by the number of logits that are at least the token's; V if that is -inf."""
+
+
 class DrawResults(NamedTuple):
     """The results of the draw for each row."""
 

@@ -57,6 +57,7 @@ def tile_statistics(
     temperature,
     row_index,
     statistics,
+    ranked,
     queue,
     counters,
     config: tl.constexpr,
@@ -67,6 +68,7 @@ def tile_statistics(
     :param counts: :class:`~.argument_groups.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
     :param statistics: :class:`~.argument_groups.TileStatistics`, written.
+    :param ranked: :class:`~.argument_groups.RankedTokens`.
     :param queue: :class:`~.argument_groups.WorkQueue`, set to 0 for the launches behind.
     :param counters: [rows] int32, set to 0, or None.
     :param config: :class:`~.configs.TileConfig`.
@@ -84,7 +86,19 @@ def tile_statistics(
     row, target_row = row_of(index, drafts, counts)
     if (row >= 0) & (row < counts.rows):
         source = row_logits(row, logits, drafts, counts)
-        reduce_tiles(source, None, temperature, row_index, target_row, group, row, counts, statistics, config)
+        reduce_tiles(
+            source,
+            None,
+            temperature,
+            row_index,
+            target_row,
+            group,
+            row,
+            counts,
+            statistics,
+            ranked,
+            config,
+        )
 
 
 @triton.jit
@@ -166,12 +180,38 @@ def _shifted_pairs(first, second, source, SPAN: tl.constexpr):
 
 
 @triton.jit
+def _logit_to_rank(source, ranked, row):
+    """Return a row's logit to count from, with -inf for NaN, and whether it has one; +inf without."""
+    token = tl.load(ranked.token_ids + row)
+    is_token = (token >= 0) & (token < source.vocab_size)
+    x = tl.load(source.base + token, mask=is_token, other=float("inf")).to(tl.float32)
+    return tl.where(x == x, x, float("-inf")), is_token
+
+
+@triton.jit
+def _reached_by_pair(pairs, x):
+    low, high = halves(pairs)
+    return (low >= x).to(tl.int32) + (high >= x).to(tl.int32)
+
+
+@triton.jit
 def reduce_tiles(
-    source, lead, temperature, row_index, target_row, group, row, counts, statistics, config: tl.constexpr
+    source,
+    lead,
+    temperature,
+    row_index,
+    target_row,
+    group,
+    row,
+    counts,
+    statistics,
+    ranked,
+    config: tl.constexpr,
 ):
     """Reduce a group of tiles of one row.
 
     :param source: the :class:`.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
+    :param ranked: :class:`~.argument_groups.RankedTokens`.
     :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     SPAN: tl.constexpr = config.SPAN
@@ -186,6 +226,10 @@ def reduce_tiles(
     tile = group * SPAN + tl.arange(0, SPAN)
     out = row.to(tl.int64) * counts.tiles + tile
     inside = tile < counts.tiles
+    HAS_RANKS: tl.constexpr = ranked.ranks is not None
+    if HAS_RANKS:
+        ranked_logit, is_token = _logit_to_rank(source, ranked, row)
+        number = tl.zeros((), tl.int32)
     if IS_PAIRED:
         if is_full:
             if config.IS_ALIGNED:
@@ -219,6 +263,11 @@ def reduce_tiles(
                 if scale != LOG2_E:
                     raw, entropy, raw_fine = sum_pairs(a, b, c, d, max_logit, LOG2_E, HAS_ENTROPY, IS_NVIDIA)
                     is_exact &= raw_fine
+            if HAS_RANKS:
+                if tl.max(max_logit, 0) >= ranked_logit:
+                    reached = _reached_by_pair(a, ranked_logit) + _reached_by_pair(b, ranked_logit)
+                    reached += _reached_by_pair(c, ranked_logit) + _reached_by_pair(d, ranked_logit)
+                    number = tl.sum(tl.sum(tl.sum(reached, 2), 1), 0)
         else:
             scale = _scale_of(temperature, row_index, target_row)
             max_logit = tl.zeros((SPAN,), tl.float32)
@@ -243,6 +292,9 @@ def reduce_tiles(
             if scale != LOG2_E:
                 raw, entropy, raw_fine = sum_logits(x, max_logit, LOG2_E, HAS_ENTROPY, IS_NVIDIA)
                 is_exact &= raw_fine
+        if HAS_RANKS:
+            if tl.max(max_logit, 0) >= ranked_logit:
+                number = tl.sum(tile_sums((x >= ranked_logit).to(tl.int32)), 0)
 
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
     if tl.min(is_exact.to(tl.int32), 0) == 0:
@@ -259,9 +311,16 @@ def reduce_tiles(
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
             raw, entropy = sum_carefully(clean, max_logit, LOG2_E, HAS_ENTROPY)
+        if HAS_RANKS:
+            number = tl.sum(tile_sums((clean >= ranked_logit).to(tl.int32)), 0)
     tl.store(statistics.maxima + out, max_logit, mask=inside)
     tl.store(statistics.sums + out, total, mask=inside)
     if statistics.raw_sums is not None:
         tl.store(statistics.raw_sums + out, raw, mask=inside)
     if HAS_ENTROPY:
         tl.store(statistics.entropy_sums + out, entropy, mask=inside)
+    if HAS_RANKS:
+        if ranked_logit == float("-inf"):
+            number = tl.where(group == 0, source.vocab_size, 0)
+        if number > 0:
+            tl.atomic_add(ranked.ranks + row, number.to(tl.int64), mask=is_token, sem="relaxed")
