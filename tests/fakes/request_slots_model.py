@@ -42,6 +42,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         min_tokens=rng.choice((0, 2)),
         stop_token_ids=maybe(ids(3)),
         logprob_token_ids=maybe(ids(4)),
+        penalty_last_n=rng.choice((-1, 0, 3)),
     )
 
 
@@ -77,11 +78,11 @@ def assert_holds(slots: RequestSlots, requests: dict[int, Held]) -> None:
 def assert_lists(slots: RequestSlots, slot: int, p: SamplingParams) -> None:
     """Require the parameters of a slot in every tensor."""
     t = slots.tables
-    for name, penalty in (
-        ("repetition", p.repetition_penalty),
-        ("frequency", p.frequency_penalty),
-        ("presence", p.presence_penalty),
-    ):
+    penalties = p.repetition_penalty, p.frequency_penalty, p.presence_penalty
+    if not p.penalty_last_n:
+        penalties = 1.0, 0.0, 0.0
+    assert int(t.penalty_last_n[slot]) == (-1 if penalties == (1.0, 0.0, 0.0) else p.penalty_last_n)
+    for name, penalty in zip(("repetition", "frequency", "presence"), penalties, strict=True):
         assert float(getattr(t, name)[slot]) == float(torch.tensor(penalty, dtype=torch.float32)), name
     bias = {i: value for i, value in (p.logit_bias or {}).items() if value}
     n = int(t.num_bias[slot])

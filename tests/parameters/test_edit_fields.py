@@ -32,6 +32,11 @@ BAD_LISTS = [
     ({"bad_words": [[3, 50]]}, "'bad_words'{} needs token ids in [0, 50), found 50."),
     ({"bad_words": [3]}, "'bad_words'{} needs a list of integers, found int. Pass a list."),
     ({"bad_words": 3}, "'bad_words'{} needs a list of sequences of token ids, found int. Pass a list."),
+    ({"penalty_last_n": -2}, "'penalty_last_n'{} needs an integer >= -1 (-1: all tokens, 0: off), found -2."),
+    (
+        {"penalty_last_n": 1.5},
+        "'penalty_last_n'{} needs an integer >= -1 (-1: all tokens, 0: off), found 1.5.",
+    ),
     ({"stop_token_ids": [-1]}, "'stop_token_ids'{} needs token ids in [0, 50), found -1."),
 ]
 NEED_SLOTS = [
@@ -51,7 +56,9 @@ OFF = SamplingParams(
     logit_bias={3: 0.0},
     bad_words=[],
     stop_token_ids=[4],
+    penalty_last_n=7,
 )
+NO_WINDOW = SamplingParams(repetition_penalty=1.5, presence_penalty=1.0, penalty_last_n=0)
 
 
 @pytest.mark.parametrize(("fields", "message"), BAD_LISTS, ids=str)
@@ -89,7 +96,7 @@ def test_a_batch_without_slots_refuses_what_changes_logits_and_says_what_to_do(f
 
 def test_fields_that_ask_for_nothing_pass_everywhere():
     assert OFF.check(V) is OFF
-    assert SamplingMetadata.from_params([OFF, SamplingParams()]).num_rows == 2
+    assert SamplingMetadata.from_params([OFF, NO_WINDOW, SamplingParams()]).num_rows == 3
 
 
 def test_a_copy_asks_for_what_the_original_does():

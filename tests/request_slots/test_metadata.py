@@ -26,9 +26,12 @@ KINDS = {
     3: SamplingParams(min_p=0.2, top_p=0.9, seed=2**64 - 1, filter_order="joint"),
     2: SamplingParams(seed=-4, logprobs=-1),
 }
-NOTHING = EditFacts(
-    any_penalty=False, any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False
-)
+NOTHING = EditFacts.of(())
+
+
+def has_penalty(p):
+    penalties = p.repetition_penalty, p.frequency_penalty, p.presence_penalty
+    return penalties != (1, 0, 0) and p.penalty_last_n != 0
 
 
 def filled(kinds=KINDS, device="cpu"):
@@ -112,9 +115,8 @@ def test_facts_count_the_requests_that_are_there():
         assert slots.metadata([*held], [0] * len(held)).facts == needed
         asked = held.values()
         assert slots.facts == EditFacts(
-            any_penalty=any(
-                (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) != (1, 0, 0) for p in asked
-            ),
+            any_penalty=any(map(has_penalty, asked)),
+            any_penalty_last_n=any(has_penalty(p) and p.penalty_last_n > 0 for p in asked),
             any_bias=any(v for p in asked for v in (p.logit_bias or {}).values()),
             any_allowed=any(p.allowed_token_ids for p in asked),
             any_bad_words=any(p.bad_words for p in asked),

@@ -50,8 +50,9 @@ def edit(
         for token, bias in (params.logit_bias or {}).items():
             touched[token] = True
             step(np.array([token]), x[[token]] + number(bias))
-        times = np.bincount(_ids(output, len(x)), minlength=len(x))
-        occurring, out = np.unique(_ids([*prompt, *output], len(x))), np.flatnonzero(times)
+        counted = _last(prompt, output, params.penalty_last_n)
+        times = np.bincount(_ids(counted[1], len(x)), minlength=len(x))
+        occurring, out = np.unique(_ids([*counted[0], *counted[1]], len(x))), np.flatnonzero(times)
         repetition = number(params.repetition_penalty)
         if repetition != 1:
             touched[occurring] = True
@@ -66,6 +67,12 @@ def edit(
             touched[out] = True
             step(out, x[out] - number(params.presence_penalty))
     return EditResult(x, touched, scale)
+
+
+def _last(prompt: Sequence[int], output: Sequence[int], last_n: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return what the last tokens of prompt and output together have of each; -1: all."""
+    first = 0 if last_n < 0 else max(0, len(prompt) + len(output) - last_n)
+    return prompt[first:], output[max(0, first - len(prompt)) :]
 
 
 def _ids(tokens: Sequence[int], vocab_size: int) -> Array:

@@ -8,17 +8,15 @@ from unittest.mock import patch
 import torch
 
 from mutants import table
-from tokendraw.plugin import INPUT_DTYPES, EditFacts, ProcessCapabilities
+from tokendraw.plugin import EDITS, INPUT_DTYPES, EditFacts, ProcessCapabilities
 from tokendraw_native import logits_processing
 from tokendraw_native.logits_processing import NativeProcessor
 from tokendraw_testing import Effort
 
 EVERYTHING = ProcessCapabilities(
-    device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
+    device_types=None, dtypes=INPUT_DTYPES, drafts=True, edits=EDITS, graph_safe=True, sync_free=True
 )
-NO_FACTS = EditFacts(
-    any_penalty=False, any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False
-)
+NO_FACTS = EditFacts.of(())
 
 
 class ProcessorMutant(NativeProcessor):
@@ -46,6 +44,7 @@ class ProcessorMutant(NativeProcessor):
         return logits
 
 
+PENALTIES = ("any_penalty", "any_penalty_last_n")
 OTHERS = ("any_allowed", "any_bad_words", "any_min_tokens")
 
 
@@ -151,6 +150,15 @@ def once_each(result):
     return {"drafted": drafted}
 
 
+def without_recent_drafts(self):
+    native = logits_processing.recent_tokens
+    return patch.object(
+        logits_processing,
+        "recent_tokens",
+        lambda tables, slot, step, drafted: native(tables, slot, step * 0, drafted[:, :0]),
+    )
+
+
 def placeholders_as_ids(result):
     before = torch.arange(result.drafted.shape[1]) < result.step
     return {"drafted": torch.where(before, result.drafted.clamp(min=0), result.drafted)}
@@ -159,7 +167,7 @@ def placeholders_as_ids(result):
 # fmt: off
 PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
     ("penalties applied twice", ("process edits", "process order"),
-     {"process": in_steps(("any_bias", "any_penalty", *OTHERS), ("any_penalty",))}),
+     {"process": in_steps(("any_bias", *PENALTIES, *OTHERS), PENALTIES)}),
     ("logits below 0 divided", "process edits",
      {"patch": lambda self: patch.object(torch, "where", divide_all)}),
     ("tokens of the prompt counted as output", "process edits",
@@ -176,11 +184,14 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
         num_prompt=lambda t: torch.zeros_like(t.num_prompt), min_tokens=lambda t: t.min_tokens * 0)),
     ("stop ids held back for a token too long", "process edits",
      tables(min_tokens=lambda t: t.min_tokens + (t.min_tokens > 0))),
+    ("a token too many in the window of penalties", "process edits",
+     tables(penalty_last_n=lambda t: t.penalty_last_n + (t.penalty_last_n > 0))),
+    ("drafts left out of the window of penalties", "process drafts", {"patch": without_recent_drafts}),
     ("last word of a bitmask ignored", "process edits", {"arguments": last_word_ignored}),
     ("bias added behind penalties", "process order",
-     {"process": in_steps(("any_penalty", *OTHERS), ("any_bias",))}),
+     {"process": in_steps((*PENALTIES, *OTHERS), ("any_bias",))}),
     ("bias rounded before penalties", "process order",
-     {"process": in_steps(("any_bias", *OTHERS), ("any_penalty",))}),
+     {"process": in_steps(("any_bias", *OTHERS), PENALTIES)}),
     ("last id unedited", ("process shapes", "process edits"), {"process": last_id_unedited}),
     ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
     ("every logit through float32, with 0 added", "process rows left alone",

@@ -26,7 +26,9 @@ class Processor(NativeProcessor):
 class Plugin:
     @tokendraw.plugin.hookimpl
     def tokendraw_describe(self):
-        offered = tokendraw.plugin.ProcessCapabilities(dtypes=("float32", "bfloat16"), max_vocab_size=50)
+        offered = tokendraw.plugin.ProcessCapabilities(
+            dtypes=("float32", "bfloat16"), max_vocab_size=50, edits=tokendraw.plugin.EDITS
+        )
         return tokendraw.plugin.PluginInfo(
             name="acme", api_version=1, priority=50, operations={{"process_logits": offered}}
         )

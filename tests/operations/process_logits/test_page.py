@@ -39,5 +39,6 @@ def test_its_table_names_fields_of_parameters():
         "repetition_penalty",
         "frequency_penalty",
         "presence_penalty",
+        "penalty_last_n",
     ]
     assert set(rows[1:]) <= fields

@@ -22,6 +22,8 @@ FIELDS = {
     "presence_penalty": {"presence_penalty": 1.0},
 }
 """Fields of a request that asks for one edit."""
+LATER_FIELDS = {"penalty_last_n": {"presence_penalty": 1.0, "penalty_last_n": 3}}
+"""Fields of a request for each edit that a processor names to serve it."""
 PLUGIN = """
 import tokendraw
 from tokendraw_native.logits_processing import NativeProcessor
@@ -72,7 +74,7 @@ def test_slots_know_by_name_what_their_requests_ask_for(edit):
 
 
 def test_all_edits_have_their_order():
-    assert slots_of(*reversed(FIELDS.values())).edits == EDITS[1:]
+    assert slots_of(*reversed([*FIELDS.values(), *LATER_FIELDS.values()])).edits == EDITS[1:]
 
 
 def test_a_graph_under_capture_may_serve_what_captured_edits_say(monkeypatch):
@@ -90,7 +92,7 @@ def test_a_call_beyond_the_edits_goes_whole_to_the_companion(dists, edit):
     processor = tokendraw.load("process_logits", device="cpu")
     assert (processor.name, processor.resolution.companion) == ("acme", "native")
     words = torch.full((1, 2), -1, dtype=torch.int32)
-    slots = slots_of({}, FIELDS.get(edit, {}))
+    slots = slots_of({}, (FIELDS | LATER_FIELDS).get(edit, {}))
     assert served_by(processor, slots, words if edit == "bitmask" else None) == "native"
     if edit != "bitmask":
         slots.remove(1)
@@ -107,6 +109,7 @@ def test_the_resolution_and_the_page_of_a_plugin_name_what_it_lacks(dists):
         "requests with min_tokens",
         "requests with frequency_penalty",
         "requests with presence_penalty",
+        *[f"requests with {name}" for name in LATER_FIELDS],
     )
 
 
@@ -125,8 +128,8 @@ def test_unknown_names_are_refused_in_the_description(dists, edits, found):
     assert acme.state is State.BROKEN
     assert acme.reason == (
         "ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of at least one of 'bitmask', "
-        "'allowed_token_ids', 'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty' or "
-        f"'presence_penalty', found {found}"
+        "'allowed_token_ids', 'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty', "
+        f"'presence_penalty' or 'penalty_last_n', found {found}"
     )
 
 
@@ -139,7 +142,8 @@ class Deaf(NativeProcessor):
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_the_proof_asks_for_each_edit_that_is_advertised_and_for_no_other(edit):
-    capabilities, device = ProcessCapabilities(edits=(edit,)), torch.device("cpu")
+    edits = ("presence_penalty", edit) if edit == "penalty_last_n" else (edit,)
+    capabilities, device = ProcessCapabilities(edits=edits), torch.device("cpu")
     asked = []
 
     class Recording(NativeProcessor):
@@ -148,7 +152,7 @@ def test_the_proof_asks_for_each_edit_that_is_advertised_and_for_no_other(edit):
             return super().process(logits, slots, row_index, bitmask, drafts)
 
     prove(Recording(), capabilities, device, ProcessNeed())
-    assert asked == [(edit,)]
+    assert asked == [edits]
     with pytest.raises(PluginError, match=r"the proof call needs .* as logit"):
         prove(Deaf(), capabilities, device, ProcessNeed())
 
@@ -169,7 +173,7 @@ class Recorder:
 def test_a_warmup_edits_as_the_chosen_processor_serves_and_then_as_its_companion_does(dists, companion):
     edits = ("logit_bias", "min_tokens", "presence_penalty")
     own, other = Recorder(), Recorder()
-    beside = (other, ProcessCapabilities()) if companion else ()
+    beside = (other, ProcessCapabilities(edits=EDITS)) if companion else ()
     processor = provider_of("process_logits", own, ProcessCapabilities(edits=edits), *beside)
     processor.warmup(VOCAB_SIZE, dtypes=[torch.float32], batch_sizes=[1], index_dtypes=[torch.int64])
     assert {frozenset(found) for found in own.edits} == {

@@ -10,13 +10,13 @@ import torch
 import tokendraw
 from calling import provider_of
 from tokendraw import Drafts, InvalidInputError, SamplerUnavailableError
-from tokendraw.plugin import ProcessCapabilities
+from tokendraw.plugin import EDITS, ProcessCapabilities
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
-EVERYTHING = ProcessCapabilities(dtypes=("float32", "bfloat16", "float16"), drafts=True)
-FACTS = set(product((True, False), repeat=5))
-NOTHING = (False,) * 5
+EVERYTHING = ProcessCapabilities(dtypes=("float32", "bfloat16", "float16"), drafts=True, edits=EDITS)
+FACTS = [(penalty, penalty, *others) for penalty, *others in product((True, False), repeat=5)]
+NOTHING = FACTS[-1]
 INTS = (torch.int64, torch.int32)
 
 
@@ -51,6 +51,7 @@ class Recorder:
         tables = slots.tables
         asks = (
             tables.repetition != 1,
+            tables.penalty_last_n >= 0,
             tables.num_bias > 0,
             tables.is_restricted,
             tables.num_bad > 0,
@@ -78,14 +79,12 @@ def test_every_combination_of_edits_is_made_with_a_bitmask_and_without():
     assert {call.form for call in calls} == {(dtype,) for dtype in INTS}
     assert len(calls) == 63 * 2
     assert {call.asking for call in calls if call.facts != NOTHING} == {1}
-    assert calls[0].facts == (True,) * 5
+    assert calls[0].facts == FACTS[0]
 
 
 def test_what_will_not_come_is_left_out():
     calls, _ = warmed(batch_sizes=[1], bitmask=False, index_dtypes=[torch.int32])
-    assert [call.facts for call in calls] == [
-        facts for facts in product((True, False), repeat=5) if any(facts)
-    ]
+    assert [call.facts for call in calls] == FACTS[:-1]
     assert {(call.bitmask is None, call.form) for call in calls} == {(True, (torch.int32,))}
 
 

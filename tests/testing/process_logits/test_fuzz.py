@@ -4,10 +4,10 @@ import pytest
 
 from mutants import by_name, subject_of
 from mutants.processors import PROCESSORS, ProcessorMutant
-from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
+from tokendraw.plugin import EDITS, INPUT_DTYPES, ProcessCapabilities
 from tokendraw_testing.kit.fuzz import FuzzCase, check_case, fuzz, fuzz_case
 
-EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
+EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True, edits=EDITS)
 MUTANTS = by_name(PROCESSORS)
 FOUND_IN = {
     "penalties applied twice": 3,

@@ -20,10 +20,13 @@ Edit: TypeAlias = Literal[
     "repetition_penalty",
     "frequency_penalty",
     "presence_penalty",
+    "penalty_last_n",
 ]
 """Name of an edit of logits: that of the field that asks for it, or ``bitmask``."""
 EDITS: tuple[Edit, ...] = get_args(Edit)
 """Names of all edits, in the order in which they are applied."""
+BASIC_EDITS = EDITS[: EDITS.index("presence_penalty") + 1]
+"""Names of the edits that a processor serves which does not name any."""
 
 _FLOAT32 = 3.4028234663852886e38
 _SHARES = (-2.0, 2.0, "a number in [-2, 2] (0: off)")
@@ -33,6 +36,7 @@ _PENALTIES = {
     "presence_penalty": _SHARES,
 }
 """Least and largest value of each penalty, and the range in words."""
+_LAST_N = "an integer >= -1 (-1: all tokens, 0: off)"
 MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 
 
@@ -49,6 +53,8 @@ class CheckedEdits(NamedTuple):
     repetition: float
     frequency: float
     presence: float
+    last_n: int
+    """Number of tokens that the penalties count, -1: all; -1 without a penalty."""
     min_tokens: int
     """0 where there are no ids to hold back."""
 
@@ -61,7 +67,8 @@ class CheckedEdits(NamedTuple):
         return ("allowed_token_ids", *names) if len(self.allowed) else tuple(names)
 
 
-NO_EDITS = CheckedEdits((), (), (), {}, 1.0, 0.0, 0.0, 0)
+_NO_PENALTIES = 1.0, 0.0, 0.0
+NO_EDITS = CheckedEdits((), (), (), {}, 1.0, 0.0, 0.0, -1, 0)
 
 
 def check_edits(
@@ -81,6 +88,10 @@ def check_edits(
     repetition, frequency, presence = [
         real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()
     ]
+    last_n = integer("penalty_last_n", params.penalty_last_n, row, -1, math.inf, _LAST_N)
+    if last_n == 0:
+        repetition, frequency, presence = _NO_PENALTIES
+    has_penalty = (repetition, frequency, presence) != _NO_PENALTIES
     bias = _bias(params.logit_bias, row, vocab_size)
     read_allowed = read_ids if read_allowed is None else read_allowed
     allowed = read_allowed("allowed_token_ids", params.allowed_token_ids, row, vocab_size)
@@ -106,6 +117,7 @@ def check_edits(
         repetition,
         frequency,
         presence,
+        min(last_n, LARGEST_COUNT) if has_penalty else -1,
         min_tokens if stop_ids else 0,
     )
 

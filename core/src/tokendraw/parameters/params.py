@@ -27,8 +27,8 @@ class SamplingParams(_EditFlag):
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
     :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, min-p, top-k, top-p, draw.
 
-    The fields from ``repetition_penalty`` to ``stop_token_ids`` change logits before all of that:
-    ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`. ``from_params``
+    The fields from ``repetition_penalty`` to ``stop_token_ids``, and ``penalty_last_n``, change logits before all of
+    that: ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`. ``from_params``
     refuses them, since it keeps no history. The hash leaves out the fields that are collections, equality does not.
 
     :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
@@ -53,6 +53,8 @@ class SamplingParams(_EditFlag):
         request is up to the engine's loop.
     :ivar logprob_token_ids: Ids in [0, V) whose log-probabilities are returned too, in this order, beside those of the
         best tokens: ``LogprobsTensors.given_token_ids``. They come with that of the drawn token. None: off.
+    :ivar penalty_last_n: Number of tokens, the last of prompt and output together, that the three penalties count. -1:
+        all. 0: penalties off.
     """
 
     temperature: float = 1.0
@@ -71,6 +73,7 @@ class SamplingParams(_EditFlag):
     min_tokens: int = 0
     stop_token_ids: Collection[int] | None = field(default=None, hash=False)
     logprob_token_ids: Collection[int] | None = field(default=None, hash=False)
+    penalty_last_n: int = -1
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
@@ -85,6 +88,8 @@ class SamplingParams(_EditFlag):
             and type(self.min_tokens) is int
             and self.min_tokens == 0
             and self.stop_token_ids is None
+            and type(self.penalty_last_n) is int
+            and self.penalty_last_n == -1
         )
         object.__setattr__(self, "may_edit", not is_plain)
 

@@ -115,6 +115,7 @@ class RequestPacker:
             "repetition": edits.repetition,
             "frequency": edits.frequency,
             "presence": edits.presence,
+            "penalty_last_n": edits.last_n,
         }
 
     def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:

@@ -20,7 +20,7 @@ STATE_COLUMNS = {
     **dict.fromkeys(
         ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
     ),
-    **dict.fromkeys(("min_tokens", "num_bad"), torch.int32),
+    **dict.fromkeys(("min_tokens", "num_bad", "penalty_last_n"), torch.int32),
     **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
     "is_restricted": torch.bool,
 }
@@ -33,6 +33,7 @@ VALUES_AT_REST: dict[str, float] = {
     **dict.fromkeys((*SLOT_FIELDS, *STATE_COLUMNS), 0),
     **{parameter.name: parameter.neutral for parameter in PARAMETERS},
     "repetition": 1,
+    "penalty_last_n": -1,
 }
 """Values in a slot without a request: the neutral value of each parameter."""
 
@@ -100,6 +101,8 @@ class RequestTables:
     :ivar repetition: [S] float32: repetition penalty; 1: off.
     :ivar frequency: [S] float32: frequency penalty; 0: off.
     :ivar presence: [S] float32: presence penalty; 0: off.
+    :ivar penalty_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that the
+        penalties count; -1: all.
     :ivar bias_ids: [S, NB] int32: ids of ``logit_bias``, each once; -1 behind the last.
     :ivar bias: [S, NB] float32: value that is added to the logit of each id in ``bias_ids``.
     :ivar num_bias: [S] int32: number of ids in ``bias_ids``.
@@ -125,6 +128,7 @@ class RequestTables:
     repetition: Tensor
     frequency: Tensor
     presence: Tensor
+    penalty_last_n: Tensor
     bias_ids: Tensor
     bias: Tensor
     num_bias: Tensor
@@ -143,6 +147,7 @@ class EditFacts:
     """Edits possible for the requests in the slots, by counting them. The defaults say "anything".
 
     :ivar any_penalty: Whether a request has a repetition, frequency or presence penalty.
+    :ivar any_penalty_last_n: Whether a request with a penalty has ``penalty_last_n``.
     :ivar any_bias: Whether a request has a ``logit_bias``.
     :ivar any_allowed: Whether a request has ``allowed_token_ids``.
     :ivar any_bad_words: Whether a request has ``bad_words``.
@@ -150,6 +155,7 @@ class EditFacts:
     """
 
     any_penalty: bool = True
+    any_penalty_last_n: bool = True
     any_bias: bool = True
     any_allowed: bool = True
     any_bad_words: bool = True
@@ -184,5 +190,6 @@ FACT_OF_EDIT: dict[Edit, str] = {
     "repetition_penalty": "any_penalty",
     "frequency_penalty": "any_penalty",
     "presence_penalty": "any_penalty",
+    "penalty_last_n": "any_penalty_last_n",
 }
 """Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""

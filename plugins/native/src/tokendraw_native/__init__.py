@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import tokendraw
 from tokendraw.plugin import (
     DRAFT_KINDS,
+    EDITS,
     FILTER_ORDERS,
     FILTERS,
     GUMBEL_DTYPES,
@@ -72,7 +73,7 @@ _PACK_SM90_W4 = Sm90W4Capabilities(
     device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
 )
 _PROCESS = ProcessCapabilities(
-    device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
+    device_types=None, dtypes=INPUT_DTYPES, drafts=True, edits=EDITS, graph_safe=True, sync_free=True
 )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from tokendraw import Drafts, RequestSlots, speculative
 from tokendraw.plugin import EditFacts, RequestTables
 from tokendraw_native.buffers import Buffers
+from tokendraw_native.recent_tokens import occurrences_within, recent_tokens
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
 
 _CHUNK_IDS = 1 << 23
@@ -185,7 +186,14 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
         times = counts >> 4
         for draft in rows.drafted.unbind(1):
             times += ids == draft.unsqueeze(1)
-        factor = torch.where((times > 0) | ((counts & 1) != 0), repetition, 1.0)
+        occurs = (times > 0) | ((counts & 1) != 0)
+        if facts.any_penalty_last_n:
+            last_n = tables.penalty_last_n[slot]
+            recent = recent_tokens(tables, rows.slot, rows.step, rows.drafted)
+            in_output, in_all = occurrences_within(recent, last_n, ids)
+            times = torch.where(last_n < 0, times, in_output)
+            occurs = torch.where(last_n < 0, occurs, in_all > 0)
+        factor = torch.where(occurs, repetition, 1.0)
         x = torch.where(x > 0, x / factor, x * factor)
         reduced = x - frequency * times.to(torch.float32)
         x = torch.where(times > 0, reduced - presence, x)  # an id of the prompt keeps the sign of its zero

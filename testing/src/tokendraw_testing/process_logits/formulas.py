@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,8 @@ from tokendraw_testing.process_logits.subject import EditRequest, ProcessSubject
 properties = Properties("process_logits")
 
 _VOCAB_SIZE = 300
-_PENALTIES: Final = (0.1, 2.0, -2.0, 1.3)
+PENALTIES: Final[tuple[Edit, ...]] = "repetition_penalty", "frequency_penalty", "presence_penalty"
+_PENALTY_VALUES: Final = (0.1, 2.0, -2.0, 1.3)
 _PROMPT, _OUTPUT = [7, 3, 3, 299, 0], [5, 3, 5, 5, 298, 31, 32]
 
 
@@ -30,7 +32,7 @@ _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
     "frequency_penalty": {"frequency_penalty": 1.0},
     "presence_penalty": {"presence_penalty": 1.0},
 }
-"""Fields of a request for each edit but the bitmask."""
+"""Fields of a request for each edit but the bitmask and the window of penalties."""
 
 
 def _cases(vocab_size: int) -> dict[Edit, list[dict[str, Any]]]:
@@ -49,19 +51,31 @@ def _cases(vocab_size: int) -> dict[Edit, list[dict[str, Any]]]:
     least = (len(_OUTPUT) - 1, len(_OUTPUT), len(_OUTPUT) + 1, 40)
     return {
         "repetition_penalty": [{"repetition_penalty": penalty} for penalty in (1.1, 2.0, 0.7, 1e-3, 3e4)],
-        "frequency_penalty": [{"frequency_penalty": penalty} for penalty in _PENALTIES],
-        "presence_penalty": [{"presence_penalty": penalty} for penalty in _PENALTIES],
+        "frequency_penalty": [{"frequency_penalty": penalty} for penalty in _PENALTY_VALUES],
+        "presence_penalty": [{"presence_penalty": penalty} for penalty in _PENALTY_VALUES],
         "logit_bias": [{"logit_bias": bias} for bias in biases],
         "allowed_token_ids": [{"allowed_token_ids": ids} for ids in ([top], [0, 31, 32, 63, top - 1])],
         "bad_words": [{"bad_words": words} for words in bad_words],
         "min_tokens": [{"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least],
+        "penalty_last_n": [
+            {**penalties, "penalty_last_n": n}
+            for n in (0, 1, 3, len(_OUTPUT), len(_OUTPUT) + 2, 100)
+            for penalties in (
+                {"repetition_penalty": 1.7},
+                {"frequency_penalty": 0.5, "presence_penalty": 0.25},
+            )
+        ],
     }
 
 
 def _edit_refusal(edit: Edit) -> Refusal:
     def call(subject: ProcessSubject) -> Call:
         slots = RequestSlots(1, 2, 8, device=subject.device)
-        slots.add(0, SamplingParams(**_EDIT_FIELDS.get(edit, {})))
+        params = SamplingParams(**_EDIT_FIELDS.get(edit, {}))
+        if edit == "penalty_last_n":
+            penalty = next(name for name in PENALTIES if name in subject.capabilities.edits)
+            params = SamplingParams(penalty_last_n=1, **_EDIT_FIELDS[penalty])
+        slots.add(0, params)
         logits = torch.zeros(1, 8, dtype=subject.dtypes[0], device=subject.device)
         row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
         words = torch.ones(1, 1, dtype=torch.int32, device=subject.device) if edit == "bitmask" else None
@@ -70,7 +84,14 @@ def _edit_refusal(edit: Edit) -> Refusal:
     return Refusal(call=call)
 
 
-_REFUSALS: Final = tuple((offers("edits", edit), _edit_refusal(edit)) for edit in EDITS)
+def _offers_edit(edit: Edit) -> Callable[[Any], bool]:
+    """Make the predicate of capabilities with an edit; a window is part of the penalties where there are none."""
+    if edit != "penalty_last_n":
+        return offers("edits", edit)
+    return lambda capabilities: edit in capabilities.edits or not {*PENALTIES} & {*capabilities.edits}
+
+
+_REFUSALS: Final = tuple((_offers_edit(edit), _edit_refusal(edit)) for edit in EDITS)
 
 
 @properties.required("process edits")
@@ -137,6 +158,7 @@ def random_edits(rng: Generator, vocab_size: int) -> EditRequest:
         "bad_words": [ids(1), ids(2), ids(3), ids(2)],
         "min_tokens": int(rng.integers(0, 12)),
         "stop_token_ids": sorted(set(ids(2))),
+        "penalty_last_n": int(rng.integers(0, 20)),
     }
     chosen_fields = {name: value for name, value in fields.items() if rng.random() < 0.8}
     if "min_tokens" in chosen_fields:

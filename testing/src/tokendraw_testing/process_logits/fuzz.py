@@ -89,6 +89,7 @@ def random_request(rng: Generator, vocab_size: int) -> EditRequest:
         "bad_words": [ids(4, 1) for _ in range(rng.integers(1, 5))],
         "min_tokens": int(rng.integers(0, 30)),
         "stop_token_ids": sorted(set(ids(4))),
+        "penalty_last_n": int(rng.choice([0, 1, 2, int(rng.integers(MAX_TOKENS))])),
     }
     share = rng.choice([0.1, 0.5, 0.9])
     chosen_fields = {name: value for name, value in fields.items() if rng.random() < share}

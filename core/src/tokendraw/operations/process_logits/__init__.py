@@ -11,7 +11,7 @@ from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import Requirement
 from tokendraw.backends.resolution import row_checks
 from tokendraw.calls.row_requirements import VOCABULARY
-from tokendraw.parameters.edits import EDITS, Edit
+from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,13 +30,14 @@ class ProcessCapabilities(HostCapabilities):
     :ivar drafts: Whether rows of a verification are served, each with the drafts before it counted as output.
     :ivar max_vocab_size: Largest vocabulary V that is served; None: any.
     :ivar edits: Names of the edits that are served: ``bitmask``, and fields of ``SamplingParams``. Calls with another
-        edit, of any request in the slots, go to a companion.
+        edit, of any request in the slots, go to a companion. By default those from ``bitmask`` to
+        ``presence_penalty``: edits that were added later are to be named.
     """
 
     dtypes: Annotated[tuple[str, ...], some_of(INPUT_DTYPES)] = ("float32",)
     drafts: bool = False
     max_vocab_size: Annotated[int, at_least(1)] | None = None
-    edits: Annotated[tuple[Edit, ...], some_of(EDITS)] = EDITS
+    edits: Annotated[tuple[Edit, ...], some_of(EDITS)] = BASIC_EDITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,8 @@ class LogitsProcessorBackend(Protocol):
         In this order, on x as float32, each step rounded to float32 and none fused with the next: -inf where the
         bitmask, the allowed ids, a bad word or ``min_tokens`` forbid an id; ``x + bias``; for ids in prompt or output
         ``x / repetition`` if x > 0, else ``x * repetition``; ``x - frequency * n`` with n the times in the output;
-        ``x - presence`` if n > 0. At the end x is rounded to the dtype of the logits. Ids that nobody edits keep their
+        ``x - presence`` if n > 0. Of a request with ``penalty_last_n`` the three penalties count its last tokens alone,
+        those of the prompt too. At the end x is rounded to the dtype of the logits. Ids that nobody edits keep their
         bits, -inf stays -inf and NaN stays NaN, unless it is forbidden.
 
         :param logits: [R, V] float32, bfloat16 or float16 with R and V from 1, ids of a row one behind the other, any

@@ -38,6 +38,7 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
     "repetition_penalty": ({"repetition_penalty": 2.0}, {0: -4.0, 1: -4.0}),
     "frequency_penalty": ({"frequency_penalty": 0.5}, {1: -0.5}),
     "presence_penalty": ({"presence_penalty": 1.0}, {1: -1.0}),
+    "penalty_last_n": ({"penalty_last_n": 1}, {}),
 }
 """Fields of the request in the proof for each edit, and the changes of the logits of 8."""
 
@@ -132,6 +133,8 @@ def prove(
         params |= fields
         for token, change in changes.items():
             needed[token] += change
+    if {"repetition_penalty", "penalty_last_n"} <= {*capabilities.edits}:
+        needed[0] -= _EDITS["repetition_penalty"][1][0]  # it left the window
     slots.add(1, SamplingParams(**params), prompt_token_ids=[0])
     row_index = torch.ones(1, dtype=torch.int64, device=device)
     slots.append(row_index, row_index)

@@ -26,13 +26,13 @@ _Fields: TypeAlias = dict[str, Any]
 _DraftForm: TypeAlias = tuple[torch.dtype, torch.dtype, bool]
 """Dtypes of the drafts' ids and offsets, and whether the ids are padded."""
 _EDITS: tuple[_Fields, ...] = (
-    {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1},
+    {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1, "penalty_last_n": 1},
     {"logit_bias": {0: 1.0}},
     {"allowed_token_ids": [0]},
     {"bad_words": [[0]]},
     {"min_tokens": 1, "stop_token_ids": [0]},
 )
-"""Fields of a request for each field of :class:`tokendraw.plugin.EditFacts`."""
+"""Fields of a request that are asked for together."""
 _MAX_TOKENS = 8
 
 
