@@ -43,6 +43,10 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         stop_token_ids=maybe(ids(3)),
         logprob_token_ids=maybe(ids(4)),
         penalty_last_n=rng.choice((-1, 0, 3)),
+        dry_multiplier=rng.choice((0.0, 0.5)),
+        dry_base=rng.choice((1.0, 1.75)),
+        dry_penalty_last_n=rng.choice((-1, 0, 3)),
+        dry_sequence_breakers=maybe(ids(3)),
     )
 
 
@@ -84,6 +88,7 @@ def assert_lists(slots: RequestSlots, slot: int, p: SamplingParams) -> None:
     assert int(t.penalty_last_n[slot]) == (-1 if penalties == (1.0, 0.0, 0.0) else p.penalty_last_n)
     for name, penalty in zip(("repetition", "frequency", "presence"), penalties, strict=True):
         assert float(getattr(t, name)[slot]) == float(torch.tensor(penalty, dtype=torch.float32)), name
+    assert_dry(t, slot, p)
     bias = {i: value for i, value in (p.logit_bias or {}).items() if value}
     n = int(t.num_bias[slot])
     assert dict(zip(t.bias_ids[slot, :n].tolist(), t.bias[slot, :n].tolist(), strict=True)) == bias
@@ -103,3 +108,19 @@ def assert_lists(slots: RequestSlots, slot: int, p: SamplingParams) -> None:
         word = words[i] if i < len(words) else ()
         assert tuple(row) == (-1,) * (width - len(word)) + word
         assert int(t.bad_lens[slot, i]) == len(word)
+
+
+def assert_dry(t, slot: int, p: SamplingParams) -> None:
+    """Require the settings of DRY of a slot."""
+    names = ("multiplier", "base", "allowed_length", "max_match", "last_n")
+    settings = 0.0, 1.0, 0, 0, 0
+    breakers: set[int] = set()
+    if p.dry_multiplier and p.dry_penalty_last_n:
+        allowed = p.dry_allowed_length
+        max_match = allowed + 158 if p.dry_base == 1.75 else 2**31 - 1
+        last_n = 2**31 - 1 if p.dry_penalty_last_n < 0 else p.dry_penalty_last_n
+        settings = p.dry_multiplier, p.dry_base, allowed, max_match, last_n
+        breakers = set(p.dry_sequence_breakers or ())
+    assert tuple(getattr(t, f"dry_{name}")[slot].item() for name in names) == settings
+    assert int(t.num_dry_breakers[slot]) == len(breakers)
+    assert set(t.dry_breakers[slot].tolist()) - {-1} == breakers

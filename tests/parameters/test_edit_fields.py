@@ -37,6 +37,22 @@ BAD_LISTS = [
         {"penalty_last_n": 1.5},
         "'penalty_last_n'{} needs an integer >= -1 (-1: all tokens, 0: off), found 1.5.",
     ),
+    ({"dry_multiplier": -0.1}, "'dry_multiplier'{} needs a finite float32 >= 0 (0: off), found -0.1."),
+    ({"dry_multiplier": math.inf}, "'dry_multiplier'{} needs a finite float32 >= 0 (0: off), found inf."),
+    ({"dry_base": 0.5}, "'dry_base'{} needs a finite float32 >= 1, found 0.5."),
+    ({"dry_allowed_length": -1}, "'dry_allowed_length'{} needs an integer >= 0, found -1."),
+    (
+        {"dry_penalty_last_n": -2},
+        "'dry_penalty_last_n'{} needs an integer >= -1 (-1: all tokens, 0: off), found -2.",
+    ),
+    (
+        {"dry_multiplier": 1.0, "dry_sequence_breakers": [50]},
+        "'dry_sequence_breakers'{} needs token ids in [0, 50), found 50.",
+    ),
+    (
+        {"dry_sequence_breakers": 5},
+        "'dry_sequence_breakers'{} needs a list of integers, found int. Pass a list.",
+    ),
     ({"stop_token_ids": [-1]}, "'stop_token_ids'{} needs token ids in [0, 50), found -1."),
 ]
 NEED_SLOTS = [
@@ -46,6 +62,7 @@ NEED_SLOTS = [
     ("logit_bias", {3: 1.0}, {}),
     ("allowed_token_ids", (3, 4), {}),
     ("bad_words", [[3]], {}),
+    ("dry_multiplier", 0.8, {}),
     ("min_tokens", 5, {}),
     ("min_tokens", 5, {"stop_token_ids": [3]}),
 ]
@@ -57,7 +74,10 @@ OFF = SamplingParams(
     bad_words=[],
     stop_token_ids=[4],
     penalty_last_n=7,
+    dry_base=2.0,
+    dry_sequence_breakers=[4],
 )
+NO_DRY = SamplingParams(dry_multiplier=0.8, dry_penalty_last_n=0)
 NO_WINDOW = SamplingParams(repetition_penalty=1.5, presence_penalty=1.0, penalty_last_n=0)
 
 
@@ -96,7 +116,7 @@ def test_a_batch_without_slots_refuses_what_changes_logits_and_says_what_to_do(f
 
 def test_fields_that_ask_for_nothing_pass_everywhere():
     assert OFF.check(V) is OFF
-    assert SamplingMetadata.from_params([OFF, NO_WINDOW, SamplingParams()]).num_rows == 3
+    assert SamplingMetadata.from_params([OFF, NO_WINDOW, NO_DRY, SamplingParams()]).num_rows == 4
 
 
 def test_a_copy_asks_for_what_the_original_does():

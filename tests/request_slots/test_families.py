@@ -19,22 +19,38 @@ ASKING = {
     "any_allowed": SamplingParams(allowed_token_ids=[1, 69]),
     "any_bad_words": SamplingParams(bad_words=[[1, 2], [4]]),
     "any_min_tokens": SamplingParams(min_tokens=2, stop_token_ids=[5]),
+    "any_dry": SamplingParams(dry_multiplier=0.5, dry_allowed_length=0, dry_sequence_breakers=[4, 9]),
 }
 SHAPES = {
     "any_bias": {"bias_ids": (S, 6), "bias": (S, 6)},
     "any_allowed": {"allowed": (S, 3)},
     "any_bad_words": {"bad_words": (S, 4, 2), "bad_lens": (S, 4)},
     "any_min_tokens": {"stop_ids": (S, 5)},
+    "any_dry": {"dry_breakers": (S, 7)},
 }
 EVERYTHING = SamplingParams(
-    logit_bias={3: 1.0}, allowed_token_ids=[1], bad_words=[[2]], min_tokens=2, stop_token_ids=[5]
+    logit_bias={3: 1.0},
+    allowed_token_ids=[1],
+    bad_words=[[2]],
+    min_tokens=2,
+    stop_token_ids=[5],
+    dry_multiplier=0.5,
+    dry_sequence_breakers=[4],
 )
 LISTS = {name for tensors in SHAPES.values() for name in tensors}
 
 
 def small_slots(device="cpu"):
     return RequestSlots(
-        S, M, V, device=device, max_bias=6, max_stop_ids=5, max_bad_words=4, max_bad_word_len=2
+        S,
+        M,
+        V,
+        device=device,
+        max_bias=6,
+        max_stop_ids=5,
+        max_bad_words=4,
+        max_bad_word_len=2,
+        max_dry_breakers=7,
     )
 
 
@@ -47,7 +63,7 @@ def widths(slots):
 def test_without_lists_a_slot_takes_8_bytes_a_token_4_bytes_an_id_and_little_more(slots, tokens, ids):
     found = RequestSlots(slots, tokens, ids, device="meta")
     needed = slots * (8 * tokens + 4 * ids)
-    parameters, a_step, shared = 96, 64, 16 * 96 + 64 + 100 + 16 * 100
+    parameters, a_step, shared = 124, 64, 16 * 124 + 64 + 128 + 16 * 128
     assert needed + slots * parameters < found.num_bytes
     assert found.num_bytes <= needed + slots * (parameters + a_step) + shared
     plain = SamplingParams(
@@ -140,7 +156,7 @@ def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatc
 def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_no_others(monkeypatch):
     slots = small_slots()
     slots.captured_edits = EditFacts(
-        any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False
+        any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False, any_dry=False
     )
     before = slots.num_bytes
     monkeypatch.setattr(slots_module, "is_capturing", lambda: True)

@@ -66,7 +66,37 @@ def edit(
         if params.presence_penalty != 0:
             touched[out] = True
             step(out, x[out] - number(params.presence_penalty))
+        for token, dry_cost in _dry_costs(params, [*prompt, *output], len(x)).items():
+            touched[token] = True
+            cost = x.dtype.type(dry_cost)
+            scale[token] = max(scale[token], cost)
+            step(np.array([token]), x[[token]] - (0 if x[token] == np.inf else cost))
     return EditResult(x, touched, scale)
+
+
+def _dry_costs(params: Any, tokens: Sequence[int], vocab_size: int) -> dict[int, float]:
+    """Return the cost of each id that would prolong a repetition.
+
+    A token at place i follows the tokens before i. Its match is as long as these tokens, read backwards, equal the last
+    ones of the history, up to a breaker or a placeholder.
+    """
+    multiplier, base = float(np.float32(params.dry_multiplier)), float(np.float32(params.dry_base))
+    if not multiplier or not params.dry_penalty_last_n:
+        return {}
+    history = list(tokens) if params.dry_penalty_last_n < 0 else list(tokens[-params.dry_penalty_last_n :])
+    breakers = {*(params.dry_sequence_breakers or ())}
+    longest: dict[int, int] = {}
+    for i, token in enumerate(history):
+        length = 0
+        while length < i and history[i - 1 - length] == history[-1 - length]:
+            if history[-1 - length] in breakers or not 0 <= history[-1 - length] < vocab_size:
+                break
+            length += 1
+        if 0 <= token < vocab_size and token not in breakers:
+            longest[token] = max(length, longest.get(token, 0))
+    exponents = {token: length - params.dry_allowed_length for token, length in longest.items()}
+    most = np.floor(np.log(np.finfo(np.float32).max) / np.log(base)) if base > 1 else np.inf
+    return {token: multiplier * base ** min(n, most) for token, n in exponents.items() if n >= 0}
 
 
 def _last(prompt: Sequence[int], output: Sequence[int], last_n: int) -> tuple[Sequence[int], Sequence[int]]:

@@ -44,8 +44,8 @@ class ProcessorMutant(NativeProcessor):
         return logits
 
 
-PENALTIES = ("any_penalty", "any_penalty_last_n")
-OTHERS = ("any_allowed", "any_bad_words", "any_min_tokens")
+PENALTIES = ("any_penalty", "any_penalty_last_n", "any_dry")
+MASKS = ("any_allowed", "any_bad_words", "any_min_tokens")
 
 
 def in_steps(*steps):
@@ -167,7 +167,7 @@ def placeholders_as_ids(result):
 # fmt: off
 PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
     ("penalties applied twice", ("process edits", "process order"),
-     {"process": in_steps(("any_bias", *PENALTIES, *OTHERS), PENALTIES)}),
+     {"process": in_steps(("any_bias", *PENALTIES, *MASKS), PENALTIES)}),
     ("logits below 0 divided", "process edits",
      {"patch": lambda self: patch.object(torch, "where", divide_all)}),
     ("tokens of the prompt counted as output", "process edits",
@@ -186,12 +186,21 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
      tables(min_tokens=lambda t: t.min_tokens + (t.min_tokens > 0))),
     ("a token too many in the window of penalties", "process edits",
      tables(penalty_last_n=lambda t: t.penalty_last_n + (t.penalty_last_n > 0))),
+    ("matches of DRY a token longer before they cost", "process edits",
+     tables(dry_allowed_length=lambda t: t.dry_allowed_length + 1, dry_max_match=lambda t: t.dry_max_match + 1)),
+    ("breakers inside matches of DRY", "process edits",
+     tables(dry_breakers=lambda t: torch.full_like(t.dry_breakers, -1))),
+    ("a token too many searched by DRY", "process edits", tables(dry_last_n=lambda t: t.dry_last_n + 1)),
+    ("powers of DRY without a limit", "process edits",
+     tables(dry_max_match=lambda t: torch.full_like(t.dry_max_match, 1 << 20))),
+    ("DRY in front of the penalties", "process order",
+     {"process": in_steps(("any_dry",), ("any_bias", "any_penalty", "any_penalty_last_n", *MASKS))}),
     ("drafts left out of the window of penalties", "process drafts", {"patch": without_recent_drafts}),
     ("last word of a bitmask ignored", "process edits", {"arguments": last_word_ignored}),
     ("bias added behind penalties", "process order",
-     {"process": in_steps((*PENALTIES, *OTHERS), ("any_bias",))}),
+     {"process": in_steps((*PENALTIES, *MASKS), ("any_bias",))}),
     ("bias rounded before penalties", "process order",
-     {"process": in_steps(("any_bias", *OTHERS), PENALTIES)}),
+     {"process": in_steps(("any_bias", *MASKS), PENALTIES)}),
     ("last id unedited", ("process shapes", "process edits"), {"process": last_id_unedited}),
     ("rows read as if they lay dense", "process strides", {"process": dense_rows}),
     ("every logit through float32, with 0 added", "process rows left alone",

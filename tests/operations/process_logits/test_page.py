@@ -40,5 +40,6 @@ def test_its_table_names_fields_of_parameters():
         "frequency_penalty",
         "presence_penalty",
         "penalty_last_n",
+        "dry_multiplier",
     ]
     assert set(rows[1:]) <= fields

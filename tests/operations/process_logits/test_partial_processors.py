@@ -22,7 +22,10 @@ FIELDS = {
     "presence_penalty": {"presence_penalty": 1.0},
 }
 """Fields of a request that asks for one edit."""
-LATER_FIELDS = {"penalty_last_n": {"presence_penalty": 1.0, "penalty_last_n": 3}}
+LATER_FIELDS = {
+    "penalty_last_n": {"presence_penalty": 1.0, "penalty_last_n": 3},
+    "dry_multiplier": {"dry_multiplier": 0.8},
+}
 """Fields of a request for each edit that a processor names to serve it."""
 PLUGIN = """
 import tokendraw
@@ -49,7 +52,7 @@ plugin = Plugin()
 
 
 def slots_of(*requests):
-    slots = RequestSlots(num_slots=8, max_tokens=8, vocab_size=VOCAB_SIZE)
+    slots = RequestSlots(num_slots=16, max_tokens=8, vocab_size=VOCAB_SIZE)
     for slot, fields in enumerate(requests):
         slots.add(slot, SamplingParams(**fields), prompt_token_ids=[1])
     return slots
@@ -129,7 +132,7 @@ def test_unknown_names_are_refused_in_the_description(dists, edits, found):
     assert acme.reason == (
         "ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of at least one of 'bitmask', "
         "'allowed_token_ids', 'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty', "
-        f"'presence_penalty' or 'penalty_last_n', found {found}"
+        f"'presence_penalty', 'penalty_last_n' or 'dry_multiplier', found {found}"
     )
 
 

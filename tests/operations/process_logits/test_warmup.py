@@ -15,7 +15,7 @@ from tokendraw.plugin import EDITS, ProcessCapabilities
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
 EVERYTHING = ProcessCapabilities(dtypes=("float32", "bfloat16", "float16"), drafts=True, edits=EDITS)
-FACTS = [(penalty, penalty, *others) for penalty, *others in product((True, False), repeat=5)]
+FACTS = [(penalty, penalty, *others) for penalty, *others in product((True, False), repeat=6)]
 NOTHING = FACTS[-1]
 INTS = (torch.int64, torch.int32)
 
@@ -56,6 +56,7 @@ class Recorder:
             tables.is_restricted,
             tables.num_bad > 0,
             tables.min_tokens > 0,
+            tables.dry_multiplier > 0,
         )
         facts = astuple(slots.facts)
         assert facts == tuple(bool(each.any()) for each in asks)
@@ -77,7 +78,7 @@ def test_every_combination_of_edits_is_made_with_a_bitmask_and_without():
     masked = {(call.facts, call.bitmask is not None) for call in calls}
     assert masked == set(product(FACTS, (True, False))) - {(NOTHING, False)}
     assert {call.form for call in calls} == {(dtype,) for dtype in INTS}
-    assert len(calls) == 63 * 2
+    assert len(calls) == 127 * 2
     assert {call.asking for call in calls if call.facts != NOTHING} == {1}
     assert calls[0].facts == FACTS[0]
 
@@ -110,7 +111,7 @@ def test_with_drafts_every_combination_of_dtypes_comes_in_one_row_and_in_padded_
             assert requests in (1, 3)
             call.drafts.check(call.logits)
             call.drafts.check_values()
-    assert len(calls) == 18 * 63 * 2
+    assert len(calls) == 18 * 127 * 2
 
 
 def test_the_line_on_the_terminal_counts_all_calls(monkeypatch, capsys):
@@ -118,7 +119,7 @@ def test_the_line_on_the_terminal_counts_all_calls(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     calls, _ = warmed(batch_sizes=[2], max_drafts=1, index_dtypes=[torch.int64], progress=True)
     assert f"{len(calls)}/{len(calls)}" in capsys.readouterr().err
-    assert len(calls) == 3 * 63
+    assert len(calls) == 3 * 127
 
 
 @pytest.mark.parametrize(

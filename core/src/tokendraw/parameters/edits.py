@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
-from tokendraw.parameters.ranges import each, integer, integers, of_row, real
+from tokendraw.parameters.history_edits import (
+    LARGEST_COUNT,
+    LARGEST_FLOAT32,
+    LAST_N,
+    NO_DRY,
+    Dry,
+    check_dry,
+    read_ids,
+)
+from tokendraw.parameters.ranges import each, integer, of_row, real
 
 Edit: TypeAlias = Literal[
     "bitmask",
@@ -21,6 +30,7 @@ Edit: TypeAlias = Literal[
     "frequency_penalty",
     "presence_penalty",
     "penalty_last_n",
+    "dry_multiplier",
 ]
 """Name of an edit of logits: that of the field that asks for it, or ``bitmask``."""
 EDITS: tuple[Edit, ...] = get_args(Edit)
@@ -28,16 +38,13 @@ EDITS: tuple[Edit, ...] = get_args(Edit)
 BASIC_EDITS = EDITS[: EDITS.index("presence_penalty") + 1]
 """Names of the edits that a processor serves which does not name any."""
 
-_FLOAT32 = 3.4028234663852886e38
 _SHARES = (-2.0, 2.0, "a number in [-2, 2] (0: off)")
 _PENALTIES = {
-    "repetition_penalty": (2.0**-149, _FLOAT32, "a finite float32 > 0 (1: off)"),
+    "repetition_penalty": (2.0**-149, LARGEST_FLOAT32, "a finite float32 > 0 (1: off)"),
     "frequency_penalty": _SHARES,
     "presence_penalty": _SHARES,
 }
 """Least and largest value of each penalty, and the range in words."""
-_LAST_N = "an integer >= -1 (-1: all tokens, 0: off)"
-MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 
 
 class CheckedEdits(NamedTuple):
@@ -55,6 +62,7 @@ class CheckedEdits(NamedTuple):
     presence: float
     last_n: int
     """Number of tokens that the penalties count, -1: all; -1 without a penalty."""
+    dry: Dry
     min_tokens: int
     """0 where there are no ids to hold back."""
 
@@ -68,7 +76,7 @@ class CheckedEdits(NamedTuple):
 
 
 _NO_PENALTIES = 1.0, 0.0, 0.0
-NO_EDITS = CheckedEdits((), (), (), {}, 1.0, 0.0, 0.0, -1, 0)
+NO_EDITS = CheckedEdits((), (), (), {}, 1.0, 0.0, 0.0, -1, NO_DRY, 0)
 
 
 def check_edits(
@@ -88,7 +96,7 @@ def check_edits(
     repetition, frequency, presence = [
         real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()
     ]
-    last_n = integer("penalty_last_n", params.penalty_last_n, row, -1, math.inf, _LAST_N)
+    last_n = integer("penalty_last_n", params.penalty_last_n, row, -1, math.inf, LAST_N)
     if last_n == 0:
         repetition, frequency, presence = _NO_PENALTIES
     has_penalty = (repetition, frequency, presence) != _NO_PENALTIES
@@ -118,6 +126,7 @@ def check_edits(
         frequency,
         presence,
         min(last_n, LARGEST_COUNT) if has_penalty else -1,
+        check_dry(params, row, vocab_size),
         min_tokens if stop_ids else 0,
     )
 
@@ -147,22 +156,7 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
         )
     ids = read_ids("logit_bias", found, row, vocab_size)
     values = [
-        real("logit_bias", value, row, -_FLOAT32, _FLOAT32, "finite float32 values")
+        real("logit_bias", value, row, -LARGEST_FLOAT32, LARGEST_FLOAT32, "finite float32 values")
         for value in found.values()
     ]
     return dict(zip(ids, values, strict=True))
-
-
-def read_ids(
-    field: str, found: Iterable[int] | None, row: int | str | None, vocab_size: int | None
-) -> list[int]:
-    """Return token ids as a list of ints, empty for None.
-
-    :param row: in its batch, or its place in words, for the message.
-    :param vocab_size: None: it is not known, and ids are only held against the least.
-    """
-    if found is None:
-        return []
-    largest = MAX_ID if vocab_size is None else vocab_size - 1
-    needed = "token ids >= 0" if vocab_size is None else f"token ids in [0, {vocab_size})"
-    return integers(field, found, 0, largest, needed, row="" if row is None else row)

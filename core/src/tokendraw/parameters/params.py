@@ -7,9 +7,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
-from tokendraw.parameters.edits import check_edits, read_ids
+from tokendraw.parameters.edits import check_edits
 from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
+from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
+
+_PLAIN_DRY = 0.0, 1.75, 2, -1
+"""Defaults of the numbers of DRY."""
 
 
 class _EditFlag:
@@ -27,9 +31,10 @@ class SamplingParams(_EditFlag):
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
     :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, min-p, top-k, top-p, draw.
 
-    The fields from ``repetition_penalty`` to ``stop_token_ids``, and ``penalty_last_n``, change logits before all of
-    that: ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`. ``from_params``
-    refuses them, since it keeps no history. The hash leaves out the fields that are collections, equality does not.
+    The fields from ``repetition_penalty`` to ``stop_token_ids``, and those from ``penalty_last_n`` on, change logits
+    before all of that: ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`.
+    ``from_params`` refuses them, since it keeps no history. The hash leaves out the fields that are collections,
+    equality does not.
 
     :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
     :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
@@ -55,6 +60,14 @@ class SamplingParams(_EditFlag):
         best tokens: ``LogprobsTensors.given_token_ids``. They come with that of the drawn token. None: off.
     :ivar penalty_last_n: Number of tokens, the last of prompt and output together, that the three penalties count. -1:
         all. 0: penalties off.
+    :ivar dry_multiplier: c of DRY, >= 0: ``x - c * dry_base ** (m - dry_allowed_length)`` for a token that followed the
+        longest suffix of the history which occurs earlier too, where its length m is at least ``dry_allowed_length``.
+        0: off.
+    :ivar dry_base: Factor of DRY for each token of a match beyond ``dry_allowed_length``, >= 1.
+    :ivar dry_allowed_length: Least length of a match that DRY reduces, >= 0.
+    :ivar dry_penalty_last_n: Number of tokens, the last of prompt and output together, that DRY searches. -1: all. 0:
+        DRY off.
+    :ivar dry_sequence_breakers: Ids that no match of DRY contains, and whose logits DRY leaves alone. None: none.
     """
 
     temperature: float = 1.0
@@ -74,6 +87,11 @@ class SamplingParams(_EditFlag):
     stop_token_ids: Collection[int] | None = field(default=None, hash=False)
     logprob_token_ids: Collection[int] | None = field(default=None, hash=False)
     penalty_last_n: int = -1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: Collection[int] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
@@ -90,6 +108,9 @@ class SamplingParams(_EditFlag):
             and self.stop_token_ids is None
             and type(self.penalty_last_n) is int
             and self.penalty_last_n == -1
+            and (self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n)
+            == _PLAIN_DRY
+            and self.dry_sequence_breakers is None
         )
         object.__setattr__(self, "may_edit", not is_plain)
 

@@ -15,8 +15,9 @@ from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.output import PAD_TOKEN_ID
-from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits
+from tokendraw.parameters.edits import check_edits, refuse_edits
 from tokendraw.parameters.fields import COLUMNS, PARAMETERS, SLOT_FIELDS, Columns
+from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
 

@@ -32,6 +32,7 @@ class SlotSizes(NamedTuple):
     max_bad_word_len: int
     """LW."""
     max_logprob_token_ids: int
+    max_dry_breakers: int
 
     @property
     def num_words(self) -> int:
@@ -47,7 +48,7 @@ def check_sizes(*sizes: int) -> SlotSizes:
         *[integer(name, size, None, 1, most.get(name, _MAX_SIZE)) for name, size in by_field]
     )
     ids = slot_sizes.vocab_size  # upper limit of lists of distinct ids
-    of_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids")
+    of_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids", "max_dry_breakers")
     return slot_sizes._replace(**{name: min(getattr(slot_sizes, name), ids) for name in of_ids})
 
 

@@ -103,6 +103,7 @@ def _list_tables(sizes: SlotSizes) -> dict[str, ListTable]:
         "bad_words": ListTable("any_bad_words", (slots, words, sizes.max_bad_word_len), ids, -1),
         "bad_lens": ListTable("any_bad_words", (slots, words), ids),
         "stop_ids": ListTable("any_min_tokens", (slots, sizes.max_stop_ids), ids, -1),
+        "dry_breakers": ListTable("any_dry", (slots, sizes.max_dry_breakers), ids, -1),
     }
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tokendraw._torch.threads import one_thread
 from tokendraw._torch.upload import uploaded_words
-from tokendraw.parameters.edits import MAX_ID, CheckedEdits
+from tokendraw.parameters.edits import CheckedEdits
+from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.requests import SlotRequest, TokenHistory
@@ -116,6 +117,12 @@ class RequestPacker:
             "frequency": edits.frequency,
             "presence": edits.presence,
             "penalty_last_n": edits.last_n,
+            "dry_multiplier": edits.dry.multiplier,
+            "dry_base": edits.dry.base,
+            "dry_allowed_length": edits.dry.allowed_length,
+            "dry_max_match": edits.dry.max_match,
+            "dry_last_n": edits.dry.last_n,
+            "num_dry_breakers": len(edits.dry.breakers),
         }
 
     def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
@@ -178,6 +185,7 @@ def _edit_lists(edits: CheckedEdits, sizes: SlotSizes) -> dict[str, Tensor]:
         "stop_ids": array("i", edits.stop_ids),
         "bad_words": array("i", chain.from_iterable(right_aligned)),
         "bad_lens": array("i", map(len, edits.bad_words)),
+        "dry_breakers": array("i", edits.dry.breakers),
     }
     pieces = {
         name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in lists.items() if entries

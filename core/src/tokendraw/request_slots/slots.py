@@ -13,7 +13,8 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.edits import MAX_ID, Edit
+from tokendraw.parameters.edits import Edit
+from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
@@ -42,7 +43,7 @@ class RequestSlots:
     A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
     read it. One thread uses an object, and its calls launch on the device's current stream.
 
-    Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 150 bytes for
+    Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 190 bytes for
     each slot. Lists get theirs when the first request asks for one, or a CUDA graph is captured: see :attr:`tables`.
 
     :param num_slots: S, the most requests at a time.
@@ -54,6 +55,7 @@ class RequestSlots:
     :param max_bad_words: the most ``bad_words`` of a request.
     :param max_bad_word_len: the most ids of one of them.
     :param max_logprob_token_ids: the most ``logprob_token_ids`` of a request.
+    :param max_dry_breakers: the most ``dry_sequence_breakers`` of a request with ``dry_multiplier``.
     :raises InvalidParameterError: a ValueError: a number is out of range, or torch finds no such device.
     """
 
@@ -69,6 +71,7 @@ class RequestSlots:
         max_bad_words: int = 128,
         max_bad_word_len: int = 32,
         max_logprob_token_ids: int = 128,
+        max_dry_breakers: int = 1024,
     ) -> None:
         self._sizes = check_sizes(
             num_slots,
@@ -79,6 +82,7 @@ class RequestSlots:
             max_bad_words,
             max_bad_word_len,
             max_logprob_token_ids,
+            max_dry_breakers,
         )
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.tokens.device
@@ -119,8 +123,9 @@ class RequestSlots:
     def tables(self) -> RequestTables:
         """Tensors for computing edits of logits.
 
-        What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
-        the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
+        What has memory never moves. Those of bias, allowed ids, stop ids, bad words and breakers have none, and no
+        width, until the first request that asks for such an edit is added, or a CUDA graph is captured: this is then
+        another object.
         """
         missing = self._state.missing
         if missing and is_capturing():  # requests that the graph serves later may ask for them

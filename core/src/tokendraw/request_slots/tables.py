@@ -21,6 +21,8 @@ STATE_COLUMNS = {
         ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
     ),
     **dict.fromkeys(("min_tokens", "num_bad", "penalty_last_n"), torch.int32),
+    **dict.fromkeys(("dry_allowed_length", "dry_max_match", "dry_last_n", "num_dry_breakers"), torch.int32),
+    **dict.fromkeys(("dry_multiplier", "dry_base"), torch.float32),
     **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
     "is_restricted": torch.bool,
 }
@@ -34,6 +36,7 @@ VALUES_AT_REST: dict[str, float] = {
     **{parameter.name: parameter.neutral for parameter in PARAMETERS},
     "repetition": 1,
     "penalty_last_n": -1,
+    "dry_base": 1,
 }
 """Values in a slot without a request: the neutral value of each parameter."""
 
@@ -82,8 +85,8 @@ OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
 class RequestTables:
     """The tensors of requests read by a provider of ``process_logits``. All lie dense on one device, and never move.
 
-    NB, NS, NW, LW and the words of ``allowed`` are 0 until a request may ask for such an edit. Then ``slots.tables`` is
-    another object, in which those tensors are new and the others are the same.
+    NB, NS, NW, LW, ND and the words of ``allowed`` are 0 until a request may ask for such an edit. Then
+    ``slots.tables`` is another object, in which those tensors are new and the others are the same.
 
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
     counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
@@ -116,6 +119,14 @@ class RequestTables:
         column LW - 1.
     :ivar bad_lens: [S, NW] int32: number of ids in each sequence, from 1 to LW; 0 behind the last sequence.
     :ivar num_bad: [S] int32: number of sequences in ``bad_words``.
+    :ivar dry_multiplier: [S] float32: cost of a match of ``dry_allowed_length`` tokens; 0: off.
+    :ivar dry_base: [S] float32: factor for each further token, >= 1.
+    :ivar dry_allowed_length: [S] int32: length of the shortest match with a cost.
+    :ivar dry_max_match: [S] int32: length that longer matches count as.
+    :ivar dry_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that are
+        searched.
+    :ivar dry_breakers: [S, ND] int32: ids that no match contains, each once; -1 behind the last.
+    :ivar num_dry_breakers: [S] int32: number of ids in ``dry_breakers``.
     """
 
     history: Tensor
@@ -140,6 +151,13 @@ class RequestTables:
     bad_words: Tensor
     bad_lens: Tensor
     num_bad: Tensor
+    dry_multiplier: Tensor
+    dry_base: Tensor
+    dry_allowed_length: Tensor
+    dry_max_match: Tensor
+    dry_last_n: Tensor
+    dry_breakers: Tensor
+    num_dry_breakers: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +170,7 @@ class EditFacts:
     :ivar any_allowed: Whether a request has ``allowed_token_ids``.
     :ivar any_bad_words: Whether a request has ``bad_words``.
     :ivar any_min_tokens: Whether a request has ``min_tokens``.
+    :ivar any_dry: Whether a request has ``dry_multiplier``.
     """
 
     any_penalty: bool = True
@@ -160,6 +179,7 @@ class EditFacts:
     any_allowed: bool = True
     any_bad_words: bool = True
     any_min_tokens: bool = True
+    any_dry: bool = True
 
     @classmethod
     def of(cls, edits: Collection[Edit]) -> Self:
@@ -176,7 +196,12 @@ class EditFacts:
     def any_edit(self) -> bool:
         """Whether a request may ask for anything at all, apart from bitmasks."""
         return (
-            self.any_penalty or self.any_bias or self.any_allowed or self.any_bad_words or self.any_min_tokens
+            self.any_penalty
+            or self.any_bias
+            or self.any_allowed
+            or self.any_bad_words
+            or self.any_min_tokens
+            or self.any_dry
         )
 
 
@@ -191,5 +216,6 @@ FACT_OF_EDIT: dict[Edit, str] = {
     "frequency_penalty": "any_penalty",
     "presence_penalty": "any_penalty",
     "penalty_last_n": "any_penalty_last_n",
+    "dry_multiplier": "any_dry",
 }
 """Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""

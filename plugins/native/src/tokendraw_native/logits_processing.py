@@ -13,6 +13,7 @@ from torch import Tensor
 from tokendraw import Drafts, RequestSlots, speculative
 from tokendraw.plugin import EditFacts, RequestTables
 from tokendraw_native.buffers import Buffers
+from tokendraw_native.dry import dry_costs
 from tokendraw_native.recent_tokens import occurrences_within, recent_tokens
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
 
@@ -115,7 +116,7 @@ def _edit(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) 
             None,
             _used_entries(tables.stop_ids, tables.num_stop, rows) & early,
         )
-    if facts.any_bias or facts.any_penalty:
+    if facts.any_bias or facts.any_penalty or facts.any_dry:
         _add(logits, tables, facts, rows)
 
 
@@ -156,15 +157,21 @@ def _bad_words(tables: RequestTables, rows: _Rows) -> tuple[Tensor, Tensor]:
 
 
 def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -> None:
-    """Add the biases and subtract the penalties. An id with a bias stands in the list of biases alone."""
+    """Add the biases, subtract the penalties and the costs of DRY.
+
+    An id with a bias stands in the list of biases alone.
+    """
     slot, vocab_size = rows.slot.unsqueeze(1), logits.shape[1]
     repetition, frequency, presence = (
         table[slot] for table in (tables.repetition, tables.frequency, tables.presence)
     )
     lists, masks = [], []
-    if facts.any_penalty:
+    if facts.any_penalty or facts.any_dry:
         distinct = tables.distinct[:, :vocab_size]
-        penalized = ((repetition != 1) | (frequency != 0) | (presence != 0)) & rows.exists
+        penalized = (repetition != 1) | (frequency != 0) | (presence != 0)
+        if facts.any_dry:
+            penalized |= tables.dry_multiplier[slot] != 0
+        penalized &= rows.exists
         lists += [distinct[rows.slot], rows.drafted]
         masks += [
             _used_entries(distinct, tables.num_distinct, rows) & penalized,
@@ -178,6 +185,8 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
     edited = torch.cat(masks, 1)
     counts = tables.counts[slot, ids]
     edited[:, :num_listed] &= (counts[:, :num_listed] & 2) == 0
+    if facts.any_penalty_last_n or facts.any_dry:
+        recent = recent_tokens(tables, rows.slot, rows.step, rows.drafted)
     old = _as_integers(logits).gather(1, ids)
     x = old.view(logits.dtype).to(torch.float32)
     if facts.any_bias:
@@ -189,7 +198,6 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
         occurs = (times > 0) | ((counts & 1) != 0)
         if facts.any_penalty_last_n:
             last_n = tables.penalty_last_n[slot]
-            recent = recent_tokens(tables, rows.slot, rows.step, rows.drafted)
             in_output, in_all = occurrences_within(recent, last_n, ids)
             times = torch.where(last_n < 0, times, in_output)
             occurs = torch.where(last_n < 0, occurs, in_all > 0)
@@ -197,6 +205,8 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
         x = torch.where(x > 0, x / factor, x * factor)
         reduced = x - frequency * times.to(torch.float32)
         x = torch.where(times > 0, reduced - presence, x)  # an id of the prompt keeps the sign of its zero
+    if facts.any_dry:
+        x = x - dry_costs(tables, rows.slot, recent, ids)
     new = _as_integers(x.to(logits.dtype))
     _write(logits, ids, torch.where(x.isnan(), old, new), edited)
 

@@ -29,7 +29,7 @@ def recent_tokens(tables: RequestTables, slot: Tensor, step: Tensor, drafted: Te
     capacity, max_drafts = tables.history.shape[1], drafted.shape[1]
     num_tokens, num_prompt = (table[slot].unsqueeze(1) for table in (tables.num_tokens, tables.num_prompt))
     length = num_tokens + step
-    width = int(length.max()) if length.is_cpu else capacity + max_drafts
+    width = max(1, int(length.max())) if length.is_cpu else capacity + max_drafts
     index = length - 1 - torch.arange(width, device=slot.device)
     ids = tables.history[slot.unsqueeze(1), index.clamp(0, capacity - 1)].to(torch.int64)
     if max_drafts:

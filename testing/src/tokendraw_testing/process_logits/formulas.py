@@ -21,8 +21,22 @@ _VOCAB_SIZE = 300
 PENALTIES: Final[tuple[Edit, ...]] = "repetition_penalty", "frequency_penalty", "presence_penalty"
 _PENALTY_VALUES: Final = (0.1, 2.0, -2.0, 1.3)
 _PROMPT, _OUTPUT = [7, 3, 3, 299, 0], [5, 3, 5, 5, 298, 31, 32]
+_REPEATING_OUTPUT = [9, 3, 31, 5, 298, 2, 31, 3, 31, 5, 298]
 
 
+_DRY_SETTINGS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"dry_allowed_length": 1},
+    {"dry_allowed_length": 0},
+    {"dry_allowed_length": 1, "dry_base": 3.0},
+    {"dry_allowed_length": 1, "dry_base": 1.0},
+    {"dry_allowed_length": 1, "dry_base": 2.0**60},
+    {"dry_allowed_length": 1, "dry_penalty_last_n": 0},
+    {"dry_allowed_length": 1, "dry_penalty_last_n": 6},
+    {"dry_allowed_length": 1, "dry_penalty_last_n": 7},
+    {"dry_allowed_length": 1, "dry_sequence_breakers": [3]},
+    {"dry_allowed_length": 1, "dry_sequence_breakers": [31]},
+)
 _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
     "allowed_token_ids": {"allowed_token_ids": [1]},
     "bad_words": {"bad_words": [[1]]},
@@ -31,6 +45,7 @@ _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
     "repetition_penalty": {"repetition_penalty": 2.0},
     "frequency_penalty": {"frequency_penalty": 1.0},
     "presence_penalty": {"presence_penalty": 1.0},
+    "dry_multiplier": {"dry_multiplier": 1.0},
 }
 """Fields of a request for each edit but the bitmask and the window of penalties."""
 
@@ -57,6 +72,7 @@ def _cases(vocab_size: int) -> dict[Edit, list[dict[str, Any]]]:
         "allowed_token_ids": [{"allowed_token_ids": ids} for ids in ([top], [0, 31, 32, 63, top - 1])],
         "bad_words": [{"bad_words": words} for words in bad_words],
         "min_tokens": [{"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least],
+        "dry_multiplier": [{"dry_multiplier": 0.8, **settings} for settings in _DRY_SETTINGS],
         "penalty_last_n": [
             {**penalties, "penalty_last_n": n}
             for n in (0, 1, 3, len(_OUTPUT), len(_OUTPUT) + 2, 100)
@@ -98,12 +114,17 @@ _REFUSALS: Final = tuple((_offers_edit(edit), _edit_refusal(edit)) for edit in E
 def single_edits(subject: ProcessSubject, trial: Trial) -> str:
     """Each advertised edit by itself changes logits by its formula, and no more; unadvertised edits are refused."""
     vocab_size = subject.vocab_size(_VOCAB_SIZE)
-    prompt, output = ([token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT))
+    prompt, output, repeating = (
+        [token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT, _REPEATING_OUTPUT)
+    )
     cases = {edit: group for edit, group in _cases(vocab_size).items() if edit in subject.capabilities.edits}
     plain: list[dict[str, Any]] = [{}]
     params = [SamplingParams(**fields) for group in (plain, *cases.values()) for fields in group]
     for dtype in subject.dtypes:
-        requests = {slot: EditRequest(p, list(prompt), list(output)) for slot, p in enumerate(params)}
+        requests = {
+            slot: EditRequest(p, list(prompt), list(repeating if p.dry_multiplier else output))
+            for slot, p in enumerate(params)
+        }
         engine = subject.engine(requests, len(requests), vocab_size)
         logits = subject.logits(trial.generator(str(dtype)), len(requests), vocab_size, dtype)
         subject.check_edits(trial, str(dtype), engine, list(requests), logits)
@@ -159,9 +180,17 @@ def random_edits(rng: Generator, vocab_size: int) -> EditRequest:
         "min_tokens": int(rng.integers(0, 12)),
         "stop_token_ids": sorted(set(ids(2))),
         "penalty_last_n": int(rng.integers(0, 20)),
+        "dry_multiplier": float(rng.uniform(0.0, 3.0)),
     }
     chosen_fields = {name: value for name, value in fields.items() if rng.random() < 0.8}
     if "min_tokens" in chosen_fields:
         chosen_fields["stop_token_ids"] = fields["stop_token_ids"]
+    if "dry_multiplier" in chosen_fields:
+        chosen_fields |= {
+            "dry_base": float(rng.uniform(1.0, 3.0)),
+            "dry_allowed_length": int(rng.integers(0, 3)),
+            "dry_penalty_last_n": int(rng.choice([-1, -1, 0, 4, 15])),
+            "dry_sequence_breakers": ids(int(rng.integers(0, 3))),
+        }
     prompt = [*ids(int(rng.integers(0, 8))), -1, vocab_size]
     return EditRequest(SamplingParams(**chosen_fields), prompt, ids(int(rng.integers(0, 12))))

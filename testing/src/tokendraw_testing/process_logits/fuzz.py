@@ -89,12 +89,20 @@ def random_request(rng: Generator, vocab_size: int) -> EditRequest:
         "bad_words": [ids(4, 1) for _ in range(rng.integers(1, 5))],
         "min_tokens": int(rng.integers(0, 30)),
         "stop_token_ids": sorted(set(ids(4))),
+        "dry_multiplier": float(rng.uniform(0.0, 5.0)),
         "penalty_last_n": int(rng.choice([0, 1, 2, int(rng.integers(MAX_TOKENS))])),
     }
     share = rng.choice([0.1, 0.5, 0.9])
     chosen_fields = {name: value for name, value in fields.items() if rng.random() < share}
     if "min_tokens" in chosen_fields:
         chosen_fields["stop_token_ids"] = fields["stop_token_ids"]
+    if "dry_multiplier" in chosen_fields:
+        chosen_fields |= {
+            "dry_base": float(rng.choice([1.0, 1.75, rng.uniform(1.0, 4.0), 1e20])),
+            "dry_allowed_length": int(rng.integers(0, 4)),
+            "dry_penalty_last_n": int(rng.choice([-1, -1, 0, 1, int(rng.integers(MAX_TOKENS))])),
+            "dry_sequence_breakers": ids(2),
+        }
     half = MAX_TOKENS // 3
     return EditRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
 

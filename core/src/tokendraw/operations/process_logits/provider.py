@@ -39,6 +39,7 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
     "frequency_penalty": ({"frequency_penalty": 0.5}, {1: -0.5}),
     "presence_penalty": ({"presence_penalty": 1.0}, {1: -1.0}),
     "penalty_last_n": ({"penalty_last_n": 1}, {}),
+    "dry_multiplier": ({"dry_multiplier": 0.25, "dry_allowed_length": 0}, {0: -0.25, 1: -0.25}),
 }
 """Fields of the request in the proof for each edit, and the changes of the logits of 8."""
 
