@@ -47,6 +47,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         dry_base=rng.choice((1.0, 1.75)),
         dry_penalty_last_n=rng.choice((-1, 0, 3)),
         dry_sequence_breakers=maybe(ids(3)),
+        thinking_budget=maybe((rng.randrange(3), ids(3), ids(3))),
     )
 
 
@@ -89,6 +90,12 @@ def assert_lists(slots: RequestSlots, slot: int, p: SamplingParams) -> None:
     for name, penalty in zip(("repetition", "frequency", "presence"), penalties, strict=True):
         assert float(getattr(t, name)[slot]) == float(torch.tensor(penalty, dtype=torch.float32)), name
     assert_dry(t, slot, p)
+    budget, *marks = p.thinking_budget or (-1, (), ())
+    assert int(t.thinking_budget[slot]) == budget
+    for name, mark in zip(("start", "end"), marks, strict=True):
+        row = getattr(t, f"thinking_{name}")[slot].tolist()
+        assert row == [*mark] + [-1] * (len(row) - len(mark))
+        assert int(getattr(t, f"num_thinking_{name}")[slot]) == len(mark)
     bias = {i: value for i, value in (p.logit_bias or {}).items() if value}
     n = int(t.num_bias[slot])
     assert dict(zip(t.bias_ids[slot, :n].tolist(), t.bias[slot, :n].tolist(), strict=True)) == bias

@@ -53,6 +53,27 @@ BAD_LISTS = [
         {"dry_sequence_breakers": 5},
         "'dry_sequence_breakers'{} needs a list of integers, found int. Pass a list.",
     ),
+    (
+        {"thinking_budget": 5},
+        "'thinking_budget'{} needs (n, start_token_ids, end_token_ids), found 5. Pass these three in a tuple.",
+    ),
+    (
+        {"thinking_budget": (5, [1])},
+        "'thinking_budget'{} needs (n, start_token_ids, end_token_ids), found (5, [1]). Pass these three in a tuple.",
+    ),
+    (
+        {"thinking_budget": (-1, [1], [2])},
+        "'thinking_budget'{} needs a number n of tokens, an integer >= 0, found -1.",
+    ),
+    ({"thinking_budget": (1, [1], [50])}, "'thinking_budget'{} needs token ids in [0, 50), found 50."),
+    (
+        {"thinking_budget": (1, 7, [2])},
+        "'thinking_budget'{} needs a list of integers, found int. Pass a list.",
+    ),
+    (
+        {"thinking_budget": (1, [1], [])},
+        "'thinking_budget'{} needs at least one token id in end_token_ids, found none.",
+    ),
     ({"stop_token_ids": [-1]}, "'stop_token_ids'{} needs token ids in [0, 50), found -1."),
 ]
 NEED_SLOTS = [
@@ -63,6 +84,7 @@ NEED_SLOTS = [
     ("allowed_token_ids", (3, 4), {}),
     ("bad_words", [[3]], {}),
     ("dry_multiplier", 0.8, {}),
+    ("thinking_budget", (5, [1], [2]), {}),
     ("min_tokens", 5, {}),
     ("min_tokens", 5, {"stop_token_ids": [3]}),
 ]

@@ -19,6 +19,7 @@ ASKING = {
     "any_allowed": SamplingParams(allowed_token_ids=[1, 69]),
     "any_bad_words": SamplingParams(bad_words=[[1, 2], [4]]),
     "any_min_tokens": SamplingParams(min_tokens=2, stop_token_ids=[5]),
+    "any_thinking_budget": SamplingParams(thinking_budget=(0, [1], [5, 6])),
     "any_dry": SamplingParams(dry_multiplier=0.5, dry_allowed_length=0, dry_sequence_breakers=[4, 9]),
 }
 SHAPES = {
@@ -26,6 +27,7 @@ SHAPES = {
     "any_allowed": {"allowed": (S, 3)},
     "any_bad_words": {"bad_words": (S, 4, 2), "bad_lens": (S, 4)},
     "any_min_tokens": {"stop_ids": (S, 5)},
+    "any_thinking_budget": {"thinking_start": (S, 3), "thinking_end": (S, 3)},
     "any_dry": {"dry_breakers": (S, 7)},
 }
 EVERYTHING = SamplingParams(
@@ -36,6 +38,7 @@ EVERYTHING = SamplingParams(
     stop_token_ids=[5],
     dry_multiplier=0.5,
     dry_sequence_breakers=[4],
+    thinking_budget=(2, [1], [5]),
 )
 LISTS = {name for tensors in SHAPES.values() for name in tensors}
 
@@ -51,6 +54,7 @@ def small_slots(device="cpu"):
         max_bad_words=4,
         max_bad_word_len=2,
         max_dry_breakers=7,
+        max_thinking_ids=3,
     )
 
 
@@ -63,7 +67,7 @@ def widths(slots):
 def test_without_lists_a_slot_takes_8_bytes_a_token_4_bytes_an_id_and_little_more(slots, tokens, ids):
     found = RequestSlots(slots, tokens, ids, device="meta")
     needed = slots * (8 * tokens + 4 * ids)
-    parameters, a_step, shared = 124, 64, 16 * 124 + 64 + 128 + 16 * 128
+    parameters, a_step, shared = 136, 64, 16 * 136 + 64 + 140 + 16 * 140
     assert needed + slots * parameters < found.num_bytes
     assert found.num_bytes <= needed + slots * (parameters + a_step) + shared
     plain = SamplingParams(
@@ -156,7 +160,12 @@ def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatc
 def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_no_others(monkeypatch):
     slots = small_slots()
     slots.captured_edits = EditFacts(
-        any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False, any_dry=False
+        any_bias=False,
+        any_allowed=False,
+        any_bad_words=False,
+        any_min_tokens=False,
+        any_dry=False,
+        any_thinking_budget=False,
     )
     before = slots.num_bytes
     monkeypatch.setattr(slots_module, "is_capturing", lambda: True)

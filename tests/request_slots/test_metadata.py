@@ -122,6 +122,7 @@ def test_facts_count_the_requests_that_are_there():
             any_bad_words=any(p.bad_words for p in asked),
             any_min_tokens=any(p.min_tokens and p.stop_token_ids for p in asked),
             any_dry=any(p.dry_multiplier and p.dry_penalty_last_n for p in asked),
+            any_thinking_budget=any(p.thinking_budget for p in asked),
         )
 
 

@@ -16,7 +16,15 @@ HELD = {
 
 def filled():
     slots = RequestSlots(
-        S, M, V, max_bias=2, max_stop_ids=2, max_bad_words=2, max_bad_word_len=3, max_dry_breakers=2
+        S,
+        M,
+        V,
+        max_bias=2,
+        max_stop_ids=2,
+        max_bad_words=2,
+        max_bad_word_len=3,
+        max_dry_breakers=2,
+        max_thinking_ids=2,
     )
     for slot, held in HELD.items():
         slots.add(slot, held.params, prompt_token_ids=held.prompt)
@@ -70,6 +78,10 @@ VALUES = {
     "'dry_sequence_breakers' of slot 0 needs at most 'max_dry_breakers', 2, ids, found 3. "
     "Ask for fewer, or make RequestSlots with a larger max_dry_breakers.": (
         lambda s: s.add(0, SamplingParams(dry_multiplier=1.0, dry_sequence_breakers=[1, 2, 3]), [1])
+    ),
+    "'thinking_budget' of slot 0 needs at most 'max_thinking_ids', 2, ids in a sequence, found 3. "
+    "Ask for fewer, or make RequestSlots with a larger max_thinking_ids.": (
+        lambda s: s.add(0, SamplingParams(thinking_budget=(0, [1], [1, 2, 3])), [1])
     ),
     "'bad_words' of slot 0 needs at most 'max_bad_words', 2, sequences, found 3. "
     "Ask for fewer, or make RequestSlots with a larger max_bad_words.": (

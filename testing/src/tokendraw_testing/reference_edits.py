@@ -36,6 +36,9 @@ def edit(
     """
     x = logits.copy()
     forbidden = _forbidden(len(x), params, output, allowed)
+    forced_id = _forced_id(params, prompt, output)
+    if forced_id is not None:
+        forbidden = np.arange(len(x)) != forced_id
     x[forbidden] = -np.inf
     touched, scale = forbidden.copy(), np.abs(x)
 
@@ -72,6 +75,24 @@ def edit(
             scale[token] = max(scale[token], cost)
             step(np.array([token]), x[[token]] - (0 if x[token] == np.inf else cost))
     return EditResult(x, touched, scale)
+
+
+def _forced_id(params: Any, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+    """Return the next id of the end where the thinking budget is spent, else None."""
+    if params.thinking_budget is None:
+        return None
+    num_tokens, start, end = params.thinking_budget
+    tokens = [*prompt, *output]
+    started, ended = (
+        max((i for i in range(len(tokens) + 1) if tokens[max(0, i - len(mark)) : i] == [*mark]), default=0)
+        for mark in (start, end)
+    )
+    behind = tokens[started:]
+    if started <= ended or min(len(behind), len(output)) < num_tokens:
+        return None
+    most = min(len(end) - 1, len(behind))
+    begun = max(n for n in range(most + 1) if behind[len(behind) - n :] == [*end][:n])
+    return int([*end][begun])
 
 
 def _dry_costs(params: Any, tokens: Sequence[int], vocab_size: int) -> dict[int, float]:

@@ -45,7 +45,7 @@ class ProcessorMutant(NativeProcessor):
 
 
 PENALTIES = ("any_penalty", "any_penalty_last_n", "any_dry")
-MASKS = ("any_allowed", "any_bad_words", "any_min_tokens")
+MASKS = ("any_allowed", "any_bad_words", "any_min_tokens", "any_thinking_budget")
 
 
 def in_steps(*steps):
@@ -106,6 +106,13 @@ def last_word_ignored(self, row_index, bitmask, drafts):
     return row_index, bitmask, drafts
 
 
+def bitmask_last(self, logits, slots, row_index, bitmask=None, drafts=None):
+    ProcessorMutant.process(self, logits, slots, row_index, bitmask, drafts)
+    if bitmask is not None:
+        logits.masked_fill_(~logits_processing._bits(bitmask, logits.shape[1]), float("-inf"))
+    return logits
+
+
 def last_id_unedited(self, logits, *rest):
     last = logits[:, -1].clone()
     ProcessorMutant.process(self, logits, *rest)
@@ -150,6 +157,15 @@ def once_each(result):
     return {"drafted": drafted}
 
 
+def prompt_as_output(self):
+    native = logits_processing.recent_tokens
+
+    def recent_tokens(tables, *arguments):
+        return native(replace(tables, num_prompt=torch.zeros_like(tables.num_prompt)), *arguments)
+
+    return patch.object(logits_processing, "recent_tokens", recent_tokens)
+
+
 def without_recent_drafts(self):
     native = logits_processing.recent_tokens
     return patch.object(
@@ -186,6 +202,12 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
      tables(min_tokens=lambda t: t.min_tokens + (t.min_tokens > 0))),
     ("a token too many in the window of penalties", "process edits",
      tables(penalty_last_n=lambda t: t.penalty_last_n + (t.penalty_last_n > 0))),
+    ("a budget that is spent a token late", "process edits",
+     tables(thinking_budget=lambda t: t.thinking_budget + (t.thinking_budget >= 0))),
+    ("a budget that the prompt spends", "process edits", {"patch": prompt_as_output}),
+    ("of the end of thinking the first id alone", "process edits",
+     tables(num_thinking_end=lambda t: t.num_thinking_end.clamp(max=1))),
+    ("a bitmask that holds where a budget is spent", "process order", {"process": bitmask_last}),
     ("matches of DRY a token longer before they cost", "process edits",
      tables(dry_allowed_length=lambda t: t.dry_allowed_length + 1, dry_max_match=lambda t: t.dry_max_match + 1)),
     ("breakers inside matches of DRY", "process edits",

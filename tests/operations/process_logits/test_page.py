@@ -35,6 +35,7 @@ def test_its_table_names_fields_of_parameters():
         "allowed_token_ids",
         "bad_words",
         "min_tokens",
+        "thinking_budget",
         "logit_bias",
         "repetition_penalty",
         "frequency_penalty",

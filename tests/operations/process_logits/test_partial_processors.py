@@ -23,6 +23,7 @@ FIELDS = {
 }
 """Fields of a request that asks for one edit."""
 LATER_FIELDS = {
+    "thinking_budget": {"thinking_budget": (0, [1], [2])},
     "penalty_last_n": {"presence_penalty": 1.0, "penalty_last_n": 3},
     "dry_multiplier": {"dry_multiplier": 0.8},
 }
@@ -110,9 +111,11 @@ def test_the_resolution_and_the_page_of_a_plugin_name_what_it_lacks(dists):
         "requests with allowed_token_ids",
         "requests with bad_words",
         "requests with min_tokens",
+        "requests with thinking_budget",
         "requests with frequency_penalty",
         "requests with presence_penalty",
-        *[f"requests with {name}" for name in LATER_FIELDS],
+        "requests with penalty_last_n",
+        "requests with dry_multiplier",
     )
 
 
@@ -131,8 +134,8 @@ def test_unknown_names_are_refused_in_the_description(dists, edits, found):
     assert acme.state is State.BROKEN
     assert acme.reason == (
         "ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of at least one of 'bitmask', "
-        "'allowed_token_ids', 'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty', "
-        f"'presence_penalty', 'penalty_last_n' or 'dry_multiplier', found {found}"
+        "'allowed_token_ids', 'bad_words', 'min_tokens', 'thinking_budget', 'logit_bias', 'repetition_penalty', "
+        f"'frequency_penalty', 'presence_penalty', 'penalty_last_n' or 'dry_multiplier', found {found}"
     )
 
 

@@ -15,7 +15,7 @@ from tokendraw.plugin import EDITS, ProcessCapabilities
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
 EVERYTHING = ProcessCapabilities(dtypes=("float32", "bfloat16", "float16"), drafts=True, edits=EDITS)
-FACTS = [(penalty, penalty, *others) for penalty, *others in product((True, False), repeat=6)]
+FACTS = [(penalty, penalty, *lists, late, late) for penalty, *lists, late in product((True, False), repeat=6)]
 NOTHING = FACTS[-1]
 INTS = (torch.int64, torch.int32)
 
@@ -57,6 +57,7 @@ class Recorder:
             tables.num_bad > 0,
             tables.min_tokens > 0,
             tables.dry_multiplier > 0,
+            tables.thinking_budget >= 0,
         )
         facts = astuple(slots.facts)
         assert facts == tuple(bool(each.any()) for each in asks)

@@ -13,9 +13,12 @@ from tokendraw.parameters.history_edits import (
     LARGEST_COUNT,
     LARGEST_FLOAT32,
     LAST_N,
+    NO_BUDGET,
     NO_DRY,
     Dry,
+    ThinkingBudget,
     check_dry,
+    check_thinking_budget,
     read_ids,
 )
 from tokendraw.parameters.ranges import each, integer, of_row, real
@@ -25,6 +28,7 @@ Edit: TypeAlias = Literal[
     "allowed_token_ids",
     "bad_words",
     "min_tokens",
+    "thinking_budget",
     "logit_bias",
     "repetition_penalty",
     "frequency_penalty",
@@ -35,7 +39,8 @@ Edit: TypeAlias = Literal[
 """Name of an edit of logits: that of the field that asks for it, or ``bitmask``."""
 EDITS: tuple[Edit, ...] = get_args(Edit)
 """Names of all edits, in the order in which they are applied."""
-BASIC_EDITS = EDITS[: EDITS.index("presence_penalty") + 1]
+_LATER_EDITS = ("thinking_budget", "penalty_last_n", "dry_multiplier")
+BASIC_EDITS = tuple([edit for edit in EDITS if edit not in _LATER_EDITS])
 """Names of the edits that a processor serves which does not name any."""
 
 _SHARES = (-2.0, 2.0, "a number in [-2, 2] (0: off)")
@@ -55,6 +60,7 @@ class CheckedEdits(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...]
     stop_ids: tuple[int, ...]
     """Distinct token ids; none where ``min_tokens`` is 0."""
+    thinking: ThinkingBudget
     bias: dict[int, float]
     """Values that are not 0, by token id."""
     repetition: float
@@ -76,7 +82,7 @@ class CheckedEdits(NamedTuple):
 
 
 _NO_PENALTIES = 1.0, 0.0, 0.0
-NO_EDITS = CheckedEdits((), (), (), {}, 1.0, 0.0, 0.0, -1, NO_DRY, 0)
+NO_EDITS = CheckedEdits((), (), (), NO_BUDGET, {}, 1.0, 0.0, 0.0, -1, NO_DRY, 0)
 
 
 def check_edits(
@@ -121,6 +127,7 @@ def check_edits(
         allowed,
         bad_words,
         tuple(dict.fromkeys(stop_ids)) if min_tokens else (),
+        check_thinking_budget(params, row, vocab_size),
         {token: value for token, value in bias.items() if value != 0.0},
         repetition,
         frequency,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import pack, unpack
 from typing import Any, NamedTuple
 
-from tokendraw.parameters.ranges import integer, integers, real
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import format_value
+from tokendraw.parameters.ranges import integer, integers, of_row, real
 
 MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 LARGEST_FLOAT32 = 3.4028234663852886e38
@@ -55,6 +57,40 @@ def check_dry(params: Any, row: int | str | None, vocab_size: int | None) -> Dry
         LARGEST_COUNT if last_n < 0 else min(last_n, LARGEST_COUNT),
         tuple(dict.fromkeys(breakers)),
     )
+
+
+class ThinkingBudget(NamedTuple):
+    """The most tokens between two sequences of ids."""
+
+    num_tokens: int
+    """-1: off."""
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+
+
+NO_BUDGET = ThinkingBudget(-1, (), ())
+
+
+def check_thinking_budget(params: Any, row: int | str | None, vocab_size: int | None) -> ThinkingBudget:
+    """Check the thinking budget; the result is :data:`NO_BUDGET` for None."""
+    found = params.thinking_budget
+    if found is None:
+        return NO_BUDGET
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)) or len(found) != len(NO_BUDGET):
+        raise InvalidParameterError(
+            f"'thinking_budget'{of_row(row)} needs (n, start_token_ids, end_token_ids), found {format_value(found)}. "
+            "Pass these three in a tuple."
+        )
+    num_tokens = integer(
+        "thinking_budget", found[0], row, 0, math.inf, "a number n of tokens, an integer >= 0"
+    )
+    sequences = [tuple(read_ids("thinking_budget", ids, row, vocab_size)) for ids in found[1:]]
+    for name, ids in zip(("start_token_ids", "end_token_ids"), sequences, strict=True):
+        if not ids:
+            raise InvalidParameterError(
+                f"'thinking_budget'{of_row(row)} needs at least one token id in {name}, found none."
+            )
+    return ThinkingBudget(min(num_tokens, LARGEST_COUNT), *sequences)
 
 
 def read_ids(

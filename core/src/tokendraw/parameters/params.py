@@ -68,6 +68,8 @@ class SamplingParams(_EditFlag):
     :ivar dry_penalty_last_n: Number of tokens, the last of prompt and output together, that DRY searches. -1: all. 0:
         DRY off.
     :ivar dry_sequence_breakers: Ids that no match of DRY contains, and whose logits DRY leaves alone. None: none.
+    :ivar thinking_budget: (n, start_token_ids, end_token_ids): once n tokens are drawn behind the newest start, and
+        until the end follows it, the next id of the end alone is allowed, whatever other edits forbid. None: off.
     """
 
     temperature: float = 1.0
@@ -92,6 +94,7 @@ class SamplingParams(_EditFlag):
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: Collection[int] | None = field(default=None, hash=False)
+    thinking_budget: tuple[int, Collection[int], Collection[int]] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
@@ -111,6 +114,7 @@ class SamplingParams(_EditFlag):
             and (self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n)
             == _PLAIN_DRY
             and self.dry_sequence_breakers is None
+            and self.thinking_budget is None
         )
         object.__setattr__(self, "may_edit", not is_plain)
 

@@ -33,6 +33,8 @@ class SlotSizes(NamedTuple):
     """LW."""
     max_logprob_token_ids: int
     max_dry_breakers: int
+    max_thinking_ids: int
+    """LT."""
 
     @property
     def num_words(self) -> int:
@@ -42,7 +44,7 @@ class SlotSizes(NamedTuple):
 
 def check_sizes(*sizes: int) -> SlotSizes:
     """Check the sizes given by a caller, in the order of :class:`SlotSizes`."""
-    most = {"max_tokens": _MAX_TOKENS, "max_bad_word_len": _MAX_TOKENS}
+    most = {"max_tokens": _MAX_TOKENS, "max_bad_word_len": _MAX_TOKENS, "max_thinking_ids": _MAX_TOKENS}
     by_field = zip(SlotSizes._fields, sizes, strict=True)
     slot_sizes = SlotSizes(
         *[integer(name, size, None, 1, most.get(name, _MAX_SIZE)) for name, size in by_field]

@@ -104,6 +104,8 @@ def _list_tables(sizes: SlotSizes) -> dict[str, ListTable]:
         "bad_lens": ListTable("any_bad_words", (slots, words), ids),
         "stop_ids": ListTable("any_min_tokens", (slots, sizes.max_stop_ids), ids, -1),
         "dry_breakers": ListTable("any_dry", (slots, sizes.max_dry_breakers), ids, -1),
+        "thinking_start": ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1),
+        "thinking_end": ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1),
     }
 
 

@@ -59,10 +59,12 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
         return SlotRequest(values, NO_EDITS, (), kind)
     edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
     longest = max(map(len, edits.bad_words), default=0)
+    longest_mark = max(len(edits.thinking.start), len(edits.thinking.end))
     for field, unit, count, limit, capacity in (
         ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
         ("stop_token_ids", "ids", len(edits.stop_ids), "max_stop_ids", sizes.max_stop_ids),
         ("dry_sequence_breakers", "ids", len(edits.dry.breakers), "max_dry_breakers", sizes.max_dry_breakers),
+        ("thinking_budget", "ids in a sequence", longest_mark, "max_thinking_ids", sizes.max_thinking_ids),
         ("bad_words", "sequences", len(edits.bad_words), "max_bad_words", sizes.max_bad_words),
         ("bad_words", "ids in a sequence", longest, "max_bad_word_len", sizes.max_bad_word_len),
     ):

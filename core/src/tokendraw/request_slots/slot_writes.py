@@ -123,6 +123,9 @@ class RequestPacker:
             "dry_max_match": edits.dry.max_match,
             "dry_last_n": edits.dry.last_n,
             "num_dry_breakers": len(edits.dry.breakers),
+            "thinking_budget": edits.thinking.num_tokens,
+            "num_thinking_start": len(edits.thinking.start),
+            "num_thinking_end": len(edits.thinking.end),
         }
 
     def _occurrences(self, edits: CheckedEdits, tokens: TokenHistory) -> Occurrences:
@@ -186,6 +189,8 @@ def _edit_lists(edits: CheckedEdits, sizes: SlotSizes) -> dict[str, Tensor]:
         "bad_words": array("i", chain.from_iterable(right_aligned)),
         "bad_lens": array("i", map(len, edits.bad_words)),
         "dry_breakers": array("i", edits.dry.breakers),
+        "thinking_start": array("i", edits.thinking.start),
+        "thinking_end": array("i", edits.thinking.end),
     }
     pieces = {
         name: torch.frombuffer(entries, dtype=torch.int32) for name, entries in lists.items() if entries

@@ -43,7 +43,7 @@ class RequestSlots:
     A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
     read it. One thread uses an object, and its calls launch on the device's current stream.
 
-    Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 190 bytes for
+    Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 200 bytes for
     each slot. Lists get theirs when the first request asks for one, or a CUDA graph is captured: see :attr:`tables`.
 
     :param num_slots: S, the most requests at a time.
@@ -56,6 +56,7 @@ class RequestSlots:
     :param max_bad_word_len: the most ids of one of them.
     :param max_logprob_token_ids: the most ``logprob_token_ids`` of a request.
     :param max_dry_breakers: the most ``dry_sequence_breakers`` of a request with ``dry_multiplier``.
+    :param max_thinking_ids: the most ids of the start, and of the end, in a ``thinking_budget``.
     :raises InvalidParameterError: a ValueError: a number is out of range, or torch finds no such device.
     """
 
@@ -72,6 +73,7 @@ class RequestSlots:
         max_bad_word_len: int = 32,
         max_logprob_token_ids: int = 128,
         max_dry_breakers: int = 1024,
+        max_thinking_ids: int = 16,
     ) -> None:
         self._sizes = check_sizes(
             num_slots,
@@ -83,6 +85,7 @@ class RequestSlots:
             max_bad_word_len,
             max_logprob_token_ids,
             max_dry_breakers,
+            max_thinking_ids,
         )
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.tokens.device
@@ -123,9 +126,9 @@ class RequestSlots:
     def tables(self) -> RequestTables:
         """Tensors for computing edits of logits.
 
-        What has memory never moves. Those of bias, allowed ids, stop ids, bad words and breakers have none, and no
-        width, until the first request that asks for such an edit is added, or a CUDA graph is captured: this is then
-        another object.
+        What has memory never moves. Those of bias, allowed ids, stop ids, bad words, breakers and thinking budgets have
+        none, and no width, until the first request that asks for such an edit is added, or a CUDA graph is captured:
+        this is then another object.
         """
         missing = self._state.missing
         if missing and is_capturing():  # requests that the graph serves later may ask for them

@@ -22,6 +22,7 @@ STATE_COLUMNS = {
     ),
     **dict.fromkeys(("min_tokens", "num_bad", "penalty_last_n"), torch.int32),
     **dict.fromkeys(("dry_allowed_length", "dry_max_match", "dry_last_n", "num_dry_breakers"), torch.int32),
+    **dict.fromkeys(("thinking_budget", "num_thinking_start", "num_thinking_end"), torch.int32),
     **dict.fromkeys(("dry_multiplier", "dry_base"), torch.float32),
     **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
     "is_restricted": torch.bool,
@@ -37,6 +38,7 @@ VALUES_AT_REST: dict[str, float] = {
     "repetition": 1,
     "penalty_last_n": -1,
     "dry_base": 1,
+    "thinking_budget": -1,
 }
 """Values in a slot without a request: the neutral value of each parameter."""
 
@@ -85,7 +87,7 @@ OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
 class RequestTables:
     """The tensors of requests read by a provider of ``process_logits``. All lie dense on one device, and never move.
 
-    NB, NS, NW, LW, ND and the words of ``allowed`` are 0 until a request may ask for such an edit. Then
+    NB, NS, NW, LW, ND, LT and the words of ``allowed`` are 0 until a request may ask for such an edit. Then
     ``slots.tables`` is another object, in which those tensors are new and the others are the same.
 
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
@@ -127,6 +129,12 @@ class RequestTables:
         searched.
     :ivar dry_breakers: [S, ND] int32: ids that no match contains, each once; -1 behind the last.
     :ivar num_dry_breakers: [S] int32: number of ids in ``dry_breakers``.
+    :ivar thinking_budget: [S] int32: tokens in the output, behind the newest start, from which on the end is forced;
+        -1: off.
+    :ivar thinking_start: [S, LT] int32: the ids of the start in their order; -1 behind the last.
+    :ivar num_thinking_start: [S] int32: number of ids in ``thinking_start``.
+    :ivar thinking_end: [S, LT] int32: the ids of the end in their order; -1 behind the last.
+    :ivar num_thinking_end: [S] int32: number of ids in ``thinking_end``.
     """
 
     history: Tensor
@@ -158,6 +166,11 @@ class RequestTables:
     dry_last_n: Tensor
     dry_breakers: Tensor
     num_dry_breakers: Tensor
+    thinking_budget: Tensor
+    thinking_start: Tensor
+    num_thinking_start: Tensor
+    thinking_end: Tensor
+    num_thinking_end: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +184,7 @@ class EditFacts:
     :ivar any_bad_words: Whether a request has ``bad_words``.
     :ivar any_min_tokens: Whether a request has ``min_tokens``.
     :ivar any_dry: Whether a request has ``dry_multiplier``.
+    :ivar any_thinking_budget: Whether a request has a ``thinking_budget``.
     """
 
     any_penalty: bool = True
@@ -180,6 +194,7 @@ class EditFacts:
     any_bad_words: bool = True
     any_min_tokens: bool = True
     any_dry: bool = True
+    any_thinking_budget: bool = True
 
     @classmethod
     def of(cls, edits: Collection[Edit]) -> Self:
@@ -202,6 +217,7 @@ class EditFacts:
             or self.any_bad_words
             or self.any_min_tokens
             or self.any_dry
+            or self.any_thinking_budget
         )
 
 
@@ -217,5 +233,6 @@ FACT_OF_EDIT: dict[Edit, str] = {
     "presence_penalty": "any_penalty",
     "penalty_last_n": "any_penalty_last_n",
     "dry_multiplier": "any_dry",
+    "thinking_budget": "any_thinking_budget",
 }
 """Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""

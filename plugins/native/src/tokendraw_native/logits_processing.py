@@ -14,8 +14,9 @@ from tokendraw import Drafts, RequestSlots, speculative
 from tokendraw.plugin import EditFacts, RequestTables
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.dry import dry_costs
-from tokendraw_native.recent_tokens import occurrences_within, recent_tokens
+from tokendraw_native.recent_tokens import RecentTokens, occurrences_within, recent_tokens
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
+from tokendraw_native.thinking import forced_ids
 
 _CHUNK_IDS = 1 << 23
 """Ids of all rows in a chunk on a GPU; an id takes about 40 bytes of memory."""
@@ -43,12 +44,14 @@ class NativeProcessor:
             rows = _rows(tables, row_index, drafts, count) if facts.any_edit else None
 
             def edit(part: slice, _: Buffers) -> None:
-                if bitmask is not None:
-                    _forbid(logits[part], ~_bits(bitmask[part], vocab_size))
+                forbidden = None if bitmask is None else ~_bits(bitmask[part], vocab_size)
                 if rows is not None:
-                    _edit(logits[part], tables, facts, _Rows(*(tensor[part] for tensor in rows)))
+                    part_rows = _Rows(*(tensor[part] for tensor in rows))
+                    _edit(logits[part], tables, facts, part_rows, forbidden)
+                elif forbidden is not None:
+                    _forbid(logits[part], forbidden)
 
-            has_masks = bitmask is not None or facts.any_allowed
+            has_masks = bitmask is not None or facts.any_allowed or facts.any_thinking_budget
             map_steps(edit, count, _num_chunk_rows(logits, tables, has_masks=has_masks), logits.device)
         return logits
 
@@ -100,7 +103,32 @@ def _rows(tables: RequestTables, row_index: Tensor, drafts: Drafts | None, count
     return _Rows(slot.clamp(0, num_slots - 1), exists.unsqueeze(1), step, drafted)
 
 
-def _edit(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -> None:
+def _edit(
+    logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows, forbidden: Tensor | None
+) -> None:
+    """Edit some rows.
+
+    :param forbidden: [R, V] bool: ids that a bitmask forbids; None without one.
+    """
+    recent = None
+    if facts.any_penalty_last_n or facts.any_dry or facts.any_thinking_budget:
+        recent = recent_tokens(tables, rows.slot, rows.step, rows.drafted)
+    masked_rows = rows
+    if facts.any_thinking_budget and recent is not None:
+        forced = torch.where(rows.exists, forced_ids(tables, rows.slot, recent), -1)
+        masked_rows = rows._replace(exists=rows.exists & (forced < 0))
+        ids = torch.arange(logits.shape[1], device=logits.device)
+        is_other = (forced >= 0) & (ids != forced)
+        forbidden = is_other if forbidden is None else torch.where(forced >= 0, is_other, forbidden)
+    if forbidden is not None:
+        _forbid(logits, forbidden)
+    _mask(logits, tables, facts, masked_rows)
+    if facts.any_bias or facts.any_penalty or facts.any_dry:
+        _add(logits, tables, facts, rows, recent)
+
+
+def _mask(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -> None:
+    """Forbid ids that are not allowed, the ends of bad words, and stop ids before ``min_tokens``."""
     if facts.any_allowed:
         restricted = tables.is_restricted[rows.slot].unsqueeze(1) & rows.exists
         _forbid(logits, restricted & ~_bits(tables.allowed[rows.slot], logits.shape[1]))
@@ -116,8 +144,6 @@ def _edit(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) 
             None,
             _used_entries(tables.stop_ids, tables.num_stop, rows) & early,
         )
-    if facts.any_bias or facts.any_penalty or facts.any_dry:
-        _add(logits, tables, facts, rows)
 
 
 def _bits(words: Tensor, vocab_size: int) -> Tensor:
@@ -156,7 +182,9 @@ def _bad_words(tables: RequestTables, rows: _Rows) -> tuple[Tensor, Tensor]:
     return words, equal.all(-1) & _used_entries(tables.bad_words, tables.num_bad, rows) & rows.exists
 
 
-def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -> None:
+def _add(
+    logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows, recent: RecentTokens | None
+) -> None:
     """Add the biases, subtract the penalties and the costs of DRY.
 
     An id with a bias stands in the list of biases alone.
@@ -185,8 +213,6 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
     edited = torch.cat(masks, 1)
     counts = tables.counts[slot, ids]
     edited[:, :num_listed] &= (counts[:, :num_listed] & 2) == 0
-    if facts.any_penalty_last_n or facts.any_dry:
-        recent = recent_tokens(tables, rows.slot, rows.step, rows.drafted)
     old = _as_integers(logits).gather(1, ids)
     x = old.view(logits.dtype).to(torch.float32)
     if facts.any_bias:
@@ -196,7 +222,7 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
         for draft in rows.drafted.unbind(1):
             times += ids == draft.unsqueeze(1)
         occurs = (times > 0) | ((counts & 1) != 0)
-        if facts.any_penalty_last_n:
+        if facts.any_penalty_last_n and recent is not None:
             last_n = tables.penalty_last_n[slot]
             in_output, in_all = occurrences_within(recent, last_n, ids)
             times = torch.where(last_n < 0, times, in_output)
@@ -205,7 +231,7 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
         x = torch.where(x > 0, x / factor, x * factor)
         reduced = x - frequency * times.to(torch.float32)
         x = torch.where(times > 0, reduced - presence, x)  # an id of the prompt keeps the sign of its zero
-    if facts.any_dry:
+    if facts.any_dry and recent is not None:
         x = x - dry_costs(tables, rows.slot, recent, ids)
     new = _as_integers(x.to(logits.dtype))
     _write(logits, ids, torch.where(x.isnan(), old, new), edited)

@@ -37,10 +37,24 @@ _DRY_SETTINGS: Final[tuple[dict[str, Any], ...]] = (
     {"dry_allowed_length": 1, "dry_sequence_breakers": [3]},
     {"dry_allowed_length": 1, "dry_sequence_breakers": [31]},
 )
+_BUDGETS: Final = (
+    (6, [3, 3], [32, 40]),  # begun by the last token
+    (7, [3, 3], [32, 40]),
+    (8, [3, 3], [32, 40]),
+    (2, [5, 298], [9]),
+    (3, [5, 298], [9]),
+    (0, [5], [31]),  # behind the newest start
+    (0, [5, 5], [298, 1]),
+    (0, [31, 32], [32, 6]),  # the last token is that of the start
+    (0, [32], [31, 32]),  # both end there
+    (2, [5, 298], [31, 32, 31, 1]),
+    (0, [6], [1]),
+)
 _EDIT_FIELDS: Final[dict[Edit, dict[str, Any]]] = {
     "allowed_token_ids": {"allowed_token_ids": [1]},
     "bad_words": {"bad_words": [[1]]},
     "min_tokens": {"min_tokens": 1, "stop_token_ids": [1]},
+    "thinking_budget": {"thinking_budget": (0, [1], [2])},
     "logit_bias": {"logit_bias": {1: 1.0}},
     "repetition_penalty": {"repetition_penalty": 2.0},
     "frequency_penalty": {"frequency_penalty": 1.0},
@@ -72,6 +86,7 @@ def _cases(vocab_size: int) -> dict[Edit, list[dict[str, Any]]]:
         "allowed_token_ids": [{"allowed_token_ids": ids} for ids in ([top], [0, 31, 32, 63, top - 1])],
         "bad_words": [{"bad_words": words} for words in bad_words],
         "min_tokens": [{"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least],
+        "thinking_budget": [{"thinking_budget": budget, "logit_bias": {1: 2.0}} for budget in _BUDGETS],
         "dry_multiplier": [{"dry_multiplier": 0.8, **settings} for settings in _DRY_SETTINGS],
         "penalty_last_n": [
             {**penalties, "penalty_last_n": n}
@@ -192,5 +207,8 @@ def random_edits(rng: Generator, vocab_size: int) -> EditRequest:
             "dry_penalty_last_n": int(rng.choice([-1, -1, 0, 4, 15])),
             "dry_sequence_breakers": ids(int(rng.integers(0, 3))),
         }
+    if rng.random() < 0.2:
+        marks = ids(int(rng.integers(1, 3))), ids(int(rng.integers(1, 4)))
+        chosen_fields["thinking_budget"] = (int(rng.integers(0, 5)), *marks)
     prompt = [*ids(int(rng.integers(0, 8))), -1, vocab_size]
     return EditRequest(SamplingParams(**chosen_fields), prompt, ids(int(rng.integers(0, 12))))

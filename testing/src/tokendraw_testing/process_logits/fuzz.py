@@ -103,6 +103,8 @@ def random_request(rng: Generator, vocab_size: int) -> EditRequest:
             "dry_penalty_last_n": int(rng.choice([-1, -1, 0, 1, int(rng.integers(MAX_TOKENS))])),
             "dry_sequence_breakers": ids(2),
         }
+    if rng.random() < share / 3:
+        chosen_fields["thinking_budget"] = (int(rng.integers(0, 20)), ids(2, 1), ids(3, 1))
     half = MAX_TOKENS // 3
     return EditRequest(SamplingParams(**chosen_fields), [*ids(half), -1, vocab_size], ids(half))
 

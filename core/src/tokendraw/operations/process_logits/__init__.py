@@ -78,14 +78,14 @@ class LogitsProcessorBackend(Protocol):
         """Edit the logits in place as the requests of their rows ask, and return them.
 
         In this order, on x as float32, each step rounded to float32 and none fused with the next: -inf where the
-        bitmask, the allowed ids, a bad word or ``min_tokens`` forbid an id; ``x + bias``; for ids in prompt or output
-        ``x / repetition`` if x > 0, else ``x * repetition``; ``x - frequency * n`` with n the times in the output; ``x
-        - presence`` if n > 0. Of a request with ``penalty_last_n`` the three penalties count its last tokens alone,
-        those of the prompt too. Behind the penalties DRY subtracts ``multiplier * base ** (m - allowed_length)``,
-        computed in float64 and rounded to float32, from the logit of an id that followed the longest suffix of the
-        history which occurs earlier too, of length m >= ``allowed_length``: see docs/logits-processing.md. At the end x
-        is rounded to the dtype of the logits. Ids that nobody edits keep their bits, -inf stays -inf and NaN stays NaN,
-        unless it is forbidden.
+        bitmask, the allowed ids, a bad word or ``min_tokens`` forbid an id; in the row of a spent thinking budget
+        instead for all ids but the next one of its end; ``x + bias``; for ids in prompt or output ``x / repetition`` if
+        x > 0, else ``x * repetition``; ``x - frequency * n`` with n the times in the output; ``x - presence`` if n > 0.
+        Of a request with ``penalty_last_n`` the three penalties count its last tokens alone, those of the prompt too.
+        Behind the penalties DRY subtracts ``multiplier * base ** (m - allowed_length)``, computed in float64 and
+        rounded to float32, from the logit of an id that followed the longest suffix of the history which occurs earlier
+        too, of length m >= ``allowed_length``: see docs/logits-processing.md. At the end x is rounded to the dtype of
+        the logits. Ids that nobody edits keep their bits, -inf stays -inf and NaN stays NaN, unless it is forbidden.
 
         :param logits: [R, V] float32, bfloat16 or float16 with R and V from 1, ids of a row one behind the other, any
             row stride from V.

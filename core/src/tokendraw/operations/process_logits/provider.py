@@ -34,6 +34,7 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
     "allowed_token_ids": ({"allowed_token_ids": [i for i in range(_VOCAB_SIZE) if i != 4]}, {4: _OFF}),
     "bad_words": ({"bad_words": [[1, 2]]}, {2: _OFF}),
     "min_tokens": ({"min_tokens": 2, "stop_token_ids": [5]}, {5: _OFF}),
+    "thinking_budget": ({}, {}),
     "logit_bias": ({"logit_bias": {3: 4.0}}, {3: 4.0}),
     "repetition_penalty": ({"repetition_penalty": 2.0}, {0: -4.0, 1: -4.0}),
     "frequency_penalty": ({"frequency_penalty": 0.5}, {1: -0.5}),
@@ -41,7 +42,10 @@ _EDITS: dict[Edit, tuple[dict[str, Any], dict[int, float]]] = {
     "penalty_last_n": ({"penalty_last_n": 1}, {}),
     "dry_multiplier": ({"dry_multiplier": 0.25, "dry_allowed_length": 0}, {0: -0.25, 1: -0.25}),
 }
-"""Fields of the request in the proof for each edit, and the changes of the logits of 8."""
+"""Fields of the request in the proof for each edit, and the changes of the logits of 8. A thinking budget is that of a
+second request."""
+_FORCED_ID = 39
+"""In the proof, the id that a spent thinking budget forces; a bitmask forbids it."""
 
 
 class LogitsProcessor(Provider):
@@ -120,6 +124,7 @@ def prove(
 ) -> None:
     """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words.
 
+    A second row is that of a request with a spent thinking budget, where these are advertised.
     Of all edits those that are advertised are asked for. A backend that appends tokens then appends 1, 3 and 5, and has
     no room for the last.
 
@@ -139,17 +144,26 @@ def prove(
     slots.add(1, SamplingParams(**params), prompt_token_ids=[0])
     row_index = torch.ones(1, dtype=torch.int64, device=device)
     slots.append(row_index, row_index)
-    logits = torch.full((1, _VOCAB_SIZE), 8.0, dtype=dtype, device=device)
+    rows = [needed]
+    if "thinking_budget" in capabilities.edits:
+        slots.add(0, SamplingParams(thinking_budget=(0, [0], [_FORCED_ID])), prompt_token_ids=[0])
+        row_index = torch.tensor([1, 0], device=device)
+        rows.append([8.0 if i == _FORCED_ID else _OFF for i in range(_VOCAB_SIZE)])
+    logits = torch.full((len(rows), _VOCAB_SIZE), 8.0, dtype=dtype, device=device)
     bitmask = None
     if "bitmask" in capabilities.edits:
-        bitmask = torch.full((1, 2), -1, dtype=torch.int32, device=device)
+        bitmask = torch.full((len(rows), 2), -1, dtype=torch.int32, device=device)
         bitmask[:, 1:] = ~(1 << 7)  # id 39
     output = backend.process(logits, slots, row_index, bitmask)
     if output is not logits:
         raise PluginError(f"the proof call needs the logits that it was given, found {type(output).__name__}")
-    for i, (want, got) in enumerate(zip(needed, logits[0].tolist(), strict=True)):
-        if got != want:
-            raise PluginError(f"the proof call needs {want} as logit {i}, found {got}")
+    for row, (wanted, found) in enumerate(zip(rows, logits.tolist(), strict=True)):
+        for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
+            if got != want:
+                place = f"logit {i} of row {row}" if row else f"logit {i}"
+                raise PluginError(f"the proof call needs {want} as {place}, found {got}")
+    if len(rows) > 1:
+        slots.remove(0)
     if hasattr(backend, "append"):
         tokens = torch.tensor([[1, 3, 5], [1, 3, 5]], device=device)
         _prove_append(backend.append, slots.tables, torch.tensor([1, 2], device=device), tokens)

@@ -31,7 +31,7 @@ _EDITS: tuple[_Fields, ...] = (
     {"allowed_token_ids": [0]},
     {"bad_words": [[0]]},
     {"min_tokens": 1, "stop_token_ids": [0]},
-    {"dry_multiplier": 1.0},
+    {"dry_multiplier": 1.0, "thinking_budget": (0, [0], [0])},
 )
 """Fields of a request that are asked for together."""
 _MAX_TOKENS = 8
