@@ -18,10 +18,11 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
 
 
-def random_request(rng, vocab_size, most_tokens, *, listed=True):
+def random_request(rng, vocab_size, most_tokens, *, listed=True, by_history=True):
     """Draw random edits of few ids, so that several edits meet at an id.
 
     :param listed: whether for biases, bad words and ``min_tokens``, too.
+    :param by_history: whether for edits that search the history, too.
     """
     everywhere = np.arange(vocab_size)
     pool = rng.choice(everywhere, min(vocab_size, 24), replace=False)
@@ -53,6 +54,15 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True):
             "bad_words": perhaps(words, None),
             "min_tokens": perhaps(int(rng.integers(1, most_tokens)), 0),
             "stop_token_ids": sorted(set(some(6, 1))),
+        }
+    if by_history:
+        edits |= {
+            "penalty_last_n": perhaps(int(rng.integers(0, most_tokens)), -1),
+            "dry_multiplier": perhaps(real(0, 3), 0.0),
+            "dry_base": perhaps(real(1, 3), 1.75),
+            "dry_allowed_length": int(rng.integers(0, 4)),
+            "dry_penalty_last_n": perhaps(-1, int(rng.integers(0, most_tokens))),
+            "dry_sequence_breakers": perhaps(None, some(3)),
         }
     return Request(prompt, output, SamplingParams(**edits))
 

@@ -52,6 +52,7 @@ SOURCES = {
     "write_plan": paged_kv,
     "process_logits": logits_processing,
     "append_tokens": logits_processing,
+    "find_repetitions": logits_processing,
     "merge_draws": merge_launches,
     "find_thresholds": merge_launches,
     "next_digit": merge_launches,

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Drafts, RequestSlots, SamplingParams
-from tokendraw.plugin import LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
+from tokendraw.plugin import EDITS, LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches.logits_processing import BITMASK, ProcessLaunches
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
@@ -17,6 +17,7 @@ from triton_stand_ins import SOME, TARGETS, compiled_call, flat, has_machine_cod
 CPU = torch.device("cpu")
 V = 100
 PENALTIES = 1
+DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
 EVERYTHING = {
     "repetition_penalty": 1.5,
     "logit_bias": {3: 1.0},
@@ -97,6 +98,7 @@ def test_the_plugin_offers_and_builds_it(kernels):
         rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
         dtypes=("float32", "bfloat16", "float16"),
         drafts=True,
+        edits=tuple(edit for edit in EDITS if edit != "thinking_budget"),
         graph_safe=True,
         sync_free=True,
     )
@@ -128,6 +130,16 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
     assert "st.global.v4.b32" in code
     assert "prefetch.global.L2" in code
     assert "ld.global.v4" not in code  # what a vector holds is not read, so it cannot be written back
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_search_of_dry_compiles(kernels, target):
+    family = TARGETS[target][0]
+    process(slots_for(**DRY), family=family)
+    process(slots_for(**DRY), drafts=drafted(), family=family)
+    calls = kernels["find_repetitions"].calls
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True]
 
 
 @pytest.mark.slow
@@ -172,9 +184,22 @@ def test_a_call_without_edits_launches_nothing(kernels):
     assert len(kernels["process_logits"].launches) == 1
 
 
-def test_all_edits_are_one_launch(kernels):
-    process(slots_for(**EVERYTHING), bitmask=True, drafts=drafted())
+def test_all_edits_but_dry_are_one_launch(kernels):
+    process(slots_for(**EVERYTHING, penalty_last_n=5), bitmask=True, drafts=drafted())
     assert len(kernels["process_logits"].launches) == 1
+    assert kernels["find_repetitions"].launches == []
+
+
+def test_dry_is_one_launch_more_with_room_for_every_token_of_a_row(kernels):
+    slots = slots_for(**EVERYTHING, **DRY)
+    process(slots, drafts=drafted())
+    ((grid, found),), ((_, edited),) = (
+        kernels[name].launches for name in ("find_repetitions", "process_logits")
+    )
+    assert grid == (3, 1, 1)
+    assert found[-2] == edited[-2]
+    assert found[-2][-1] == 8 + 2  # max_tokens and drafts
+    assert edited[0] & 128
 
 
 @pytest.mark.parametrize(

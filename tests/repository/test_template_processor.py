@@ -41,7 +41,10 @@ def test_every_edit_has_the_bits_of_float32_arithmetic(processor, dtype, drafted
     rng = np.random.default_rng(2)
     for vocab_size in (1, 97, 500):
         for masked in (False, True):
-            requests = [edit_model.random_request(rng, vocab_size, MOST_TOKENS - 10) for _ in range(5)]
+            requests = [
+                edit_model.random_request(rng, vocab_size, MOST_TOKENS - 10, by_history=False)
+                for _ in range(5)
+            ]
             slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, "cpu")
             batch = edit_model.batch(rng, requests, vocab_size, dtype, "cpu", drafted=drafted, masked=masked)
             edited = processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)

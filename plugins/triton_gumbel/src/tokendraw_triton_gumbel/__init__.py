@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import tokendraw
 from tokendraw.plugin import (
+    EDITS,
     Capabilities,
     HostCapabilities,
     PluginInfo,
@@ -79,6 +80,7 @@ _PROCESS = ProcessCapabilities(
     rocm_archs=_SAMPLE.rocm_archs,
     dtypes=_SAMPLE.dtypes,
     drafts=True,
+    edits=tuple([edit for edit in EDITS if edit != "thinking_budget"]),
     graph_safe=True,
     sync_free=True,
 )

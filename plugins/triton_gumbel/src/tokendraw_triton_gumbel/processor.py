@@ -13,13 +13,15 @@ from tokendraw.plugin import RequestTables
 from tokendraw_triton_gumbel.host.device import LaunchDevice
 from tokendraw_triton_gumbel.host.launch import current_stream, group
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
+    Repetitions,
     SlotRows,
     StepDrafts,
     StepTokens,
 )
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.launches.logits_processing import (
-    LIST_EDITS,
+    DRY,
+    LONG_EDITS,
     TABLES,
     ProcessLaunches,
     ProcessVariant,
@@ -61,36 +63,49 @@ class TritonLogitsProcessor:
         row_index, tables, ids_and_offsets = _readable(row_index), slots.tables, None
         if drafts is not None:
             ids_and_offsets = _readable(drafts.draft_token_ids), _readable(drafts.cu_num_logits)
-        launch = self._launches.of(
-            ProcessVariant(
-                logits.dtype,
-                row_index.dtype,
-                ids_and_offsets and (ids_and_offsets[0].dtype, ids_and_offsets[1].dtype),
-                drafts is not None or flags & LIST_EDITS != 0,
-            )
+        variant = ProcessVariant(
+            logits.dtype,
+            row_index.dtype,
+            ids_and_offsets and (ids_and_offsets[0].dtype, ids_and_offsets[1].dtype),
+            drafts is not None or flags & LONG_EDITS != 0,
         )
+        launch = self._launches.of(variant)
         grid, division = self._launches.divide(
             rows, vocab_size, tables.history.shape[1], flags, has_drafts=drafts is not None
         )
-        history, occurrences, penalties, bias, masks, stops, words, _ = self._table_groups(tables)
+        history, occurrences, penalties, bias, masks, stops, words, dry, _ = self._table_groups(tables)
         base, index, mask = self._convert((logits, row_index, bitmask))
         if bitmask is not None:
             masks = masks._replace(bitmask=mask, bitmask_stride=bitmask.stride(0))
+        slot_rows = group(SlotRows, (index, slots.num_slots))
+        logits_in = group(Logits, (base, logits.stride(0), vocab_size))
+        step_drafts = _NO_DRAFTS if ids_and_offsets is None else self._step_drafts(*ids_and_offsets)
+        stream = current_stream(device)
+        repetitions = group(Repetitions, (history.tokens, history.tokens, history.tokens, 0))
+        if flags & DRY:
+            room = tables.history.shape[1] + (0 if drafts is None else drafts.max_drafts)
+            scratch = torch.empty(2 * room + 1, rows, dtype=torch.int32, device=logits.device)
+            parts = scratch[:room], scratch[room : 2 * room], scratch[2 * room]
+            repetitions = group(Repetitions, (*self._convert(parts), room))
+            find = self._launches.repetitions(variant)
+            find((rows, 1, 1), (slot_rows, logits_in, history, step_drafts, stops, dry, repetitions), stream)
         arguments = (
             flags,
             division,
-            group(SlotRows, (index, slots.num_slots)),
-            group(Logits, (base, logits.stride(0), vocab_size)),
+            slot_rows,
+            logits_in,
             occurrences,
             penalties,
             masks,
             history,
-            _NO_DRAFTS if ids_and_offsets is None else self._step_drafts(*ids_and_offsets),
+            step_drafts,
             bias,
             stops,
             words,
+            dry,
+            repetitions,
         )
-        launch(grid, arguments, current_stream(device))
+        launch(grid, arguments, stream)
         return logits
 
     def append(self, tables: RequestTables, row_index: Tensor, token_ids: Tensor) -> None:

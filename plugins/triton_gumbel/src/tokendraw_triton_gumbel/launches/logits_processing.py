@@ -29,15 +29,18 @@ from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
     BadWords,
     Bias,
     Division,
+    Dry,
     GrowingHistory,
     History,
     Occurrences,
     Penalties,
+    Repetitions,
     SlotRows,
     StepDrafts,
     StepTokens,
     StopIds,
 )
+from tokendraw_triton_gumbel.kernels.logits_processing.find_repetitions import find_repetitions
 from tokendraw_triton_gumbel.kernels.logits_processing.process_logits import process_logits
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import ProcessConfig
@@ -53,16 +56,21 @@ _FLAGS = tuple(
     (name, flag.value)
     for name, flag in (
         ("any_penalty", row_edits.PENALTIES),
+        ("any_penalty_last_n", row_edits.LAST_N),
         ("any_bias", row_edits.BIAS),
         ("any_allowed", row_edits.ALLOWED),
         ("any_bad_words", row_edits.BAD_WORDS),
         ("any_min_tokens", row_edits.MIN_TOKENS),
+        ("any_dry", row_edits.DRY),
     )
 )
 TABLES = tuple(field.name for field in fields(RequestTables))
 """The tensors of slots."""
 LIST_EDITS: int = row_edits.BIAS.value | row_edits.BAD_WORDS.value | row_edits.MIN_TOKENS.value
 """Flags of the edits that come from lists."""
+DRY: int = row_edits.DRY.value
+LONG_EDITS: int = LIST_EDITS | row_edits.LAST_N.value | DRY
+"""Flags of the edits that the short kernel lacks."""
 
 
 class ProcessVariant(NamedTuple):
@@ -73,7 +81,7 @@ class ProcessVariant(NamedTuple):
     drafts: tuple[torch.dtype, torch.dtype] | None = None
     """Dtypes of the ids of drafts and of the offsets of their requests, where there are any."""
     has_lists: bool = True
-    """Whether there may be drafts, or rows that ask for edits from lists."""
+    """Whether there may be drafts, or rows that ask for :data:`LONG_EDITS`; if not, the kernel is a short one."""
 
 
 def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
@@ -100,34 +108,49 @@ def table_groups(arguments: Sequence[Any], tables: RequestTables) -> tuple[Any, 
     return (
         History(*named("history", "num_prompt", "num_tokens"), max_tokens),
         Occurrences(*named("distinct", "num_distinct", "counts"), max_tokens),
-        Penalties(*named("repetition", "frequency", "presence")),
+        Penalties(*named("repetition", "frequency", "presence", "penalty_last_n")),
         Bias(*named("bias_ids", "bias", "num_bias"), max_biases),
         AllowedIds(by_name["allowed"], 0, *named("allowed", "is_restricted")),  # a bitmask is put in by calls
         StopIds(*named("stop_ids", "num_stop", "min_tokens"), max_stops),
         BadWords(*named("bad_words", "bad_lens", "num_bad"), max_words, longest_words),
+        Dry(
+            *named("dry_multiplier", "dry_base", "dry_allowed_length", "dry_max_match", "dry_last_n"),
+            *named("dry_breakers", "num_dry_breakers"),
+            tables.dry_breakers.shape[1],
+        ),
         GrowingHistory(*named(*GrowingHistory._fields[:-2]), max_tokens, tables.counts.shape[1]),
     )
 
 
+_DRY = Dry(FLOAT32, FLOAT32, INT32, INT32, INT32, INT32, INT32, ANY_INT)
+_REPETITIONS = Repetitions(INT32, INT32, INT32, ANY_INT)
+
+
+def _step_drafts(variant: ProcessVariant) -> StepDrafts:
+    """Return the placeholders of the drafts of every call of a variant."""
+    if variant.drafts is None:
+        return StepDrafts()
+    ids, offsets = (Pointer(dtype, aligned=False) for dtype in variant.drafts)
+    return StepDrafts(ids, ANY_INT, ANY_INT, offsets, ANY_INT)
+
+
 def _placeholders(variant: ProcessVariant) -> tuple[Argument, ...]:
     """Return the placeholders of the arguments of every call of a variant."""
-    drafts = StepDrafts()
-    if variant.drafts is not None:
-        ids, offsets = (Pointer(dtype, aligned=False) for dtype in variant.drafts)
-        drafts = StepDrafts(ids, ANY_INT, ANY_INT, offsets, ANY_INT)
     return (
         ANY_INT,
         any_ints(Division),
         SlotRows(Pointer(variant.row_index, aligned=False), ANY_INT),
         Logits(Pointer(variant.logits, aligned=False), ANY_STRIDE, ANY_INT),
         Occurrences(INT32, INT32, INT32, ANY_INT),
-        Penalties(FLOAT32, FLOAT32, FLOAT32),
+        Penalties(FLOAT32, FLOAT32, FLOAT32, INT32),
         AllowedIds(INT32, ANY_STRIDE, INT32, BOOL),
         History(INT32, INT32, INT32, ANY_INT),
-        drafts,
+        _step_drafts(variant),
         Bias(INT32, FLOAT32, INT32, ANY_INT),
         StopIds(INT32, INT32, INT32, ANY_INT),
         BadWords(INT32, INT32, INT32, ANY_INT, ANY_INT),
+        _DRY,
+        _REPETITIONS,
     )
 
 
@@ -143,6 +166,7 @@ class ProcessLaunches:
         self._is_nvidia = family == "cuda"
         self._max_programs, self._max_mask_programs = _PROGRAMS * processors, _MASK_PROGRAMS * processors
         self._launches: dict[ProcessVariant, Launch] = {}
+        self._repetition_launches: dict[ProcessVariant, Launch] = {}
         self._append_launches: dict[torch.dtype, Launch] = {}
 
     def append(self, row_index: torch.dtype) -> Launch:
@@ -154,6 +178,23 @@ class ProcessLaunches:
             placeholders = rows, StepTokens(INT64, ANY_INT), slots
             launch = Launch.compiled(append_tokens, {}, {"num_warps": 1}, placeholders)
             self._append_launches[row_index] = launch
+        return launch
+
+    def repetitions(self, variant: ProcessVariant) -> Launch:
+        """Return the launch that finds repetitions for a variant, compiled for the current device."""
+        launch = self._repetition_launches.get(variant)
+        if launch is None:
+            placeholders = (
+                SlotRows(Pointer(variant.row_index, aligned=False), ANY_INT),
+                Logits(Pointer(variant.logits, aligned=False), ANY_STRIDE, ANY_INT),
+                History(INT32, INT32, INT32, ANY_INT),
+                _step_drafts(variant),
+                StopIds(INT32, INT32, INT32, ANY_INT),
+                _DRY,
+                _REPETITIONS,
+            )
+            launch = Launch.compiled(find_repetitions, {"config": CONFIG}, {"num_warps": 4}, placeholders)
+            self._repetition_launches[variant] = launch
         return launch
 
     def of(self, variant: ProcessVariant) -> Launch:
@@ -172,7 +213,7 @@ class ProcessLaunches:
     ) -> tuple[Grid, Division]:
         """Return the grid of a call, and the division of a row's work among programs."""
         id_programs = list_programs = mask_programs = 0
-        if flags & row_edits.PENALTIES.value:
+        if flags & (row_edits.PENALTIES.value | DRY):
             id_programs = max(1, min(-(-max_tokens // CONFIG.IDS), self._max_programs // rows))
             list_programs = int(has_drafts)
         if flags & LIST_EDITS:

@@ -62,6 +62,39 @@ class Penalties(NamedTuple):
     repetition: Any
     frequency: Any
     presence: Any
+    last_n: Any
+    """[S] int32: number of tokens that the penalties count, the last ones; -1: all."""
+
+
+class Dry(NamedTuple):
+    """The settings of DRY of each request, [S] but for the breakers."""
+
+    multiplier: Any
+    """float32; 0: off."""
+    base: Any
+    """float32."""
+    allowed_length: Any
+    """int32: length of the shortest match with a cost."""
+    max_match: Any
+    """int32: length that longer matches count as."""
+    last_n: Any
+    """int32: tokens that are searched."""
+    breakers: Any
+    """[S, ``room``] int32."""
+    num_breakers: Any
+    room: Any
+
+
+class Repetitions(NamedTuple):
+    """The ids of each row that DRY makes dearer; undefined where the flags say no DRY."""
+
+    ids: Any
+    """[rows, ``room``] int32, each as often as it has a match."""
+    lengths: Any
+    """[rows, ``room``] int32: of these matches."""
+    count: Any
+    """[rows] int32."""
+    room: Any
 
 
 class Bias(NamedTuple):

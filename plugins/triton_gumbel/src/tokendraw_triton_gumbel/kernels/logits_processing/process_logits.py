@@ -16,6 +16,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
     BAD_WORDS,
     BIAS,
     BITMASK,
+    DRY,
     HAS_BIAS,
     IN_PROMPT,
     MIN_TOKENS,
@@ -24,9 +25,12 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
     apply_penalties,
     banned_ids,
     count_drafts,
+    count_ids,
+    dry_costs,
     is_forbidden,
     load_draft_ids,
     load_logits,
+    load_multiplier,
     load_penalties,
     load_restricted,
     load_row,
@@ -36,7 +40,19 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
 
 @triton.jit
 def _edit_ids(
-    part, row, occurrences, penalties, history, drafts, masks, words, division, flags, config: tl.constexpr
+    part,
+    row,
+    occurrences,
+    penalties,
+    dry,
+    repetitions,
+    history,
+    drafts,
+    masks,
+    words,
+    division,
+    flags,
+    config: tl.constexpr,
 ):
     """Apply the penalties to the ids in a request's prompt and output, in turns with the other programs of the row.
 
@@ -51,7 +67,8 @@ def _edit_ids(
     count = tl.load(occurrences.num_ids + row.slot)
     row_penalties = load_penalties(row.slot, penalties, flags)
     is_restricted = load_restricted(row, masks, flags)
-    repeats = (row_penalties.repetition != 1.0).to(tl.int32)
+    multiplier = load_multiplier(row, dry, flags, config)
+    repeats = ((row_penalties.repetition != 1.0) | (multiplier != 0.0)).to(tl.int32)
     count = tl.where(
         (repeats > 0) | (row_penalties.frequency != 0.0) | (row_penalties.presence != 0.0), count, 0
     )
@@ -63,9 +80,13 @@ def _edit_ids(
         forbidden = is_forbidden(
             ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, index, row, drafts)[0]
+        times, occurs = count_ids(ids, index, counts, row, row_penalties, history, drafts, flags, config)
         mask &= ((counts & HAS_BIAS) == 0) & (forbidden == 0) & (repeats + times > 0)
-        store_logits(row, ids, apply_penalties(value, counts, times, row_penalties), mask)
+        value = apply_penalties(value, times, occurs, row_penalties)
+        if config.HAS_LISTS:
+            if multiplier != 0.0:
+                value -= dry_costs(ids, row, multiplier, dry, repetitions)
+        store_logits(row, ids, value, mask)
         start += division.of_ids * IDS
         index = start + tl.arange(0, IDS)
         ids = tl.load(id_list + index, mask=index < count, other=-1)
@@ -74,10 +95,22 @@ def _edit_ids(
 
 @triton.jit
 def _edit_biased(
-    row, occurrences, penalties, bias, history, drafts, masks, words, flags, config: tl.constexpr
+    row,
+    occurrences,
+    penalties,
+    dry,
+    repetitions,
+    bias,
+    history,
+    drafts,
+    masks,
+    words,
+    flags,
+    config: tl.constexpr,
 ):
-    """Apply bias and penalties to the ids of a request's bias list."""
+    """Apply bias, penalties and DRY to the ids of a request's bias list."""
     row_penalties = load_penalties(row.slot, penalties, flags)
+    multiplier = load_multiplier(row, dry, flags, config)
     is_restricted = load_restricted(row, masks, flags)
     count = tl.load(bias.count + row.slot)
     offset = row.slot * bias.room
@@ -91,16 +124,30 @@ def _edit_biased(
         forbidden = is_forbidden(
             ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, index, row, drafts)[0]
-        store_logits(
-            row, ids, apply_penalties(value + added, counts, times, row_penalties), mask & (forbidden == 0)
-        )
+        times, occurs = count_ids(ids, index, counts, row, row_penalties, history, drafts, flags, config)
+        value = apply_penalties(value + added, times, occurs, row_penalties)
+        if multiplier != 0.0:
+            value -= dry_costs(ids, row, multiplier, dry, repetitions)
+        store_logits(row, ids, value, mask & (forbidden == 0))
 
 
 @triton.jit
-def _edit_drafted(row, occurrences, penalties, history, drafts, masks, words, flags, config: tl.constexpr):
-    """Apply the penalties once to each draft before a row that is neither in the request nor in its bias list."""
+def _edit_drafted(
+    row,
+    occurrences,
+    penalties,
+    dry,
+    repetitions,
+    history,
+    drafts,
+    masks,
+    words,
+    flags,
+    config: tl.constexpr,
+):
+    """Apply penalties and DRY once to each draft before a row that is neither in the request nor in its bias list."""
     row_penalties = load_penalties(row.slot, penalties, flags)
+    multiplier = load_multiplier(row, dry, flags, config)
     is_restricted = load_restricted(row, masks, flags)
     for start in range(0, row.step, config.IDS):
         index = start + tl.arange(0, config.IDS)
@@ -112,11 +159,15 @@ def _edit_drafted(row, occurrences, penalties, history, drafts, masks, words, fl
         forbidden = is_forbidden(
             ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times, drafts_before = count_drafts(ids, index, row, drafts)
+        times, occurs = count_ids(ids, index, counts, row, row_penalties, history, drafts, flags, config)
+        drafts_before = count_drafts(ids, index, row, drafts)[1]
         mask &= (
             (drafts_before == 0) & ((counts & (HAS_BIAS | IN_PROMPT)) == 0) & ((counts >> OUTPUT_SHIFT) == 0)
         )
-        store_logits(row, ids, apply_penalties(value, counts, times, row_penalties), mask & (forbidden == 0))
+        value = apply_penalties(value, times, occurs, row_penalties)
+        if multiplier != 0.0:
+            value -= dry_costs(ids, row, multiplier, dry, repetitions)
+        store_logits(row, ids, value, mask & (forbidden == 0))
 
 
 @triton.jit
@@ -215,6 +266,8 @@ def _fetch(addresses, mask):
         "bias",
         "stops",
         "words",
+        "dry",
+        "repetitions",
     ],
     do_not_specialize_on_alignment=[  # ids stand anywhere, and rows begin anywhere
         "rows",
@@ -227,6 +280,8 @@ def _fetch(addresses, mask):
         "bias",
         "stops",
         "words",
+        "dry",
+        "repetitions",
     ],
 )
 def process_logits(
@@ -242,6 +297,8 @@ def process_logits(
     bias,
     stops,
     words,
+    dry,
+    repetitions,
     config: tl.constexpr,
 ):
     """Each program applies a part of a row's edits. Grid (rows * parts), the parts of a row side by side.
@@ -278,6 +335,8 @@ def process_logits(
                     edited_row,
                     occurrences,
                     penalties,
+                    dry,
+                    repetitions,
                     history,
                     drafts,
                     masks,
@@ -291,10 +350,31 @@ def process_logits(
                     _forbid_listed(edited_row, history, drafts, stops, words, flags, config)
                 if flags & BIAS != 0:
                     _edit_biased(
-                        edited_row, occurrences, penalties, bias, history, drafts, masks, words, flags, config
+                        edited_row,
+                        occurrences,
+                        penalties,
+                        dry,
+                        repetitions,
+                        bias,
+                        history,
+                        drafts,
+                        masks,
+                        words,
+                        flags,
+                        config,
                     )
                 if drafts.ids is not None:
-                    if flags & PENALTIES != 0:
+                    if flags & (PENALTIES | DRY) != 0:
                         _edit_drafted(
-                            edited_row, occurrences, penalties, history, drafts, masks, words, flags, config
+                            edited_row,
+                            occurrences,
+                            penalties,
+                            dry,
+                            repetitions,
+                            history,
+                            drafts,
+                            masks,
+                            words,
+                            flags,
+                            config,
                         )

@@ -26,7 +26,14 @@ ALLOWED = tl.constexpr(4)
 BAD_WORDS = tl.constexpr(8)
 MIN_TOKENS = tl.constexpr(16)
 BITMASK = tl.constexpr(32)
-"""Kinds of edits in a call."""
+LAST_N = tl.constexpr(64)
+DRY = tl.constexpr(128)
+"""Kinds of edits in a call; ``LAST_N`` says that penalties of some requests count the last tokens alone."""
+
+_REPETITIONS = tl.constexpr(8)
+"""Matches of DRY that are compared together with a block of ids."""
+_WINDOW_TOKENS = tl.constexpr(16)
+"""Tokens of a window that are compared together."""
 
 
 class EditedRow(NamedTuple):
@@ -59,6 +66,8 @@ class RowPenalties(NamedTuple):
     repetition: Any
     frequency: Any
     presence: Any
+    last_n: Any
+    """int32: number of tokens that are counted; negative: all."""
 
 
 @triton.jit
@@ -91,7 +100,7 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
     has_request &= (slot >= 0) & (slot < rows.num_slots)
     slot = tl.where(has_request, slot, 0)
     # A branch waits for its number, so only numbers for the call's edits are loaded.
-    has_length = (flags & (BAD_WORDS | MIN_TOKENS)) != 0
+    has_length = (flags & (BAD_WORDS | MIN_TOKENS | LAST_N | DRY)) != 0
     num_prompt = tl.load(history.num_prompt + slot, mask=has_length, other=0)
     num_tokens = tl.load(history.num_tokens + slot, mask=has_length, other=0)
     min_tokens = tl.load(stops.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
@@ -119,6 +128,7 @@ def load_penalties(slot, penalties, flags):
         tl.load(penalties.repetition + slot, mask=is_any, other=1.0),
         tl.load(penalties.frequency + slot, mask=is_any, other=0.0),
         tl.load(penalties.presence + slot, mask=is_any, other=0.0),
+        tl.load(penalties.last_n + slot, mask=(flags & LAST_N) != 0, other=-1),
     )
 
 
@@ -216,6 +226,82 @@ def count_drafts(ids, index, row, drafts):
 
 
 @triton.jit
+def count_ids(ids, index, counts, row, penalties, history, drafts, flags, config):
+    """Return (how often each id of a block [n] is in the output, whether it is in prompt or output).
+
+    Where the penalties count the last tokens alone, both are of these.
+    """
+    times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, index, row, drafts)[0]
+    occurs = (times > 0) | ((counts & IN_PROMPT) != 0)
+    if config.HAS_LISTS:
+        if flags & LAST_N != 0:
+            if penalties.last_n >= 0:
+                times, total = _count_last(ids, row, penalties.last_n, history, drafts)
+                occurs = total > 0
+    return times, occurs
+
+
+@triton.jit
+def _count_last(ids, row, last_n, history, drafts):
+    """Return (how often each id of a block [n] is in the output, how often in prompt or output) among the last tokens.
+
+    Reads each of these tokens once.
+    """
+    times = tl.zeros_like(ids)
+    total = tl.zeros_like(ids)
+    num_prompt = row.num_tokens + row.step - row.num_output
+    first = tl.maximum(row.num_tokens + row.step - last_n, 0)
+    tokens = history.tokens + row.slot * history.max_tokens
+    for start in range(first, row.num_tokens, _WINDOW_TOKENS):
+        place = start + tl.arange(0, _WINDOW_TOKENS)
+        token = tl.load(tokens + place, mask=place < row.num_tokens, other=-1)
+        meets = (ids[:, None] == token[None, :]).to(tl.int32)
+        total += tl.sum(meets, 1)
+        times += tl.sum(tl.where(place[None, :] >= num_prompt, meets, 0), 1)
+    if drafts.ids is not None:
+        for number in range(tl.maximum(first - row.num_tokens, 0), row.step):
+            meets_draft = (ids == draft_id(row, drafts, number)).to(tl.int32)
+            total += meets_draft
+            times += meets_draft
+    return times, total
+
+
+@triton.jit
+def load_multiplier(row, dry, flags, config):
+    """Load the multiplier of DRY of a row's request; 0 where it is off."""
+    multiplier = 0.0
+    if config.HAS_LISTS:
+        multiplier = tl.load(dry.multiplier + row.slot, mask=(flags & DRY) != 0, other=0.0)
+    return multiplier
+
+
+@triton.jit
+def dry_costs(ids, row, multiplier, dry, repetitions):
+    """Return the cost [n] of DRY of each id of a block, 0 where there is none.
+
+    The power is computed in float64 by squaring.
+    """
+    longest = tl.zeros_like(ids) - 1
+    offset = row.row * repetitions.room
+    count = tl.load(repetitions.count + row.row)
+    for start in range(0, count, _REPETITIONS):
+        index = start + tl.arange(0, _REPETITIONS)
+        repeated = tl.load(repetitions.ids + offset + index, mask=index < count, other=-1)
+        length = tl.load(repetitions.lengths + offset + index, mask=index < count, other=-1)
+        lengths = tl.where(ids[:, None] == repeated[None, :], length[None, :], -1)
+        longest = tl.maximum(longest, tl.max(lengths, 1))
+    has_cost = longest >= 0
+    rest = tl.where(has_cost, longest - tl.load(dry.allowed_length + row.slot), 0)
+    factor = tl.load(dry.base + row.slot).to(tl.float64)
+    cost = tl.zeros_like(ids).to(tl.float64) + 1.0
+    while tl.max(rest, 0) > 0:
+        cost *= tl.where((rest & 1) != 0, factor, 1.0)
+        factor *= factor
+        rest >>= 1
+    return tl.where(has_cost, (cost * multiplier.to(tl.float64)).to(tl.float32), 0.0)
+
+
+@triton.jit
 def load_logits(row, ids, mask):
     """Load logits as float32: bfloat16 by its bits, since Triton's interpreter converts subnormal numbers wrongly."""
     if row.base.dtype.element_ty == tl.bfloat16:
@@ -243,13 +329,12 @@ def store_logits(row, ids, value, mask):
 
 
 @triton.jit
-def apply_penalties(value, counts, times, penalties):
+def apply_penalties(value, times, occurs, penalties):
     """Return logits with their penalties, each step rounded to float32: the launch is compiled without fused products.
 
-    :param counts: words of counts, whose flags say which ids are in the prompt.
-    :param times: how often each is in the output.
+    :param times: how often each id is in the output.
+    :param occurs: whether each id is in prompt or output.
     """
-    occurs = (times > 0) | ((counts & IN_PROMPT) != 0)
     divided = tl.div_rn(value, tl.zeros_like(value) + penalties.repetition)
     repeated = tl.where(value > 0, divided, value * penalties.repetition)
     value = tl.where(occurs, repeated, value)
