@@ -63,6 +63,7 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True, by_history=True
             "dry_allowed_length": int(rng.integers(0, 4)),
             "dry_penalty_last_n": perhaps(-1, int(rng.integers(0, most_tokens))),
             "dry_sequence_breakers": perhaps(None, some(3)),
+            "thinking_budget": perhaps(None, (int(rng.integers(0, 6)), some(2, 1), some(3, 1))),
         }
     return Request(prompt, output, SamplingParams(**edits))
 

@@ -53,6 +53,7 @@ SOURCES = {
     "process_logits": logits_processing,
     "append_tokens": logits_processing,
     "find_repetitions": logits_processing,
+    "find_forced_ids": logits_processing,
     "merge_draws": merge_launches,
     "find_thresholds": merge_launches,
     "next_digit": merge_launches,

@@ -18,6 +18,7 @@ CPU = torch.device("cpu")
 V = 100
 PENALTIES = 1
 DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
+BUDGET = {"thinking_budget": (2, [1], [5, 6])}
 EVERYTHING = {
     "repetition_penalty": 1.5,
     "logit_bias": {3: 1.0},
@@ -98,7 +99,7 @@ def test_the_plugin_offers_and_builds_it(kernels):
         rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
         dtypes=("float32", "bfloat16", "float16"),
         drafts=True,
-        edits=tuple(edit for edit in EDITS if edit != "thinking_budget"),
+        edits=EDITS,
         graph_safe=True,
         sync_free=True,
     )
@@ -134,12 +135,12 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_search_of_dry_compiles(kernels, target):
+def test_the_searches_of_the_history_compile(kernels, target):
     family = TARGETS[target][0]
-    process(slots_for(**DRY), family=family)
-    process(slots_for(**DRY), drafts=drafted(), family=family)
-    calls = kernels["find_repetitions"].calls
-    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True]
+    process(slots_for(**DRY, **BUDGET), family=family)
+    process(slots_for(**DRY, **BUDGET), drafts=drafted(), family=family)
+    calls = [*kernels["find_repetitions"].calls, *kernels["find_forced_ids"].calls]
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True] * 4
 
 
 @pytest.mark.slow
@@ -184,9 +185,20 @@ def test_a_call_without_edits_launches_nothing(kernels):
     assert len(kernels["process_logits"].launches) == 1
 
 
-def test_all_edits_but_dry_are_one_launch(kernels):
+def test_edits_without_a_search_of_the_history_are_one_launch(kernels):
     process(slots_for(**EVERYTHING, penalty_last_n=5), bitmask=True, drafts=drafted())
     assert len(kernels["process_logits"].launches) == 1
+    assert kernels["find_repetitions"].launches == kernels["find_forced_ids"].launches == []
+
+
+def test_thinking_budgets_are_one_launch_more_whose_ids_the_edits_read(kernels):
+    process(slots_for(**BUDGET), drafts=drafted())
+    ((grid, found),), ((_, edited),) = (
+        kernels[name].launches for name in ("find_forced_ids", "process_logits")
+    )
+    assert grid == (3, 1, 1)
+    assert edited[2][2] == found[-2]
+    assert edited[0] == 256
     assert kernels["find_repetitions"].launches == []
 
 
@@ -212,6 +224,8 @@ def test_dry_is_one_launch_more_with_room_for_every_token_of_a_row(kernels):
         (4096, 8192, PENALTIES, False, (1, 0, 0)),
         (256, 8192, 2, False, (0, 1, 0)),
         (256, 8192, BITMASK, False, (0, 0, 33)),
+        (256, 8192, 256, False, (0, 0, 33)),
+        (256, 8192, 128, True, (8, 1, 0)),
         (1, 8192, BITMASK, False, (0, 0, 149)),
         (256, 8192, 31 | BITMASK, True, (8, 1, 33)),
     ],
@@ -228,7 +242,8 @@ def test_a_launch_is_given_addresses_and_numbers(kernels):
     logits, row_index, words = process(slots, bitmask=True)
     process(slots, drafts=drafted())
     (_, masked), (_, verified) = kernels["process_logits"].launches
-    assert masked[2:4] == ((row_index.data_ptr(), 4), (logits.data_ptr(), V, V))
+    assert masked[2][:2] == (row_index.data_ptr(), 4)
+    assert masked[3] == (logits.data_ptr(), V, V)
     assert masked[6][:2] == (words.data_ptr(), 5)
     assert flat(masked[8:9]) == [None] * 5
     assert verified[7][0] == slots.tables.history.data_ptr()
@@ -286,7 +301,8 @@ def test_a_step_of_tokens_is_one_launch_compiled_with_the_edits(kernels, index):
         places = [tables.history, tables.num_tokens, tables.limit, tables.distinct, tables.num_distinct]
         places = [table.data_ptr() for table in (*places, tables.counts)]
         width = tokens.numel() // 3
-        assert flat(arguments) == [row_index.data_ptr(), 4, tokens.data_ptr(), width, *places, 8, V]
+        rows = [row_index.data_ptr(), 4, None]
+        assert flat(arguments) == [*rows, tokens.data_ptr(), width, *places, 8, V]
     assert len(kernels["append_tokens"].compilations) == 1
     assert len(kernels["append_tokens"].launches) == 2
 

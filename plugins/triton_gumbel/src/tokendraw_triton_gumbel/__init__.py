@@ -80,7 +80,7 @@ _PROCESS = ProcessCapabilities(
     rocm_archs=_SAMPLE.rocm_archs,
     dtypes=_SAMPLE.dtypes,
     drafts=True,
-    edits=tuple([edit for edit in EDITS if edit != "thinking_budget"]),
+    edits=EDITS,
     graph_safe=True,
     sync_free=True,
 )

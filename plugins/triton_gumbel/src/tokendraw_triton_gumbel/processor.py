@@ -23,6 +23,7 @@ from tokendraw_triton_gumbel.launches.logits_processing import (
     DRY,
     LONG_EDITS,
     TABLES,
+    THINKING,
     ProcessLaunches,
     ProcessVariant,
     edit_flags,
@@ -73,26 +74,33 @@ class TritonLogitsProcessor:
         grid, division = self._launches.divide(
             rows, vocab_size, tables.history.shape[1], flags, has_drafts=drafts is not None
         )
-        history, occurrences, penalties, bias, masks, stops, words, dry, _ = self._table_groups(tables)
+        history, occurrences, penalties, bias, masks, stops, words, dry, thinking, _ = self._table_groups(
+            tables
+        )
         base, index, mask = self._convert((logits, row_index, bitmask))
         if bitmask is not None:
             masks = masks._replace(bitmask=mask, bitmask_stride=bitmask.stride(0))
-        slot_rows = group(SlotRows, (index, slots.num_slots))
+        slot_rows = group(SlotRows, (index, slots.num_slots, None))
         logits_in = group(Logits, (base, logits.stride(0), vocab_size))
         step_drafts = _NO_DRAFTS if ids_and_offsets is None else self._step_drafts(*ids_and_offsets)
         stream = current_stream(device)
+        searched = slot_rows, logits_in, history, step_drafts, stops
+        forced_ids = history.tokens
+        if flags & THINKING:
+            forced = torch.empty(rows, dtype=torch.int32, device=logits.device)
+            (forced_ids,) = self._convert((forced,))
+            self._launches.forced_ids(variant)((rows, 1, 1), (*searched, thinking, forced_ids), stream)
         repetitions = group(Repetitions, (history.tokens, history.tokens, history.tokens, 0))
         if flags & DRY:
             room = tables.history.shape[1] + (0 if drafts is None else drafts.max_drafts)
             scratch = torch.empty(2 * room + 1, rows, dtype=torch.int32, device=logits.device)
             parts = scratch[:room], scratch[room : 2 * room], scratch[2 * room]
             repetitions = group(Repetitions, (*self._convert(parts), room))
-            find = self._launches.repetitions(variant)
-            find((rows, 1, 1), (slot_rows, logits_in, history, step_drafts, stops, dry, repetitions), stream)
+            self._launches.repetitions(variant)((rows, 1, 1), (*searched, dry, repetitions), stream)
         arguments = (
             flags,
             division,
-            slot_rows,
+            group(SlotRows, (index, slots.num_slots, forced_ids)),
             logits_in,
             occurrences,
             penalties,
@@ -120,7 +128,7 @@ class TritonLogitsProcessor:
         row_index, ids = _readable(row_index), token_ids.to(torch.int64).contiguous()
         index, first_id = self._convert((row_index, ids))
         arguments = (
-            group(SlotRows, (index, tables.num_tokens.shape[0])),
+            group(SlotRows, (index, tables.num_tokens.shape[0], None)),
             group(StepTokens, (first_id, ids.numel() // rows)),
             self._table_groups(tables)[-1],
         )

@@ -39,7 +39,9 @@ from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
     StepDrafts,
     StepTokens,
     StopIds,
+    Thinking,
 )
+from tokendraw_triton_gumbel.kernels.logits_processing.find_forced_ids import find_forced_ids
 from tokendraw_triton_gumbel.kernels.logits_processing.find_repetitions import find_repetitions
 from tokendraw_triton_gumbel.kernels.logits_processing.process_logits import process_logits
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
@@ -62,6 +64,7 @@ _FLAGS = tuple(
         ("any_bad_words", row_edits.BAD_WORDS),
         ("any_min_tokens", row_edits.MIN_TOKENS),
         ("any_dry", row_edits.DRY),
+        ("any_thinking_budget", row_edits.THINKING),
     )
 )
 TABLES = tuple(field.name for field in fields(RequestTables))
@@ -69,7 +72,8 @@ TABLES = tuple(field.name for field in fields(RequestTables))
 LIST_EDITS: int = row_edits.BIAS.value | row_edits.BAD_WORDS.value | row_edits.MIN_TOKENS.value
 """Flags of the edits that come from lists."""
 DRY: int = row_edits.DRY.value
-LONG_EDITS: int = LIST_EDITS | row_edits.LAST_N.value | DRY
+THINKING: int = row_edits.THINKING.value
+LONG_EDITS: int = LIST_EDITS | row_edits.LAST_N.value | DRY | THINKING
 """Flags of the edits that the short kernel lacks."""
 
 
@@ -118,11 +122,17 @@ def table_groups(arguments: Sequence[Any], tables: RequestTables) -> tuple[Any, 
             *named("dry_breakers", "num_dry_breakers"),
             tables.dry_breakers.shape[1],
         ),
+        Thinking(
+            *named("thinking_budget", "thinking_start", "num_thinking_start"),
+            *named("thinking_end", "num_thinking_end"),
+            tables.thinking_start.shape[1],
+        ),
         GrowingHistory(*named(*GrowingHistory._fields[:-2]), max_tokens, tables.counts.shape[1]),
     )
 
 
 _DRY = Dry(FLOAT32, FLOAT32, INT32, INT32, INT32, INT32, INT32, ANY_INT)
+_THINKING = Thinking(INT32, INT32, INT32, INT32, INT32, ANY_INT)
 _REPETITIONS = Repetitions(INT32, INT32, INT32, ANY_INT)
 
 
@@ -139,7 +149,7 @@ def _placeholders(variant: ProcessVariant) -> tuple[Argument, ...]:
     return (
         ANY_INT,
         any_ints(Division),
-        SlotRows(Pointer(variant.row_index, aligned=False), ANY_INT),
+        SlotRows(Pointer(variant.row_index, aligned=False), ANY_INT, INT32),
         Logits(Pointer(variant.logits, aligned=False), ANY_STRIDE, ANY_INT),
         Occurrences(INT32, INT32, INT32, ANY_INT),
         Penalties(FLOAT32, FLOAT32, FLOAT32, INT32),
@@ -166,14 +176,14 @@ class ProcessLaunches:
         self._is_nvidia = family == "cuda"
         self._max_programs, self._max_mask_programs = _PROGRAMS * processors, _MASK_PROGRAMS * processors
         self._launches: dict[ProcessVariant, Launch] = {}
-        self._repetition_launches: dict[ProcessVariant, Launch] = {}
+        self._search_launches: dict[tuple[Any, ProcessVariant], Launch] = {}
         self._append_launches: dict[torch.dtype, Launch] = {}
 
     def append(self, row_index: torch.dtype) -> Launch:
         """Return the launch that appends tokens, compiled for the current device and a dtype of ``row_index``."""
         launch = self._append_launches.get(row_index)
         if launch is None:
-            rows = SlotRows(Pointer(row_index, aligned=False), ANY_INT)
+            rows = SlotRows(Pointer(row_index, aligned=False), ANY_INT, None)
             slots = GrowingHistory(*[INT32] * 6, ANY_INT, ANY_INT)
             placeholders = rows, StepTokens(INT64, ANY_INT), slots
             launch = Launch.compiled(append_tokens, {}, {"num_warps": 1}, placeholders)
@@ -182,19 +192,29 @@ class ProcessLaunches:
 
     def repetitions(self, variant: ProcessVariant) -> Launch:
         """Return the launch that finds repetitions for a variant, compiled for the current device."""
-        launch = self._repetition_launches.get(variant)
+        return self._search(find_repetitions, variant, (_DRY, _REPETITIONS))
+
+    def forced_ids(self, variant: ProcessVariant) -> Launch:
+        """Return the launch that finds forced ids for a variant, compiled for the current device."""
+        return self._search(find_forced_ids, variant, (_THINKING, INT32))
+
+    def _search(self, kernel: Any, variant: ProcessVariant, last: tuple[Argument, ...]) -> Launch:
+        """Return a launch over the history of each row.
+
+        :param last: placeholders of the arguments behind those of :func:`load_row`.
+        """
+        launch = self._search_launches.get((kernel, variant))
         if launch is None:
             placeholders = (
-                SlotRows(Pointer(variant.row_index, aligned=False), ANY_INT),
+                SlotRows(Pointer(variant.row_index, aligned=False), ANY_INT, None),
                 Logits(Pointer(variant.logits, aligned=False), ANY_STRIDE, ANY_INT),
                 History(INT32, INT32, INT32, ANY_INT),
                 _step_drafts(variant),
                 StopIds(INT32, INT32, INT32, ANY_INT),
-                _DRY,
-                _REPETITIONS,
+                *last,
             )
-            launch = Launch.compiled(find_repetitions, {"config": CONFIG}, {"num_warps": 4}, placeholders)
-            self._repetition_launches[variant] = launch
+            launch = Launch.compiled(kernel, {"config": CONFIG}, {"num_warps": 4}, placeholders)
+            self._search_launches[kernel, variant] = launch
         return launch
 
     def of(self, variant: ProcessVariant) -> Launch:
@@ -218,7 +238,7 @@ class ProcessLaunches:
             list_programs = int(has_drafts)
         if flags & LIST_EDITS:
             list_programs = 1
-        if flags & (row_edits.ALLOWED.value | BITMASK):
+        if flags & (row_edits.ALLOWED.value | BITMASK | THINKING):
             mask_programs = max(1, min(-(-vocab_size // CONFIG.TILE), self._max_mask_programs // rows))
         division = Division(id_programs, list_programs, mask_programs)
         return (rows * sum(division), 1, 1), division

@@ -15,6 +15,9 @@ class SlotRows(NamedTuple):
     """[rows or requests] integer. A row whose slot is none of the S has a bitmask at most."""
     num_slots: Any
     """S."""
+    forced_ids: Any
+    """[rows] int32: the id that a spent thinking budget forces, or -1; read if the flags say THINKING. None in other
+    launches than E."""
 
 
 class StepDrafts(NamedTuple):
@@ -94,6 +97,22 @@ class Repetitions(NamedTuple):
     """[rows, ``room``] int32: of these matches."""
     count: Any
     """[rows] int32."""
+    room: Any
+
+
+class Thinking(NamedTuple):
+    """The thinking budget of each request."""
+
+    budget: Any
+    """[S] int32; -1: off."""
+    start: Any
+    """[S, ``room``] int32."""
+    num_start: Any
+    """[S] int32."""
+    end: Any
+    """[S, ``room``] int32."""
+    num_end: Any
+    """[S] int32."""
     room: Any
 
 

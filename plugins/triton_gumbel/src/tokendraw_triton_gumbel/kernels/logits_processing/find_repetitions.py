@@ -10,24 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import DRY, draft_id, load_row
+from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import DRY, load_row, token_before
 
 _PLACES = tl.constexpr(128)
 """Tokens of a history that are looked at together."""
 _BREAKERS = tl.constexpr(8)
 """Breakers that are compared together with a block of tokens."""
-
-
-@triton.jit
-def _token_before(back, size, row, history, drafts):
-    """Return the tokens of a row by their distance from the last: -1 for placeholders and beyond ``size``."""
-    place = row.num_tokens + row.step - 1 - back
-    mask = (back >= 0) & (back < size)
-    in_history = mask & (place < row.num_tokens)
-    token = tl.load(history.tokens + row.slot * history.max_tokens + place, mask=in_history, other=-1)
-    if drafts.ids is not None:
-        token = tl.where(in_history, token, draft_id(row, drafts, place - row.num_tokens))
-    return tl.where(mask & (token >= 0) & (token < row.vocab_size), token, -1)
 
 
 @triton.jit
@@ -49,7 +37,7 @@ def _longest_match(size, row, history, drafts, dry):
     start = size * 0
     while (start < size) & (longest == size):
         back = start + tl.arange(0, _PLACES)
-        tokens = _token_before(back, size, row, history, drafts)
+        tokens = token_before(back, size, row, history, drafts)
         ends = ((tokens < 0) | _is_breaker(tokens, row, dry)) & (back < size)
         longest = tl.minimum(longest, tl.min(tl.where(ends, back, size), 0))
         start += _PLACES
@@ -66,14 +54,14 @@ def _find(row, history, drafts, dry, repetitions):
     count = size * 0
     for start in range(0, size, _PLACES):
         back = start + tl.arange(0, _PLACES)
-        tokens = _token_before(back, size, row, history, drafts)
+        tokens = token_before(back, size, row, history, drafts)
         has_id = (tokens >= 0) & (_is_breaker(tokens, row, dry) == 0)
         is_match = has_id.to(tl.int32)
         length = tl.zeros_like(back)
         step = size * 0
         while (step < longest) & (tl.max(is_match, 0) > 0):
-            last = _token_before(step, size, row, history, drafts)
-            earlier = _token_before(back + 1 + step, size, row, history, drafts)
+            last = token_before(step, size, row, history, drafts)
+            earlier = token_before(back + 1 + step, size, row, history, drafts)
             is_match &= (earlier == last).to(tl.int32)
             length += is_match
             step += 1

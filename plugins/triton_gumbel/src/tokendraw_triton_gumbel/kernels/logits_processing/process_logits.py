@@ -29,6 +29,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
     dry_costs,
     is_forbidden,
     load_draft_ids,
+    load_forced,
     load_logits,
     load_multiplier,
     load_penalties,
@@ -241,6 +242,14 @@ def _forbid_unset(part, parts, base, words, vocab_size, config: tl.constexpr):
 
 
 @triton.jit
+def _forbid_others(part, parts, base, forced, vocab_size, config: tl.constexpr):
+    """Write -inf to every id but one: tiles in turns with the other programs."""
+    for start in range(part * config.TILE, vocab_size, parts * config.TILE):
+        index = start + tl.arange(0, config.TILE)
+        tl.store(base + index, -float("inf"), mask=(index < vocab_size) & (index != forced))
+
+
+@triton.jit
 def _fetch(addresses, mask):
     """Have the sectors at some addresses brought into the L2, without waiting for them."""
     tl.inline_asm_elementwise(
@@ -316,16 +325,20 @@ def process_logits(
     first_mask_part = division.of_ids + division.of_lists
     if part >= first_mask_part:
         tile = part - first_mask_part
-        if flags & BITMASK != 0:
-            row_number = row.to(tl.int64)
-            bitmask_row = masks.bitmask + row_number * masks.bitmask_stride
-            base = logits.base + row_number * logits.row_stride
-            _forbid_unset(tile, division.of_masks, base, bitmask_row, logits.vocab_size, config)
-        if flags & ALLOWED != 0:
-            edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
-            if load_restricted(edited_row, masks, flags):
-                allowed = masks.allowed + edited_row.slot * ((logits.vocab_size + 31) >> 5)
-                _forbid_unset(tile, division.of_masks, edited_row.base, allowed, logits.vocab_size, config)
+        forced = load_forced(row, rows, flags, config)
+        row_number = row.to(tl.int64)
+        base = logits.base + row_number * logits.row_stride
+        if forced >= 0:
+            _forbid_others(tile, division.of_masks, base, forced, logits.vocab_size, config)
+        else:
+            if flags & BITMASK != 0:
+                bitmask_row = masks.bitmask + row_number * masks.bitmask_stride
+                _forbid_unset(tile, division.of_masks, base, bitmask_row, logits.vocab_size, config)
+            if flags & ALLOWED != 0:
+                edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
+                if load_restricted(edited_row, masks, flags):
+                    allowed = masks.allowed + edited_row.slot * ((logits.vocab_size + 31) >> 5)
+                    _forbid_unset(tile, division.of_masks, base, allowed, logits.vocab_size, config)
     else:
         edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
         if edited_row.has_request:
@@ -346,7 +359,7 @@ def process_logits(
                     config,
                 )
             elif config.HAS_LISTS:
-                if flags & (BAD_WORDS | MIN_TOKENS) != 0:
+                if (flags & (BAD_WORDS | MIN_TOKENS) != 0) & (edited_row.forced < 0):
                     _forbid_listed(edited_row, history, drafts, stops, words, flags, config)
                 if flags & BIAS != 0:
                     _edit_biased(

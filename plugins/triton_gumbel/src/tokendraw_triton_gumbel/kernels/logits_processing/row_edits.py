@@ -28,6 +28,7 @@ MIN_TOKENS = tl.constexpr(16)
 BITMASK = tl.constexpr(32)
 LAST_N = tl.constexpr(64)
 DRY = tl.constexpr(128)
+THINKING = tl.constexpr(256)
 """Kinds of edits in a call; ``LAST_N`` says that penalties of some requests count the last tokens alone."""
 
 _REPETITIONS = tl.constexpr(8)
@@ -58,6 +59,8 @@ class EditedRow(NamedTuple):
     """Tokens in the output, with drafts."""
     is_early: Any
     """Whether stop ids are held back."""
+    forced: Any
+    """The id that alone is allowed, by a spent thinking budget; -1: none."""
 
 
 class RowPenalties(NamedTuple):
@@ -100,11 +103,12 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
     has_request &= (slot >= 0) & (slot < rows.num_slots)
     slot = tl.where(has_request, slot, 0)
     # A branch waits for its number, so only numbers for the call's edits are loaded.
-    has_length = (flags & (BAD_WORDS | MIN_TOKENS | LAST_N | DRY)) != 0
+    has_length = (flags & (BAD_WORDS | MIN_TOKENS | LAST_N | DRY | THINKING)) != 0
     num_prompt = tl.load(history.num_prompt + slot, mask=has_length, other=0)
     num_tokens = tl.load(history.num_tokens + slot, mask=has_length, other=0)
     min_tokens = tl.load(stops.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
     num_output = num_tokens - num_prompt + step
+    forced = load_forced(row, rows, flags, config)
     row = row.to(tl.int64)
     return EditedRow(
         logits.base + row * logits.row_stride,
@@ -117,7 +121,18 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
         num_tokens,
         num_output,
         num_output < min_tokens,
+        forced,
     )
+
+
+@triton.jit
+def load_forced(row, rows, flags, config):
+    """Load the id that a spent thinking budget forces in a row; -1 without one."""
+    forced = row * 0 - 1
+    if config.HAS_LISTS:
+        if rows.forced_ids is not None:
+            forced = tl.load(rows.forced_ids + row, mask=(flags & THINKING) != 0, other=-1)
+    return forced
 
 
 @triton.jit
@@ -137,6 +152,18 @@ def draft_id(row, drafts, number):
     """Return draft ``number`` of a row's request: -1 without such a draft."""
     mask = (number >= 0) & (number < row.step) & (row.draft + number < drafts.count)
     return load_draft_ids(row, drafts, number, mask)
+
+
+@triton.jit
+def token_before(back, size, row, history, drafts):
+    """Return the tokens of a row by their distance from the last: -1 for placeholders and beyond ``size``."""
+    place = row.num_tokens + row.step - 1 - back
+    mask = (back >= 0) & (back < size)
+    in_history = mask & (place < row.num_tokens)
+    token = tl.load(history.tokens + row.slot * history.max_tokens + place, mask=in_history, other=-1)
+    if drafts.ids is not None:
+        token = tl.where(in_history, token, draft_id(row, drafts, place - row.num_tokens))
+    return tl.where(mask & (token >= 0) & (token < row.vocab_size), token, -1)
 
 
 @triton.jit
@@ -209,6 +236,7 @@ def is_forbidden(ids, mask, counts, row, is_restricted, history, drafts, masks, 
                     last, is_banned = banned_ids(first, row, history, drafts, words, config.WORDS)
                     meets = (ids[:, None] == last[None, :]) & is_banned[None, :]
                     forbidden |= tl.max(meets.to(tl.int32), 1) > 0
+        forbidden = tl.where(row.forced >= 0, ids != row.forced, forbidden)
     return forbidden
 
 
