@@ -116,6 +116,7 @@ class TestPrinting:
                         "min_tokens": 0,
                         "stop_token_ids": None,
                         "logprob_token_ids": None,
+                        "filters": None,
                     },
                     "token_ids": token_ids,
                     "text": " sat on the mat, and",

@@ -10,6 +10,16 @@ from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw.cli.terminal import tables
 from tokendraw.plugin import Capabilities, HostCapabilities, Release, VerifyCapabilities
 
+FILTERS = (
+    "\n"
+    "filter          state      moments              what it keeps, or why it cannot\n"
+    "epsilon_cutoff  available  log_mass             Keep tokens with a probability of at least e.\n"
+    "eta_cutoff      available  log_mass, entropy    Keep tokens with p >= min(e, sqrt(e) exp(-entropy)).\n"
+    "p_less          available  log_mass, collision  "
+    "Keep tokens with p >= sum p^2, the probability that two draws agree.\n"
+    "top_n_sigma     available  std                  Keep tokens at most n standard deviations below the largest.\n"
+)
+
 
 def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
     be_on(monkeypatch, H100, (*ALL, BOOM, FUTURE, OFF))
@@ -29,7 +39,7 @@ def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
         "flashinfer     sample\n"
         "triton-gumbel  sample\n"
         "native         sample\n"
-        "aiter          sample\n"
+        "aiter          sample\n" + FILTERS
     )
     assert (result.stderr, result.exit_code) == ("", 0)
 
@@ -38,7 +48,8 @@ def test_on_a_terminal_the_reasons_are_folded_to_its_width(monkeypatch):
     be_on(monkeypatch, H100, (NATIVE, BOOM))
     monkeypatch.setattr(tables, "on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "90")
-    assert call("list").stdout == (
+    output = call("list").stdout
+    assert output.partition("\nfilter ")[0] == (
         "name    state      priority  version  what it does, or why it cannot\n"
         "native  available  0         0.1.0\n"
         "boom    broken               2.0      loading 'boom:plugin' raised ImportError: cannot\n"
@@ -69,7 +80,7 @@ def test_list_shows_the_operations_of_every_plugin_whichever_is_asked_for(monkey
         "\n"
         "name        operations\n"
         "native      sample, verify, plan_paged_kv, paint\n"
-        "flashinfer  sample\n"
+        "flashinfer  sample\n" + FILTERS
     )
 
 
@@ -98,6 +109,7 @@ NATIVE_CAPABILITIES = {
     ],
     "logprob_token_ids": True,
     "filters": {"top_k": "per_row", "top_p": "per_row", "min_p": "per_row"},
+    "row_moments": ["count", "mean", "std", "log_mass", "entropy", "collision"],
     "filter_orders": ["top_k_first", "joint"],
     "tie_rule": "value",
     "seeding": "counter",
@@ -119,7 +131,24 @@ NATIVE_CAPABILITIES = {
 def test_list_json_is_complete(monkeypatch):
     be_on(monkeypatch, LAPTOP, (BOOM, NATIVE))
     result = call("list", "--json")
-    assert json.loads(result.stdout) == {
+    written = json.loads(result.stdout)
+    assert [each["name"] for each in written["filters"]] == [
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "p_less",
+        "top_n_sigma",
+    ]
+    assert written.pop("filters")[-1] == {
+        "name": "top_n_sigma",
+        "state": "available",
+        "reason": None,
+        "distribution": "tokendraw",
+        "version": "0.1.0",
+        "entry_point": "tokendraw.filters.shipped:TopNSigma",
+        "moments": ["std"],
+        "summary": "Keep tokens at most n standard deviations below the largest.",
+    }
+    assert written == {
         "schema_version": 1,
         "error": None,
         "candidates": [
@@ -194,6 +223,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  logprobs modes      none\n"
         "  logprob token ids   no\n"
         "  filters             top_k per row, top_p per row, min_p per row\n"
+        "  row moments         none\n"
         "  filter orders       top_k_first, joint\n"
         "  tie rule            value\n"
         "  seeding             launch\n"

@@ -61,7 +61,7 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
     lines = call("--help").stdout.partition("Commands:\n")[2].splitlines()
     assert lines == [
         "  list      Every sampler, and why some cannot serve.",
-        "  show      Everything about one sampler.",
+        "  show      Everything about one sampler or filter.",
         "  resolve   Which sampler is chosen here, and why.",
         "  doctor    What is wrong here, and what mends it.",
         "  check     Test a sampler: every property, with figures.",

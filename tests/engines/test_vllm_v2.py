@@ -141,6 +141,7 @@ def test_host_facts_are_passed_and_disabled_parameters_left_out(calls):
         any_joint=False,
         any_top_k_first=False,
         max_logprob_token_id=-1,
+        filters=(),
     )
     assert (first.top_p, first.min_p) == (None, None)
     assert second.facts.any_greedy

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from tokendraw.plugin import Capabilities, Host, PluginInfo, Upstream
+from tokendraw.plugin import MOMENTS, Capabilities, Host, PluginInfo, Upstream
 from tokendraw.resolution import Candidate, State
 
 PER_ROW = (("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row"))
@@ -16,6 +16,7 @@ EVERYTHING = Capabilities(
     logprobs_modes=ALL_MODES,
     logprob_token_ids=True,
     filters=PER_ROW,
+    row_moments=MOMENTS,
     filter_orders=("top_k_first", "joint"),
     seeding="counter",
     greedy=True,

@@ -78,6 +78,7 @@ NOTHING = {
     "any_joint": False,
     "any_top_k_first": False,
     "max_logprob_token_id": -1,
+    "filters": (),
 }
 KNOWN = [
     ({}, {}),

@@ -220,7 +220,13 @@ def test_on_supported_hardware_the_plugin_says_that_it_is_untested():
 
 def test_unsupported_rows_are_named():
     found = resolve(candidates(), MI300X, Need(), Choice())
-    assert found.beyond == ("greedy rows", "seeded rows", "min_p per row", "rows that ask for raw_logprobs")
+    assert found.beyond == (
+        "greedy rows",
+        "seeded rows",
+        "min_p per row",
+        "filters from moments",
+        "rows that ask for raw_logprobs",
+    )
 
 
 def test_the_description_agrees_with_the_sources():

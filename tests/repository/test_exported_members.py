@@ -11,6 +11,7 @@ import tokendraw
 import tokendraw.bench
 import tokendraw.commands
 import tokendraw.engines
+import tokendraw.filters
 import tokendraw.plugin
 import tokendraw.resolution
 import tokendraw.testing
@@ -29,12 +30,15 @@ FACES = {
     tokendraw.plugin: """
         API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTERS FILTER_ORDERS Filter
         FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES KeptExtremes
-        LOGPROBS_MODES LogitsProcessorBackend LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID
+        LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation PAD_LOGPROB PAD_TOKEN_ID
         PagedKVPlannerBackend PluginInfo
         ProcessCapabilities ProcessNeed Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
         Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities
         VerifyMode best_token_ids hookimpl kept_extremes least_shown log_kept_mass_by_step logprobs_by_step mode_values
         numpy_is_usable one_thread pad_logprobs printable release_of threshold_between
+    """,
+    tokendraw.filters: """
+        Filter FilterError InstalledFilter RowMoments combined_floor installed_filters required_moments
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.shard import VocabShard as VocabShard
 
 _MODULES = (
+    "filters",
     "paged_kv",
     "philox",
     "plugin",

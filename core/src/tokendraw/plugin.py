@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GUMBEL_DTYPES as GUMBEL_DTYPES
     from tokendraw.backends.description.capabilities import INPUT_DTYPES as INPUT_DTYPES
     from tokendraw.backends.description.capabilities import LOGPROBS_MODES as LOGPROBS_MODES
+    from tokendraw.backends.description.capabilities import MOMENTS as MOMENTS
     from tokendraw.backends.description.capabilities import Capabilities as Capabilities
     from tokendraw.backends.description.capabilities import DraftKind as DraftKind
     from tokendraw.backends.description.capabilities import Filter as Filter
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import HostCapabilities as HostCapabilities
     from tokendraw.backends.description.capabilities import HostNeed as HostNeed
     from tokendraw.backends.description.capabilities import LogprobsMode as LogprobsMode
+    from tokendraw.backends.description.capabilities import Moment as Moment
     from tokendraw.backends.description.capabilities import Need as Need
     from tokendraw.backends.description.capabilities import Seeding as Seeding
     from tokendraw.backends.description.capabilities import TieNeed as TieNeed

@@ -141,9 +141,19 @@ def min_p_threshold(x_max: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor
     :param min_p: [rows, 1] in the widest float; 0 and below, and NaN, are off.
     :param temperature: [rows, 1] in the widest float, positive and finite.
     """
+    return floor_threshold(x_max, torch.where(min_p > 0, min_p.clamp(max=1).log(), -_INF), temperature)
+
+
+def floor_threshold(x_max: Tensor, floor: Tensor, temperature: Tensor) -> Tensor:
+    """Return the least float32 x with ``(x - x_max) / temperature >= floor``, [rows, 1].
+
+    :param x_max: [rows, 1] float32: the largest value.
+    :param floor: [rows, 1] floating point, at most 0; -inf keeps every token, and the threshold is -inf.
+    :param temperature: [rows, 1] in the widest float, positive and finite.
+    """
     # finite, so that it leaves an infinite maximum as it is
-    below = (temperature * min_p.clamp(max=1).log()).clamp(min=torch.finfo(temperature.dtype).min)
-    exact = torch.where(min_p > 0, x_max + below, -_INF)
+    below = (temperature * floor).clamp(min=torch.finfo(temperature.dtype).min)
+    exact = torch.where(floor > -_INF, x_max + below, -_INF)
     rounded = exact.to(torch.float32)
     # x >= exact is the same as x >= the next float32 that is not below exact
     return torch.where(rounded < exact, rounded.nextafter(torch.full_like(rounded, _INF)), rounded)

@@ -66,6 +66,9 @@ class RowParameters(PerRow):
     :ivar joint: bool: rows whose top-p counts the unfiltered mass.
     :ivar max_top_k: Largest active k; None: unknown.
     :ivar all_top_k: Whether every row is greedy or has an active k.
+    :ivar filters: [rows, F] float32: the value of each filter from moments, for
+        :func:`tokendraw.filters.combined_floor`.
+    :ivar filter_names: Names of these F filters.
     """
 
     temperature: Tensor
@@ -77,6 +80,8 @@ class RowParameters(PerRow):
     joint: Tensor | None
     max_top_k: int | None
     all_top_k: bool
+    filters: Tensor | None = None
+    filter_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Self:
@@ -87,12 +92,13 @@ class RowParameters(PerRow):
             **_clamped_filters(metadata, device),
             max_top_k=facts.max_top_k,
             all_top_k=facts.all_top_k,
+            **_filters_from_moments(metadata),
         )
 
     @property
     def may_drop_tokens(self) -> bool:
         """Return whether a row may be greedy or have a filter."""
-        return not (self.greedy is self.top_k is self.top_p is self.min_p is None)
+        return not (self.greedy is self.top_k is self.top_p is self.min_p is self.filters is None)
 
 
 class MetadataParameters:
@@ -111,6 +117,8 @@ class MetadataParameters:
         """Read a field with the fields of its kind, which become attributes."""
         if name in _FILTER_FIELDS:
             fields_read = _clamped_filters(self._metadata, self._device)
+        elif name in ("filters", "filter_names"):
+            fields_read = _filters_from_moments(self._metadata)
         elif name in ("temperature", "inverse_temperature", "greedy"):
             fields_read = _temperatures(self._metadata, self._rows, self._device)
         else:
@@ -143,6 +151,12 @@ def _clamped_filters(metadata: SamplingMetadata, device: torch.device) -> dict[s
     }
     top_p = columns["top_p"]
     return columns | {"top_p": None if top_p is None else top_p.nan_to_num(nan=1.0)}
+
+
+def _filters_from_moments(metadata: SamplingMetadata) -> dict[str, Any]:
+    """Read the filters from moments as fields of :class:`RowParameters`."""
+    names, values = metadata.filters_per_row() or ((), None)
+    return {"filters": values, "filter_names": names}
 
 
 def widest_float(device: torch.device) -> torch.dtype:

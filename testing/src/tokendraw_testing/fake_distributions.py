@@ -21,6 +21,7 @@ def fake_dist(
     version: str = "1.0",
     *,
     plugins: Mapping[str, str] | None = None,
+    filters: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
     metadata: str | None = METADATA,
     where: str | None = None,
@@ -42,6 +43,7 @@ def fake_dist(
     :param tmp_path: the distribution gets a sub-folder of its own here.
     :param plugins: entry points of the group ``tokendraw.plugins`` by name: ``{"acme": "acme_plugin:plugin"}``.
         What they refer to need not be there.
+    :param filters: entry points of the group ``tokendraw.filters``, likewise: ``{"acme": "acme_filters:Acme"}``.
     :param modules: sources by module name, indented as one likes; ``package.module`` makes the package too.
     :param metadata: text of METADATA, where ``{name}`` and ``{version}`` are filled in; None leaves the file out.
     :param where: name of the sub-folder, so that one distribution can be installed twice. Default: name and
@@ -55,7 +57,9 @@ def fake_dist(
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     if info.exists():
         raise FileExistsError(f"{name!r} {version} needs a new folder, found {str(info)!r}. Pass where=.")
-    files = {info / "entry_points.txt": _entry_points(plugins)} if plugins else {}
+    groups = {"plugins": plugins or {}, "filters": filters or {}}
+    entry_points = "".join(_entry_points(group, entries) for group, entries in groups.items() if entries)
+    files = {info / "entry_points.txt": entry_points} if entry_points else {}
     files |= _sources(folder, modules or {})
     if metadata is not None:
         text = metadata.replace("{name}", name).replace("{version}", version)
@@ -67,17 +71,17 @@ def fake_dist(
     return folder
 
 
-def _entry_points(plugins: Mapping[str, str]) -> str:
-    for name, value in plugins.items():
+def _entry_points(group: str, entries: Mapping[str, str]) -> str:
+    for name, value in entries.items():
         if not name.strip() or name.startswith(("[", "#", ";")) or set(name) & set("=\n\r"):
             raise ValueError(
-                f"'plugins' needs names of entry points, found {name!r}. Use letters and dashes."
+                f"'{group}' needs names of entry points, found {name!r}. Use letters and dashes."
             )
         if not isinstance(value, str) or not value.strip() or set(value) & set("\n\r"):
             raise ValueError(
-                f"{name!r} in 'plugins' needs one line of text, found {value!r}. Write module:object."
+                f"{name!r} in '{group}' needs one line of text, found {value!r}. Write module:object."
             )
-    return "".join([f"[{GROUP}]\n", *(f"{name} = {value}\n" for name, value in plugins.items())])
+    return "".join([f"[tokendraw.{group}]\n", *(f"{name} = {value}\n" for name, value in entries.items())])
 
 
 def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:

@@ -1,7 +1,7 @@
 """Computes the answer of a sampling step, row by row in float64 with numpy alone: plain and independent.
 
 Nothing here imports tokendraw. Requests are read by attribute (``temperature``, ``top_k``, ``top_p``, ``min_p``,
-``filter_order``), so ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped to it.
+``filter_order``, ``filters``), so ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped.
 
 A row is sorted once, into its distinct values with their counts, and every filter is a number of those that it keeps.
 """
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from tokendraw_testing import reference_floors
 from tokendraw_testing.reference_noise import (
     Array,
     Drawing,
@@ -201,13 +202,18 @@ def levels_near(depths: Array, depth: float) -> tuple[int, int]:
 
 
 def _kept_levels(depths: Array, counts: Array, params: Any) -> tuple[int, bool]:
-    """Count the levels kept by min-p, top-k and top-p; tell whether float32 rounding decides none of it."""
+    """Count the levels kept by floors, min-p, top-k and top-p; tell whether float32 rounding decides none of it."""
     kept, certain, thresholds = len(depths), True, []
+    if getattr(params, "filters", None):
+        floor = reference_floors.floor_depth(depths, counts, params.filters)
+        kept = int(depths.searchsorted(floor, "right"))
+        first, last = reference_floors.levels_near(depths, floor)
+        certain = first == last
     if params.min_p > 0:
         floor = max(-float(np.log(params.min_p)), 0.0)
-        kept = int(depths.searchsorted(floor, "right"))
+        kept = min(kept, int(depths.searchsorted(floor, "right")))
         first, last = levels_near(depths, floor)
-        certain = bool((depths[first:last] == floor).all())
+        certain = certain and bool((depths[first:last] == floor).all())
         thresholds.append(floor)
     if params.top_k > 0 and (cumulative_counts := counts.cumsum())[-1] > params.top_k:
         level = int(cumulative_counts.searchsorted(params.top_k))

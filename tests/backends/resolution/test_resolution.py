@@ -38,7 +38,8 @@ def test_the_explanation_shows_who_serves_what_and_every_decision():
     resolution = resolve(ALL, H100, NEED, DEFAULT)
     assert resolution.explain() == (
         "sample on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
-        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): go to triton-gumbel\n"
+        "  beyond flashinfer (greedy rows, seeded rows, filters from moments, rows that ask for raw_logprobs): "
+        "go to triton-gumbel\n"
         "  + flashinfer: best available, priority 80\n"
         "  + triton-gumbel: available, priority 60; serves the rows that flashinfer cannot\n"
         "  + native: available, priority 0\n"
@@ -50,7 +51,7 @@ def test_the_explanation_says_when_nobody_serves_the_other_rows():
     resolution = resolve([FLASHINFER], H100, NEED, DEFAULT)
     assert resolution.companion is None
     assert resolution.explain().splitlines()[1] == (
-        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): "
+        "  beyond flashinfer (greedy rows, seeded rows, filters from moments, rows that ask for raw_logprobs): "
         "are served by no plugin here"
     )
 
@@ -126,7 +127,8 @@ def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody
     assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
     assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
     assert resolution.explain().splitlines()[1] == (
-        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): are served by no plugin here"
+        "  beyond flashinfer (greedy rows, seeded rows, filters from moments, rows that ask for raw_logprobs): "
+        "are served by no plugin here"
     )
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 import tokendraw
+import tokendraw_native.filters as native_filters
+import tokendraw_native.moments as native_pieces
 from mutants import Mutant, table
 from mutants.corner_calls import INF, CornerCall
 from mutants.corners import Corner, draw, given, ranks, threshold
@@ -194,6 +198,55 @@ def padding_as_id_0(call):
     )
 
 
+def moments(change):
+    """Patch the moments of native: ``change(rows, found, inverse_temperature)`` returns fields to replace."""
+    native_moments = native_pieces.row_moments
+
+    def row_moments(rows, weight, inverse_temperature, names):
+        found = native_moments(rows, weight, inverse_temperature, tokendraw.plugin.MOMENTS)
+        return replace(found, **change(rows, found, inverse_temperature.squeeze(-1)))
+
+    return lambda call: mock.patch.object(native_pieces, "row_moments", row_moments)
+
+
+def floor_behind_top_k(call):
+    """The moments of what top-k left."""
+    native_floors = native_filters.floors
+
+    def floors(rows, weight, params):
+        if params.top_k is None:
+            return native_floors(rows, weight, params)
+        size = rows.x.shape[-1]
+        k = torch.where((params.top_k > 0) & (params.top_k < size), params.top_k, size)
+        kth = rows.x.sort(-1, descending=True)[0].gather(-1, k - 1)
+        is_kept = rows.x >= kth
+        return native_floors(replace(rows, x=rows.x.where(is_kept, -INF)), weight * is_kept, params)
+
+    return mock.patch.object(native_filters, "floors", floors)
+
+
+def lowest_floor(call):
+    """Of several filters of a row the weakest counts."""
+    combined_floor = native_pieces.combined_floor
+
+    def weakest(names, values, found):
+        floors = [combined_floor([name], values[:, i : i + 1], found) for i, name in enumerate(names)]
+        return functools.reduce(torch.minimum, [floor.where(floor > -INF, 0.0) for floor in floors])
+
+    return mock.patch.object(native_pieces, "combined_floor", weakest)
+
+
+def without_the_largest(call):
+    """Drop the largest token of a row with a filter from moments that keeps another one."""
+    filters = call.metadata.filters_per_row()
+    if filters is None:
+        return call
+    x = call.logits.float()
+    is_largest = x == x.amax(-1, keepdim=True)
+    drops = (filters[1] != 0).any(-1, keepdim=True) & ~(is_largest | (x == -INF)).all(-1, keepdim=True)
+    return call.with_logits(call.logits.masked_fill(is_largest & drops, -INF))
+
+
 # fmt: off
 SAMPLERS = (
     *table("sample", NATIVE, SamplerMutant, (("1 % of the tail dropped", "distribution", {"change": drop_tail}),),
@@ -226,6 +279,19 @@ SAMPLERS = (
     in_every_call("given ids outside of the vocabulary count as id 0", "given logprobs", change=padding_as_id_0),
     in_every_call("an id that is given twice comes back once", "given logprobs", output=given(given_once)),
     in_every_call("given ids have raw logprobs in every mode", "given logprobs", output=given(given_at_one)),
+    in_every_call("the deviation of a sample in place of the population", "filters from moments", patch=moments(
+        lambda rows, found, _: {"std": found.std * (found.count / (found.count - 1)).sqrt()})),
+    in_every_call("moments count logits of -inf", "filters from moments", patch=moments(
+        lambda rows, found, _: {"std": found.std * (found.count / rows.x.shape[-1]).sqrt()})),
+    in_every_call("the deviation of the logits at T = 1", "filters from moments", patch=moments(
+        lambda rows, found, inverse: {"std": (found.std / inverse).float()})),
+    in_every_call("entropy in bits", "filters from moments", patch=moments(
+        lambda rows, found, _: {"entropy": found.entropy / math.log(2)})),
+    in_every_call("the sum of p^2 without the largest token", "filters from moments", patch=moments(
+        lambda rows, found, _: {"collision": found.collision - (-2 * found.log_mass).exp()})),
+    in_every_call("the floor is that of what top-k left", "filters from moments", patch=floor_behind_top_k),
+    in_every_call("the lowest of several floors counts", "filters from moments", patch=lowest_floor),
+    in_every_call("a filter drops the largest token", "filters from moments", change=without_the_largest),
     in_every_call("argmax over a padded tile", "last ids", change=lambda call: call.with_logits(
         torch.nn.functional.pad(call.logits, (0, -call.size % 1024)))),
     in_every_call("NaN leaking to the next row", "far NaN and infinities", change=leak_nan),

@@ -195,4 +195,4 @@ _KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *(f"any_{name}" for name 
 def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
     """Return the properties for the choice of kernels, the number of rows apart."""
     has_logprobs, has_given_ids = facts.max_logprobs is not None, facts.any_logprob_token_ids
-    return logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), has_logprobs, has_given_ids
+    return logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), facts.filters, has_logprobs, has_given_ids

@@ -3,7 +3,8 @@
 =====================================================  ================================================================
 the failed call                                        what follows
 =====================================================  ================================================================
-was wrong itself, lacked memory, or was captured       the error is raised; the backend stays
+was wrong itself, lacked memory, or was captured,      the error is raised; the backend stays
+or a filter from moments failed
 went to an explicit choice, or to its companion        the error is raised with a note; the backend stays
 may not fall back (``Call.may_fall_back``)             the error is raised; the backend stays
 had no other backend available, first or later         ``SamplerUnavailableError`` is raised from the error
@@ -36,6 +37,7 @@ from tokendraw.calls.device_faults import is_out_of_memory
 from tokendraw.calls.negotiator import Negotiator, Rejections, rejected
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.errors.exceptions import (
+    FilterError,
     InvalidInputError,
     InvalidParameterError,
     PluginError,
@@ -70,11 +72,11 @@ class CallFailedError(Exception):
 
     @property
     def is_verdict(self) -> bool:
-        """Whether the error may speak against the backend, unlike a mistake of the caller.
+        """Whether the error may speak against the backend, unlike a mistake of the caller or of a filter.
 
         Nor does too little memory, which another backend would hide: the batch was too large for the free memory.
         """
-        is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError))
+        is_mistake = isinstance(self.error, (InvalidInputError, InvalidParameterError, FilterError))
         return not (is_mistake or is_out_of_memory(self.error))
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from tokendraw.backends.description.capabilities import (
     FILTER_ORDERS,
     FILTERS,
+    MOMENTS,
     Capabilities,
     Filter,
     FilterOrder,
 )
 from tokendraw.backends.description.requirement import Requirement
+from tokendraw.filters.installed import required_moments
 
 if TYPE_CHECKING:
     from tokendraw.parameters.batch_facts import BatchFacts
@@ -36,6 +38,13 @@ class RowGroup(NamedTuple):
 def _exceeds_top_k(rows: RowGroup, capabilities: Capabilities) -> bool:
     limit, largest = capabilities.max_top_k, rows.facts.max_top_k
     return limit is not None and (largest is None or largest > limit)
+
+
+def _needs_other_moments(rows: RowGroup, capabilities: Capabilities) -> bool:
+    if not rows.facts.filters:
+        return False
+    moments = required_moments(rows.facts.filters)
+    return not (capabilities.row_moments and set(moments) <= set(capabilities.row_moments))
 
 
 def _per_row(name: Filter) -> Requirement:
@@ -82,6 +91,11 @@ GIVEN_IDS = Requirement(
     ),
     is_asked=lambda rows, capabilities: rows.facts.any_logprob_token_ids,
 )
+FILTERS_FROM_MOMENTS = Requirement(
+    kind="filters from moments",
+    is_supported=lambda capabilities, need: set(capabilities.row_moments) >= set(MOMENTS),
+    is_asked=_needs_other_moments,
+)
 SEEDED = Requirement(
     kind="seeded rows",
     is_supported=lambda capabilities, need: capabilities.seeding == "counter",
@@ -103,6 +117,7 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     SEEDED,
     *(_per_row(name) for name in FILTERS),
+    FILTERS_FROM_MOMENTS,
     Requirement(
         kind="a top_k above its limit",
         reason="top_k above {capabilities.max_top_k}",

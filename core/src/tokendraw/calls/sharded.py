@@ -62,6 +62,12 @@ class ShardedSample(Sample):
                 "Gather the logits, or ask for the best tokens with logprobs=."
             )
 
+        if self.metadata.facts.any_filters:
+            raise InvalidInputError(
+                "'filters' needs all columns of the logits on one device, found a shard of the vocabulary. "
+                "Gather the logits, or use min_p, top_k and top_p."
+            )
+
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata, shard=self.shard)
 

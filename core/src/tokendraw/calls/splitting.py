@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.upload import uploaded
+from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.fields import FILTER_PARAMETERS
@@ -83,11 +84,17 @@ class RowSplit:
             p.name: _where(leaves, p.quick, getattr(metadata, p.name)) if facts.may_hold(p.name) else None
             for p in FILTER_PARAMETERS
         }
+        from_moments = {
+            name: values.masked_fill(leaves, find_filter(name).off)
+            for name, values in (metadata.filters or {}).items()
+            if name in (facts.filters or ())
+        }
         seeded = leaves.logical_not() if metadata.seeded is None else metadata.seeded & ~leaves
         return replace(
             metadata,
             temperature=_where(leaves, 1, metadata.temperature),
             **filters,
+            filters=from_moments or None,
             seed=metadata.seed if facts.any_seeded else None,
             seeded=seeded if facts.any_seeded else None,
             joint=None if metadata.joint is None or not facts.any_joint else metadata.joint & ~leaves,
@@ -108,6 +115,7 @@ class RowSplit:
             seeded=metadata.seeded if facts.any_seeded else None,
             logprobs=metadata.logprobs if facts.max_logprobs is not None else None,
             logprob_token_ids=metadata.logprob_token_ids if facts.any_logprob_token_ids else None,
+            filters=metadata.filters if facts.any_filters else None,
             positions=None if positions is None else positions.index_select(0, self.rows),
             row_index=self.slots,
             facts=facts,

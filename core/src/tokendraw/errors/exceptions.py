@@ -8,7 +8,8 @@
     ├── InvalidInputError            a tensor is wrong, or tensors do not fit       (also a ValueError)
     ├── SettingsError                a variable or the configuration file is malformed (also a ValueError)
     └── PluginError                  a plugin breaks the contract of ``docs/plugin-authors.md``
-        └── DuplicatePluginError     two distributions claim one name
+        ├── DuplicatePluginError     two distributions claim one name
+        └── FilterError              a filter from moments failed, so that its batch was not drawn
 
     TokendrawWarning (UserWarning)
     ├── SamplerFallbackWarning       a higher-ranked plugin is installed and was passed over, or failed in a call
@@ -67,6 +68,13 @@ class DuplicatePluginError(PluginError):
 
     Raised where the user asked for that name, as the one to use or in ``TOKENDRAW_PRIORITY``. The default choice
     passes over both with a :class:`SamplerFallbackWarning`, and the choice of another name is honoured.
+    """
+
+
+class FilterError(PluginError):
+    """A filter of :mod:`tokendraw.filters` raised, or returned another form; the message names the filter.
+
+    Nothing was drawn: a batch without one of its filters would be another batch. No sampler is to blame for it.
     """
 
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
-from tokendraw.parameters.fields import COLUMNS, FILTER_PARAMETERS, Columns
+from tokendraw.parameters.fields import COLUMNS, FILTER_PARAMETERS, FILTER_PREFIX, Columns
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
 from tokendraw.parameters.request_columns import check_columns
 
 RowKind: TypeAlias = tuple[Any, ...]
-"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, a real filter or given ids; else the
-value."""
+"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, a real filter or given ids; names of
+filters from moments; else the value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +43,8 @@ class BatchFacts:
     :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
         wants any.
     :ivar max_logprob_token_id: Largest id of ``SamplingParams.logprob_token_ids``; -1: no row has any; None: unknown.
+    :ivar filters: Names of the filters from moments that a row may have active; None: all of the metadata, which
+        names them then.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
@@ -58,6 +60,7 @@ class BatchFacts:
     any_top_k_first: bool = True
     max_logprobs: Annotated[int, at_least(-1)] | None = None
     max_logprob_token_id: Annotated[int, at_least(-1)] | None = None
+    filters: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -72,6 +75,11 @@ class BatchFacts:
         """Whether a row may ask for the log-probabilities of given ids."""
         return self.max_logprob_token_id != -1
 
+    @property
+    def any_filters(self) -> bool:
+        """Whether a row may have an active filter from moments."""
+        return bool(self.filters)
+
     def may_hold(self, name: str) -> bool:
         """Whether a row may have an active filter of this name, or the filter order ``joint``."""
         return bool(getattr(self, f"any_{name}"))
@@ -85,7 +93,7 @@ class BatchFacts:
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
         rows = zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS)
-        greedy, *filters, seeded, logprobs, orders, has_given_ids = rows  # the order of COLUMNS
+        greedy, *filters, seeded, logprobs, orders, has_given_ids, names = rows  # the order of COLUMNS
         top_k, top_p = filters[_TOP_K], filters[_TOP_P]
         active = {flag: any(column) for flag, column in zip(_FILTER_FLAGS, filters, strict=True)}
         del active["any_top_k"]
@@ -100,10 +108,11 @@ class BatchFacts:
             any_top_k_first=any(top_p)
             and any(
                 order == "top_k_first" and of_row[_TOP_P] and sum(map(bool, of_row)) > 1
-                for order, *of_row in zip(orders, *filters, strict=True)
+                for order, *of_row in zip(orders, *filters, names, strict=True)
             ),
             max_logprobs=_widest(logprobs),
             max_logprob_token_id=None if any(has_given_ids) else -1,
+            filters=_union(names),
             **active,
         )
 
@@ -120,6 +129,7 @@ class BatchFacts:
             max_top_k=_largest([facts.max_top_k for facts in every], default=0),
             max_logprob_token_id=_largest([facts.max_logprob_token_id for facts in every], default=-1),
             max_logprobs=_widest([facts.max_logprobs for facts in every]),
+            filters=_union([facts.filters for facts in every]),
         )
 
     def tightened(self, given: Collection[str]) -> Self:
@@ -127,6 +137,11 @@ class BatchFacts:
 
         :param given: names of the parameters that have a tensor.
         """
+        filters = tuple(
+            sorted(name.removeprefix(FILTER_PREFIX) for name in given if name.startswith(FILTER_PREFIX))
+        )
+        if self.filters is not None:
+            filters = tuple(name for name in filters if name in self.filters)
         tight = {
             "any_greedy": self.any_greedy and "temperature" in given,
             "any_seeded": self.any_seeded and "seed" in given,
@@ -138,7 +153,10 @@ class BatchFacts:
             "any_joint": self.any_joint and "joint" in given,
             "any_top_k_first": self.any_top_k_first
             and (self.any_top_p and "top_p" in given)
-            and any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS),
+            and (
+                bool(filters) or any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS)
+            ),
+            "filters": filters,
             "max_logprob_token_id": self.max_logprob_token_id if "logprob_token_ids" in given else -1,
         }
         if [getattr(self, name) for name in tight] == [*tight.values()]:
@@ -219,6 +237,8 @@ class RowKinds:
         if self._bound is None:
             self._bound = tuple([(tensor, _version(tensor)) for tensor in tensors])
             return True
+        if len(tensors) != len(self._bound):
+            return False
         return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
 
     def is_current(self) -> bool:
@@ -233,7 +253,9 @@ def _facts_of(kinds: tuple[RowKind, ...]) -> BatchFacts:
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:
     """Return the kind of each request's rows."""
-    temperature, *filters, seeds, logprobs, orders, given_ids = columns.values()  # the order of COLUMNS
+    temperature, *filters, seeds, logprobs, orders, given_ids, from_moments = (
+        columns.values()
+    )  # the order of COLUMNS
     return zip(
         [value == 0.0 for value in temperature],
         *[
@@ -244,6 +266,7 @@ def row_kinds(columns: Columns) -> Iterable[RowKind]:
         logprobs,
         orders,
         [len(ids) > 0 for ids in given_ids],
+        [tuple([name for name, _ in active]) for active in from_moments],
         strict=True,
     )
 
@@ -268,6 +291,12 @@ def _largest(values: Collection[int | None], default: int) -> int | None:
     """Return the largest value; None if one is unknown."""
     known = [value for value in values if value is not None]
     return None if len(known) < len(values) else max(known, default=default)
+
+
+def _union(names: Collection[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """Return all names once, sorted; None if some are unknown."""
+    known = [some for some in names if some is not None]
+    return None if len(known) < len(names) else tuple(sorted({name for some in known for name in some}))
 
 
 def _version(tensor: Tensor | None) -> int:

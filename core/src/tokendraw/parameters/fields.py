@@ -77,8 +77,10 @@ PARAMETERS = (
     ),
 )
 FILTER_PARAMETERS = tuple(parameter for parameter in PARAMETERS if parameter.name in FILTERS)
-COLUMNS = (*(parameter.name for parameter in PARAMETERS), "filter_order", "logprob_token_ids")
-"""Fields of :class:`tokendraw.SamplingParams` for the draw; the last holds a list of each request."""
+COLUMNS = (*(parameter.name for parameter in PARAMETERS), "filter_order", "logprob_token_ids", "filters")
+"""Fields of :class:`tokendraw.SamplingParams` for the draw; the last two hold a list of each request."""
+FILTER_PREFIX = "filters."
+"""Of the name of a filter from moments, among names of tensors with an entry a slot."""
 SLOT_FIELDS: dict[str, FieldKind] = {
     **{parameter.name: parameter.kind for parameter in PARAMETERS[:-1]},
     "seeded": "flag",

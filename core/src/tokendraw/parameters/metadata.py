@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -13,9 +13,11 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import INTEGERS, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
-from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import type_name
+from tokendraw.filters.installed import find_filter
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
-from tokendraw.parameters.fields import SLOT_FIELDS
+from tokendraw.parameters.fields import FILTER_PREFIX, SLOT_FIELDS
 from tokendraw.parameters.metadata_checks import (
     MAX_POSITION,
     check_form,
@@ -69,6 +71,8 @@ class SamplingMetadata:
         every row.
     :ivar logprob_token_ids: [slots, M] integer: the ids whose log-probabilities each slot wants, -1 behind the last; an
         id outside [0, V) is padding. None: no slot wants any. Needs ``facts.max_logprobs``.
+    :ivar filters: {name: [slots] float32}: the value of each filter from moments in each slot, see
+        :mod:`tokendraw.filters`; the filter's ``off``, and NaN, are off. None: no slot has one.
     :ivar facts: Facts about the batch that the host knows; the default says that the batch may hold anything.
     :ivar row_kinds: Kind of each row; None: the rows of a batch cannot be told apart, and go the same way.
     :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit each
@@ -88,12 +92,14 @@ class SamplingMetadata:
     joint: Tensor | None = None
     logprobs: Tensor | None = None
     logprob_token_ids: Tensor | None = None
+    filters: Mapping[str, Tensor] | None = None
     facts: BatchFacts = _ANYTHING
     row_kinds: RowKinds | None = None
 
     def __post_init__(self) -> None:
         check_record("facts", self.facts, BatchFacts)
         check_record("row_kinds", self.row_kinds, RowKinds | None)
+        self._check_filters()
         tensors = self._tensors()
         for name, tensor in tensors.items():
             check_form(name, tensor)
@@ -115,7 +121,9 @@ class SamplingMetadata:
         kinds = self.row_kinds
         if kinds is None:
             return
-        if kinds.describes([self.row_index, *(tensors.get(name) for name in _SLOT_TENSORS)]):
+        if kinds.describes(
+            [self.row_index, *(tensors.get(name) for name in _SLOT_TENSORS), *self._filters()]
+        ):
             check_kinds(kinds, num_slots(tensors), self.row_index)
         else:  # dataclasses.replace put other tensors in their place
             object.__setattr__(self, "row_kinds", None)
@@ -161,7 +169,12 @@ class SamplingMetadata:
         if "logprob_token_ids" in tensors:
             ids, slots_count = tensors["logprob_token_ids"], len(checked["seed"])
             tensors["logprob_token_ids"] = ids.view(slots_count, -1)
-        return cls(**tensors, **kept, facts=row_kinds.facts, row_kinds=row_kinds)
+        filters = {
+            name.removeprefix(FILTER_PREFIX): tensors.pop(name)
+            for name in list(tensors)
+            if name.startswith(FILTER_PREFIX)
+        }
+        return cls(**tensors, **kept, filters=filters or None, facts=row_kinds.facts, row_kinds=row_kinds)
 
     @property
     def given_ids(self) -> Tensor | None:
@@ -242,6 +255,17 @@ class SamplingMetadata:
             return None if tensor is None else _widened(tensor)
         return _widened(tensor)[_widened(self.row_index)]
 
+    def filters_per_row(self) -> tuple[tuple[str, ...], Tensor] | None:
+        """Spread the filters from moments over the logits rows, as far as ``facts`` say that a row may have them.
+
+        :returns: the names of F filters, and [rows, F] float32; None where no row may have any.
+        """
+        if not self.filters or not self.facts.any_filters:
+            return None
+        names = self.facts.filters or ()  # that of made metadata is known
+        values = torch.stack([self.filters[name].to(torch.float32) for name in names], -1)
+        return names, values if self.row_index is None else values[_widened(self.row_index)]
+
     def check_values(self) -> None:
         """Check the values of ``row_index`` and ``positions`` on any device, and wait for the device.
 
@@ -254,7 +278,25 @@ class SamplingMetadata:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the tensors in use, by field."""
-        return {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
+        tensors = {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
+        if self.filters:
+            tensors |= {f"{FILTER_PREFIX}{name}": tensor for name, tensor in self.filters.items()}
+        return tensors
+
+    def _filters(self) -> list[Tensor]:
+        """Return the tensors of the filters from moments in the order of their names."""
+        return [tensor for _, tensor in sorted((self.filters or {}).items())]
+
+    def _check_filters(self) -> None:
+        """Refuse anything but tensors by names of installed filters."""
+        if self.filters is None:
+            return
+        if not isinstance(self.filters, Mapping):
+            raise InvalidInputError(
+                f"'filters' needs {{name: tensor [slots]}}, found {type_name(self.filters)}. Pass a dict."
+            )
+        for name in self.filters:
+            find_filter(name)
 
 
 def plugin_class(metadata: SamplingMetadata) -> str | None:

@@ -18,7 +18,7 @@ from tokendraw._torch.upload import Column
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import RowKinds, slots_of_rows
-from tokendraw.parameters.fields import SLOT_FIELDS
+from tokendraw.parameters.fields import FILTER_PREFIX, SLOT_FIELDS
 from tokendraw.parameters.ranges import integers
 
 ROW_FIELDS = ("positions", "row_index")
@@ -34,7 +34,7 @@ def check_form(name: str, tensor: Tensor) -> None:
         check_integers(name, tensor)
         return
     check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
-    kind = SLOT_FIELDS.get(name)
+    kind = "real" if name.startswith(FILTER_PREFIX) else SLOT_FIELDS.get(name)
     if kind == "real":
         if not tensor.is_floating_point():
             raise InvalidInputError(f"'{name}' needs a floating-point dtype, found {tensor.dtype}.")
@@ -64,7 +64,10 @@ def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
 
 def num_slots(tensors: Mapping[str, Tensor]) -> int | None:
     """Count the requests of the parameters; None without parameters."""
-    return next((tensor.shape[0] for name, tensor in tensors.items() if name in SLOT_FIELDS), None)
+    of_slots = (
+        tensor for name, tensor in tensors.items() if name in SLOT_FIELDS or name.startswith(FILTER_PREFIX)
+    )
+    return next((tensor.shape[0] for tensor in of_slots), None)
 
 
 def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:

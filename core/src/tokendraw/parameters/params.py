@@ -9,6 +9,7 @@ from typing import Any, Self
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
 from tokendraw.parameters.edits import check_edits
 from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
+from tokendraw.parameters.filter_values import read_filters
 from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
 
@@ -29,7 +30,8 @@ class SamplingParams(_EditFlag):
 
     Values are checked by :meth:`check`, and where a batch is built, in
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
-    :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, min-p, top-k, top-p, draw.
+    :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, filters from moments and min-p, top-k,
+    top-p, draw.
 
     The fields from ``repetition_penalty`` to ``stop_token_ids``, and those from ``penalty_last_n`` on, change logits
     before all of that: ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`.
@@ -58,6 +60,8 @@ class SamplingParams(_EditFlag):
         request is up to the engine's loop.
     :ivar logprob_token_ids: Ids in [0, V) whose log-probabilities are returned too, in this order, beside those of the
         best tokens: ``LogprobsTensors.given_token_ids``. They come with that of the drawn token. None: off.
+    :ivar filters: {name: value} of filters from moments, such as ``{"top_n_sigma": 1.0}``: see
+        :mod:`tokendraw.filters`. They stand with min-p, and the strictest counts. None: off.
     :ivar penalty_last_n: Number of tokens, the last of prompt and output together, that the three penalties count. -1:
         all. 0: penalties off.
     :ivar dry_multiplier: c of DRY, >= 0: ``x - c * dry_base ** (m - dry_allowed_length)`` for a token that followed the
@@ -88,6 +92,7 @@ class SamplingParams(_EditFlag):
     min_tokens: int = 0
     stop_token_ids: Collection[int] | None = field(default=None, hash=False)
     logprob_token_ids: Collection[int] | None = field(default=None, hash=False)
+    filters: Mapping[str, float] | None = field(default=None, hash=False)
     penalty_last_n: int = -1
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
@@ -167,4 +172,5 @@ def stored_values(
         "logprobs": logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
         "filter_order": order,
         "logprob_token_ids": given_ids,
+        "filters": read_filters(params.filters, row),
     }

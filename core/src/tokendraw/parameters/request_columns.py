@@ -14,9 +14,11 @@ from tokendraw._torch.upload import Column
 from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
+from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.edits import check_edits, refuse_edits
-from tokendraw.parameters.fields import COLUMNS, PARAMETERS, SLOT_FIELDS, Columns
+from tokendraw.parameters.fields import COLUMNS, FILTER_PREFIX, PARAMETERS, SLOT_FIELDS, Columns
+from tokendraw.parameters.filter_values import read_filters
 from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
@@ -55,6 +57,9 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
             columns["top_k"] = [max(0, k) for k in columns["top_k"]]
             columns["seed"] = [s if s is None or s < 2**63 else s - 2**64 for s in columns["seed"]]
             columns |= _given_ids(columns)
+            columns["filters"] = [
+                read_filters(filters, row) for row, filters in enumerate(columns["filters"])
+            ]
             return columns
     rows = []
     for row, request in enumerate(requests):  # row by row, so that the first wrong one is named
@@ -118,4 +123,19 @@ def parameter_columns(columns: Columns, device: torch.device) -> dict[str, Colum
     if width:  # [slots * M]
         padded_ids = [[*ids, *[PAD_TOKEN_ID] * (width - len(ids))] for ids in given_ids]
         uploads["logprob_token_ids"] = [*chain.from_iterable(padded_ids)], torch.int64
-    return uploads
+    return uploads | _filter_columns(columns["filters"])
+
+
+def _filter_columns(filters: Sequence[tuple[tuple[str, float], ...]]) -> dict[str, Column]:
+    """Return a column [slots] for each filter from moments that a request uses."""
+    if not any(filters):
+        return {}
+    by_slot = [dict(active) for active in filters]
+    return {
+        f"{FILTER_PREFIX}{name}": (
+            [values.get(name, off) for values in by_slot],
+            torch.float32,
+        )
+        for name in sorted({name for values in by_slot for name in values})
+        for off in (find_filter(name).off,)
+    }

@@ -112,12 +112,14 @@ class MetadataCache:
         self,
         population: Population,
         given_ids: Tensor | None,
+        filters: Mapping[str, Tensor],
         row_index: Tensor,
         positions: Tensor | None = None,
     ) -> SamplingMetadata:
         """Describe rows.
 
         :param given_ids: [S, M] int64, ``logprob_token_ids``; None: no request has any.
+        :param filters: [S] float32 each, by name: those that the facts of the population name.
         """
         facts = population.facts
         if facts is not self._facts:
@@ -131,7 +133,7 @@ class MetadataCache:
         )
         values = self._values.get(key)
         if values is None:
-            metadata = self._checked(population, given_ids, row_index, positions)
+            metadata = self._checked(population, given_ids, filters, row_index, positions)
             self._values[key] = {
                 name: value for name, value in vars(metadata).items() if name not in _ROW_FIELDS
             }
@@ -144,10 +146,13 @@ class MetadataCache:
         self,
         population: Population,
         given_ids: Tensor | None,
+        filters: Mapping[str, Tensor],
         row_index: Tensor,
         positions: Tensor | None,
     ) -> SamplingMetadata:
         tensors: dict[str, Any] = dict(self._parameters)
+        if filters:
+            tensors["filters"] = filters
         if given_ids is not None:
             tensors["logprob_token_ids"] = given_ids
         if positions is None:

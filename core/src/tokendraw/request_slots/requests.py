@@ -37,6 +37,12 @@ class SlotRequest:
         return ids
 
     @property
+    def filters(self) -> tuple[tuple[str, float], ...]:
+        """The active filters from moments by name, each with its value."""
+        filters: tuple[tuple[str, float], ...] = self.params["filters"]
+        return filters
+
+    @property
     def families(self) -> set[str]:
         """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
         return {FACT_OF_EDIT[name] for name in self.edit_names}

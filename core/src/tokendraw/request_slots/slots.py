@@ -20,6 +20,7 @@ from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
 from tokendraw.request_slots.append import Histories
 from tokendraw.request_slots.capacity import Room, check_sizes
+from tokendraw.request_slots.filter_values import FilterValues
 from tokendraw.request_slots.logprob_ids import LogprobIds
 from tokendraw.request_slots.memory import allocate
 from tokendraw.request_slots.metadata import (
@@ -92,6 +93,7 @@ class RequestSlots:
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
         self._packer = RequestPacker(self._sizes, self._device)
         self._logprob_ids = LogprobIds(self._sizes, self._device)
+        self._filters = FilterValues(self._sizes.num_slots, self._device)
         self._population = Population()
         self._room = Room()
         self._metadata = MetadataCache(self._state.sampling)
@@ -154,7 +156,8 @@ class RequestSlots:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device now."""
-        return self._state.num_bytes + self._histories.num_bytes + self._logprob_ids.num_bytes
+        parts = (self._state, self._histories, self._logprob_ids, self._filters)
+        return sum(part.num_bytes for part in parts)
 
     @untraced
     def add(
@@ -164,7 +167,9 @@ class RequestSlots:
         prompt_token_ids: Iterable[int] | Tensor = (),
         output_token_ids: Iterable[int] | Tensor = (),
     ) -> None:
-        """Put a request into an empty slot. Everything but ``logprob_token_ids`` goes there in one copy; nobody waits.
+        """Put a request into an empty slot. It goes there in one copy, but for ``logprob_token_ids`` and ``filters``.
+
+        Nobody waits for the device.
 
         A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
         A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
@@ -190,10 +195,12 @@ class RequestSlots:
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
         packed = self._packer.uploaded(request, tokens)
         given_ids = self._logprob_ids.uploaded(request.given_ids)
+        self._filters.allocate(request.filters)
         self._state.give_memory(request.families)
         self._state.fill()
         write_request(self._state, slot, packed)
         self._logprob_ids.write(slot, given_ids)
+        self._filters.write(slot, request.filters)
         self._population.add(slot, request)
         self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
 
@@ -209,6 +216,7 @@ class RequestSlots:
         request = self._population.requests[slot]
         clean_slot(self._state, slot, request)
         self._logprob_ids.clean(slot, len(request.given_ids))
+        self._filters.clean(slot, request.filters)
         self._population.remove(slot)
         self._room.drop(slot)
 
@@ -276,7 +284,10 @@ class RequestSlots:
         if positions is not None:
             inputs["positions"] = position_input(positions, self._device)
         given_ids = self._logprob_ids.first(self._population.most_given_ids)
-        return self._metadata.of(self._population, given_ids, **upload_inputs(self._device, **inputs))
+        filters = self._filters.named(self._population.facts.filters or ())
+        return self._metadata.of(
+            self._population, given_ids, filters, **upload_inputs(self._device, **inputs)
+        )
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
         """Append tokens [B] or [B, K], if the histories have space for them.

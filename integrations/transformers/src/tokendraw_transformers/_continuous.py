@@ -222,7 +222,9 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self._sampler = load_sampler(sampler, device, need)
         self._one = SamplingMetadata.from_params([params], device=device)
         values = {field.name: getattr(self._one, field.name) for field in fields(self._one)}
-        self._columns = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        self._columns: dict[str, Any] = {
+            name: value for name, value in values.items() if isinstance(value, Tensor)
+        }
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
         """Fill the tensor [N] int32 in use before the first request."""

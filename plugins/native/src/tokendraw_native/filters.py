@@ -4,6 +4,7 @@ A threshold keeps all ties, and does not depend on the order of the vocabulary o
 largest tokens, so the strictest one decides: the threshold of a row is the largest of those of its filters.
 
 ========  ==================================================================================================
+moments   ``max x + T floor``: the highest floor of :mod:`tokendraw.filters`, from ``(x - max x) / T >= floor``
 min-p     ``max x + T log(min_p)``, from ``(x - max x) / T >= log(min_p)``
 top-k     the k-th largest value
 top-p     the largest v such that the tokens with ``x >= v`` carry at least p of the mass: of what the other
@@ -23,9 +24,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.probabilities import floor_threshold, min_p_threshold, threshold_of_sorted
 from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
+from tokendraw_native.moments import floors
 from tokendraw_native.rows import INF, CleanedLogits, keep_mask, scale
 from tokendraw_native.threshold_search import threshold_of
 from tokendraw_native.topk import topk
@@ -38,7 +40,7 @@ class Thresholds(NamedTuple):
     """Least kept values of rows: [rows, 1] float32 each, at most ``rows.max``, so every row keeps a token."""
 
     before_top_p: Tensor
-    """After min-p and top-k; top-p is a share of the mass above it (``top_k_first``)."""
+    """After floors, min-p and top-k; top-p is a share of the mass above it (``top_k_first``)."""
     combined: Tensor
     """After all filters."""
 
@@ -48,13 +50,16 @@ def thresholds(
 ) -> Thresholds:
     """Find the least kept value of each row.
 
-    :param rows: the rows, or at least as many of their largest values as they keep.
+    :param rows: the rows; without filters from moments, at least as many of their largest values as they keep.
     :param weight: [rows, n] float64, ``exp(y)`` of each value.
     :param vocab_size: V; a k of V or more is off.
     """
     threshold, top_values = None, None
     if params.min_p is not None:
         threshold = min_p_threshold(rows.max, params.min_p, params.temperature)
+    if params.filters is not None:
+        from_moments = floor_threshold(rows.max, floors(rows, weight, params), params.temperature)
+        threshold = from_moments if threshold is None else threshold.maximum(from_moments)
     if params.top_k is not None:
         top_values = _top_values(rows, params, vocab_size)
         kth = _top_k_threshold(rows, top_values, params, vocab_size, buffers)

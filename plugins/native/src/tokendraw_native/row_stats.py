@@ -155,7 +155,12 @@ def _num_values_to_read(top_k: int) -> int:
 def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     """Read only the largest values; None if some kept tokens are, or may be, outside of them."""
     vocab_size = logits.shape[-1]
-    if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOPK_VALUES:
+    if (
+        params.filters is not None
+        or not params.all_top_k
+        or params.joint is not None
+        or (params.max_top_k or 0) >= MAX_TOPK_VALUES
+    ):
         return None
     n = min(_num_values_to_read(params.max_top_k or 0), vocab_size)
     values, ids = topk_by_chunks(logits, n)

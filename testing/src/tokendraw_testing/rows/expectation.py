@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import TieRule
-from tokendraw_testing import reference
+from tokendraw_testing import reference, reference_floors
 
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
@@ -118,13 +118,19 @@ class _KeptGroups(NamedTuple):
 
 
 def _keep_groups(depths: Array, counts: Array, params: SamplingParams, tie_rule: TieRule) -> _KeptGroups:
-    """Apply min-p, top-k and top-p to groups of ``counts`` tokens at ``depths`` below the largest."""
+    """Apply floors, min-p, top-k and top-p to groups of ``counts`` tokens at ``depths`` below the largest."""
     end, is_exact_k, doubtful_groups = len(depths), tie_rule == "exact_k", []
     room = int(counts[-1])
+    if params.filters:
+        floor = reference_floors.floor_depth(depths, counts, params.filters)
+        first, last = reference_floors.levels_near(depths, floor)
+        doubtful_groups += [(first, last)] if first < last else []
+        end = int(depths.searchsorted(floor, "right"))
+        room = int(counts[end - 1])
     if params.min_p > 0:
         floor = max(-float(np.log(params.min_p)), 0.0)
         doubtful_groups += _groups_near(depths, floor)
-        end = int(depths.searchsorted(floor, "right"))
+        end = min(end, int(depths.searchsorted(floor, "right")))
         room = int(counts[end - 1])
     if params.top_k > 0 and (cumulative_counts := counts.cumsum())[-1] > params.top_k:
         nth = int(cumulative_counts.searchsorted(params.top_k))

@@ -73,6 +73,7 @@ def describe(params: SamplingParams) -> str:
     defaults = SamplingParams()
     values = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     words = [f"{name} = {value:.10g}" for name, value in values.items() if value != getattr(defaults, name)]
+    words += [f"{name} = {value:.10g}" for name, value in (params.filters or {}).items()]
     return ", ".join(words) or "a plain row"
 
 

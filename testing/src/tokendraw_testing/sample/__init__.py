@@ -9,6 +9,7 @@ from tokendraw_testing.sample import (
     crossing,
     device,
     distribution,
+    filters_from_moments,
     given_logprobs,
     independence,
     outputs,
@@ -25,7 +26,16 @@ from tokendraw_testing.sample.fuzz import fuzz
 
 _EXACT = (support, special_values, calls, outputs, threads, ready_tensors)
 _STATISTICS = (distribution, independence, seeds, uniform_batches, corners, crossed_statistics)
-_MODULES = (*_EXACT, *_STATISTICS, crossing, given_logprobs, thresholds, vocab_shards, device)
+_MODULES = (
+    *_EXACT,
+    *_STATISTICS,
+    crossing,
+    given_logprobs,
+    filters_from_moments,
+    thresholds,
+    vocab_shards,
+    device,
+)
 KIT = OperationKit(
     view=SampleSubject,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),

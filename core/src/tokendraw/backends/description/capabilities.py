@@ -21,6 +21,7 @@ LogprobsMode: TypeAlias = Literal[
 ]
 FilterOrder: TypeAlias = Literal["top_k_first", "joint"]
 Filter: TypeAlias = Literal["top_k", "top_p", "min_p"]
+Moment: TypeAlias = Literal["count", "mean", "std", "log_mass", "entropy", "collision"]
 Granularity: TypeAlias = Literal["per_row", "scalar"]
 GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
 Seeding: TypeAlias = Literal["none", "launch", "counter"]
@@ -32,6 +33,7 @@ DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
 FILTER_ORDERS: tuple[FilterOrder, ...] = get_args(FilterOrder)
 FILTERS: tuple[Filter, ...] = get_args(Filter)
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 GUMBEL_DTYPES: tuple[GumbelDtype, ...] = get_args(GumbelDtype)
 INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
@@ -110,6 +112,8 @@ class Capabilities(HostCapabilities):
     :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
     :ivar logprob_token_ids: Whether ``LogprobsTensors.given_logprobs`` is filled, in each of these modes.
     :ivar filters: Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch).
+    :ivar row_moments: Moments of a row that are computed for :mod:`tokendraw.filters`, of ``MOMENTS``; (): rows with
+        filters from moments are not served.
     :ivar filter_orders: Orders of the filters that are served, of ``FILTER_ORDERS``.
     :ivar tie_rule: ``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k.
     :ivar seeding: ``counter``: a seed per row, as :mod:`tokendraw.philox` says; ``launch``: a seed per call; ``none``:
@@ -133,6 +137,7 @@ class Capabilities(HostCapabilities):
     logprobs_modes: tuple[LogprobsMode, ...] = ()
     logprob_token_ids: bool = False
     filters: _Filters = ()
+    row_moments: tuple[Moment, ...] = ()
     filter_orders: Annotated[tuple[FilterOrder, ...], some_of(FILTER_ORDERS)] = ("top_k_first",)
     tie_rule: TieRule = "value"
     seeding: Seeding = "none"

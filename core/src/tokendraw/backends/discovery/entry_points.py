@@ -6,7 +6,7 @@ all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -51,13 +51,18 @@ def declarations(group: str) -> Iterator[Declaration]:
             yield Declaration(entry, value, name, version, folder)
 
 
-def fault_of(declaration: Declaration) -> str | None:
-    """Find the fault of a declaration in its distribution, name or form; None if there is no fault."""
+def fault_of(
+    declaration: Declaration, fits: Callable[[str], bool] = is_name, rule: str = NAME_RULE
+) -> str | None:
+    """Find the fault of a declaration in its distribution, name or form; None if there is no fault.
+
+    :param fits: whether the name is one, as ``rule`` says in words.
+    """
     if not declaration.distribution:
         place = format_value(declaration.folder)
         return f"needs the metadata of its distribution, found none in {place}; reinstall it"
-    if not is_name(declaration.name):
-        return f"its name needs {NAME_RULE}, found {format_value(declaration.name)}; rename the entry point"
+    if not fits(declaration.name):
+        return f"its name needs {rule}, found {format_value(declaration.name)}; rename the entry point"
     if not is_printable(declaration.value):
         value = format_value(declaration.value)
         return f"its entry point needs to be package.module:object, found {value}; correct it"

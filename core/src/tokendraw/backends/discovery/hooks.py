@@ -13,6 +13,8 @@ from tokendraw.backends.description.plugin_info import PluginInfo
 if TYPE_CHECKING:
     import torch
 
+FILTER_GROUP = "tokendraw.filters"
+"""Entry point group of filters from moments: see :mod:`tokendraw.filters`."""
 ENTRY_POINT_GROUP = "tokendraw.plugins"
 PROJECT = "tokendraw"
 

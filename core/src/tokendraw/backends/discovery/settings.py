@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokendraw.backends.discovery.entry_points import declarations
+from tokendraw.backends.discovery.hooks import FILTER_GROUP
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError
@@ -78,6 +80,7 @@ class Settings:
         :param installed: names of the plugins that are installed, in whatever state.
         """
         known = sorted({*installed, *FIRST_PARTY})
+        filters = _filter_names() if {*self.disabled}.difference(known) else set()
         named = {
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
@@ -89,7 +92,7 @@ class Settings:
                 "Correct it, or take it out."
                 for label, names in named.items()
                 for name in dict.fromkeys(names)
-                if name not in known
+                if name not in known and name not in filters
             ),
         )
 
@@ -165,6 +168,11 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     stems = {word.removeprefix(_PREFIX): word for word in known}
     near = nearest(name.removeprefix(_PREFIX), stems)
     return f"known are {', '.join(known)}" if near is None else f"the nearest known one is {stems[near]!r}"
+
+
+def _filter_names() -> set[str]:
+    """Return the names of installed filters from moments, which ``disabled`` may hold too."""
+    return {declaration.name for declaration in declarations(FILTER_GROUP)}
 
 
 def _label(key: str, source: str) -> str:

@@ -1,9 +1,12 @@
-"""``tokendraw list``: every installed plugin with its state, its reason and its operations.
+"""``tokendraw list``: every installed plugin with its state, its reason and its operations, and the filters.
 
-JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
+JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`, and ``filters``, each with the fields of
+:class:`tokendraw.filters.InstalledFilter`.
 """
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import click
 
@@ -14,8 +17,16 @@ from tokendraw.backends.resolution.candidate import State
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
-from tokendraw.cli.describe import CANDIDATE_HEADER, candidate_json, candidate_rows, rank
+from tokendraw.cli.describe import (
+    CANDIDATE_HEADER,
+    FILTER_HEADER,
+    candidate_json,
+    candidate_rows,
+    filter_rows,
+    rank,
+)
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.filters.installed import installed_filters
 
 
 @click.command("list", cls=GuardedCommand, short_help="Every sampler, and why some cannot serve.")
@@ -26,11 +37,14 @@ from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_tab
 def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     """Show every installed sampler and its operations, with reasons for those that cannot serve the one asked for.
 
+    Below them are the installed filters from moments.
+
     Exits with 1 if none is available. Neither torch nor any backend is imported.
     """
     settings = _settings.read_settings()
     with plugins_at_work():
         found = sorted(tokendraw.discover(operation=operation), key=rank)
+        filters = [asdict(record) for record in installed_filters()]
     warn(settings.all_warnings(c.name for c in found), strict=settings.strict)
     error = None
     if not found:
@@ -39,7 +53,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
         error = f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
     candidates = [candidate_json(candidate) for candidate in found]
     if as_json:
-        print_json({"error": error, "candidates": candidates})
+        print_json({"error": error, "candidates": candidates, "filters": filters})
     elif candidates:
         print_table(CANDIDATE_HEADER, candidate_rows(candidates))
         known = list(operations.FOLDERS)  # a plugin may offer others, which come last
@@ -51,6 +65,9 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
         if rows:
             click.echo()
             print_table(("name", "operations"), rows)
+        if filters:
+            click.echo()
+            print_table(FILTER_HEADER, filter_rows(filters))
     else:
         click.echo(error, err=True)
     if error:

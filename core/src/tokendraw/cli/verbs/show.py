@@ -1,13 +1,14 @@
 """``tokendraw show NAME``: all facts about a plugin.
 
-JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`; more than one where several
+JSON of a filter from moments: ``filters``, with the fields of :class:`tokendraw.filters.InstalledFilter`. Of a plugin:
+``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`; more than one where several
 distributions claim the name. State and reason are about the first operation that the plugin offers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
 import click
@@ -23,23 +24,28 @@ from tokendraw.cli.describe import candidate_json, described, rank
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import all_of, dotted, nearest
+from tokendraw.filters.installed import InstalledFilter, installed_filters
 from tokendraw.providers import resolve as _resolve
 
 _Plugin: TypeAlias = Mapping[str, Candidate]
 """A plugin: its candidate in each operation."""
 
 
-@click.command(cls=GuardedCommand, short_help="Everything about one sampler.")
+@click.command(cls=GuardedCommand, short_help="Everything about one sampler or filter.")
 @click.argument("name", shell_complete=options.installed_names)
 @options.verbose_option
 @options.json_option
 def show(name: str, as_json: bool) -> None:
-    """Show everything about the sampler NAME: origin, state and capabilities."""
+    """Show everything about the sampler or the filter NAME: origin, state, and capabilities or moments."""
     with plugins_at_work():
         by_operation = _resolve.discover_all()
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
     claimants = [plugin for plugin in plugins if _main(plugin).name == name]
     claimants.sort(key=lambda plugin: rank(_main(plugin)))
+    filters = [] if claimants else [record for record in installed_filters() if record.name == name]
+    if filters:
+        _show_filters(filters, as_json=as_json)
+        return
     if not claimants:
         raise _unknown(name, sorted({_main(plugin).name for plugin in plugins}))
     if as_json:
@@ -49,6 +55,26 @@ def show(name: str, as_json: bool) -> None:
         if index:
             click.echo()
         _print(plugin)
+
+
+def _show_filters(filters: Sequence[InstalledFilter], *, as_json: bool) -> None:
+    """Show a filter from moments; several records where distributions claim one name."""
+    if as_json:
+        print_json({"filters": [asdict(record) for record in filters]})
+        return
+    for index, record in enumerate(filters):
+        if index:
+            click.echo()
+        click.echo(click.style(record.name, bold=True))
+        facts = {
+            "summary": record.summary,
+            "state": str(record.state),
+            "reason": record.reason,
+            "distribution": f"{record.distribution} {record.version}".rstrip(),
+            "entry point": record.entry_point,
+            "moments": ", ".join(record.moments),
+        }
+        print_table(("", ""), [(label, text) for label, text in facts.items() if text], indent=2)
 
 
 def _main(plugin: _Plugin) -> Candidate:

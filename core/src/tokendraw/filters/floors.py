@@ -1,0 +1,64 @@
+"""The combined floor of a batch from the moments of its rows and the values of its filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
+from tokendraw.backends.discovery.settings import is_debugging
+from tokendraw.errors.exceptions import FilterError
+from tokendraw.errors.formatting import format_error, type_name
+from tokendraw.filters.base import Filter, RowMoments
+from tokendraw.filters.installed import find_filter
+
+_INF = float("inf")
+
+
+def combined_floor(names: Sequence[str], values: Tensor, moments: RowMoments) -> Tensor:
+    """Compute the least y that the filters of each row keep: the highest of their floors.
+
+    Waits for nothing, and can be captured in a CUDA graph.
+
+    :param names: of the F filters of the batch, at least one.
+    :param values: [rows, F] float32: the value of each filter in each row. ``off`` and NaN keep every token.
+    :param moments: those that :func:`required_moments` names, at least.
+    :returns: [rows] float32 in [-inf, 0]; -inf keeps every token.
+    :raises FilterError: a filter raised, or returned another form; names the filter.
+    """
+    floor = torch.full_like(values[:, 0], -_INF)
+    for column, name in enumerate(names):
+        rule, value = find_filter(name), values[:, column]
+        found = _floor_of(rule, moments, value).nan_to_num(nan=-_INF, posinf=0.0, neginf=-_INF).clamp(max=0.0)
+        floor = floor.maximum(found.masked_fill((value == rule.off) | value.isnan(), -_INF))
+    return floor
+
+
+def _floor_of(rule: Filter, moments: RowMoments, value: Tensor) -> Tensor:
+    """Call a filter's code, and refuse anything but [rows] float32 on the device of the moments."""
+    try:
+        found = rule.floor(moments, value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        log_traceback(f"the filter {rule.name!r}", error, aloud=is_debugging())
+        reason = f"its floor raised {format_error(error)}{format_origin(error, package_of(rule))}"
+        raise _failed(rule, reason) from error
+    if not isinstance(found, Tensor):
+        raise _failed(rule, f"its floor needs to be a tensor, found {type_name(found)}")
+    if (found.shape, found.dtype, found.device) != (value.shape, value.dtype, value.device):
+        raise _failed(
+            rule,
+            f"its floor needs shape {list(value.shape)}, {value.dtype} on {value.device}, found "
+            f"{list(found.shape)}, {found.dtype} on {found.device}",
+        )
+    return found
+
+
+def _failed(rule: Filter, reason: str) -> FilterError:
+    return FilterError(
+        f"The filter {rule.name!r} failed, so nothing was drawn: {reason}. Report it to the author of the filter, "
+        "or leave it out of SamplingParams.filters."
+    )

@@ -1,0 +1,89 @@
+"""The filters of tokendraw itself, each registered as anybody's: see ``core/pyproject.toml``. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import format_value
+from tokendraw.filters.base import Filter, RowMoments
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TopNSigma(Filter):
+    """Keep tokens at most n standard deviations below the largest.
+
+    Tang et al., "Top-n-sigma: Not All Logits Are You Need", 2024, arXiv 2411.07641.
+    """
+
+    name = "top_n_sigma"
+    moments = ("std",)
+
+    def check(self, value: Any) -> None:
+        """Refuse a negative or infinite n."""
+        self.check_range(value, 0.0, math.inf, "a finite number >= 0 (0: off)")
+
+    def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
+        """Return ``-n std``."""
+        return -value * moments.std
+
+
+class EpsilonCutoff(Filter):
+    """Keep tokens with a probability of at least e.
+
+    Hewitt, Manning and Liang, "Truncation Sampling as Language Model Desmoothing", 2022, arXiv 2210.15191.
+    """
+
+    name = "epsilon_cutoff"
+    moments = ("log_mass",)
+
+    def check(self, value: Any) -> None:
+        """Refuse what is no probability."""
+        self.check_range(value, 0.0, 1.0, "a number in [0, 1] (0: off)")
+
+    def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
+        """Return ``log e + log_mass``."""
+        return value.log() + moments.log_mass
+
+
+class EtaCutoff(Filter):
+    """Keep tokens with p >= min(e, sqrt(e) exp(-entropy)).
+
+    Hewitt, Manning and Liang, as for :class:`EpsilonCutoff`.
+    """
+
+    name = "eta_cutoff"
+    moments = ("log_mass", "entropy")
+
+    def check(self, value: Any) -> None:
+        """Refuse what is no probability."""
+        self.check_range(value, 0.0, 1.0, "a number in [0, 1] (0: off)")
+
+    def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
+        """Return the log of that probability, plus ``log_mass``."""
+        log_epsilon = value.log()
+        return log_epsilon.minimum(log_epsilon / 2 - moments.entropy) + moments.log_mass
+
+
+class PLess(Filter):
+    """Keep tokens with p >= sum p^2, the probability that two draws agree.
+
+    "p-less Sampling", 2025, arXiv 2509.23234.
+    """
+
+    name = "p_less"
+    moments = ("log_mass", "collision")
+
+    def check(self, value: Any) -> None:
+        """Refuse anything but 0 and 1."""
+        needed = "0 (off) or 1 (on)"
+        self.check_range(value, 0.0, 1.0, needed)
+        if float(value) not in (0.0, 1.0):
+            raise InvalidParameterError(f"'{self.name}' needs {needed}, found {format_value(value)}.")
+
+    def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
+        """Return ``log collision + log_mass``."""
+        return moments.collision.log() + moments.log_mass

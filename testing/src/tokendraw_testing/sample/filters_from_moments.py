@@ -1,0 +1,150 @@
+"""Filters from moments: the kept sets and the tokens of the filters that tokendraw ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw.filters import required_moments
+from tokendraw.plugin import Capabilities, Filter
+from tokendraw_testing import reference
+from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, stack_logits
+from tokendraw_testing.crossing.factors import Site, kinds, sites
+from tokendraw_testing.crossing.rows import CrossedRow, row_of
+from tokendraw_testing.kit.property import Properties
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.rows.draws import seed_torch
+from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
+from tokendraw_testing.rows.thresholds import require_threshold
+from tokendraw_testing.sample.crossed_calls import judge_logprobs, judge_output, parts_of_equal_scalars
+
+properties = Properties("sample")
+
+Array = NDArray[Any]
+SHIPPED = ("top_n_sigma", "epsilon_cutoff", "eta_cutoff", "p_less")
+_TEMPERATURES = (1.0, 0.7, 2.5, 0.003, 1e-6, 150.0, 1e6)
+_LEVELS = 9
+"""Distinct logits of a row of few levels, in which a neighbour of the floor has a good share of the mass."""
+_REFUSAL = row_refusal(SamplingParams(filters={"top_n_sigma": 1.0}))
+
+
+def _names(capabilities: Capabilities) -> list[str]:
+    """List the shipped filters whose moments are advertised."""
+    return [name for name in SHIPPED if {*required_moments([name])} <= {*capabilities.row_moments}]
+
+
+@properties.advertised("filters from moments", lambda c: bool(_names(c)), _REFUSAL, is_long=True)
+def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
+    """Rows keep and draw what the floors of their moments say, beside min-p, top-p and top-k."""
+    rng = trial.generator("rows")
+    row_kinds, modes = kinds(subject.capabilities), subject.capabilities.logprobs_modes
+    has_threshold = subject.capabilities.threshold
+    view = subject.with_need(threshold=True) if has_threshold else subject
+    num_rows = num_kept = 0
+    seed_torch(rng)
+    for number, site in enumerate(sites(subject.capabilities, subject.effort)):
+        if number and subject.effort.skips(site.size, number):
+            continue
+        rows = _rows(subject, site, rng)
+        batch = [
+            request
+            for i, row in enumerate(rows)
+            for request in make_requests(row, [row_kinds[(i + number) % len(row_kinds)]], rng)
+        ]
+        num_rows += len(batch)
+        num_kept += _judge_kept(view, trial, batch)
+        if modes:
+            shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
+            judge_logprobs(subject, trial, shown, modes[number % len(modes)], subject.gumbel_dtype)
+    return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
+
+
+def _judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest]) -> int:
+    """Draw a batch, and judge tokens and, where there are any, thresholds; return the number of known ones."""
+    num_known = 0
+    for part in parts_of_equal_scalars(view, batch):
+        output = view.sample(
+            stack_logits(part, view.device),
+            [request.params for request in part],
+            [request.position for request in part],
+        )
+        judge_output(view, trial, part, output)
+        if output.threshold is None:
+            continue
+        for i, (request, found) in enumerate(zip(part, output.threshold.tolist(), strict=True)):
+            if request.params.temperature == 0 or request.row.is_settled:
+                row = reference.prepare(request.row.sorted_logits, request.params)
+                require_threshold(trial, f"row {i} of {len(part)}: {request}", found, row)
+                num_known += 1
+    return num_known
+
+
+def _rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow]:
+    """Make a row of each design for each filter, with other filters in turn."""
+    rows: list[CrossedRow] = []
+    for name in _names(subject.capabilities):
+        for design, y in _designs(rng, site.size).items():
+            params = _request(subject, name, len(rows), rng)
+            top = (0.0, -3.0, 20.0)[len(rows) % 3]
+            with np.errstate(over="ignore"):
+                logits = torch.from_numpy(y * params.temperature + top).to(site.torch_dtype)
+            rows.append(row_of(subject.capabilities, site, design, logits, params))
+    return rows
+
+
+def _designs(rng: Generator, size: int) -> dict[str, Array]:
+    """Make distances y [V] from the largest logit, by name."""
+    levels = np.append(0.0, -np.sort(rng.uniform(0.2, 6.0, _LEVELS - 1)))
+    few = np.full(size, -np.inf)
+    count = min(size, _LEVELS)
+    few[rng.permutation(size)[:count]] = levels[:count]
+    one = np.full(size, -np.inf)
+    one[int(rng.integers(size))] = 0.0
+    masked = -rng.exponential(2.0, size)
+    masked[rng.random(size) < 0.5] = -np.inf
+    masked[int(rng.integers(size))] = 0.0
+    return {
+        "nine logits above -inf": few,
+        "one logit above -inf": one,
+        "half of them -inf": masked,
+        "ties": rng.choice(levels, size),
+        "flat": np.zeros(size),
+        "bell": (bell := rng.normal(0.0, 2.0, size)) - bell.max(),
+    }
+
+
+def _request(subject: SampleSubject, name: str, number: int, rng: Generator) -> SamplingParams:
+    """Make a request with a filter, mostly beside another one."""
+    values = {
+        "top_n_sigma": float(rng.uniform(0.3, 2.0)),
+        "epsilon_cutoff": float(np.exp(rng.uniform(np.log(1e-4), np.log(0.2)))),
+        "eta_cutoff": float(np.exp(rng.uniform(np.log(1e-3), np.log(0.6)))),
+        "p_less": 1.0,
+    }
+    filters = {name: values[name]}
+    others: dict[str, Any] = {}
+    companions: list[tuple[Filter, float]] = [
+        ("top_p", 0.8),
+        ("top_k", min(4, subject.capabilities.max_top_k or 4)),
+        ("min_p", 0.02),
+    ]
+    companions = [(other, value) for other, value in companions if subject.has(other)]
+    if number % 4 == 0:
+        second = _names(subject.capabilities)[0]
+        filters[second] = values[second]
+    elif number % 4 != 2 and companions:
+        other, value = companions[int(rng.integers(len(companions)))]
+        others[other] = value
+    orders = subject.capabilities.filter_orders or ("top_k_first",)
+    return SamplingParams(
+        temperature=_TEMPERATURES[number % len(_TEMPERATURES)],
+        filters=filters,
+        filter_order=orders[number // 2 % len(orders)],
+        **others,
+    )

@@ -1,0 +1,88 @@
+"""``combined_floor``: clamped floors, the highest of several, and faults of a filter by its name."""
+
+import math
+
+import pytest
+import torch
+
+from fake_dists import fake_dists
+from tokendraw.filters import FilterError, RowMoments, combined_floor
+
+NAN, INF = math.nan, math.inf
+FLOOR = """
+import torch
+from tokendraw.filters import Filter
+
+class Acme(Filter):
+    name = "acme"
+    moments = ("mean",)
+    off = -1.0
+
+    def floor(self, moments, value):
+        {body}
+"""
+MEAN = torch.tensor([-2.0, -3.0, NAN, -INF, 5.0])
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    """Install the filter ``acme`` with a body of its floor."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        yield lambda body: dists.add(
+            "acme-filters",
+            filters={"acme": "acme_floor:Acme"},
+            modules={"acme_floor": FLOOR.format(body=body)},
+        )
+
+
+def floors(values, names=("acme",), **moments):
+    return combined_floor(names, torch.tensor(values).view(-1, len(names)), RowMoments(mean=MEAN, **moments))
+
+
+def test_a_floor_is_clamped_to_what_keeps_the_largest_token_and_to_off(acme):
+    acme("return moments.mean")
+    assert floors([1.0] * 5).tolist() == [-2.0, -3.0, -INF, -INF, 0.0]
+
+
+def test_rows_with_the_value_off_or_nan_do_not_ask(acme):
+    acme("return moments.mean")
+    assert floors([-1.0, NAN, 1.0, 1.0, -1.0]).tolist() == [-INF] * 5
+
+
+def test_the_highest_of_several_floors_counts(acme):
+    acme("return moments.mean")
+    std = torch.tensor([1.0, 7.0, 4.0, 1.0, 1.0])
+    values = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [-1.0, 0.0]]
+    found = floors(values, ("acme", "top_n_sigma"), std=std)
+    assert found.tolist() == [-1.0, -3.0, -4.0, -INF, -INF]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ZeroDivisionError('by 0')", "its floor raised ZeroDivisionError: by 0 (acme_floor.py:11)"),
+        ("raise SystemExit(3)", "its floor raised SystemExit: 3 (acme_floor.py:11)"),
+        ("return None", "its floor needs to be a tensor, found None"),
+        ("return 0.5", "its floor needs to be a tensor, found float"),
+        (
+            "return moments.mean[:1]",
+            "its floor needs shape [5], torch.float32 on cpu, found [1], torch.float32 on cpu",
+        ),
+        (
+            "return moments.mean.double()",
+            "its floor needs shape [5], torch.float32 on cpu, found [5], torch.float64 on cpu",
+        ),
+        (
+            "return moments.mean.to('meta')",
+            "its floor needs shape [5], torch.float32 on cpu, found [5], torch.float32 on meta",
+        ),
+    ],
+)
+def test_a_fault_of_a_filter_is_told_with_its_name(acme, body, reason):
+    acme(body)
+    with pytest.raises(FilterError) as caught:
+        floors([1.0] * 5)
+    assert str(caught.value) == (
+        f"The filter 'acme' failed, so nothing was drawn: {reason}. Report it to the author of the filter, or leave "
+        "it out of SamplingParams.filters."
+    )

@@ -1,0 +1,166 @@
+"""Installed filters from moments: found by entry points, each in its own guard, refused by name and reason."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fake_dists import fake_dists
+from tokendraw import InvalidParameterError, SamplingParams
+from tokendraw.filters import installed_filters, required_moments
+
+SOURCE = """
+from tokendraw.filters import Filter
+
+class Acme(Filter):
+    '''Keep tokens above the mean.'''
+
+    name = "acme"
+    moments = ("mean",)
+
+    def floor(self, moments, value):
+        return value * moments.mean
+"""
+SHIPPED = ["epsilon_cutoff", "eta_cutoff", "p_less", "top_n_sigma"]
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def install(dists, source=SOURCE, name="acme", value="acme_filters:Acme", distribution="acme-filters"):
+    module = value.partition(":")[0]
+    dists.add(distribution, filters={name: value}, modules={module: source})
+
+
+def found(name="acme"):
+    """Return the state and the reason of an installed filter."""
+    (record,) = [record for record in installed_filters() if record.name == name]
+    return str(record.state), record.reason
+
+
+def refusal(**filters):
+    with pytest.raises(InvalidParameterError) as caught:
+        SamplingParams(filters=filters).check()
+    return str(caught.value)
+
+
+def test_the_shipped_filters_are_found_like_any_other():
+    records = installed_filters()
+    assert [record.name for record in records] == SHIPPED
+    assert {(record.distribution, str(record.state)) for record in records} == {("tokendraw", "available")}
+    assert required_moments(SHIPPED) == ("std", "log_mass", "entropy", "collision")
+
+
+def test_a_filter_of_another_distribution_is_listed_and_taken(dists):
+    install(dists)
+    (record,) = [record for record in installed_filters() if record.name == "acme"]
+    assert (str(record.state), record.reason, record.moments) == ("available", None, ("mean",))
+    assert (record.distribution, record.version, record.summary) == (
+        *("acme-filters", "1.0"),
+        "Keep tokens above the mean.",
+    )
+    assert SamplingParams(filters={"acme": 2}).check()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            ("from tokendraw", "import sys; sys.exit(3)\nfrom tokendraw"),
+            "loading 'acme_filters:Acme' raised SystemExit: 3",
+        ),
+        (
+            ("from tokendraw", "import nonesuch\nfrom tokendraw"),
+            "raised ModuleNotFoundError: No module named 'nonesuch'",
+        ),
+        (
+            ("class Acme", "class Other"),
+            "raised AttributeError: module 'acme_filters' has no attribute 'Acme'",
+        ),
+        (
+            ('"acme"', '"other"'),
+            "'acme_filters:Acme' needs the name of its entry point, 'acme', found 'other'",
+        ),
+        (('("mean",)', '("variance",)'), "'moments' of 'acme_filters:Acme' needs a tuple of 'count'"),
+        (('("mean",)', '"mean"'), "'moments' of 'acme_filters:Acme' needs a tuple of 'count'"),
+        (('moments = ("mean",)', 'off = "no"'), "'off' of 'acme_filters:Acme' needs a number, found 'no'"),
+        (("def floor", "def ceiling"), "'acme_filters:Acme' needs the method floor, found none"),
+        (("(Filter)", "(dict)"), "needs to be a subclass of tokendraw.filters.Filter, found the class Acme"),
+    ],
+)
+def test_a_broken_filter_is_listed_with_its_reason_and_hurts_nobody(dists, change, reason):
+    install(dists, SOURCE.replace(*change))
+    state, words = found()
+    assert state == "broken"
+    assert reason in words
+    assert SamplingParams(filters={"top_n_sigma": 1.0}).check()
+    assert refusal(acme=1) == f"'filters' names 'acme', which is broken: {words}. Leave it out."
+
+
+def test_a_filter_that_is_switched_off_is_not_imported(dists, monkeypatch):
+    install(dists, "raise RuntimeError('imported')")
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "acme,p_less")
+    reason = "switched off by TOKENDRAW_DISABLE"
+    assert found() == found("p_less") == ("disabled", reason)
+    assert refusal(p_less=1) == f"'filters' names 'p_less', which is disabled: {reason}. Leave it out."
+
+
+def test_without_third_parties_only_the_filters_of_tokendraw_are_left(dists, monkeypatch):
+    install(dists)
+    monkeypatch.setenv("TOKENDRAW_NO_PLUGINS", "1")
+    assert found() == ("disabled", "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others")
+    assert found("p_less") == ("available", None)
+
+
+def test_two_distributions_with_one_name_are_both_refused(dists):
+    install(dists)
+    install(dists, value="beta_filters:Acme", distribution="beta-filters")
+    records = [record for record in installed_filters() if record.name == "acme"]
+    assert [(str(record.state), record.reason) for record in records] == [
+        ("broken", "the name 'acme' is claimed by acme-filters and beta-filters; uninstall all but one")
+    ] * 2
+
+
+def test_the_names_of_tokendraw_s_own_filters_are_reserved(dists):
+    install(dists, name="p_less")
+    by_owner = {r.distribution: (str(r.state), r.reason) for r in installed_filters() if r.name == "p_less"}
+    assert by_owner == {
+        "tokendraw": ("available", None),
+        "acme-filters": (
+            "broken",
+            "the name 'p_less' is reserved for the distribution tokendraw, found it in acme-filters; rename the "
+            "entry point",
+        ),
+    }
+    assert SamplingParams(filters={"p_less": 1}).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("Acme", "'Acme'"), ("a-b", "'a-b'"), ("a" * 65, f"'{'a' * 65}'")]
+)
+def test_a_name_that_no_request_could_write_is_refused(dists, name, shown):
+    install(dists, name=name)
+    rule = "at most 64 lowercase letters, digits and underscores, a letter first"
+    assert found(name) == ("broken", f"its name needs {rule}, found {shown}; rename the entry point")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    assert refusal(top_nsigma=1) == (
+        "'filters' needs names of installed filters, found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it."
+    )
+    assert refusal(xyz=1) == (
+        "'filters' needs names of installed filters, found 'xyz', known are epsilon_cutoff, eta_cutoff, p_less and "
+        "top_n_sigma. Correct it."
+    )
+
+
+def test_checks_at_the_door_import_no_torch():
+    code = (
+        "import sys, tokendraw; tokendraw.SamplingParams(filters={'eta_cutoff': 3e-4}).check(); "
+        "import tokendraw.filters; tokendraw.filters.installed_filters(); print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert result.stdout == "False\n"
