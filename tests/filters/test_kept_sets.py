@@ -95,7 +95,7 @@ def test_moments_are_those_of_float64_rounded_once():
     buffers = Buffers(logits.device)
     rows = load(logits, buffers)
     weight, _ = weights(rows, params, buffers)
-    found = row_moments(rows, weight, params.inverse_temperature, tokendraw.plugin.MOMENTS)
+    found = row_moments(rows, weight, params.inverse_temperature, tokendraw.plugin.MOMENTS, buffers)
     for i, t in enumerate(temperatures):
         _, moments = moments_of(logits[i].nan_to_num(nan=-INF, neginf=-INF).numpy(), t)
         for name, value in moments.items():
@@ -109,7 +109,7 @@ def test_moments_that_nobody_reads_are_not_computed():
     buffers = Buffers(logits.device)
     rows, params = load(logits, buffers), RowParameters.of(batch(SamplingParams()), 1, logits.device)
     weight, _ = weights(rows, params, buffers)
-    found = row_moments(rows, weight, params.inverse_temperature, ("entropy",))
+    found = row_moments(rows, weight, params.inverse_temperature, ("entropy",), buffers)
     assert found == RowMoments(entropy=found.entropy)
 
 
@@ -199,7 +199,12 @@ def test_a_vocabulary_of_one_gives_its_token(native):
     requests = [SamplingParams(filters={name: value}) for name, value in FILTERS]
     out = native.sample(torch.full((len(requests), 1), 3.0), batch(*requests))
     assert out.token_ids.tolist() == [0] * len(requests)
-    assert native.sample(torch.empty(0, 5), batch()).token_ids.shape == (0,)
+
+
+def test_an_empty_batch_gives_empty_tensors(native):
+    nothing = SamplingMetadata(filters={name: torch.empty(0) for name, _ in FILTERS})
+    out = native.sample(torch.empty(0, 5), nothing)
+    assert out.token_ids.shape == out.threshold.shape == (0,)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

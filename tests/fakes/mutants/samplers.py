@@ -202,8 +202,8 @@ def moments(change):
     """Patch the moments of native: ``change(rows, found, inverse_temperature)`` returns fields to replace."""
     native_moments = native_pieces.row_moments
 
-    def row_moments(rows, weight, inverse_temperature, names):
-        found = native_moments(rows, weight, inverse_temperature, tokendraw.plugin.MOMENTS)
+    def row_moments(rows, weight, inverse_temperature, names, buffers):
+        found = native_moments(rows, weight, inverse_temperature, tokendraw.plugin.MOMENTS, buffers)
         return replace(found, **change(rows, found, inverse_temperature.squeeze(-1)))
 
     return lambda call: mock.patch.object(native_pieces, "row_moments", row_moments)
@@ -213,14 +213,14 @@ def floor_behind_top_k(call):
     """The moments of what top-k left."""
     native_floors = native_filters.floors
 
-    def floors(rows, weight, params):
+    def floors(rows, weight, params, buffers):
         if params.top_k is None:
-            return native_floors(rows, weight, params)
+            return native_floors(rows, weight, params, buffers)
         size = rows.x.shape[-1]
         k = torch.where((params.top_k > 0) & (params.top_k < size), params.top_k, size)
         kth = rows.x.sort(-1, descending=True)[0].gather(-1, k - 1)
         is_kept = rows.x >= kth
-        return native_floors(replace(rows, x=rows.x.where(is_kept, -INF)), weight * is_kept, params)
+        return native_floors(replace(rows, x=rows.x.where(is_kept, -INF)), weight * is_kept, params, buffers)
 
     return mock.patch.object(native_filters, "floors", floors)
 

@@ -75,7 +75,8 @@ class Filter:
     def floor(self, moments: RowMoments, value: Tensor) -> Tensor:
         """Compute the least kept y of each row, by torch operations on [rows] that wait for nothing.
 
-        NaN and -inf keep every token. Above 0 counts as 0, so that the largest token always stays.
+        NaN and -inf keep every token. Above 0 counts as 0, so that the largest token always stays. A sampler may pass
+        some of the rows at a time, from several threads: the floor depends on the arguments alone, and changes none.
 
         :param value: [rows] float32: the filter's value in each row; ``off`` in rows that do not ask for it.
         :returns: [rows] float32.

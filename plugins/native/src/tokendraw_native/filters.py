@@ -58,7 +58,7 @@ def thresholds(
     if params.min_p is not None:
         threshold = min_p_threshold(rows.max, params.min_p, params.temperature)
     if params.filters is not None:
-        from_moments = floor_threshold(rows.max, floors(rows, weight, params), params.temperature)
+        from_moments = floor_threshold(rows.max, floors(rows, weight, params, buffers), params.temperature)
         threshold = from_moments if threshold is None else threshold.maximum(from_moments)
     if params.top_k is not None:
         top_values = _top_values(rows, params, vocab_size)
