@@ -137,3 +137,23 @@ def test_philox_in_blocks_is_philox_of_each_counter(shape):
             *(x[:: max(1, len(x) // 40)].tolist() for x in flat), strict=True
         ):
             assert reference.inverse_philox4x32(words, (k0, k1)) == (c0, c1, c2, c3)
+
+
+@pytest.mark.parametrize(
+    ("filters", "is_kept"),
+    [
+        ({"top_n_sigma": 0.8}, lambda y, p: y >= -0.8 * y[np.isfinite(y)].std()),
+        ({"epsilon_cutoff": 0.05}, lambda y, p: p >= 0.05),
+        ({"eta_cutoff": 0.3}, lambda y, p: p >= np.sqrt(0.3) * np.exp((p * np.log(p + (p == 0))).sum())),
+        ({"p_less": 1}, lambda y, p: p >= (p * p).sum()),
+        ({"p_less": 1, "epsilon_cutoff": 0.3}, lambda y, p: p >= max(0.3, (p * p).sum())),
+        ({"epsilon_cutoff": 1.0}, lambda y, p: y == 0),
+    ],
+)
+def test_a_row_keeps_what_the_floors_of_its_filters_keep(filters, is_kept):
+    x = np.array([1.0, 0.2, 0.2, -0.5, -1.5, -np.inf, -3.0, 0.9])
+    row = reference.prepare(x, SamplingParams(temperature=0.8, filters=filters))
+    y = (x - x.max()) / 0.8
+    np.testing.assert_array_equal(row.kept, is_kept(y, np.exp(y) / np.exp(y).sum()))
+    assert row.certain
+    assert 0 < row.kept.sum() < len(x)
