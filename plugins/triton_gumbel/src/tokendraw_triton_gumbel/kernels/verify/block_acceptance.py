@@ -20,6 +20,8 @@ from tokendraw_triton_gumbel.kernels.verify.residual import (
     weigh_residual,
 )
 
+_NEARLY_1 = tl.constexpr(1.0 - 2.0**-20)
+
 
 @triton.jit
 def pick(values, step, STEPS: tl.constexpr):
@@ -29,8 +31,12 @@ def pick(values, step, STEPS: tl.constexpr):
 
 @triton.jit
 def _next_share(share, ratio):
-    """Return r behind a draft; a draft behind one that cannot have been drawn leaves 0."""
-    return tl.where(share > 0, tl.minimum(share * ratio, 1.0), 0.0)
+    """Return r behind a draft; a draft behind one that cannot have been drawn leaves 0.
+
+    The masses of p are float32, so that r may miss 1 by some ulp. Where the residual is empty, that would decide.
+    """
+    share = tl.where(share > 0, tl.minimum(share * ratio, 1.0), 0.0)
+    return tl.where(share > _NEARLY_1, 1.0, share)
 
 
 @triton.jit(do_not_specialize=["tokens", "counts", "flags"])
