@@ -227,7 +227,7 @@ def edges(most_usual="rejection"):
     one_hot[np.arange(16), np.arange(16)] = 0.0
     for name, q in (("chosen", {}), ("probs", {"draft_probs": softmax(one_hot[::2].copy())})):
         case(f"sure of the draft, {name}", one_hot, [[2 * i] for i in range(8)], **q)
-    # p and q are all on one token, in float32 p nearly: nothing is left of a residual, and a share of p of 1 is exactly 1.
+    # p and q are all on one token, in float32 p nearly: nothing is left of a residual, and the share of p has to be 1.
     peaks = gaussian(24, 50) + np.float32(3)
     best = peaks.argmax(-1).reshape(8, 3)
     sure_q = np.eye(50)[best[:, :2].reshape(-1)]
