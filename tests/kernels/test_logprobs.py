@@ -107,8 +107,9 @@ def test_the_kernel_of_given_ids_compiles(kernels, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("target", "dtype"), [*zip(TARGETS, cycle((torch.bfloat16, torch.float32)), strict=False)], ids=str
+)
 def test_the_kernels_of_scores_compile(kernels, target, dtype):
     scored(target, dtype, "raw_logprobs")
     for name in ("tile_statistics", "score_rows"):

@@ -255,7 +255,7 @@ def test_without_flashinfer_the_plugin_is_listed_and_everything_else_works(tmp_p
         install(ROOT / project, tmp_path)
     listed = run_with(tmp_path, "tokendraw", "list")
     assert (listed.stderr, listed.returncode) == ("", 0)
-    states, offered = (
+    states, offered, *_ = (
         {line.split()[0]: line for line in table.splitlines()} for table in listed.stdout.split("\n\n")
     )
     rows = {name: " ".join(line.split()[1:]) for name, line in states.items()}

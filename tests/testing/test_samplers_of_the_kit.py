@@ -60,6 +60,7 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
         "sharded requests",
         "given logprobs",
         "thresholds",
+        "filters from moments",
     }
 
 

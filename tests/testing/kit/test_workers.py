@@ -52,7 +52,7 @@ def test_two_processes_give_the_lines_of_a_single_process_in_registry_order(inst
 
 @pytest.mark.slow
 def test_a_dying_process_turns_the_current_line_red_alone(install):
-    subject = install(in_process="slots.facts.any_bias and logits.shape == (26, 300)")
+    subject = install(in_process="slots.facts.any_bias and logits.shape == (60, 300)")
     report = run(subject, operation="process_logits", only=["process edits", "process shapes"], jobs=2)
     result = {line.name: (line.status, line.detail) for line in report.lines}
     assert result["process edits"] == (Status.FAILED, "a call ended the process with exit code 3")

@@ -57,7 +57,7 @@ class LargeSetConfig(NamedTuple):
 
 
 class AcceptConfig(NamedTuple):
-    """Constants of launch V, the verification of drafts, and of launch W before it."""
+    """Constants of launch V, the verification of drafts, and of launch B before it."""
 
     DRAFT_KIND: int
     """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""

@@ -1,6 +1,6 @@
 """Judges the drafts of a block together; see :mod:`tokendraw_native.verify` for the formulas.
 
-The target's p counts by the share r of the drafts before it, so each row of a block has a residual of its own. Launch W
+The target's p counts by the share r of the drafts before it, so each row of a block has a residual of its own. Launch B
 weighs the residuals of all rows: 8 bytes a tile, or one number of a row that keeps few tokens. Launch V reads these
 numbers, finds the accepted drafts, and draws from the residual that is there already.
 """
