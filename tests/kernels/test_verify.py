@@ -38,7 +38,7 @@ KERNELS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "what", ["batches", "batches block", "layouts", "edges", "edges block", "again", "again block", "drafts"]
+    "what", ["batches", "batches block", "layouts", "edges", "edges block", "again", "drafts"]
 )
 def test_verifications_equal_natives(what):
     result = interpreted("verifications", *what.split())

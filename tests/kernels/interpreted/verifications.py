@@ -262,7 +262,7 @@ def dirty():
         torch.empty = own
 
 
-def again(mode="rejection"):
+def again():
     """Verify the same requests from dirty buffers, alone, by several programs, and in reverse order."""
     wrong = {}
     for name, batch in {
@@ -270,13 +270,13 @@ def again(mode="rejection"):
         "plain": batch_of(2, 1500, seed=32, params=PLAIN, unlikely=True),
     }.items():
         for kind in ("logits", "probs"):
-            expected = batch.verify(build()[1], kind, mode=mode)
+            expected = batch.verify(build()[1], kind)
             everything = range(len(batch.lists))
             with dirty():
                 sampler = build(processors=2)[0]
-                at_once = batch.verify(sampler, kind, mode=mode)
-                backwards = batch.verify(sampler, kind, requests=everything[::-1], mode=mode)
-                alone = batch.verify(sampler, kind, requests=[1], mode=mode)
+                at_once = batch.verify(sampler, kind)
+                backwards = batch.verify(sampler, kind, requests=everything[::-1])
+                alone = batch.verify(sampler, kind, requests=[1])
             fine = [torch.equal(*pair) for pair in zip(tensors(at_once), tensors(expected), strict=True)]
             counts = expected.num_accepted
             for request, count in enumerate(counts.tolist()):
