@@ -39,6 +39,12 @@ BAD_LISTS = [
     ),
     ({"dry_multiplier": -0.1}, "'dry_multiplier'{} needs a finite float32 >= 0 (0: off), found -0.1."),
     ({"dry_multiplier": math.inf}, "'dry_multiplier'{} needs a finite float32 >= 0 (0: off), found inf."),
+    ({"dry_multiplier": False}, "'dry_multiplier'{} needs a finite float32 >= 0 (0: off), found False."),
+    (
+        {"dry_multiplier": np.ones(2)},
+        "'dry_multiplier'{} needs a finite float32 >= 0 (0: off), found array([1., 1.]).",
+    ),
+    ({"dry_allowed_length": 2.0}, "'dry_allowed_length'{} needs an integer >= 0, found 2.0."),
     ({"dry_base": 0.5}, "'dry_base'{} needs a finite float32 >= 1, found 0.5."),
     ({"dry_allowed_length": -1}, "'dry_allowed_length'{} needs an integer >= 0, found -1."),
     (

@@ -28,6 +28,18 @@ FOUND_IN = {
     "a draft counted in its own row": 6,
     "an id drafted twice counted once": 6,
     "a placeholder counted as id 0": 12,
+    "tokens of the prompt counted as output": 3,
+    "a token too many in the window of penalties": 3,
+    "drafts left out of the window of penalties": 12,
+    "a budget that is spent a token late": 6,
+    "a budget that the prompt spends": 3,
+    "of the end of thinking the first id alone": 12,
+    "a bitmask that holds where a budget is spent": 6,
+    "matches of DRY a token longer before they cost": 3,
+    "breakers inside matches of DRY": 3,
+    "a token too many searched by DRY": 3,
+    "powers of DRY without a limit": 110,
+    "DRY in front of the penalties": 3,
 }
 """Number of cases among which one has to show the bug: about four times as many as it took."""
 

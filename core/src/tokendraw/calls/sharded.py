@@ -61,7 +61,6 @@ class ShardedSample(Sample):
                 "'logprob_token_ids' needs all columns of the logits on one device, found a shard of the vocabulary. "
                 "Gather the logits, or ask for the best tokens with logprobs=."
             )
-
         if self.metadata.facts.any_filters:
             raise InvalidInputError(
                 "'filters' needs all columns of the logits on one device, found a shard of the vocabulary. "

@@ -44,7 +44,7 @@ class Filter:
     arguments, once a process.
 
     :ivar name: Key in ``SamplingParams.filters``.
-    :ivar moments: Names of the moments that :meth:`floor` reads, of ``tokendraw.filters.MOMENTS``.
+    :ivar moments: Names of the moments that :meth:`floor` reads, of ``tokendraw.plugin.MOMENTS``.
     :ivar off: Value that keeps every token: a row with it, or with NaN, does not ask for the filter.
     """
 

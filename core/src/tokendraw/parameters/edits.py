@@ -11,7 +11,6 @@ from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
 from tokendraw.parameters.history_edits import (
     LARGEST_COUNT,
-    LARGEST_FLOAT32,
     LAST_N,
     NO_BUDGET,
     NO_DRY,
@@ -21,7 +20,7 @@ from tokendraw.parameters.history_edits import (
     check_thinking_budget,
     read_ids,
 )
-from tokendraw.parameters.ranges import each, integer, of_row, real
+from tokendraw.parameters.ranges import LARGEST_FLOAT32, each, integer, of_row, real
 
 Edit: TypeAlias = Literal[
     "bitmask",

@@ -10,9 +10,7 @@ from tokendraw.errors.exceptions import FilterError, InvalidParameterError
 from tokendraw.errors.formatting import format_error, type_name
 from tokendraw.filters.base import Filter
 from tokendraw.filters.installed import find_filter
-from tokendraw.parameters.ranges import of_row, real
-
-_LARGEST_FLOAT32 = 3.4028234663852886e38
+from tokendraw.parameters.ranges import LARGEST_FLOAT32, of_row, real
 
 
 def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float], ...]:
@@ -33,7 +31,7 @@ def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float]
     for name, value in filters.items():
         rule = find_filter(name, owner)
         _check(rule, value, owner)
-        number = real(name, value, row, -_LARGEST_FLOAT32, _LARGEST_FLOAT32, "a finite float32")
+        number = real(name, value, row, -LARGEST_FLOAT32, LARGEST_FLOAT32, "a finite float32")
         if number != rule.off:
             active.append((name, number))
     return tuple(sorted(active))

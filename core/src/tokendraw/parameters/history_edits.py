@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value
-from tokendraw.parameters.ranges import integer, integers, of_row, real
+from tokendraw.parameters.ranges import LARGEST_FLOAT32, integer, integers, of_row, real
 
 MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
-LARGEST_FLOAT32 = 3.4028234663852886e38
 LAST_N = "an integer >= -1 (-1: all tokens, 0: off)"
 
 

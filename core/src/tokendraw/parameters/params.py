@@ -15,6 +15,7 @@ from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
 
 _PLAIN_DRY = 0.0, 1.75, 2, -1
 """Defaults of the numbers of DRY."""
+_DRY_TYPES = [type(value) for value in _PLAIN_DRY]
 
 
 class _EditFlag:
@@ -104,6 +105,7 @@ class SamplingParams(_EditFlag):
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
         r, f, p = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
+        dry = self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n
         is_plain = (
             type(r) is type(f) is type(p) is float
             and r == 1.0
@@ -116,8 +118,8 @@ class SamplingParams(_EditFlag):
             and self.stop_token_ids is None
             and type(self.penalty_last_n) is int
             and self.penalty_last_n == -1
-            and (self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n)
-            == _PLAIN_DRY
+            and [type(value) for value in dry] == _DRY_TYPES
+            and dry == _PLAIN_DRY
             and self.dry_sequence_breakers is None
             and self.thinking_budget is None
         )

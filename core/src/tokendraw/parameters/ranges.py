@@ -11,6 +11,7 @@ from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
 
 T = TypeVar("T")
+LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def each(name: str, values: Iterable[T], needed: str, row: int | str | None = None) -> Iterator[T]:

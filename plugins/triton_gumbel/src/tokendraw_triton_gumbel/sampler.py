@@ -88,10 +88,13 @@ class TritonGumbelSampler:
             return empty_score_output(logits, metadata, self._need)
         kind = SCORE if metadata.facts.any_greedy else SAMPLED_SCORE
         call, context = self._context(logits, metadata, kind)
-        tokens, argmax = token_ids.to(torch.int64).contiguous(), call.int64_proto.new_zeros(rows)
+        tokens, argmax = token_ids.to(torch.int64).contiguous(), call.int64_proto.new_empty(rows)
         valid, entropy = call.bool_proto.new_empty(rows), call.float32_proto.new_empty(rows)
-        thresholds = call.float32_proto.new_full((rows,), -torch.inf)
-        log_kept = call.float32_proto.new_zeros(rows)
+        thresholds, log_kept = call.float32_proto.new_empty(rows), call.float32_proto.new_empty(rows)
+        if not call.variant.is_drawn:  # what a draw leaves of rows without filters; any token is read
+            argmax.zero_()
+            thresholds.fill_(-torch.inf)
+            log_kept.zero_()
         least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
         ranks, best = call.logprobs_out(rows)
         out = context.convert((argmax, valid, thresholds, log_kept, least_kept))

@@ -167,7 +167,7 @@ class ProcessConfig(NamedTuple):
     REQUESTS: int
     """Offsets of requests read at once, to find a row's request."""
     HAS_LISTS: bool = True
-    """Whether the call may have biases, bad words, ``min_tokens`` or drafts, besides penalties and masks."""
+    """Whether the call may have more than masks and penalties of the whole history: other edits, or drafts."""
     IS_NVIDIA: bool = False
     """Whether PTX may be used."""
 
