@@ -18,6 +18,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     Counts,
     DraftRows,
     Logits,
+    RankedTokens,
     TileStatistics,
     WorkQueue,
 )
@@ -46,10 +47,11 @@ class GuardedMemory:
 
 
 def statistics(rows, vector):
-    """Return maxima, sums, sums at T = 1 and granules of rows, by launch 1, as bits."""
+    """Return maxima, sums, sums at T = 1, granules, entropy sums and a rank of each row, by launch 1, as bits."""
     (count, size), base = rows.shape, rows.as_strided((1,), (1,))
     tiles = tiles_of(size)
-    out = TileStatistics(*(torch.zeros(count, tiles * n) for n in (1, 1, 1, 16)))
+    out = TileStatistics(*(torch.zeros(count, tiles * n) for n in (1, 1, 1, 16, 1)))
+    ranked = RankedTokens(7 * torch.arange(count) % size, torch.zeros(count, dtype=torch.int64))
     access = RowAccess.of(row_layout(rows))
     tile_statistics[-(-tiles // TILES), count, 1](
         Logits(base, rows.stride(0), size),
@@ -58,11 +60,12 @@ def statistics(rows, vector):
         torch.full((count,), 0.7),
         None,
         out,
+        ranked,
         WorkQueue(),
         None,
         config=TileConfig(TILES, vector, access.is_aligned, IS_NVIDIA=False),
     )
-    return torch.cat(out, 1).view(torch.int32)
+    return torch.cat((torch.cat(out, 1).view(torch.int32), ranked.ranks.to(torch.int32)[:, None]), 1)
 
 
 @triton.jit
