@@ -21,7 +21,7 @@ COMPARISONS = {
     "large vocabularies": ("large", 3 * 8),
     "NaN, infinities and ties": ("special", 14 * (2 * 6 + 4)),
     "more of the best than are compared all with all": ("wide", 7 * 17),
-    "scores of tokens and of padding": ("scores", 4 * 5 * 17),
+    "scores of tokens and of padding": ("scores", 8 * 17),
     "parameters by slot, absent or out of range": ("tensors", 16 * 6),
     "values of -inf in the order of their ids": ("order", 2 * 2 * 2 * 3),
     "logits that require grad, and calls without ranks": ("calls", 2 * 2 * 3),

@@ -185,14 +185,13 @@ def wide():
 def scores():
     """Score random tokens and padding in wide rows, with N of every search, up to what PyTorch sorts."""
     rng, tally = np.random.default_rng(9), Tally()
-    for size, n, dtype in (
-        (300, 1000, torch.float16),
-        (9001, 0, torch.bfloat16),
-        (9001, 1025, torch.bfloat16),
-        (70_001, 5, torch.float32),
+    for size, n, dtype, modes in (
+        (300, 1000, torch.float16, LOGPROBS_MODES),
+        (9001, 0, torch.bfloat16, ("processed_logprobs",)),
+        (9001, 1025, torch.bfloat16, ("raw_logits", "processed_logprobs")),
     ):
         rows = wide_rows(size, dtype)
-        for mode in LOGPROBS_MODES:
+        for mode in modes:
             picked = [REQUESTS[i] for i in rng.integers(0, len(REQUESTS), len(rows))]
             params = [replace(p, logprobs=n // 2 if i % 4 == 1 else n) for i, p in enumerate(picked)]
             m = SamplingMetadata.from_params(params)

@@ -49,7 +49,8 @@ def scores(subject: ScoreSubject, trial: Trial) -> str:
         if site.size <= _WIDE_SIZE:
             rows += threshold_rows(subject.capabilities, site, rng)
         for turn, mode in enumerate(modes):
-            if turn != number % len(modes) and subject.effort.skips(site.size, number + turn):
+            is_first, effort = turn == number % len(modes), subject.effort
+            if not is_first and (effort.fewer > 1 or effort.skips(site.size, number + turn)):
                 continue
             requests = requests_in_turn(rows, row_kinds, 1, rng, turn)
             batch = [
