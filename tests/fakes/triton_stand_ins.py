@@ -39,6 +39,8 @@ SOME = ("sm_90", "gfx942")
 """A target of each vendor, for slow compilations."""
 SOURCES = {
     "tile_statistics": draw,
+    "combine_floors": draw,
+    "row_moments": draw,
     "draw_rows": draw,
     "draw_large_sets": draw,
     "check_probs": verify,

@@ -43,6 +43,18 @@ def test_the_pass_over_the_tiles_compiles(kernels, target, dtype):
     assert has_machine_code(compiled(kernels["tile_statistics"], target))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "dtype"), [*((target, torch.bfloat16) for target in TARGETS), ("sm_90", DTYPES[0])]
+)
+def test_moments_compile(kernels, target, dtype):
+    """All moments in one batch: sums of tiles, and the launch that reduces these."""
+    filters = {"top_n_sigma": 1.0, "eta_cutoff": 0.01, "p_less": 1.0}
+    drawn(target, replace(PLAIN, filters=filters, logprobs=0), dtype)
+    for name in ("tile_statistics", "row_moments", "combine_floors", "draw_rows"):
+        assert has_machine_code(compiled(kernels[name], target))
+
+
 def instructions(asm):
     """Without line numbers and debug information."""
     code = asm["ptx"].partition(".section")[0]

@@ -18,6 +18,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     Counts,
     DraftRows,
     Logits,
+    MomentSums,
     RankedTokens,
     TileStatistics,
     WorkQueue,
@@ -47,10 +48,11 @@ class GuardedMemory:
 
 
 def statistics(rows, vector):
-    """Return maxima, sums, sums at T = 1, granules, entropy sums and a rank of each row, by launch 1, as bits."""
+    """Return maxima, sums, sums at T = 1, granules, entropies, sums for moments and a rank of each row, as bits."""
     (count, size), base = rows.shape, rows.as_strided((1,), (1,))
     tiles = tiles_of(size)
     out = TileStatistics(*(torch.zeros(count, tiles * n) for n in (1, 1, 1, 16, 1)))
+    moments = MomentSums(*(torch.zeros(count, tiles) for _ in MomentSums._fields))
     ranked = RankedTokens(7 * torch.arange(count) % size, torch.zeros(count, dtype=torch.int64))
     access = RowAccess.of(row_layout(rows))
     tile_statistics[-(-tiles // TILES), count, 1](
@@ -60,12 +62,15 @@ def statistics(rows, vector):
         torch.full((count,), 0.7),
         None,
         out,
+        moments,
         ranked,
         WorkQueue(),
         None,
         config=TileConfig(TILES, vector, access.is_aligned, IS_NVIDIA=False),
     )
-    return torch.cat((torch.cat(out, 1).view(torch.int32), ranked.ranks.to(torch.int32)[:, None]), 1)
+    return torch.cat(
+        (torch.cat((*out, *moments), 1).view(torch.int32), ranked.ranks.to(torch.int32)[:, None]), 1
+    )
 
 
 @triton.jit

@@ -92,6 +92,11 @@ def batches(most_usual="rejection"):
     case("coupled", batch_of(5, 1100, seed=6), "logits", mode="coupled")
     case("coupled, fp64 noise", batch_of(5, 300, seed=7), None, build("fp64"), mode="coupled")
     case("greedy", batch_of(5, 300, seed=8, params=SamplingParams(temperature=0.0)), "logits")
+    floors = batch_of(5, 1100, seed=11, unlikely=True)
+    rules = ({"top_n_sigma": 1.5}, {}, {"eta_cutoff": 0.02, "p_less": 1.0}, {"epsilon_cutoff": 0.001}, {})
+    floors.params = [replace(own, filters=rule) for own, rule in zip(floors.params, rules, strict=True)]
+    for kind in every:
+        case(f"filters from moments, {kind}", floors, kind)
     some = SamplingParams(top_k=300)
     few = batch_of(2, 1000, seed=9, params=some, scale=0.2, unlikely=True)
     for kind in ("logits", None):

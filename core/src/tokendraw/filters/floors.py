@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,12 +29,26 @@ def combined_floor(names: Sequence[str], values: Tensor, moments: RowMoments) ->
     :returns: [rows] float32 in [-inf, 0]; -inf keeps every token.
     :raises FilterError: a filter raised, or returned another form; names the filter.
     """
-    floor = torch.full_like(values[:, 0], -_INF)
+    floors = []
+    for raw, value, off in filter_floors(names, values, moments):
+        floor = raw.nan_to_num(nan=-_INF, posinf=0.0, neginf=-_INF).clamp_(max=0.0)
+        is_off = value.nan_to_num(nan=off, posinf=_INF, neginf=-_INF) == off
+        floors.append(floor.masked_fill_(is_off, -_INF))
+    return functools.reduce(torch.maximum, floors)
+
+
+def filter_floors(
+    names: Sequence[str], values: Tensor, moments: RowMoments
+) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Yield of each filter: its floors as returned, [rows] float32; its column of ``values``; the value that is off.
+
+    For samplers that combine floors in a kernel of their own, by the rules of :func:`combined_floor`.
+
+    :raises FilterError: a filter raised, or returned another form; names the filter.
+    """
     for column, name in enumerate(names):
         rule, value = find_filter(name), values[:, column]
-        found = _floor_of(rule, moments, value).nan_to_num(nan=-_INF, posinf=0.0, neginf=-_INF).clamp(max=0.0)
-        floor = floor.maximum(found.masked_fill((value == rule.off) | value.isnan(), -_INF))
-    return floor
+        yield _floor_of(rule, moments, value), value, rule.off
 
 
 def _floor_of(rule: Filter, moments: RowMoments, value: Tensor) -> Tensor:

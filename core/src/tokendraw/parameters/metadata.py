@@ -263,7 +263,8 @@ class SamplingMetadata:
         if not self.filters or not self.facts.any_filters:
             return None
         names = self.facts.filters or ()  # that of made metadata is known
-        values = torch.stack([self.filters[name].to(torch.float32) for name in names], -1)
+        columns = [self.filters[name].to(torch.float32) for name in names]
+        values = torch.stack(columns, -1) if len(columns) > 1 else columns[0].unsqueeze(-1)
         return names, values if self.row_index is None else values[_widened(self.row_index)]
 
     def check_values(self) -> None:

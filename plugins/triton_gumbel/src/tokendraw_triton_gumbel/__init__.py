@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import tokendraw
 from tokendraw.plugin import (
     EDITS,
+    MOMENTS,
     Capabilities,
     HostCapabilities,
     PluginInfo,
@@ -45,6 +46,7 @@ _SAMPLE = Capabilities(
     ),
     filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
     filter_orders=("top_k_first", "joint"),
+    row_moments=MOMENTS,
     tie_rule="value",
     seeding="counter",
     greedy=True,

@@ -144,7 +144,7 @@ class TritonGumbelSampler:
             params, layout = contiguous_params(m)
             cached = self._cache.add(self._target, size, kind, logits, m.facts, layout)
         call, geometry = cached
-        return call, LaunchContext(call, geometry, logits, params, self._converter, flags)
+        return call, LaunchContext(call, geometry, logits, m, params, self._converter, flags)
 
     def _verify(self, target: Tensor, drafts: Drafts, m: SamplingMetadata, mode: VerifyMode) -> VerifyOutput:
         if target.get_device() != self._current_index():
@@ -169,7 +169,7 @@ class TritonGumbelSampler:
         call, geometry = cached
         verify = call.verify
         assert verify is not None  # the variant is of a verification
-        context = LaunchContext(call, geometry, target, params, self._converter)
+        context = LaunchContext(call, geometry, target, m, params, self._converter)
         token_ids = call.int64_proto.new_empty(requests, width + 1)
         num_accepted = call.int64_proto.new_empty(requests, dtype=torch.int32)
         valid = call.bool_proto.new_empty(requests)

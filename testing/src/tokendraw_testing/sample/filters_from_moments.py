@@ -48,7 +48,9 @@ def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     view = subject.with_need(threshold=True) if has_threshold else subject
     num_rows = num_kept = 0
     seed_torch(rng)
-    for number, site in enumerate(sites(subject.capabilities, subject.effort)):
+    # In an interpreter each dtype with one vocabulary, and each vocabulary with one dtype.
+    step = 1 + len(subject.capabilities.dtypes) if subject.effort.interpreted else 1
+    for number, site in enumerate(sites(subject.capabilities, subject.effort)[::step]):
         if number and subject.effort.skips(site.size, number):
             continue
         rows = _rows(subject, site, rng)

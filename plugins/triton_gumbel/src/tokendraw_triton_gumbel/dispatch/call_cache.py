@@ -107,4 +107,5 @@ class CallCache:
             is_scored=is_scored,
             is_drawn=kind != SAMPLED_SCORE or layout.has_filters,
             has_entropy_sums=is_scored and not (layout.has_filters and mode.startswith("processed")),
+            moments=layout.moments,
         )

@@ -7,21 +7,23 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tokendraw.plugin import LogprobsMode
+from tokendraw.plugin import MOMENTS, LogprobsMode
 from tokendraw_triton_gumbel.host import params_layout
-from tokendraw_triton_gumbel.host.compilation import ANY_INT, ANY_STRIDE, Pointer
+from tokendraw_triton_gumbel.host.compilation import ANY_INT, ANY_STRIDE, FLOAT32, Pointer
 from tokendraw_triton_gumbel.host.geometry import Geometry, geometry_of
 from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, compile_steps
 from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.host.variant import CallSize, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared import row_params
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentResults, RankedTokens
+from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import FilterFloors
 from tokendraw_triton_gumbel.launches.draw import DrawLaunches
 from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_flags
 from tokendraw_triton_gumbel.launches.verify import VerifyLaunches
 
 _EXACT: int = row_params.EXACT.value
 _LEAST_KEPT: int = row_params.LEAST_KEPT.value
+_HAS_FLOOR: int = row_params.HAS_FLOOR.value
 _RANKED: int = row_params.RANKED.value
 _OWN: int = row_params.OWN.value
 _SHOWN: int = row_params.SHOWN.value
@@ -55,6 +57,8 @@ class CompiledCall:
             self.flags += _EXACT
         if variant.wants_least_kept:
             self.flags += _LEAST_KEPT
+        if variant.moments:
+            self.flags += _HAS_FLOOR
         if variant.counts_ranks:
             self.flags += _RANKED
         if variant.has_logprobs and verify is not None:
@@ -101,6 +105,11 @@ class CompiledCall:
             params_layout.placeholders(variant.param_dtypes),
             0,
             self.scratch.pointers,
+            MomentResults(
+                *[float32 if name in variant.moments else None for name in MOMENTS],
+                int64 if variant.draws_drafts else None,
+            ),
+            (lambda: (FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3),)) if variant.moments else None,
         )
         least_kept = float32 if variant.wants_least_kept else None
         if self.verify is None or verify is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,20 +10,25 @@ from torch import Tensor
 
 from tokendraw import LogprobsTensors, SamplingMetadata
 from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
+from tokendraw_triton_gumbel.dispatch.row_floors import RowFloors
 from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.geometry import Geometry
 from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, current_stream, group
 from tokendraw_triton_gumbel.host.params_layout import ParamTensors
 from tokendraw_triton_gumbel.host.row_layout import with_unit_stride
 from tokendraw_triton_gumbel.host.tuning import SMALL_BATCH_ROWS
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentResults
+from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import FilterFloors
 from tokendraw_triton_gumbel.launches.topk_logprobs import topk_logprobs
+
+_NO_MOMENTS = MomentResults()
 
 
 class LaunchContext:
     """Scratch and arguments of a call. Only returned tensors outlive the call."""
 
     __slots__ = (
-        *("_call", "_logits", "_memory", "_params", "_seed_stream", "_seeds", "_stream"),
+        *("_call", "_floors", "_logits", "_memory", "_params", "_seed_stream", "_seeds", "_stream"),
         *("arguments", "convert"),
     )
 
@@ -32,6 +37,7 @@ class LaunchContext:
         call: CompiledCall,
         geometry: Geometry,
         logits: Tensor,
+        m: SamplingMetadata,
         params: ParamTensors,
         converter: ArgumentConverter,
         flags: int = 0,
@@ -40,7 +46,7 @@ class LaunchContext:
 
         :param geometry: of the size of the call.
         :param logits: [rows, V].
-        :param params: contiguous.
+        :param params: of ``m``, contiguous.
         :param flags: bits beside those of the variant.
         """
         # Tensors whose addresses kernels are given have to live until they are launched.
@@ -56,7 +62,20 @@ class LaunchContext:
         scratch = converter.scratch(
             call.scratch, self._memory, geometry.scratch_counts, geometry.scratch_offsets
         )
-        self.arguments = group(LaunchArguments, (geometry, head, row_params, call.flags | flags, scratch))
+        moments, floors = _NO_MOMENTS, None
+        if call.variant.moments:
+            self._floors = RowFloors(call, m, geometry.counts)
+            moments, floors = (
+                group(MomentResults, converter.tensors(self._floors.results)),
+                self._compute_floors,
+            )
+        self.arguments = group(
+            LaunchArguments, (geometry, head, row_params, call.flags | flags, scratch, moments, floors)
+        )
+
+    def _compute_floors(self) -> Iterator[FilterFloors]:
+        """Call the filters of the batch, once the moments are there; yield the arguments of a launch for each."""
+        return self._floors.compute(self.convert)
 
     def launch(self, steps: Iterable[Step]) -> None:
         """Launch kernels in order; all but the first wait for fresh seeds."""

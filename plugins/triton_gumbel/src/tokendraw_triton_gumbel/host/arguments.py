@@ -53,6 +53,7 @@ class AddressConverter:
         addresses.insert(
             params_layout.FRESH_SEEDS_INDEX, 0 if fresh_seeds is None else fresh_seeds.data_ptr()
         )
+        addresses.append(0)  # of floors, which are computed later
         return group(RowParams, addresses)
 
     @staticmethod
@@ -82,6 +83,7 @@ class TensorConverter:
         """Return the parameters, and a zero of the expected dtype for each absent parameter."""
         given = list(tensors[:-1])
         given.insert(params_layout.FRESH_SEEDS_INDEX, fresh_seeds)
+        given.append(None)
         placeholders = params_layout.placeholders(
             [None if tensor is None else tensor.dtype for tensor in tensors]
         )

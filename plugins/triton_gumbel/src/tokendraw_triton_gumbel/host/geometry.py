@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tokendraw_triton_gumbel.host.scratch import Scratch
-from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, CallSize, Target, Variant
+from tokendraw_triton_gumbel.host.variant import COUPLED, CallSize, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE
@@ -65,7 +65,7 @@ def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSi
     verify, tiles = variant.verify, tiles_of(variant.vocab_size)
     rows, requests, draft_rows, max_drafts = size
     grid_rows = rows
-    if verify is not None and verify.draft_kind == LOGITS:
+    if variant.draws_drafts:
         # A place for each draft that a request may have.
         grid_rows = max(rows + draft_rows, rows + requests * max_drafts)
         rows += draft_rows

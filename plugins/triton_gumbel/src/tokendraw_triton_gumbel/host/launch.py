@@ -6,7 +6,7 @@ time of a launch. Without hooks the launcher is called directly, as Triton calls
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triton import knobs
@@ -20,7 +20,8 @@ from tokendraw_triton_gumbel.host.compilation import (
     is_interpreted,
 )
 from tokendraw_triton_gumbel.host.geometry import Geometry, Grid
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentResults, RowParams
+from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import FilterFloors
 
 group = tuple.__new__
 """Makes a group of arguments: ``group(Logits, fields)`` is ``Logits(*fields)`` in a third of the time."""
@@ -42,6 +43,10 @@ class LaunchArguments(NamedTuple):
     """Bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
     scratch: Sequence[Any]
     """All buffers of scratch."""
+    moments: MomentResults = MomentResults()
+    """The moments of rows, for filters."""
+    floors: Callable[[], Iterable[FilterFloors]] | None = None
+    """Computes the floors of each filter from the moments that a launch has left; None: no filter."""
 
 
 class Launch:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata
+from tokendraw.filters import required_moments
+from tokendraw.plugin import Moment
 from tokendraw_triton_gumbel.host.compilation import Pointer
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
@@ -56,6 +58,8 @@ class ParamsLayout(NamedTuple):
     """Dtypes of all tensors, in the order of :data:`FIELDS`."""
     given_dtype: torch.dtype | None
     """Dtype of ``logprob_token_ids``; None: no row gives any."""
+    moments: tuple[Moment, ...]
+    """The moments of rows that filters read."""
 
 
 def params_layout(m: SamplingMetadata) -> ParamsLayout:
@@ -93,7 +97,7 @@ def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
 
 
 def placeholders(dtypes: ParamDtypes) -> RowParams:
-    """Return the placeholders of temperature, row_index, ..., joint for compilation.
+    """Return the placeholders of temperature, row_index, ..., joint, floor for compilation.
 
     Every kernel but that of a batch without temperatures reads all of them, so that one serves every kind of request:
     what is absent has a dtype too.
@@ -102,12 +106,13 @@ def placeholders(dtypes: ParamDtypes) -> RowParams:
     defaults = (None, whole, whole, truth, whole, whole, real, real, truth)
     expected = [dtype or default for dtype, default in zip(dtypes[:-1], defaults, strict=True)]
     expected.insert(FRESH_SEEDS_INDEX, whole)
+    expected.append(torch.float32)
     return RowParams(*[None if dtype is None else Pointer(dtype, aligned=False) for dtype in expected])
 
 
 def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
     facts, ids = m.facts, m.given_ids
-    has_filters = facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p
+    has_filters = facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p or facts.any_filters
     temperature, _, seed, seeded, _, *others = tensors
     slots = (temperature, seed, seeded, *others)
     is_contiguous = False not in [tensor.is_contiguous() for tensor in slots if tensor is not None]
@@ -119,4 +124,5 @@ def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
         is_contiguous,
         dtypes,
         None if ids is None else ids.dtype,
+        required_moments(facts.filters) if facts.filters else (),
     )

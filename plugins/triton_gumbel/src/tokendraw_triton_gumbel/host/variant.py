@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from tokendraw.plugin import Moment
 from tokendraw_triton_gumbel.host.row_layout import RowAccess, RowLayout
 from tokendraw_triton_gumbel.host.tuning import Configuration
 from tokendraw_triton_gumbel.kernels.verify import draft_kinds
@@ -98,6 +99,8 @@ class Variant(NamedTuple):
     """Whether the rows are drawn: for their tokens, for the argmax of greedy rows, or for the thresholds of filters."""
     has_entropy_sums: bool = False
     """Whether the pass over the logits sums up entropies too."""
+    moments: tuple[Moment, ...] = ()
+    """The moments of rows that filters read."""
 
     @property
     def has_logprobs(self) -> bool:
@@ -123,6 +126,11 @@ class Variant(NamedTuple):
     def searches_best(self) -> bool:
         """Return whether a launch looks for the best tokens; it writes the drawn token's logprob beside theirs."""
         return self.has_logprobs and not self.draws_logprobs and not (self.is_scored and self.num_best == 0)
+
+    @property
+    def draws_drafts(self) -> bool:
+        """Return whether rows of drafts follow those of the target."""
+        return self.verify is not None and self.verify.draft_kind == LOGITS
 
     @property
     def is_plain_draw(self) -> bool:

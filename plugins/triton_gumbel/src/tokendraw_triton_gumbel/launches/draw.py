@@ -31,6 +31,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     DraftRows,
     DrawResults,
     Logits,
+    MomentSums,
     PassResults,
     RankedTokens,
     RowState,
@@ -43,8 +44,17 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 from tokendraw_triton_gumbel.kernels.shared.configs import LargeSetConfig, RowConfig, TileConfig
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
+from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import ROWS_PER_PROGRAM, combine_floors
+from tokendraw_triton_gumbel.kernels.tile_pass.row_moments import row_moments
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_statistics
 
+_MOMENT_WARPS = 4
+_MOMENTS_OF_SUMS = {
+    ("counts", "distances", "squares"): {"count", "mean", "std"},
+    ("entropies",): {"entropy"},
+    ("collisions",): {"collision"},
+}
+"""The moments that need some of :class:`.MomentSums`."""
 MIN_TILES = 256
 """Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
 NO_DRAFTS = DraftRows()
@@ -60,12 +70,12 @@ def tile_pass(
     *,
     is_aligned: bool,
     has_raw_sums: bool,
-    has_entropy_sums: bool = False,
+    has_further_sums: bool = False,
 ) -> Launch:
     """Return the launch of a pass over logits, with the statistics of every tile as its result."""
     itemsize, is_nvidia = logits.dtype.itemsize, target.is_nvidia
     config = TileConfig(configuration.span(itemsize), logits.vector, is_aligned, is_nvidia)
-    registers = configuration.raw_registers(itemsize) if has_raw_sums and not has_entropy_sums else None
+    registers = configuration.raw_registers(itemsize) if has_raw_sums and not has_further_sums else None
     return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
 
@@ -110,8 +120,10 @@ class DrawLaunches:
             target,
             is_aligned=variant.is_aligned,
             has_raw_sums=variant.has_raw_sums,
-            has_entropy_sums=variant.has_entropy_sums,
+            has_further_sums=variant.has_entropy_sums or variant.moments != (),
         )
+        self._combine_floors = Launch(combine_floors, {}, target.options(_MOMENT_WARPS))
+        self._row_moments = Launch(row_moments, {"TILES": self.max_tiles}, target.options(_MOMENT_WARPS))
         self._row_draw = Launch(
             draw_rows,
             {"config": row_config},
@@ -131,6 +143,13 @@ class DrawLaunches:
         self.maxima, self.sums = (scratch.reserve(real, tiles, PER_ROW) for _ in range(2))
         self.raw_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_raw_sums else None
         self.entropy_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_entropy_sums else None
+        self._moment_sums: list[int | None] = [None] * len(MomentSums._fields)
+        """Numbers of the buffers of :class:`.MomentSums`."""
+        for fields, moments in _MOMENTS_OF_SUMS.items():
+            if moments.intersection(variant.moments):
+                for field in fields:
+                    self._moment_sums[MomentSums._fields.index(field)] = scratch.reserve(real, tiles, PER_ROW)
+        self._floor = scratch.reserve(real, 1, PER_ROW) if variant.moments else 0
         self.summary = None
         """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens are weighed for a score."""
         if variant.weighs_kept:
@@ -181,7 +200,7 @@ class DrawLaunches:
         :param counters: of a verification, [rows], set to 0.
         :param ranked: tokens to be scored, whose ranks are counted.
         """
-        geometry, head, params, flags, scratch = arguments
+        geometry, head, params, flags, scratch, moments, floors = arguments
         token_ids, valid, thresholds, log_kept, least_kept = out
         logits, counts = group(Logits, (*head, self.vocab_size)), geometry.counts
         maxima, sums = scratch[self.maxima], scratch[self.sums]
@@ -198,13 +217,31 @@ class DrawLaunches:
         if self.summary is not None:
             facts = group(RowSummary, [scratch[index] for index in self.summary])
         index = params.row_index if self.has_row_index else None
+        of_rows = params.temperature, index
+        moment_sums = group(
+            MomentSums, [None if index is None else scratch[index] for index in self._moment_sums]
+        )
         yield (
             self._tile_pass,
             geometry.tile_grid,
-            (logits, drafts, counts, params.temperature, index, statistics, ranked, queue, counters),
+            (logits, drafts, counts, *of_rows, statistics, moment_sums, ranked, queue, counters),
         )
         if not self._is_drawn:
             return
+        if floors is not None:
+            yield (
+                self._row_moments,
+                geometry.row_grid,
+                (drafts, counts, *of_rows, weighed, moment_sums, moments),
+            )
+            floor, rows = scratch[self._floor], counts.rows
+            for of_filter in floors():
+                yield (
+                    self._combine_floors,
+                    (-(-rows // ROWS_PER_PROGRAM.value), 1, 1),
+                    (of_filter, floor, rows),
+                )
+            params = params._replace(floor=floor)
         # An output that nobody wants is not written, so another tensor of its dtype stands in.
         details = (maxima, maxima) if thresholds is None else (thresholds, log_kept)
         drawn = group(DrawResults, (token_ids, valid, *details, maxima if least_kept is None else least_kept))

@@ -142,7 +142,7 @@ class LogprobsLaunches:
         :param given: the fields of :class:`.GivenIds`; None: no row gives any.
         :param given_out: ids and values [rows, M] to be filled in.
         """
-        draw, (geometry, head, _, _, scratch) = self._draw, arguments
+        draw, (geometry, head, _, _, scratch, *_) = self._draw, arguments
         rows = geometry.size.rows
         maxima = scratch[draw.maxima]
         granules = None if draw.granules is None else scratch[draw.granules]
@@ -196,7 +196,7 @@ class LogprobsLaunches:
         :param scored: [rows] int64; ``requested`` and ``drawn`` are those of :meth:`steps`.
         :param out: ids and values [rows, 1 + N], entropies [rows], and least kept logits [rows] or None.
         """
-        draw, (geometry, head, _, _, scratch) = self._draw, arguments
+        draw, (geometry, head, _, _, scratch, *_) = self._draw, arguments
         ids, values, *of_rows = out
         candidates = RowCandidates()
         if draw.summary is not None:
@@ -220,7 +220,7 @@ class LogprobsLaunches:
         self, arguments: LaunchArguments, requested: Any, drawn: Sequence[Any]
     ) -> tuple[RequestedLogprobs, RowDraws]:
         """Return the groups of what the rows request, and of what the draw has left of them."""
-        draw, (_, _, params, _, scratch) = self._draw, arguments
+        draw, (_, _, params, _, scratch, *_) = self._draw, arguments
         token_ids, thresholds, log_kept = drawn
         sums = scratch[draw.sums if draw.raw_sums is None else draw.raw_sums]
         index = params.row_index if draw.has_row_index else None

@@ -90,7 +90,7 @@ class VerifyLaunches:
         :param ranks: set to 0, or None.
         :param least_kept: the least kept logits of the target's rows, or None.
         """
-        geometry, head, params, flags, scratch = arguments
+        geometry, head, params, flags, scratch, *_ = arguments
         draw, size = self._draw, geometry.size
 
         def buffer(index: int | None) -> Any:

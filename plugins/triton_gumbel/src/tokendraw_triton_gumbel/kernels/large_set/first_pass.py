@@ -15,6 +15,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     FIND_KTH,
     FIND_LARGER,
     FIND_NUCLEUS,
+    FLOOR,
     FLOOR_THEN_NUCLEUS,
     GOAL,
     GOAL_BEFORE,
@@ -31,7 +32,6 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     MAX_COLLECTED,
     MAX_EXPECTED,
     MAX_LOGIT,
-    MIN_P_FLOOR,
     NUM_COLLECTED,
     OTHER_PIVOTS,
     P_REST,
@@ -111,14 +111,14 @@ def announce_first_pass(
     reals = state.reals + row.to(tl.int64) * STATE_REALS
     ints = state.ints + row.to(tl.int64) * STATE_INTS
     k, p, max_logit = filters.k, filters.p, scale.max_logit
-    low = tl.maximum(filters.min_p_floor, LOWEST)
+    low = tl.maximum(filters.floor, LOWEST)
     is_collected = (source.vocab_size <= MAX_EXPECTED).to(tl.int32)
     if k > 0:
         # Few granules of a large vocabulary without a logit that reaches the bound: too many logits reach it.
         number = num_granules.to(tl.float32)
         max_count = (number * (1.0 - tl.exp(-1.0 / number * MAX_EXPECTED))).to(tl.int32)
         proven_bound = bound_by_granules(
-            granules, num_granules, filters.min_p_floor, max_logit, k.to(tl.int32), max_count
+            granules, num_granules, filters.floor, max_logit, k.to(tl.int32), max_count
         )
         is_collected = tl.maximum(is_collected, (proven_bound > float("-inf")).to(tl.int32))
         low = tl.maximum(low, tl.maximum(proven_bound, bound))
@@ -128,7 +128,7 @@ def announce_first_pass(
             if k > 0:
                 goal = tl.where(filters.joint, FIND_LARGER, KTH_THEN_NUCLEUS)
             else:
-                has_floor = (filters.min_p_floor > float("-inf")) & (filters.joint == 0)
+                has_floor = (filters.floor > float("-inf")) & (filters.joint == 0)
                 goal = tl.where(has_floor, FLOOR_THEN_NUCLEUS, FIND_NUCLEUS)
         elif k > 0:
             goal = tl.full((), FIND_KTH, tl.int32)
@@ -184,7 +184,7 @@ def announce_first_pass(
     tl.store(reals + TARGET_MAX, target)
     tl.store(reals + P, share)
     tl.store(reals + P_REST, (p - share.to(tl.float64)).to(tl.float32))
-    tl.store(reals + MIN_P_FLOOR, filters.min_p_floor)
+    tl.store(reals + FLOOR, filters.floor)
     tl.store(ints + GOAL, tl.where(is_collected > 0, COLLECT_SET, goal))
     tl.store(ints + GOAL_BEFORE, goal)
     tl.store(ints + NUM_COLLECTED, 0)

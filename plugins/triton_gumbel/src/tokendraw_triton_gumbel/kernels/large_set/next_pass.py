@@ -59,7 +59,7 @@ def start_nucleus(
     """Start the search for the nucleus of what another filter leaves: write its target mass and first pivots.
 
     :param granules: [tiles, 16] maxima of the row.
-    :param bracket: of the k-th value, or of the floor of min-p; ``is_exact`` whether the low end equals it.
+    :param bracket: of the k-th value, or of the floor; ``is_exact`` whether the low end equals it.
     """
     TILES: tl.constexpr = config.TILES
     is_kth = goal == KTH_THEN_NUCLEUS

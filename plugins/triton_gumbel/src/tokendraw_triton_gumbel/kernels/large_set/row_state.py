@@ -20,8 +20,8 @@ TARGET_MAX = tl.constexpr(11)
 P = tl.constexpr(12)
 P_REST = tl.constexpr(13)
 """p as a sum of two float32."""
-MIN_P_FLOOR = tl.constexpr(14)
-"""The least logit that min-p keeps; -inf if it is off."""
+FLOOR = tl.constexpr(14)
+"""The least logit that min-p and filters from moments keep; -inf if all are off."""
 KTH_LOW = tl.constexpr(15)
 KTH_HIGH = tl.constexpr(16)
 """The bracket of the k-th value at which the search for the nucleus began."""
@@ -62,7 +62,7 @@ WEIGH_ONLY = tl.constexpr(3)
 """The threshold is known, and only the tiles are to be weighed."""
 KTH_THEN_NUCLEUS = tl.constexpr(4)
 FLOOR_THEN_NUCLEUS = tl.constexpr(5)
-"""The k-th value, or the floor of min-p, comes first, and the nucleus is that of the mass from there upwards."""
+"""The k-th value, or the floor, comes first, and the nucleus is that of the mass from there upwards."""
 COLLECT_BRACKET = tl.constexpr(6)
 """The token is known, and the logits in the bracket are collected for the threshold."""
 COLLECT_SET = tl.constexpr(7)

@@ -20,6 +20,7 @@ from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import (
     EXACT,
+    HAS_FLOOR,
     LEAST_KEPT,
     OWN,
     RANKED,
@@ -34,7 +35,7 @@ from tokendraw_triton_gumbel.kernels.shared.temperature import (
     mode_temperature,
 )
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
-from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, min_p_floor, scaled, weigh
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, lowest_kept, scaled, weigh
 
 
 @triton.jit(do_not_specialize=["counts", "flags"])
@@ -95,12 +96,14 @@ def draw_rows(
         granules = statistics.granules + row.to(tl.int64) * counts.tiles * GRANULES_PER_TILE
         # Scalars are joined as integers: the interpreter's comparisons of floats are not booleans.
         has_filter = (k > 0).to(tl.int32) + (p < 1).to(tl.int32) + (min_p > 0).to(tl.int32)
+        floor = tl.load(row_params.floor + row, mask=(flags & HAS_FLOOR) != 0, other=float("-inf"))
+        has_filter += (floor > float("-inf")).to(tl.int32)
         is_bounded = (max_logit > float("-inf")).to(tl.int32) * (max_logit < float("inf")).to(tl.int32)
         if has_filter * is_bounded * (greedy == 0).to(tl.int32) > 0:
             temperature = tl.full((), 1.0, tl.float64)
             if row_params.temperature is not None:
                 temperature, _ = load_temperature(row_params.temperature, slot)
-            filters = RowFilters(k, p, min_p_floor(max_logit, temperature, min_p), joint)
+            filters = RowFilters(k, p, lowest_kept(max_logit, temperature, min_p, floor), joint)
             token, mass, threshold, share, num_candidates, is_large = draw_filtered(
                 source,
                 row,

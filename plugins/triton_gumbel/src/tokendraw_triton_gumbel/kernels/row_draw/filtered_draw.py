@@ -85,7 +85,7 @@ def draw_filtered(
     masses = weigh_tiles(survey, scale)
     mass = tl.sum(masses, 0)
     scales = RowScale(survey.max_logit, scale, inverse, mass)
-    k, p, lower_limit = filters.k, filters.p, filters.min_p_floor
+    k, p, lower_limit = filters.k, filters.p, filters.floor
     # Top-p over the mass of the full row proves no bound; the likeliest tokens are tried, and then weighed.
     by_mass_alone = (k == 0).to(tl.int32) * (p < 1).to(tl.int32)
     by_mass_alone *= (lower_limit == float("-inf")).to(tl.int32) + (filters.joint != 0).to(tl.int32)
@@ -94,7 +94,7 @@ def draw_filtered(
     estimated_mass = tl.full((), 0.0, tl.float32)
     visible_mass = tl.full((), 0.0, tl.float32)
     num_granules = tiles * GRANULES_PER_TILE
-    # More than that are left to the launch for large sets, unless the floor of min-p leaves fewer.
+    # More than that are left to the launch for large sets, unless the floor leaves fewer.
     if ((k > 0) & (k <= _MAX_K)).to(tl.int32) + by_mass_alone > 0:
         target_count = tl.where(k > 0, k, _FIRST_TOKENS).to(tl.int32)
         # Maxima of few tiles prove little or nothing.
@@ -135,7 +135,7 @@ def draw_filtered(
                     # The expected number of tiles that hold _MAX_TOKENS largest tokens.
                     expected_tiles = number_of_tiles * (1.0 - tl.exp(-1.0 / number_of_tiles * _MAX_TOKENS))
                     target_count = tl.where(is_trying > 0, expected_tiles.to(tl.int32), target_count)
-        # The floor of min-p decides alone, whatever the mass above it.
+        # The floor decides alone, whatever the mass above it.
         required_mass = tl.where(
             (lower_limit > float("-inf")) & (proven_bound <= lower_limit), 0.0, required_mass
         )

@@ -16,7 +16,7 @@ from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 @triton.jit
 def _counts_whole_row(filters):
     """Return whether top-p counts the mass of all tokens: no other filter comes first, or the order is joint."""
-    num_filters = (filters.k > 0).to(tl.int32) + (filters.min_p_floor > float("-inf")).to(tl.int32)
+    num_filters = (filters.k > 0).to(tl.int32) + (filters.floor > float("-inf")).to(tl.int32)
     return num_filters * (filters.joint == 0).to(tl.int32) == 0
 
 
@@ -61,11 +61,7 @@ def keep_by_comparison(x, num_candidates, scale, filters, N: tl.constexpr, BY_FA
         count_above += last_count
         mass_above += last_mass
     k = filters.k
-    kept = (
-        (x > float("-inf"))
-        & (count_above < tl.where(k > 0, k, N).to(tl.float32))
-        & (x >= filters.min_p_floor)
-    )
+    kept = (x > float("-inf")) & (count_above < tl.where(k > 0, k, N).to(tl.float32)) & (x >= filters.floor)
     if filters.p < 1:
         total_mass = scale.mass
         if _counts_whole_row(filters) == 0:

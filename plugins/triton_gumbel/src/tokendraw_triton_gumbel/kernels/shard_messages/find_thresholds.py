@@ -18,7 +18,7 @@ from tokendraw_triton_gumbel.kernels.shard_messages.words import (
 from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import TEMPERED, load_filters, slot_of
 from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
-from tokendraw_triton_gumbel.kernels.shared.weights import min_p_floor
+from tokendraw_triton_gumbel.kernels.shared.weights import lowest_kept
 
 _MIN_MASS = tl.constexpr(2.2250738585072014e-308)
 """The least normal float64: lower limit of a nucleus's mass."""
@@ -47,7 +47,7 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
     max_logit = tl.max(x, 0)
     base = tl.where(min_p > 0, max_logit, float("-inf"))
     if (tl.abs(max_logit) < float("inf")).to(tl.int32) > 0:
-        base = min_p_floor(max_logit, temperature, min_p)
+        base = lowest_kept(max_logit, temperature, min_p, tl.full((), float("-inf"), tl.float32))
     if config.HAS_KTH:
         last_index = tl.minimum(k, fields.count * sizes.ranks) - 1
         kth = tl.max(tl.where(index >= last_index, x, float("-inf")), 0)

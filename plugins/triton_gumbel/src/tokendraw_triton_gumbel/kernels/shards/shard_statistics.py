@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentSums, RankedTokens
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
 
@@ -46,6 +46,7 @@ def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl
             row,
             counts,
             statistics,
+            MomentSums(None, None, None, None, None),
             RankedTokens(None, None),
             config,
         )

@@ -63,6 +63,35 @@ class TileStatistics(NamedTuple):
     ``sums``; or None."""
 
 
+class MomentSums(NamedTuple):
+    """Sums of every tile from which the moments of rows are computed; each None where no moment needs it."""
+
+    counts: Any = None
+    """[rows, tiles] float32: number of finite logits."""
+    distances: Any = None
+    """[rows, tiles] float32: the sum of ``x - maximum`` over the finite logits."""
+    squares: Any = None
+    """[rows, tiles] float32: the sum of their squares. Where squares overflow, ``distances`` and ``squares`` are of
+    distances times 2 ** -72, and the sign of ``squares`` is negative."""
+    entropies: Any = None
+    """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``sums`` adds up."""
+    collisions: Any = None
+    """[rows, tiles] float32: the sum of the squares of these weights."""
+
+
+class MomentResults(NamedTuple):
+    """Moments of y of each row, [rows] float32 as in ``tokendraw.filters.RowMoments``; each None if not wanted."""
+
+    number: Any = None
+    mean: Any = None
+    std: Any = None
+    log_mass: Any = None
+    entropy: Any = None
+    collision: Any = None
+    target_rows: Any = None
+    """[rows] int64: the row of the target with the parameters of each row; None without rows of drafts."""
+
+
 class RowParams(NamedTuple):
     """The parameters of the requests. Flags say which of the tensors hold anything: see :mod:`.row_params`."""
 
@@ -84,6 +113,8 @@ class RowParams(NamedTuple):
     min_p: Any
     joint: Any
     """[slots] bool: whether top-p counts the mass of the whole row, whatever top-k and min-p keep."""
+    floor: Any
+    """[rows] float32: the least y that the filters from moments of each row keep."""
 
 
 class CandidateLists(NamedTuple):

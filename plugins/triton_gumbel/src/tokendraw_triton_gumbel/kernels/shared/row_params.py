@@ -36,6 +36,8 @@ SHOWN = tl.constexpr(131072)
 
 LEAST_KEPT = tl.constexpr(262144)
 """The draw writes the least kept logit of each row of the target, beside exact thresholds."""
+HAS_FLOOR = tl.constexpr(524288)
+"""Rows may have floors from moments."""
 
 
 @triton.jit

@@ -32,8 +32,8 @@ class RowFilters(NamedTuple):
     """k in [1, V), or 0 if top-k is off."""
     p: Any
     """float64; 1 if top-p is off."""
-    min_p_floor: Any
-    """The least logit that min-p keeps; -inf if it is off."""
+    floor: Any
+    """The least logit that min-p and filters from moments keep; -inf if all are off."""
     joint: Any
     """Whether top-p counts the mass of the whole row, whatever the others keep."""
 

@@ -73,15 +73,19 @@ def scaled(x, max_logit, inverse, FP64: tl.constexpr):
 
 
 @triton.jit
-def min_p_floor(max_logit, temperature, min_p):
-    """Return the least float32 that min-p keeps; -inf without min-p.
+def lowest_kept(max_logit, temperature, min_p, floor):
+    """Return the least float32 that min-p and a floor in y keep; -inf without both.
 
     :param temperature: float64, like ``min_p``, which is 0 if off.
+    :param floor: float32, at most 0: keep ``(x - max_logit) / temperature >= floor``; -inf if off.
     """
     lowest = tl.full((), float("-inf"), tl.float32)
+    y = floor.to(tl.float64)
     if min_p > 0:
-        # With min-p 1 the product would be NaN at an infinite temperature.
-        limit = max_logit.to(tl.float64) + tl.where(min_p < 1, temperature * tl.log(min_p), 0.0)
+        y = tl.maximum(y, tl.log(min_p))
+    if y > float("-inf"):
+        # The product of 0 would be NaN at an infinite temperature.
+        limit = max_logit.to(tl.float64) + tl.where(y < 0, temperature * y, 0.0)
         lowest = limit.to(tl.float32)
         # x >= exact is the same as x >= the next float32 that is not below exact
         if (lowest.to(tl.float64) < limit).to(tl.int32) * (lowest > float("-inf")).to(tl.int32) > 0:

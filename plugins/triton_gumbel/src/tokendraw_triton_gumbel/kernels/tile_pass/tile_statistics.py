@@ -1,7 +1,8 @@
 """Launch 1, the one pass over the logits: for each tile of 1024 ids its maximum and the sum of exp(y) relative to it.
 
 Reads every logit once. Writes 8 bytes a tile, 0.2 % of float32 logits, 0.4 % of half precision; for rows with filters
-also the maxima of the tile's 16 granules, 1.6 % of the logits' bytes; for raw logprobs 4 bytes a tile more.
+also the maxima of the tile's 16 granules, 1.6 % of the logits' bytes; for raw logprobs 4 bytes a tile more, for
+filters from moments 4 to 20.
 
 A warp reads one tile or several, so every reduction stays in registers and shuffles, without shared memory or
 barriers: see :mod:`~tokendraw_triton_gumbel.kernels.shared.tile_layout`.
@@ -39,6 +40,7 @@ from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
     lane_maxima,
     larger_pairs,
     sum_carefully,
+    sum_distances_carefully,
     sum_logits,
     sum_pairs,
 )
@@ -57,6 +59,7 @@ def tile_statistics(
     temperature,
     row_index,
     statistics,
+    moments,
     ranked,
     queue,
     counters,
@@ -68,6 +71,7 @@ def tile_statistics(
     :param counts: :class:`~.argument_groups.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
     :param statistics: :class:`~.argument_groups.TileStatistics`, written.
+    :param moments: :class:`~.argument_groups.MomentSums`, written.
     :param ranked: :class:`~.argument_groups.RankedTokens`.
     :param queue: :class:`~.argument_groups.WorkQueue`, set to 0 for the launches behind.
     :param counters: [rows] int32, set to 0, or None.
@@ -96,6 +100,7 @@ def tile_statistics(
             row,
             counts,
             statistics,
+            moments,
             ranked,
             config,
         )
@@ -205,18 +210,24 @@ def reduce_tiles(
     row,
     counts,
     statistics,
+    moments,
     ranked,
     config: tl.constexpr,
 ):
     """Reduce a group of tiles of one row.
 
     :param source: the :class:`.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
+    :param moments: :class:`~.argument_groups.MomentSums`.
     :param ranked: :class:`~.argument_groups.RankedTokens`.
     :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     HAS_ENTROPY: tl.constexpr = statistics.entropy_sums is not None
+    HAS_MOMENT_ENTROPY: tl.constexpr = moments.entropies is not None
+    HAS_BOTH: tl.constexpr = HAS_ENTROPY or HAS_MOMENT_ENTROPY
+    HAS_COLLISION: tl.constexpr = moments.collisions is not None
+    HAS_DISTANCES: tl.constexpr = moments.counts is not None
     IS_PAIRED: tl.constexpr = config.IS_NVIDIA and source.base.dtype.element_ty == tl.bfloat16
     ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
     is_full = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
@@ -257,11 +268,16 @@ def reduce_tiles(
                     last_top.to(granules.dtype.element_ty),
                     mask=inside[None, :],
                 )
-            total, entropy, is_exact = sum_pairs(a, b, c, d, max_logit, scale, HAS_ENTROPY, IS_NVIDIA)
+            total, entropy, collision, distance, square, is_exact = sum_pairs(
+                a, b, c, d, max_logit, scale, HAS_BOTH, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+            )
+            moment_entropy = entropy
             if statistics.raw_sums is not None:
                 raw = total
                 if scale != LOG2_E:
-                    raw, entropy, raw_fine = sum_pairs(a, b, c, d, max_logit, LOG2_E, HAS_ENTROPY, IS_NVIDIA)
+                    raw, entropy, _, _, _, raw_fine = sum_pairs(
+                        a, b, c, d, max_logit, LOG2_E, HAS_ENTROPY, False, False, IS_NVIDIA
+                    )
                     is_exact &= raw_fine
             if HAS_RANKS:
                 if tl.max(max_logit, 0) >= ranked_logit:
@@ -274,6 +290,10 @@ def reduce_tiles(
             total = tl.zeros((SPAN,), tl.float32)
             raw = total
             entropy = total
+            moment_entropy = total
+            collision = total
+            distance = total
+            square = total
             is_exact = total > 0
     else:
         if config.IS_ALIGNED:
@@ -286,16 +306,22 @@ def reduce_tiles(
             x = _load_shifted(source, ids, group, is_inner, lead, config)
         scale = _scale_of(temperature, row_index, target_row)
         max_logit = _maxima_of_tiles(x, statistics, out, inside)
-        total, entropy, is_exact = sum_logits(x, max_logit, scale, HAS_ENTROPY, IS_NVIDIA)
+        total, entropy, collision, distance, square, is_exact = sum_logits(
+            x, max_logit, scale, HAS_BOTH, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+        )
+        moment_entropy = entropy
         if statistics.raw_sums is not None:
             raw = total
             if scale != LOG2_E:
-                raw, entropy, raw_fine = sum_logits(x, max_logit, LOG2_E, HAS_ENTROPY, IS_NVIDIA)
+                raw, entropy, _, _, _, raw_fine = sum_logits(
+                    x, max_logit, LOG2_E, HAS_ENTROPY, False, False, IS_NVIDIA
+                )
                 is_exact &= raw_fine
         if HAS_RANKS:
             if tl.max(max_logit, 0) >= ranked_logit:
                 number = tl.sum(tile_sums((x >= ranked_logit).to(tl.int32)), 0)
 
+    count = tl.full((SPAN,), TILE_SIZE, tl.float32)
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
     if tl.min(is_exact.to(tl.int32), 0) == 0:
         if config.IS_ALIGNED:
@@ -306,11 +332,14 @@ def reduce_tiles(
         clean = tl.where(x != x, float("-inf"), x)
         max_logit = _maxima_of_tiles(clean, statistics, out, inside)
         has_nan = tile_sums((x != x).to(tl.int32)) > 0
-        total, entropy = sum_carefully(clean, max_logit, scale, HAS_ENTROPY)
+        total, entropy, collision = sum_carefully(clean, max_logit, scale, HAS_BOTH, HAS_COLLISION)
+        moment_entropy = entropy
         # In Triton -total is 0 - total, which has no sign where total is 0.
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
-            raw, entropy = sum_carefully(clean, max_logit, LOG2_E, HAS_ENTROPY)
+            raw, entropy, _ = sum_carefully(clean, max_logit, LOG2_E, HAS_ENTROPY, False)
+        if HAS_DISTANCES:
+            count, distance, square = sum_distances_carefully(clean, max_logit)
         if HAS_RANKS:
             number = tl.sum(tile_sums((clean >= ranked_logit).to(tl.int32)), 0)
     tl.store(statistics.maxima + out, max_logit, mask=inside)
@@ -319,6 +348,14 @@ def reduce_tiles(
         tl.store(statistics.raw_sums + out, raw, mask=inside)
     if HAS_ENTROPY:
         tl.store(statistics.entropy_sums + out, entropy, mask=inside)
+    if HAS_DISTANCES:
+        tl.store(moments.counts + out, count, mask=inside)
+        tl.store(moments.distances + out, distance, mask=inside)
+        tl.store(moments.squares + out, square, mask=inside)
+    if HAS_MOMENT_ENTROPY:
+        tl.store(moments.entropies + out, moment_entropy, mask=inside)
+    if HAS_COLLISION:
+        tl.store(moments.collisions + out, collision, mask=inside)
     if HAS_RANKS:
         if ranked_logit == float("-inf"):
             number = tl.where(group == 0, source.vocab_size, 0)

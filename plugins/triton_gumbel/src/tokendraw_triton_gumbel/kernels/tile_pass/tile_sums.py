@@ -6,13 +6,22 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.bits import halves
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_LANES, GRANULES_PER_HALF, tile_sums
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULE_LANES,
+    GRANULES_PER_HALF,
+    TILE_SIZE,
+    tile_sums,
+)
 from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET, exp2, times
 
 _MIN_SUM = tl.constexpr(0.5)
 """A tile's sum includes the weight 1 of its maximum, so a lower sum comes from NaN or an overflow."""
 _LEAST_EXPONENT = tl.constexpr(-1000.0)
 """Weights are 0 far above it, also that of -inf, whose product with its weight would be NaN."""
+SMALL_UNIT = tl.constexpr(2.117582368135751e-22)
+"""2 ** -72: the squares of 1024 float32 distances in this unit cannot overflow."""
+_LEAST_SCALE = tl.constexpr(1e-12)
+"""Squares of exponents might vanish below."""
 
 
 @triton.jit
@@ -59,41 +68,104 @@ def _entropies(weight, exponent):
 
 
 @triton.jit
-def _sum_pair(pairs, scale, offset, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.constexpr):
+def _distance_sums(exponents, squares, rounding, scale):
+    """Return the sums of ``x - max_logit`` and of the squares, from those of the exponents of all weights of a tile."""
+    exact = exponents - rounding * TILE_SIZE
+    inverse = 1.0 / scale
+    return exact * inverse, (squares - rounding * (exponents + exact)) * inverse * inverse
+
+
+@triton.jit
+def _sum_pair(
+    pairs,
+    scale,
+    offset,
+    HAS_ENTROPY: tl.constexpr,
+    HAS_COLLISION: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
+    IS_NVIDIA: tl.constexpr,
+):
     low, high = halves(pairs)
     low, high = tl.fma(low, scale, offset), tl.fma(high, scale, offset)
     low_weight, high_weight = exp2(low, IS_NVIDIA), exp2(high, IS_NVIDIA)
     weight = low_weight + high_weight
-    return weight, _entropies(low_weight, low) + _entropies(high_weight, high) if HAS_ENTROPY else weight
+    entropy = _entropies(low_weight, low) + _entropies(high_weight, high) if HAS_ENTROPY else weight
+    collision = low_weight * low_weight + high_weight * high_weight if HAS_COLLISION else weight
+    square = low * low + high * high if HAS_DISTANCES else weight
+    return weight, entropy, collision, low + high if HAS_DISTANCES else weight, square
 
 
 @triton.jit
-def sum_pairs(a, b, c, d, max_logit, scale, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.constexpr):
+def sum_pairs(
+    a,
+    b,
+    c,
+    d,
+    max_logit,
+    scale,
+    HAS_ENTROPY: tl.constexpr,
+    HAS_COLLISION: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
+    IS_NVIDIA: tl.constexpr,
+):
     """Sum the weights of four blocks of pairs; returns the same results as :func:`sum_logits`."""
     offset, rounding, is_exact = _offset_of(max_logit, scale)
     wide = offset[None, :, None]
-    a_weight, a_entropy = _sum_pair(a, scale, wide, HAS_ENTROPY, IS_NVIDIA)
-    b_weight, b_entropy = _sum_pair(b, scale, wide, HAS_ENTROPY, IS_NVIDIA)
-    c_weight, c_entropy = _sum_pair(c, scale, wide, HAS_ENTROPY, IS_NVIDIA)
-    d_weight, d_entropy = _sum_pair(d, scale, wide, HAS_ENTROPY, IS_NVIDIA)
+    a_weight, a_entropy, a_collision, a_sum, a_square = _sum_pair(
+        a, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    b_weight, b_entropy, b_collision, b_sum, b_square = _sum_pair(
+        b, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    c_weight, c_entropy, c_collision, c_sum, c_square = _sum_pair(
+        c, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
+    d_weight, d_entropy, d_collision, d_sum, d_square = _sum_pair(
+        d, scale, wide, HAS_ENTROPY, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
+    )
     total = a_weight + b_weight
     total += c_weight
     total += d_weight
-    total = tl.sum(tl.sum(total, 2), 0)
+    total = _sum_lanes(total)
     entropy = total
+    collision = total
+    distance = total
+    square = total
     factor = exp2(-rounding, IS_NVIDIA)
     if HAS_ENTROPY:
-        entropy = tl.sum(tl.sum((a_entropy + b_entropy) + (c_entropy + d_entropy), 2), 0)
+        entropy = _sum_lanes((a_entropy + b_entropy) + (c_entropy + d_entropy))
         entropy = (entropy - rounding * total) * factor
+    if HAS_COLLISION:
+        collision = _sum_lanes((a_collision + b_collision) + (c_collision + d_collision)) * (factor * factor)
+    if HAS_DISTANCES:
+        distance = _sum_lanes((a_sum + b_sum) + (c_sum + d_sum))
+        square = _sum_lanes((a_square + b_square) + (c_square + d_square))
+        distance, square = _distance_sums(distance, square, rounding, scale)
+        is_exact &= tl.where(scale > _LEAST_SCALE, square, float("inf")) < float("inf")
     total *= factor
-    return total, entropy, is_exact & (total >= _MIN_SUM)
+    return total, entropy, collision, distance, square, is_exact & (total >= _MIN_SUM)
 
 
 @triton.jit
-def sum_logits(x, max_logit, scale, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.constexpr):
+def _sum_lanes(block):
+    """Sum blocks of pairs [LANES, SPAN, pairs of a vector] by tile."""
+    return tl.sum(tl.sum(block, 2), 0)
+
+
+@triton.jit
+def sum_logits(
+    x,
+    max_logit,
+    scale,
+    HAS_ENTROPY: tl.constexpr,
+    HAS_COLLISION: tl.constexpr,
+    HAS_DISTANCES: tl.constexpr,
+    IS_NVIDIA: tl.constexpr,
+):
     """Sum weights ``w = exp2((x - max_logit) * scale)`` by tile.
 
-    Returns (the sums, the sums of ``w log2 w`` if HAS_ENTROPY, whether both are exact: no NaN, infinity or overflow
+    Returns (the sums; those of ``w log2 w`` if HAS_ENTROPY; those of ``w * w`` if HAS_COLLISION; those of
+    ``x - max_logit`` and of the squares if HAS_DISTANCES; whether all are exact: no NaN, infinity or overflow
     occurred).
     """
     if IS_NVIDIA:
@@ -105,6 +177,7 @@ def sum_logits(x, max_logit, scale, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.con
         entropy = total
         if HAS_ENTROPY:
             entropy = (tile_sums(_entropies(weight, exponent)) - rounding * total) * factor
+        collision = tile_sums(weight * weight) * (factor * factor) if HAS_COLLISION else total
         total *= factor
         is_exact &= total >= _MIN_SUM
     else:
@@ -112,12 +185,20 @@ def sum_logits(x, max_logit, scale, HAS_ENTROPY: tl.constexpr, IS_NVIDIA: tl.con
         weight = tl.exp2(exponent)
         total = tile_sums(weight)
         entropy = tile_sums(_entropies(weight, exponent)) if HAS_ENTROPY else total
+        rounding = tl.zeros_like(total)
+        collision = tile_sums(weight * weight) if HAS_COLLISION else total
         is_exact = total >= _MIN_SUM
-    return total, entropy, is_exact
+    distance = total
+    square = total
+    if HAS_DISTANCES:
+        distance, square = tile_sums(exponent), tile_sums(exponent * exponent)
+        distance, square = _distance_sums(distance, square, rounding, scale)
+        is_exact &= tl.where(scale > _LEAST_SCALE, square, float("inf")) < float("inf")
+    return total, entropy, collision, distance, square, is_exact
 
 
 @triton.jit
-def sum_carefully(clean, max_logit, scale, HAS_ENTROPY: tl.constexpr):
+def sum_carefully(clean, max_logit, scale, HAS_ENTROPY: tl.constexpr, HAS_COLLISION: tl.constexpr):
     """Return the sums of :func:`sum_logits`, whatever the tile holds; +inf weighs 1."""
     wide = max_logit[None, :, None, None]
     finite = (tl.abs(wide) < float("inf")) & (clean > float("-inf"))
@@ -125,4 +206,24 @@ def sum_carefully(clean, max_logit, scale, HAS_ENTROPY: tl.constexpr):
     weight = tl.exp2(exponent)
     entropy = tile_sums(tl.where(finite, _entropies(weight, exponent), 0.0)) if HAS_ENTROPY else max_logit
     weight = tl.where(finite, weight, tl.where(clean == float("inf"), 1.0, 0.0))
-    return tile_sums(weight), entropy
+    return tile_sums(weight), entropy, tile_sums(weight * weight) if HAS_COLLISION else max_logit
+
+
+@triton.jit
+def sum_distances_carefully(clean, max_logit):
+    """Return (numbers of finite logits, sums of ``x - max_logit``, sums of the squares), whatever the tile holds.
+
+    Where squares overflow, sums are in units of ``SMALL_UNIT``, and that of squares is negative.
+    """
+    top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None]
+    is_finite = tl.abs(clean) < float("inf")
+    finite = tl.where(is_finite, clean, top)
+    distance = finite - top
+    small = finite * SMALL_UNIT - top * SMALL_UNIT
+    square = tile_sums(distance * distance)
+    overflows = (square < float("inf")) == 0
+    return (
+        tile_sums(is_finite.to(tl.float32)),
+        tl.where(overflows, tile_sums(small), tile_sums(distance)),
+        tl.where(overflows, -tile_sums(small * small), square),
+    )

@@ -17,6 +17,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     FIND_KTH,
     FIND_LARGER,
     FIND_NUCLEUS,
+    FLOOR,
     GOAL,
     KTH_ABOVE,
     KTH_HIGH,
@@ -24,7 +25,6 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     KTH_LOW,
     KTH_THEN_NUCLEUS,
     MAX_LOGIT,
-    MIN_P_FLOOR,
     P_REST,
     SCALE,
     SLOT,
@@ -63,7 +63,7 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
     k = tl.load(ints + K)
     kth_inside = tl.load(ints + KTH_INSIDE)
     target = tl.load(reals + TARGET_MAX)
-    threshold = tl.load(reals + MIN_P_FLOOR)
+    threshold = tl.load(reals + FLOOR)
     lowest = tl.min(tl.where(maximum > float("-inf"), maximum, max_logit), 0)
     nearby = tl.maximum(tl.abs(max_logit) * _MIN_SPREAD, _MIN_SPREAD)
     spread = tl.where(max_logit > lowest, max_logit - lowest, nearby)
