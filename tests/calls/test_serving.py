@@ -7,7 +7,6 @@ import torch
 
 from calling import loaded, selection_of
 from tokendraw import (
-    BatchFacts,
     Need,
     SamplerOutput,
     SamplerUnavailableError,
@@ -24,9 +23,7 @@ def unsupported(capabilities, facts, vocab_size=0):
     return loaded("acme", None, capabilities).reason_against(RowGroup(facts, vocab_size))
 
 
-PLAIN = BatchFacts(
-    any_greedy=False, any_seeded=False, max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False
-)
+PLAIN = SamplingMetadata.from_params([SamplingParams()]).facts
 
 
 @pytest.mark.parametrize(
@@ -39,7 +36,10 @@ PLAIN = BatchFacts(
         ({"max_top_k": None}, "top_k per row"),
         ({"any_top_p": True}, "top_p per row"),
         ({"any_min_p": True}, "min_p per row"),
+        ({"any_typical_p": True}, "typical_p per row"),
+        ({"any_xtc": True}, "xtc per row"),
         ({"any_joint": True}, "filter order joint"),
+        ({"any_temperature_last": True}, "filter order temperature_last"),
         ({"max_logprobs": 0}, "rows with logprobs"),
     ],
 )

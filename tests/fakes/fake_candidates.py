@@ -3,10 +3,11 @@
 import math
 from dataclasses import replace
 
-from tokendraw.plugin import MOMENTS, Capabilities, Host, PluginInfo, Upstream
+from tokendraw.plugin import FILTER_ORDERS, MOMENTS, Capabilities, Host, PluginInfo, Upstream
 from tokendraw.resolution import Candidate, State
 
 PER_ROW = (("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row"))
+ALL_FILTERS = ("top_k", "top_p", "min_p", "typical_p", "xtc")
 ALL_DTYPES = ("float32", "bfloat16", "float16")
 ALL_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
 
@@ -15,9 +16,9 @@ EVERYTHING = Capabilities(
     dtypes=ALL_DTYPES,
     logprobs_modes=ALL_MODES,
     logprob_token_ids=True,
-    filters=PER_ROW,
+    filters=tuple((name, "per_row") for name in ALL_FILTERS),
     row_moments=MOMENTS,
-    filter_orders=("top_k_first", "joint"),
+    filter_orders=FILTER_ORDERS,
     seeding="counter",
     greedy=True,
     gumbel_dtypes=("fp32", "fp64"),
@@ -148,7 +149,7 @@ BAD_VALUES = [
         for bad in (-2.0000001, 2.0000001, NAN, INF, "1", None, False)
     ],
     *[("min_tokens", bad, "an integer >= 0 (0: off)") for bad in (-1, 2.0, "1", None, False)],
-    ("filter_order", "top_p_first", "one of top_k_first, joint"),
+    ("filter_order", "top_p_first", "one of top_k_first, joint, temperature_last"),
 ]
 
 

@@ -21,8 +21,8 @@ from tokendraw_testing import fake_dist
 
 EVERYTHING = (
     "device_types=None, dtypes=('float32',), logprobs_modes=('raw_logprobs', 'processed_logprobs'), "
-    "filters=(('top_k', 'per_row'), ('top_p', 'per_row'), ('min_p', 'per_row')), "
-    "filter_orders=('top_k_first', 'joint'), seeding='counter', greedy=True, valid_flag=True, threshold=True, "
+    "filters=tuple((name, 'per_row') for name in tokendraw.plugin.FILTERS), "
+    "filter_orders=tokendraw.plugin.FILTER_ORDERS, seeding='counter', greedy=True, valid_flag=True, threshold=True, "
     "logprob_token_ids=True, row_moments=tokendraw.plugin.MOMENTS"
 )
 """Arguments of Capabilities for a plugin that needs no companion."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -293,3 +294,15 @@ class TestOfACall:
             InvalidInputError,
             lambda: native.sample(LOGITS, batch(*[SIGMA] * 4), shard=VocabShard(0, V)),
         )
+        last = SamplingParams(top_k=2, filter_order="temperature_last")
+        for params, text in (
+            (SamplingParams(typical_p=0.5), message.replace("filters", "typical_p")),
+            (SamplingParams(xtc_probability=0.5), message.replace("filters", "xtc_probability")),
+            (
+                last,
+                "'filter_order' temperature_last needs all columns of the logits on one device, found a shard of the "
+                "vocabulary. Gather the logits, or use top_k_first or joint.",
+            ),
+        ):
+            metadata = batch(*[params] * 4)
+            refused(text, InvalidInputError, partial(native.sample, LOGITS, metadata, shard=VocabShard(0, V)))

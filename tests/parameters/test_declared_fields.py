@@ -19,8 +19,20 @@ SLIPS = [
     (Need, "dtype", "float64", "'float32', 'bfloat16', 'float16' or None", "one of these."),
     (Need, "gumbel_dtype", "fp16", "'fp32' or 'fp64'", "one of these."),
     (Need, "gumbel_dtype", None, "'fp32' or 'fp64'", "one of these."),
-    (Need, "filter_orders", "joint", "a tuple of 'top_k_first' or 'joint'", "('joint',)."),
-    (Need, "filter_orders", ("jont",), "a tuple of 'top_k_first' or 'joint'", "'joint', the nearest."),
+    (
+        Need,
+        "filter_orders",
+        "joint",
+        "a tuple of 'top_k_first', 'joint' or 'temperature_last'",
+        "('joint',).",
+    ),
+    (
+        Need,
+        "filter_orders",
+        ("jont",),
+        "a tuple of 'top_k_first', 'joint' or 'temperature_last'",
+        "'joint', the nearest.",
+    ),
     (
         *(Host, "compute_capability", 9.0, "a tuple (an integer >= 0, an integer >= 0) or None"),
         "one, or leave out compute_capability=.",

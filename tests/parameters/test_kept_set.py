@@ -61,6 +61,17 @@ def test_rows_are_looked_at_in_parts(threshold, monkeypatch):
         assert torch.equal(found, needed)
 
 
+def test_a_ceiling_drops_what_is_larger():
+    ceiling = torch.tensor([3.0, 1.0, INF, NAN])
+    least = torch.tensor([3.0, -INF, INF, NAN])
+    kept = torch.tensor([[2, 3], [0, -1], [1, 3], [-1, -1]])
+    assert tokendraw.kept_ids(LOGITS, least, 2, ceiling).ids.tolist() == kept.tolist()
+    assert tokendraw.kept_mask(LOGITS, least, ceiling).sum(-1).tolist() == [2, 1, 2, 0]
+    with pytest.raises(InvalidInputError) as caught:
+        tokendraw.kept_mask(LOGITS, least, ceiling[:3])
+    assert str(caught.value) == "'ceiling' needs a number for each of 4 rows, found shape [3]."
+
+
 @pytest.mark.parametrize("rows", [0, 2])
 def test_no_rows_and_one_token(rows):
     logits = torch.zeros(rows, 1)
@@ -112,4 +123,5 @@ def test_extremes_of_columns_combine_to_those_of_rows():
 
 def test_a_batch_without_thresholds_says_none():
     sampler = tokendraw.load_sampler("native", device="cpu")
-    assert sampler.sample(LOGITS, SamplingMetadata.from_params([SamplingParams()] * 4)).threshold is None
+    output = sampler.sample(LOGITS, SamplingMetadata.from_params([SamplingParams(typical_p=0.5)] * 4))
+    assert output.threshold is output.ceiling is None

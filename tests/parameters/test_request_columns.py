@@ -75,7 +75,10 @@ NOTHING = {
     "max_top_k": 0,
     "any_top_p": False,
     "any_min_p": False,
+    "any_typical_p": False,
+    "any_xtc": False,
     "any_joint": False,
+    "any_temperature_last": False,
     "any_top_k_first": False,
     "max_logprob_token_id": -1,
     "filters": (),
@@ -97,6 +100,13 @@ KNOWN = [
         {"any_top_p": True, "any_min_p": True, "any_joint": True},
     ),
     ({"logprobs": 3}, {"max_logprobs": 3}),
+    ({"typical_p": 0.5, "xtc_threshold": 0.2}, {"any_typical_p": True}),
+    ({"xtc_probability": 0.5, "temperature": 0.5}, {"any_xtc": True}),
+    ({"filter_order": "temperature_last", "temperature": 0.5}, {}),
+    (
+        {"filter_order": "temperature_last", "filters": {"p_less": 1}},
+        {"any_temperature_last": True, "filters": ("p_less",)},
+    ),
 ]
 
 

@@ -61,13 +61,25 @@ def test_filters_ruled_out_by_the_host_are_none():
     params = RowParameters.of(metadata, 5, CPU)
     assert (params.greedy, params.top_k, params.top_p, params.min_p, params.joint) == (None,) * 5
     assert not params.may_drop_tokens
-    assert filter_columns(metadata) == dict.fromkeys(("top_k", "top_p", "min_p", "joint"))
+    assert not any(column is not None for column in filter_columns(metadata).values())
 
 
 def test_missing_parameters_are_off():
     params = RowParameters.of(SamplingMetadata(), 2, CPU)
     assert params.temperature.tolist() == [[1.0], [1.0]]
     assert (params.top_k, params.top_p, params.min_p, params.joint) == (None,) * 4
+    assert (params.typical_p, params.xtc_probability, params.xtc_threshold) == (None,) * 3
+    assert params.temperature_last is params.has_ceiling is None
+
+
+def test_without_a_threshold_xtc_has_that_of_requests():
+    metadata = SamplingMetadata(
+        xtc_probability=torch.tensor([0.5, 0.0]), typical_p=torch.tensor([torch.nan, 0.5])
+    )
+    params = RowParameters.of(metadata, 2, CPU)
+    assert params.xtc_threshold.tolist() == [[SamplingParams().xtc_threshold]] * 2
+    assert params.typical_p.tolist() == [[1.0], [0.5]]
+    assert params.has_ceiling.tolist() == [[True], [True]]
 
 
 @pytest.mark.parametrize("row_index", [None, torch.tensor([4, 4, 0, 1, 2])])

@@ -224,7 +224,10 @@ def test_unsupported_rows_are_named():
         "greedy rows",
         "seeded rows",
         "min_p per row",
+        "typical_p per row",
+        "xtc per row",
         "filters from moments",
+        "filter order temperature_last",
         "rows that ask for raw_logprobs",
     )
 

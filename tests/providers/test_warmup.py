@@ -47,7 +47,7 @@ class Recorder:
                 m.facts.any_seeded,
                 m.facts.all_seeded,
                 m.positions is not None,
-                m.facts.max_top_k != 0 or m.facts.any_top_p or m.facts.any_min_p,
+                m.facts.max_top_k != 0 or m.facts.any_top_p or m.facts.any_min_p or m.facts.any_ceiling,
                 m.facts.any_joint,
                 m.facts.all_greedy,
                 m.facts.max_logprobs,

@@ -67,7 +67,7 @@ def widths(slots):
 def test_without_lists_a_slot_takes_8_bytes_a_token_4_bytes_an_id_and_little_more(slots, tokens, ids):
     found = RequestSlots(slots, tokens, ids, device="meta")
     needed = slots * (8 * tokens + 4 * ids)
-    parameters, a_step, shared = 136, 64, 16 * 136 + 64 + 140 + 16 * 140
+    parameters, a_step, shared = 160, 64, 16 * 160 + 64 + 164 + 16 * 164
     assert needed + slots * parameters < found.num_bytes
     assert found.num_bytes <= needed + slots * (parameters + a_step) + shared
     plain = SamplingParams(

@@ -25,6 +25,15 @@ KINDS = {
     0: SamplingParams(temperature=0.0, top_p=0.5),
     3: SamplingParams(min_p=0.2, top_p=0.9, seed=2**64 - 1, filter_order="joint"),
     2: SamplingParams(seed=-4, logprobs=-1),
+    1: SamplingParams(
+        temperature=0.7,
+        min_p=0.1,
+        seed=3,
+        filter_order="temperature_last",
+        typical_p=0.7,
+        xtc_probability=0.9,
+        xtc_threshold=0.05,
+    ),
 }
 NOTHING = EditFacts.of(())
 
@@ -44,8 +53,8 @@ def filled(kinds=KINDS, device="cpu"):
 @pytest.mark.parametrize("of_rows", [torch.tensor, list], ids=["tensors", "lists"])
 def test_rows_draw_what_their_requests_ask_for(of_rows):
     sampler, slots = tokendraw.load_sampler("native", device="cpu"), filled()
-    rows, positions = [3, 5, 2, 0], [9, 8, 7, 6]
-    logits = torch.randn(4, V, generator=torch.Generator().manual_seed(0))
+    rows, positions = [3, 5, 2, 0, 1], [9, 8, 7, 6, 5]
+    logits = torch.randn(5, V, generator=torch.Generator().manual_seed(0))
     found = sampler.sample(logits, slots.metadata(of_rows(rows), of_rows(positions)))
     expected = sampler.sample(
         logits, SamplingMetadata.from_params([KINDS[slot] for slot in rows], positions=positions)

@@ -1,11 +1,12 @@
-"""The set of tokens that the filters kept, from one number a row.
+"""The set of tokens that the filters kept, from one number a row, or two.
 
 Every filter is a value threshold, so ``SamplerOutput.threshold`` [B] float32 is the sampling mask of a batch: a trainer
-or an evaluator needs no list of ids, and none is cut short::
+or an evaluator needs no list of ids, and none is cut short. ``typical_p`` and XTC drop tokens from above too, so that
+the batch has ``SamplerOutput.ceiling`` as well, which is None in any other::
 
     sampler = tokendraw.load_sampler(need=tokendraw.Need(threshold=True))
     out = sampler.sample(logits, metadata)
-    kept = tokendraw.kept_mask(logits, out.threshold)
+    kept = tokendraw.kept_mask(logits, out.threshold, out.ceiling)
 
 Nothing here waits for the device.
 """
@@ -38,29 +39,31 @@ class KeptIds(NamedTuple):
     overflow: Tensor
 
 
-def kept_mask(logits: Tensor, threshold: Tensor) -> Tensor:
+def kept_mask(logits: Tensor, threshold: Tensor, ceiling: Tensor | None = None) -> Tensor:
     """Mark the tokens that the filters kept.
 
     :param logits: [B, V] floating point, as given to the sampler. Not modified.
     :param threshold: [B] float32: ``SamplerOutput.threshold``, or that of a verification's rows.
+    :param ceiling: [B] float32: ``ceiling`` of the same output.
     :returns: [B, V] bool; False for tokens of NaN and -inf, and in rows with nothing else.
     :raises InvalidInputError: a ValueError: a wrong type, shape, dtype or device.
     """
-    _check(logits, threshold)
-    bound = threshold.unsqueeze(-1)
-    return (logits >= bound) & (logits > -_INF)
+    _check(logits, threshold, ceiling)
+    kept = (logits >= threshold.unsqueeze(-1)) & (logits > -_INF)
+    return kept if ceiling is None else kept & (logits <= ceiling.unsqueeze(-1))
 
 
-def kept_ids(logits: Tensor, threshold: Tensor, max_ids: int) -> KeptIds:
+def kept_ids(logits: Tensor, threshold: Tensor, max_ids: int, ceiling: Tensor | None = None) -> KeptIds:
     """List the tokens that the filters kept.
 
     :param logits: [B, V] floating point, as given to the sampler. Not modified.
     :param threshold: [B] float32: ``SamplerOutput.threshold``, or that of a verification's rows.
     :param max_ids: K, the number of ids listed in a row, at least 1.
+    :param ceiling: [B] float32: ``ceiling`` of the same output.
     :raises InvalidInputError: a ValueError: a wrong type, shape, dtype or device.
     :raises InvalidParameterError: a ValueError: ``max_ids`` is no integer of at least 1.
     """
-    _check(logits, threshold)
+    _check(logits, threshold, ceiling)
     if isinstance(max_ids, bool) or not isinstance(max_ids, int) or max_ids < 1:
         raise InvalidParameterError(
             f"'max_ids' needs an integer of at least 1, found {max_ids!r}. Pass the most ids that a row may list."
@@ -71,7 +74,7 @@ def kept_ids(logits: Tensor, threshold: Tensor, max_ids: int) -> KeptIds:
     counts = torch.zeros(rows, dtype=torch.int64, device=logits.device)
     token = torch.arange(vocab_size, device=logits.device)
     for part in _chunks(logits):
-        kept = kept_mask(logits[part], threshold[part])
+        kept = kept_mask(logits[part], threshold[part], None if ceiling is None else ceiling[part])
         place = kept.cumsum(-1, dtype=torch.int32).sub_(1)
         # Tokens that are not listed go to a column behind the last one.
         column = place.masked_fill_(~kept, width).clamp_(max=width).to(torch.int64)
@@ -83,11 +86,11 @@ def kept_ids(logits: Tensor, threshold: Tensor, max_ids: int) -> KeptIds:
 
 
 class KeptExtremes(NamedTuple):
-    """The values on both sides of a bound, of some columns of each row: [B] float32 each.
+    """The kept and the dropped values at their edges, of some columns of each row: [B] float32 each.
 
     :ivar max: The largest value; -inf without any.
-    :ivar least_kept: The least value that reaches the bound; +inf without any.
-    :ivar largest_dropped: The largest value below the bound; -inf without any.
+    :ivar least_kept: The least kept value; +inf without any.
+    :ivar largest_dropped: The largest dropped value; -inf without any.
     """
 
     max: Tensor
@@ -95,17 +98,20 @@ class KeptExtremes(NamedTuple):
     largest_dropped: Tensor
 
 
-def kept_extremes(logits: Tensor, bound: Tensor) -> KeptExtremes:
-    """Find the values on both sides of a bound. NaN counts as -inf.
+def kept_extremes(logits: Tensor, bound: Tensor, ceiling: Tensor | None = None) -> KeptExtremes:
+    """Find the extremes of the values that reach a bound, and of those dropped. NaN counts as -inf.
 
     :param logits: [B, n] floating point: the columns of a row, or any of them.
     :param bound: [B] float32.
+    :param ceiling: [B] float32, above which values are dropped too; None: none is.
     """
     parts = []
     for part in _chunks(logits):
         x = logits[part].to(torch.float32)
         x = torch.where(x > -_INF, x, -_INF)
         kept = (x >= bound[part].unsqueeze(-1)) & (x > -_INF)
+        if ceiling is not None:
+            kept &= x <= ceiling[part].unsqueeze(-1)
         # A column more, so that a row without columns has its values, too.
         x = torch.nn.functional.pad(x, (0, 1), value=-_INF)
         kept = torch.nn.functional.pad(kept, (0, 1), value=False)
@@ -134,21 +140,27 @@ def threshold_between(extremes: KeptExtremes) -> Tensor:
     return torch.where(top > -_INF, threshold, float("nan"))
 
 
-def _check(logits: Tensor, threshold: Tensor) -> None:
+def _check(logits: Tensor, threshold: Tensor, ceiling: Tensor | None) -> None:
     check_plain("logits", logits)
     if logits.dim() != 2 or not logits.is_floating_point():
         found = f"shape {list(logits.shape)} of {logits.dtype}"
         raise InvalidInputError(f"'logits' needs floating-point numbers [rows, vocabulary], found {found}.")
-    mend = "Load the sampler with Need(threshold=True), and pass the threshold of its output."
-    check_plain("threshold", threshold, mend)
-    check_dtype("threshold", threshold, torch.float32, mend)
-    if threshold.shape != logits.shape[:1]:
+    _check_bound("threshold", threshold, logits)
+    if ceiling is not None:
+        _check_bound("ceiling", ceiling, logits)
+
+
+def _check_bound(name: str, bound: Tensor, logits: Tensor) -> None:
+    mend = f"Load the sampler with Need(threshold=True), and pass the {name} of its output."
+    check_plain(name, bound, mend)
+    check_dtype(name, bound, torch.float32, mend)
+    if bound.shape != logits.shape[:1]:
         raise InvalidInputError(
-            f"'threshold' needs a number for each of {len(logits)} rows, found shape {list(threshold.shape)}."
+            f"'{name}' needs a number for each of {len(logits)} rows, found shape {list(bound.shape)}."
         )
-    if threshold.device != logits.device:
+    if bound.device != logits.device:
         raise InvalidInputError(
-            f"'threshold' needs the device of 'logits', {logits.device}, found {threshold.device}."
+            f"'{name}' needs the device of 'logits', {logits.device}, found {bound.device}."
         )
 
 

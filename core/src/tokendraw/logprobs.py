@@ -17,10 +17,12 @@ class RowMasses(NamedTuple):
     """The maximum, threshold and masses (in the widest float) of each row, for values in any mode: [rows, 1] each.
 
     :ivar max: float32: the largest value.
-    :ivar threshold: float32: a token is kept if its value is at least this.
-    :ivar kept: Sum of ``exp((x - max x) / T)`` over the kept tokens.
+    :ivar threshold: float32: a token is kept if its value is at least this, and at most ``ceiling``.
+    :ivar kept: Sum of ``exp((x - max x) / T)`` over the kept tokens; of ``exp((x - ceiling) / T)`` where there is a
+        ceiling.
     :ivar mass: Sum of ``exp((x - max x) / T)`` over all tokens.
     :ivar raw: Sum of ``exp(x - max x)`` over all tokens.
+    :ivar ceiling: float32: the greatest kept value; None: every row keeps its largest value.
     """
 
     max: Tensor
@@ -28,6 +30,24 @@ class RowMasses(NamedTuple):
     kept: Tensor
     mass: Tensor
     raw: Tensor
+    ceiling: Tensor | None = None
+
+    def log_kept(self, inverse_temperature: Tensor) -> Tensor:
+        """Return the log of the sum of ``exp((x - max x) / T)`` over the kept tokens."""
+        if self.ceiling is None:
+            return self.kept.log()
+        return self.kept.log() + _relative(self.ceiling, self.max, inverse_temperature)
+
+    def chunk(self, rows: slice) -> RowMasses:
+        """Return the values of some of the rows."""
+        return self._replace(
+            **{name: column[rows] for name, column in self._asdict().items() if column is not None}
+        )
+
+    def keeps(self, x: Tensor) -> Tensor:
+        """Return the tokens of [rows, n] logits that the filters keep."""
+        kept = x >= self.threshold
+        return kept if self.ceiling is None else kept & (x <= self.ceiling)
 
 
 def best_token_ids(x: Tensor, n: int) -> Tensor:
@@ -85,8 +105,8 @@ def mode_values(x: Tensor, row: RowMasses, inverse_temperature: Tensor, mode: Lo
     if mode == "temperature_logprobs":
         return (y - row.mass.log()).clamp_(max=0.0)
     if mode == "processed_logprobs":
-        y = (y - row.kept.log()).clamp_(max=0.0)
-    return torch.where(x >= row.threshold, y, -_INF)
+        y = (y - row.log_kept(inverse_temperature)).clamp_(max=0.0)
+    return torch.where(row.keeps(x), y, -_INF)
 
 
 def _relative(x: Tensor, x_max: Tensor, inverse_temperature: Tensor | None = None) -> Tensor:

@@ -112,6 +112,9 @@ class SamplerOutput:
         that was kept, which is the whole sampling mask of the row: see :func:`tokendraw.kept_mask`. -inf where every
         token above -inf was kept; the largest logit in a greedy row; +inf in a row with +inf, and NaN in a row with
         nothing above -inf.
+    :ivar ceiling: [B] float32, beside ``threshold`` where a row of the batch may have ``typical_p`` or
+        ``xtc_probability``, else None: the greatest logit that was kept, NaN in a row with nothing above -inf; +inf in
+        rows without these filters, which keep their largest logits.
     """
 
     token_ids: torch.Tensor
@@ -119,6 +122,7 @@ class SamplerOutput:
     logprobs: LogprobsTensors | None = None
     log_kept_mass: torch.Tensor | None = None
     threshold: torch.Tensor | None = None
+    ceiling: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +137,14 @@ class ScoreOutput:
         NaN in a row with nothing above -inf.
     :ivar threshold: [L] float32, of a sampler that was loaded with ``Need(threshold=True)``, else None: the least kept
         logit of each row, as in :class:`SamplerOutput`.
+    :ivar ceiling: [L] float32 or None: the greatest kept logit of each row, as in :class:`SamplerOutput`.
     """
 
     logprobs: LogprobsTensors
     log_kept_mass: torch.Tensor
     entropy: torch.Tensor
     threshold: torch.Tensor | None = None
+    ceiling: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,7 @@ class VerifyOutput:
         request. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
     :ivar threshold: [L] float32, of a sampler that was loaded with ``Need(threshold=True)``, else None: the least kept
         logit of each row of the target, as in :class:`SamplerOutput`.
+    :ivar ceiling: [L] float32 or None: the greatest kept logit of each row of the target, likewise.
     """
 
     token_ids: torch.Tensor
@@ -167,3 +174,4 @@ class VerifyOutput:
     logprobs: LogprobsTensors | None = None
     log_kept_mass: torch.Tensor | None = None
     threshold: torch.Tensor | None = None
+    ceiling: torch.Tensor | None = None

@@ -19,13 +19,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import FILTERS
+from tokendraw.parameters.fields import FACT_OF_COLUMN
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.request_columns import field_dtypes
 
 __all__ = ["MetadataParameters", "PerRow", "RowParameters", "filter_columns", "widest_float"]
 
-_FILTER_FIELDS = (*FILTERS, "joint")
+_DEFAULT_XTC_THRESHOLD = 0.1
 
 
 class PerRow:
@@ -45,12 +45,12 @@ class PerRow:
 
 
 def filter_columns(metadata: SamplingMetadata) -> dict[str, Tensor | None]:
-    """Spread the filters of a batch and ``joint`` over its rows, without any change of values.
+    """Spread the filters and filter orders of a batch over its rows, without any change of values.
 
     :returns: by name: [rows], of the caller's dtype but no integer below int32; None where the host rules it out.
     """
-    may_hold = metadata.facts.may_hold
-    return {name: metadata.per_row(name) if may_hold(name) else None for name in _FILTER_FIELDS}
+    may_use = metadata.facts.may_use
+    return {name: metadata.per_row(name) if may_use(name) else None for name in FACT_OF_COLUMN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,10 @@ class RowParameters(PerRow):
     :ivar filters: [rows, F] float32: the value of each filter from moments, for
         :func:`tokendraw.filters.combined_floor`.
     :ivar filter_names: Names of these F filters.
+    :ivar typical_p: In the widest float. 1 and above is off.
+    :ivar xtc_probability: In the widest float. 0 and below, and NaN, are off.
+    :ivar xtc_threshold: In the widest float; None where no row may have XTC.
+    :ivar temperature_last: bool: rows whose filters look at temperature 1, with min-p behind top-p.
     """
 
     temperature: Tensor
@@ -82,6 +86,10 @@ class RowParameters(PerRow):
     all_top_k: bool
     filters: Tensor | None = None
     filter_names: tuple[str, ...] = ()
+    typical_p: Tensor | None = None
+    xtc_probability: Tensor | None = None
+    xtc_threshold: Tensor | None = None
+    temperature_last: Tensor | None = None
 
     @classmethod
     def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Self:
@@ -98,7 +106,18 @@ class RowParameters(PerRow):
     @property
     def may_drop_tokens(self) -> bool:
         """Return whether a row may be greedy or have a filter."""
-        return not (self.greedy is self.top_k is self.top_p is self.min_p is self.filters is None)
+        filters = (self.top_k, self.top_p, self.min_p, self.filters, self.typical_p, self.xtc_probability)
+        return any(column is not None for column in (self.greedy, *filters))
+
+    @property
+    def has_ceiling(self) -> Tensor | None:
+        """Return the rows with typical-p or XTC, [rows, 1] bool; None where the host rules these out."""
+        columns = []
+        if self.typical_p is not None:
+            columns.append(self.typical_p < 1)
+        if self.xtc_probability is not None:
+            columns.append(self.xtc_probability > 0)
+        return None if not columns else columns[0] | columns[-1]
 
 
 class MetadataParameters:
@@ -115,7 +134,7 @@ class MetadataParameters:
 
     def __getattr__(self, name: str) -> Any:
         """Read a field with the fields of its kind, which become attributes."""
-        if name in _FILTER_FIELDS:
+        if name in FACT_OF_COLUMN:
             fields_read = _clamped_filters(self._metadata, self._device)
         elif name in ("filters", "filter_names"):
             fields_read = _filters_from_moments(self._metadata)
@@ -149,8 +168,12 @@ def _clamped_filters(metadata: SamplingMetadata, device: torch.device) -> dict[s
         name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
         for name, column in filter_columns(metadata).items()
     }
-    top_p = columns["top_p"]
-    return columns | {"top_p": None if top_p is None else top_p.nan_to_num(nan=1.0)}
+    for name in ("top_p", "typical_p"):
+        if (column := columns[name]) is not None:
+            columns[name] = column.nan_to_num(nan=1.0)
+    if columns["xtc_threshold"] is None and (probability := columns["xtc_probability"]) is not None:
+        columns["xtc_threshold"] = torch.full_like(probability, _DEFAULT_XTC_THRESHOLD)
+    return columns
 
 
 def _filters_from_moments(metadata: SamplingMetadata) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """Computes the answer of a sampling step, row by row in float64 with numpy alone: plain and independent.
 
 Nothing here imports tokendraw. Requests are read by attribute (``temperature``, ``top_k``, ``top_p``, ``min_p``,
-``filter_order``, ``filters``), so ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped.
+``filter_order``, ``filters``, and ``typical_p``, ``xtc_probability``, ``xtc_threshold`` if there), so
+``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped. A row with an ``xtc_probability`` is
+that of a uniform below it: :func:`applies_xtc` tells whether it is for a seed.
 
-A row is sorted once, into its distinct values with their counts, and every filter is a number of those that it keeps.
+A row is sorted once, into its distinct values with their counts, and every filter is a range of those that it keeps:
+see :mod:`tokendraw_testing.reference_filters`.
 """
 
 import functools
@@ -12,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokendraw_testing import reference_floors
+from tokendraw_testing.reference_filters import EDGE, KeptLevels, levels_near
 from tokendraw_testing.reference_noise import (
     Array,
     Drawing,
@@ -24,6 +27,7 @@ from tokendraw_testing.reference_noise import (
     random_words,
     together,
     uniform,
+    uniforms,
 )
 
 __all__ = [
@@ -32,11 +36,14 @@ __all__ = [
     "TILE",
     "TILE_SIZE",
     "TOKEN",
+    "XTC",
     "Array",
     "Drawing",
     "NoiseRequest",
     "ReferenceRow",
     "SortedLogits",
+    "applies_xtc",
+    "ceiling",
     "centre",
     "draw",
     "drawing",
@@ -55,10 +62,8 @@ __all__ = [
     "values",
 ]
 
-TOKEN, TILE = 0, 1
+TOKEN, TILE, XTC = 0, 1, 7
 TILE_SIZE = 1024
-EDGE = 1e-6
-"""Decisions of a filter that lie closer to its threshold than this are left to the rounding of float32."""
 NEAR_TIE = 2e-5
 """Two Gumbel maxima closer than this may swap places in float32."""
 
@@ -126,8 +131,9 @@ class ReferenceRow:
 
     @functools.cached_property
     def tile_masses(self) -> Array:
-        """The sum of ``exp(y)`` over the kept tokens of each tile."""
-        return np.add.reduceat(np.exp(self.y) * self.kept, np.arange(0, len(self.y), TILE_SIZE))
+        """The sum of ``exp(y)`` over the kept tokens of each tile, relative to the largest of them."""
+        weights = np.exp(np.where(self.kept, self.y, -np.inf) - self.y[self.kept].max())
+        return np.add.reduceat(weights, np.arange(0, len(self.y), TILE_SIZE))
 
 
 def _scaled(x: Array, top: float, temperature: float) -> Array:
@@ -166,10 +172,13 @@ def prepare(logits: Any, params: Any) -> ReferenceRow:
         kept, certain = np.zeros(len(y), bool), True
         kept[row.x.argmax()] = True
     else:
-        depths, counts = row.depths(params.temperature), row.levels[1]
-        count, certain = _kept_levels(depths, counts, params)
-        certain = certain and not has_merged_levels(depths)
-        kept = y >= -depths[count - 1] if depths[count - 1] < np.inf else y > -np.inf
+        levels, counts = row.levels
+        is_last = params.filter_order == "temperature_last"
+        found = KeptLevels.of(row.depths(1.0 if is_last else params.temperature), counts, params)
+        certain = found.certain and not has_merged_levels(row.depths(params.temperature))
+        kept = (row.x <= levels[found.first]) & (row.x >= levels[found.end - 1]) & (y > -np.inf)
+        if not kept.any():  # y of a token far below a dropped one is no number
+            kept, certain = row.x == levels[found.first], False
     valid = not (empty or row.has_nan)
     return ReferenceRow(x=row.x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
 
@@ -185,57 +194,24 @@ def threshold(row: ReferenceRow) -> float:
     if top == np.inf:
         return np.inf
     least = top if row.greedy else row.x[row.kept].min()
-    is_dropped = (row.x < least) & (row.x > -np.inf)
+    is_dropped = ((row.x < least) | (row.x > ceiling(row))) & (row.x > -np.inf)
     return float(least) if is_dropped.any() else -np.inf
+
+
+def ceiling(row: ReferenceRow) -> float:
+    """Return the greatest kept logit; NaN where there is none."""
+    return np.nan if row.empty else float(row.x[row.kept].max())
+
+
+def applies_xtc(params: Any, seed: int, position: int, dtype: str = "fp32") -> bool:
+    """Return whether XTC drops tokens of a row with a seed."""
+    return bool(uniforms(seed % 2**64, position, 0, XTC, dtype) < params.xtc_probability)
 
 
 def has_merged_levels(depths: Array) -> bool:
     """Whether rounding made one y of two different logits: a tie in y, but not in the logits."""
     finite_depths = depths[: depths.searchsorted(np.inf)]
     return bool((finite_depths[1:] == finite_depths[:-1]).any())
-
-
-def levels_near(depths: Array, depth: float) -> tuple[int, int]:
-    """Range of levels, from the first to behind the last, within ``EDGE`` of a threshold."""
-    slack = EDGE * max(1.0, depth) if depth < np.inf else 0.0
-    return int(depths.searchsorted(depth - slack)), int(depths.searchsorted(depth + slack, "right"))
-
-
-def _kept_levels(depths: Array, counts: Array, params: Any) -> tuple[int, bool]:
-    """Count the levels kept by floors, min-p, top-k and top-p; tell whether float32 rounding decides none of it."""
-    kept, certain, thresholds = len(depths), True, []
-    if getattr(params, "filters", None):
-        floor = reference_floors.floor_depth(depths, counts, params.filters)
-        kept = int(depths.searchsorted(floor, "right"))
-        first, last = reference_floors.levels_near(depths, floor)
-        certain = first == last
-    if params.min_p > 0:
-        floor = max(-float(np.log(params.min_p)), 0.0)
-        kept = min(kept, int(depths.searchsorted(floor, "right")))
-        first, last = levels_near(depths, floor)
-        certain = certain and bool((depths[first:last] == floor).all())
-        thresholds.append(floor)
-    if params.top_k > 0 and (cumulative_counts := counts.cumsum())[-1] > params.top_k:
-        level = int(cumulative_counts.searchsorted(params.top_k))
-        kept = min(kept, level + 1)
-        thresholds.append(depths[level])
-    if params.top_p < 1:
-        num_levels = len(depths) if params.filter_order == "joint" else kept
-        level, nucleus_certain = _nucleus(depths[:num_levels], counts[:num_levels], params.top_p)
-        kept, certain = min(kept, level + 1), certain and nucleus_certain
-        thresholds.append(depths[level])
-    for depth in thresholds:  # what lies above a kept token stays above it in float32, or ties with it
-        _, last = levels_near(depths, depth)
-        certain = certain and bool(depths[last - 1] <= depth)
-    return kept, certain
-
-
-def _nucleus(depths: Array, counts: Array, top_p: float) -> tuple[int, bool]:
-    """The number of the last level of the smallest set of largest tokens with mass >= top_p."""
-    masses = counts * np.exp(-depths)
-    above = masses.cumsum()[:-1] / masses.sum()
-    bounds = above.searchsorted((top_p - EDGE, top_p + EDGE))
-    return int(above.searchsorted(top_p)), bool(bounds[0] == bounds[1])
 
 
 def drawing(
@@ -304,4 +280,5 @@ def log_kept_mass(row: ReferenceRow) -> float:
     """Log of the kept set's share of the temperature-scaled mass, at most 0."""
     if row.greedy or row.empty:
         return 0.0
-    return min(0.0, float(np.log(np.exp(row.y[row.kept]).sum()) - np.log(np.exp(row.y).sum())))
+    peak = row.y[row.kept].max()
+    return min(0.0, float(peak + np.log(np.exp(row.y[row.kept] - peak).sum()) - np.log(np.exp(row.y).sum())))

@@ -165,7 +165,8 @@ CAPABILITIES = {
     "dtypes=('fp32',)": f"dtypes needs {DTYPES}, found ('fp32',)",
     "dtypes=()": f"dtypes needs {DTYPES}, found ()",
     "filters=('top_k',)": (
-        "filters needs a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar'), found ('top_k',)"
+        "filters needs a tuple of ('top_k', 'top_p', 'min_p', 'typical_p' or 'xtc', 'per_row' or 'scalar'), "
+        "found ('top_k',)"
     ),
     "seeding='row'": "seeding needs 'none', 'launch' or 'counter', found 'row'",
     "greedy=1": "greedy needs True or False, found 1",

@@ -231,10 +231,13 @@ def test_the_kinds_of_rows_beyond_a_sampler_are_named():
         "top_k per row",
         "top_p per row",
         "min_p per row",
+        "typical_p per row",
+        "xtc per row",
         "filters from moments",
         "a top_k above its limit",
         "rows of a vocabulary above its limit",
         "filter order joint",
+        "filter order temperature_last",
         "rows that ask for raw_logprobs",
     )
 

@@ -22,6 +22,10 @@ from tokendraw.resolution import Choice
 
 NEED = Need()
 DEFAULT = Choice()
+UNSUPPORTED = (
+    "greedy rows, seeded rows, typical_p per row, xtc per row, filters from moments, filter order temperature_last, "
+    "rows that ask for raw_logprobs"
+)
 
 
 def asked(name, source="TOKENDRAW_SAMPLER"):
@@ -38,7 +42,7 @@ def test_the_explanation_shows_who_serves_what_and_every_decision():
     resolution = resolve(ALL, H100, NEED, DEFAULT)
     assert resolution.explain() == (
         "sample on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
-        "  beyond flashinfer (greedy rows, seeded rows, filters from moments, rows that ask for raw_logprobs): "
+        f"  beyond flashinfer ({UNSUPPORTED}): "
         "go to triton-gumbel\n"
         "  + flashinfer: best available, priority 80\n"
         "  + triton-gumbel: available, priority 60; serves the rows that flashinfer cannot\n"
@@ -51,8 +55,7 @@ def test_the_explanation_says_when_nobody_serves_the_other_rows():
     resolution = resolve([FLASHINFER], H100, NEED, DEFAULT)
     assert resolution.companion is None
     assert resolution.explain().splitlines()[1] == (
-        "  beyond flashinfer (greedy rows, seeded rows, filters from moments, rows that ask for raw_logprobs): "
-        "are served by no plugin here"
+        f"  beyond flashinfer ({UNSUPPORTED}): are served by no plugin here"
     )
 
 
@@ -127,8 +130,7 @@ def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody
     assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
     assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
     assert resolution.explain().splitlines()[1] == (
-        "  beyond flashinfer (greedy rows, seeded rows, filters from moments, rows that ask for raw_logprobs): "
-        "are served by no plugin here"
+        f"  beyond flashinfer ({UNSUPPORTED}): are served by no plugin here"
     )
 
 

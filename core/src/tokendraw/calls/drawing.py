@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import FILTERS, Capabilities, Need
+from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
@@ -21,6 +21,7 @@ from tokendraw.calls.row_requirements import LOGPROBS
 from tokendraw.calls.splitting import RowSplit
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+from tokendraw.parameters.fields import FACT_OF_COLUMN
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 
 _CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
@@ -61,6 +62,7 @@ class RowCall(Call):
             given_ids=self.num_given_ids,
             ranks=need.logprob_ranks,
             thresholds=self.logits.shape[0] if need.threshold else None,
+            has_ceiling=self.facts.any_ceiling,
         )
 
     def wrong_values(self, output: Any, need: Need) -> str | None:
@@ -189,7 +191,7 @@ class Draft(Sample):
         return backend.sample(self.logits, self.metadata, draft=True)
 
 
-_KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *(f"any_{name}" for name in FILTERS), "any_joint")
+_KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *dict.fromkeys(FACT_OF_COLUMN.values()))
 
 
 def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:

@@ -31,6 +31,7 @@ def wrong_form(
     given_ids: int | None,
     ranks: bool,
     thresholds: int | None = None,
+    has_ceiling: bool = False,
 ) -> str | None:
     """Compare the output of a draw or a verification with the form of its class.
 
@@ -40,6 +41,7 @@ def wrong_form(
     :param given_ids: how many ids the batch gives, M; None: none.
     :param ranks: whether their ranks are needed too.
     :param thresholds: of how many rows thresholds are needed; None: of none.
+    :param has_ceiling: whether ceilings are needed beside thresholds.
     """
     if not isinstance(output, kind):
         return f"a {kind.__name__}, found {type(output).__name__}"
@@ -50,7 +52,7 @@ def wrong_form(
         reason = misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
     reason = reason or misfit("valid", output.valid, rows, torch.bool, device)
     if thresholds is not None:
-        reason = reason or misfit("threshold", output.threshold, (thresholds,), torch.float32, device)
+        reason = reason or wrong_bounds_of_kept(output, (thresholds,), device, has_ceiling=has_ceiling)
     if reason is not None or width is None:
         return reason
     return wrong_logprobs(output, shape=shape, device=device, width=width, given_ids=given_ids, ranks=ranks)
@@ -82,6 +84,16 @@ def wrong_logprobs(
         or (misfit("logprobs.ranks", best.ranks, shape, torch.int64, device) if needs_ranks else None)
         or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
     )
+
+
+def wrong_bounds_of_kept(
+    output: Any, shape: tuple[int, ...], device: torch.device, *, has_ceiling: bool
+) -> str | None:
+    """Compare the threshold of an output, and the ceiling where rows may have one, with the required form."""
+    reason = misfit("threshold", output.threshold, shape, torch.float32, device)
+    if has_ceiling:
+        reason = reason or misfit("ceiling", output.ceiling, shape, torch.float32, device)
+    return reason
 
 
 def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:

@@ -61,10 +61,21 @@ class ShardedSample(Sample):
                 "'logprob_token_ids' needs all columns of the logits on one device, found a shard of the vocabulary. "
                 "Gather the logits, or ask for the best tokens with logprobs=."
             )
-        if self.metadata.facts.any_filters:
+        facts = self.metadata.facts
+        for name, is_asked in (
+            ("filters", facts.any_filters),
+            ("typical_p", facts.any_typical_p),
+            ("xtc_probability", facts.any_xtc),
+        ):
+            if is_asked:
+                raise InvalidInputError(
+                    f"'{name}' needs all columns of the logits on one device, found a shard of the vocabulary. "
+                    "Gather the logits, or use min_p, top_k and top_p."
+                )
+        if facts.any_temperature_last:
             raise InvalidInputError(
-                "'filters' needs all columns of the logits on one device, found a shard of the vocabulary. "
-                "Gather the logits, or use min_p, top_k and top_p."
+                "'filter_order' temperature_last needs all columns of the logits on one device, found a shard of the "
+                "vocabulary. Gather the logits, or use top_k_first or joint."
             )
 
     def run(self, backend: Any) -> Any:

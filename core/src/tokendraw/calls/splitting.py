@@ -7,6 +7,7 @@ device, so both can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -81,7 +82,7 @@ class RowSplit:
         facts, width = self.staying, self.staying.max_logprobs
         leaves = self.slot_leaves
         filters = {
-            p.name: _where(leaves, p.quick, getattr(metadata, p.name)) if facts.may_hold(p.name) else None
+            p.name: _where(leaves, p.quick, getattr(metadata, p.name)) if facts.may_use(p.name) else None
             for p in FILTER_PARAMETERS
         }
         from_moments = {
@@ -97,7 +98,10 @@ class RowSplit:
             filters=from_moments or None,
             seed=metadata.seed if facts.any_seeded else None,
             seeded=seeded if facts.any_seeded else None,
-            joint=None if metadata.joint is None or not facts.any_joint else metadata.joint & ~leaves,
+            **{
+                flag: _where(leaves, False, getattr(metadata, flag)) if facts.may_use(flag) else None
+                for flag in ("joint", "temperature_last")
+            },
             logprobs=None if width is None else _where(leaves, 0, metadata.logprobs),
             logprob_token_ids=_where(leaves.unsqueeze(1), PAD_TOKEN_ID, metadata.logprob_token_ids)
             if facts.any_logprob_token_ids
@@ -124,9 +128,11 @@ class RowSplit:
 
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
         """Merge the outputs in the order of the rows, with ``width`` best tokens each; None: no row wants any."""
-        best = mass = threshold = None
+        best = mass = threshold = ceiling = None
         if chosen.threshold is not None and companion.threshold is not None:
             threshold = chosen.threshold.index_copy(0, self.rows, companion.threshold)
+        if chosen.ceiling is not None or companion.ceiling is not None:
+            ceiling = _ceiling_of(chosen).index_copy(0, self.rows, _ceiling_of(companion))
         if width is not None:
             best, mass = self._merged_logprobs(chosen, companion, width)
         return SamplerOutput(
@@ -135,6 +141,7 @@ class RowSplit:
             best,
             mass,
             threshold,
+            ceiling,
         )
 
     def _merged_logprobs(
@@ -171,6 +178,14 @@ class RowSplit:
             )
         (ids, values), (source_ids, source_values) = padded
         return ids.index_copy(0, self.rows, source_ids), values.index_copy(0, self.rows, source_values)
+
+
+def _ceiling_of(output: SamplerOutput) -> Tensor:
+    """Return the greatest kept logits of an output; +inf where it has none."""
+    tokens = output.token_ids
+    if output.ceiling is not None:
+        return output.ceiling
+    return torch.full(tokens.shape, math.inf, dtype=torch.float32, device=tokens.device)
 
 
 def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]:

@@ -128,12 +128,13 @@ def _requests(vocab_size: int) -> Iterator[tuple[SamplingParams, ...]]:
     examples["top_k"] = k = min(examples["top_k"], vocab_size)
     alone = {name: replace(plain, **{name: value}) for name, value in examples.items()}
     filtered = SamplingParams(temperature=0.8, top_k=k, top_p=examples["top_p"])
-    others = [params for name, params in alone.items() if name not in ("top_k", "top_p")]
+    others = [alone["min_p"]]
     yield (plain,)
     yield from ((params,) for params in alone.values())
     yield (filtered,)
     yield (filtered, plain, greedy, *others)
     yield (replace(filtered, filter_order="joint"), filtered, greedy, *others)
+    yield (replace(filtered, filter_order="temperature_last"),)
     yield (greedy,)
 
 

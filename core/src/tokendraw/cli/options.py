@@ -99,16 +99,21 @@ gumbel_dtype_option = _choice_option(
 
 _TOP_P_HELP = "Keep the likeliest tokens that make up this share of the mass. 1: off."
 _MIN_P_HELP = "Keep tokens at least this likely relative to the likeliest. 0: off."
+_TYPICAL_P_HELP = "Keep the tokens closest to the entropy that make up this share of the mass. 1: off."
+_XTC_HELP = "How often to drop all likely tokens but the least likely of them. 0: off."
 params_options = all_of_options(
     click.option("--temperature", type=float, default=1.0, show_default=True, help="0 is greedy."),
     click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens. 0: off."),
     click.option("--top-p", type=float, default=1.0, help=_TOP_P_HELP),
     click.option("--min-p", type=float, default=0.0, help=_MIN_P_HELP),
+    click.option("--typical-p", type=float, default=1.0, help=_TYPICAL_P_HELP),
+    click.option("--xtc-probability", type=float, default=0.0, help=_XTC_HELP),
+    click.option("--xtc-threshold", type=float, default=0.1, help="Least probability of a likely token."),
     _choice_option(
         "--filter-order",
         FILTER_ORDERS,
         "top_k_first",
-        "Whether top-p counts what top-k left, or both count everything.",
+        "Whether top-p counts what top-k left, or both count everything; or filters at temperature 1.",
     ),
     click.option("--seed", type=int, help="Same seed, same tokens. Default: others in every run."),
 )

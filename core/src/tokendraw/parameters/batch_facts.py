@@ -12,14 +12,14 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
-from tokendraw.parameters.fields import COLUMNS, FILTER_PARAMETERS, FILTER_PREFIX, Columns
+from tokendraw.parameters.fields import COLUMNS, FACT_OF_COLUMN, FILTER_PARAMETERS, FILTER_PREFIX, Columns
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
 from tokendraw.parameters.request_columns import check_columns
 
 RowKind: TypeAlias = tuple[Any, ...]
-"""An entry a column of :data:`COLUMNS`: whether greedy, whether there is a seed, a real filter or given ids; names of
-filters from moments; else the value."""
+"""An entry a column of :data:`COLUMNS` but ``xtc_threshold``: whether greedy, whether there is a seed, a real filter
+or given ids; names of filters from moments; else the value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,10 @@ class BatchFacts:
         apart.
     :ivar any_top_p: Whether a row may have an active top_p.
     :ivar any_min_p: Whether a row may have an active min_p.
+    :ivar any_typical_p: Whether a row may have an active typical_p.
+    :ivar any_xtc: Whether a row may have an active xtc_probability.
     :ivar any_joint: Whether a row may have the filter order ``joint``.
+    :ivar any_temperature_last: Whether a row may combine the filter order ``temperature_last`` with a filter.
     :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter. Beside
         top_p alone both orders agree.
     :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
@@ -56,7 +59,10 @@ class BatchFacts:
     all_top_k: bool = False
     any_top_p: bool = True
     any_min_p: bool = True
+    any_typical_p: bool = True
+    any_xtc: bool = True
     any_joint: bool = True
+    any_temperature_last: bool = True
     any_top_k_first: bool = True
     max_logprobs: Annotated[int, at_least(-1)] | None = None
     max_logprob_token_id: Annotated[int, at_least(-1)] | None = None
@@ -80,9 +86,14 @@ class BatchFacts:
         """Whether a row may have an active filter from moments."""
         return bool(self.filters)
 
-    def may_hold(self, name: str) -> bool:
-        """Whether a row may have an active filter of this name, or the filter order ``joint``."""
-        return bool(getattr(self, f"any_{name}"))
+    def may_use(self, column: str) -> bool:
+        """Whether a row may use the tensor of this name in the metadata: that of a filter or of a filter order."""
+        return bool(getattr(self, FACT_OF_COLUMN[column]))
+
+    @property
+    def any_ceiling(self) -> bool:
+        """Whether a row may drop tokens that are likelier than all that it keeps."""
+        return self.any_typical_p or self.any_xtc
 
     def logprobs_width(self, vocab_size: int) -> int | None:
         """Return N of the result: the number of best tokens a row, at most V; None: no row wants logprobs."""
@@ -92,7 +103,7 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        rows = zip(*kinds, strict=True) if kinds else [()] * len(COLUMNS)
+        rows = zip(*kinds, strict=True) if kinds else [()] * _KIND_SIZE
         greedy, *filters, seeded, logprobs, orders, has_given_ids, names = rows  # the order of COLUMNS
         top_k, top_p = filters[_TOP_K], filters[_TOP_P]
         active = {flag: any(column) for flag, column in zip(_FILTER_FLAGS, filters, strict=True)}
@@ -105,6 +116,11 @@ class BatchFacts:
             max_top_k=max(top_k, default=0),
             all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
             any_joint="joint" in orders,
+            any_temperature_last="temperature_last" in orders
+            and any(
+                order == "temperature_last" and any(of_row)
+                for order, *of_row in zip(orders, *filters, names, strict=True)
+            ),
             any_top_k_first=any(top_p)
             and any(
                 order == "top_k_first" and of_row[_TOP_P] and sum(map(bool, of_row)) > 1
@@ -151,6 +167,7 @@ class BatchFacts:
             or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
             **{flag: name in given and getattr(self, flag) for name, flag in _REAL_FILTERS},
             "any_joint": self.any_joint and "joint" in given,
+            "any_temperature_last": self.any_temperature_last and "temperature_last" in given,
             "any_top_k_first": self.any_top_k_first
             and (self.any_top_p and "top_p" in given)
             and (
@@ -168,9 +185,9 @@ _ANY_FLAGS, _ALL_FLAGS = (
     [field.name for field in fields(BatchFacts) if field.name.startswith(prefix)]
     for prefix in ("any_", "all_")
 )
-_REAL_FILTERS = [(p.name, f"any_{p.name}") for p in FILTER_PARAMETERS if p.kind == "real"]
-_FILTER_KINDS = [(p.kind, p.neutral) for p in FILTER_PARAMETERS]
-_OTHER_FILTERS = [(name, f"any_{name}") for name in FILTERS if name != "top_p"]
+_REAL_FILTERS = [(p.name, FACT_OF_COLUMN[p.name]) for p in FILTER_PARAMETERS if p.kind == "real"]
+_OTHER_FILTERS = [(p.name, FACT_OF_COLUMN[p.name]) for p in FILTER_PARAMETERS if p.name != "top_p"]
+_KIND_SIZE = len(COLUMNS) - 1
 _FILTER_FLAGS = [f"any_{name}" for name in FILTERS]
 _MAX_FACTS = 1024
 """Upper limit of cached facts."""
@@ -253,20 +270,17 @@ def _facts_of(kinds: tuple[RowKind, ...]) -> BatchFacts:
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:
     """Return the kind of each request's rows."""
-    temperature, *filters, seeds, logprobs, orders, given_ids, from_moments = (
-        columns.values()
-    )  # the order of COLUMNS
     return zip(
-        [value == 0.0 for value in temperature],
+        [value == 0.0 for value in columns["temperature"]],
         *[
-            [value != neutral for value in column] if kind == "real" else column
-            for column, (kind, neutral) in zip(filters, _FILTER_KINDS, strict=True)
+            [value != p.neutral for value in columns[p.name]] if p.kind == "real" else columns[p.name]
+            for p in FILTER_PARAMETERS
         ],
-        [seed is not None for seed in seeds],
-        logprobs,
-        orders,
-        [len(ids) > 0 for ids in given_ids],
-        [tuple([name for name, _ in active]) for active in from_moments],
+        [seed is not None for seed in columns["seed"]],
+        columns["logprobs"],
+        columns["filter_order"],
+        [len(ids) > 0 for ids in columns["logprob_token_ids"]],
+        [tuple([name for name, _ in active]) for active in columns["filters"]],
         strict=True,
     )
 

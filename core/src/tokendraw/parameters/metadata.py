@@ -48,7 +48,8 @@ class SamplingMetadata:
     Build it with :meth:`from_params`, which checks every value, or from ready tensors, whose values are not read
     (that would wait for the device) but clamped where they are used: ``top_k`` <= 0 or >= V, ``top_p`` >= 1 or NaN
     and ``min_p`` <= 0 or NaN are off, ``top_p`` <= 0 keeps only the likeliest, ``temperature`` <= 0 or NaN is greedy,
-    +inf the largest float64.
+    +inf the largest float64. ``typical_p`` is clamped as ``top_p``, where 0 keeps the tokens closest to the entropy,
+    and ``xtc_probability`` as ``min_p``. ``xtc_threshold`` > 0.5 or NaN drops nothing; <= 0 counts every kept token.
     ``row_index`` and ``positions`` that lie on the CPU are looked at when the metadata is made, elsewhere with
     ``TOKENDRAW_DEBUG=1`` alone. Integers are int8 to int64 or uint8.
 
@@ -62,11 +63,15 @@ class SamplingMetadata:
     :ivar top_k: [slots] integer: top_k of each slot; 0, -1 or at least V: off. None: no slot has one.
     :ivar top_p: [slots] floating point: top_p of each slot; 1: off. None: no slot has one.
     :ivar min_p: [slots] floating point: min_p of each slot; 0: off. None: no slot has one.
+    :ivar typical_p: [slots] floating point: typical_p of each slot; 1: off. None: no slot has one.
+    :ivar xtc_probability: [slots] floating point: xtc_probability of each slot; 0: off. None: no slot has one.
+    :ivar xtc_threshold: [slots] floating point: xtc_threshold of each slot; None: 0.1 in every slot.
     :ivar seed: [slots] int64, the 64 bits of each seed. Needs ``positions``.
     :ivar seeded: [slots] bool: which rows ``seed`` holds for; None: all of them.
     :ivar positions: [rows] integer: index in the sequence of the token whose hidden state made the row's logits.
     :ivar row_index: [rows] integer: the slot of each logits row; None: row i is slot i.
     :ivar joint: [slots] bool: rows whose filter order is ``joint``.
+    :ivar temperature_last: [slots] bool: rows whose filter order is ``temperature_last``.
     :ivar logprobs: [slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for
         every row.
     :ivar logprob_token_ids: [slots, M] integer: the ids whose log-probabilities each slot wants, -1 behind the last; an
@@ -85,11 +90,15 @@ class SamplingMetadata:
     top_k: Tensor | None = None
     top_p: Tensor | None = None
     min_p: Tensor | None = None
+    typical_p: Tensor | None = None
+    xtc_probability: Tensor | None = None
+    xtc_threshold: Tensor | None = None
     seed: Tensor | None = None
     seeded: Tensor | None = None
     positions: Tensor | None = None
     row_index: Tensor | None = None
     joint: Tensor | None = None
+    temperature_last: Tensor | None = None
     logprobs: Tensor | None = None
     logprob_token_ids: Tensor | None = None
     filters: Mapping[str, Tensor] | None = None

@@ -32,10 +32,11 @@ class SamplingParams(_EditFlag):
     Values are checked by :meth:`check`, and where a batch is built, in
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
     :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, filters from moments and min-p, top-k,
-    top-p, draw.
+    typical-p, top-p, XTC, draw.
 
-    The fields from ``repetition_penalty`` to ``stop_token_ids``, and those from ``penalty_last_n`` on, change logits
-    before all of that: ``tokendraw.load("process_logits")`` does it for requests in :class:`tokendraw.RequestSlots`.
+    The fields from ``repetition_penalty`` to ``stop_token_ids``, and those from ``penalty_last_n`` to
+    ``thinking_budget``, change logits before all of that: ``tokendraw.load("process_logits")`` does it for requests in
+    :class:`tokendraw.RequestSlots`.
     ``from_params`` refuses them, since it keeps no history. The hash leaves out the fields that are collections,
     equality does not.
 
@@ -48,7 +49,8 @@ class SamplingParams(_EditFlag):
     :ivar logprobs: Number of best tokens to return log-probabilities of, beside that of the drawn token; -1 or >= V:
         all. None: no log-probabilities.
     :ivar filter_order: ``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered
-        mass.
+        mass. ``temperature_last``: the filters look at temperature 1, in the order filters from moments, top-k,
+        typical-p, top-p, min-p, XTC; the draw is at ``temperature``.
     :ivar repetition_penalty: r > 0 for tokens in prompt or output: ``x / r`` if x > 0, else ``x * r``. 1: off.
     :ivar frequency_penalty: f in [-2, 2]: ``x - f * n`` for a token that occurs n times in the output. 0: off.
     :ivar presence_penalty: p in [-2, 2]: ``x - p`` for a token in the output. 0: off.
@@ -75,6 +77,11 @@ class SamplingParams(_EditFlag):
     :ivar dry_sequence_breakers: Ids that no match of DRY contains, and whose logits DRY leaves alone. None: none.
     :ivar thinking_budget: (n, start_token_ids, end_token_ids): once n tokens are drawn behind the newest start, and
         until the end follows it, the next id of the end alone is allowed, whatever other edits forbid. None: off.
+    :ivar typical_p: Of the tokens that earlier stages left, keep the smallest set with at least this share of the mass
+        whose ``-log p`` lies closest to the entropy, and all tokens at the same distance. 1: off.
+    :ivar xtc_probability: Probability with which XTC drops the likeliest tokens of a row: all those above the least
+        one of probability ``xtc_threshold``. 0: off.
+    :ivar xtc_threshold: Least probability, among the tokens that all other stages left, of those that XTC counts.
     """
 
     temperature: float = 1.0
@@ -101,6 +108,9 @@ class SamplingParams(_EditFlag):
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: Collection[int] | None = field(default=None, hash=False)
     thinking_budget: tuple[int, Collection[int], Collection[int]] | None = field(default=None, hash=False)
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""

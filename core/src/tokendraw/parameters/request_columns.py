@@ -17,7 +17,14 @@ from tokendraw.errors.formatting import type_name
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.edits import check_edits, refuse_edits
-from tokendraw.parameters.fields import COLUMNS, FILTER_PREFIX, PARAMETERS, SLOT_FIELDS, Columns
+from tokendraw.parameters.fields import (
+    COLUMNS,
+    FILTER_PARAMETERS,
+    FILTER_PREFIX,
+    PARAMETERS,
+    SLOT_FIELDS,
+    Columns,
+)
 from tokendraw.parameters.filter_values import read_filters
 from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.params import SamplingParams, stored_values
@@ -27,7 +34,8 @@ _RANGES = [
     (are_reals if p.kind == "real" else are_integers, p.least, min(p.largest, p.max_stored), p.is_optional)
     for p in PARAMETERS
 ]
-_REQUIRED = tuple(parameter.name for parameter in PARAMETERS if not parameter.is_optional)
+_REQUIRED = ("temperature", "top_k", "top_p", "min_p")
+_RARE = [(p.name, p.neutral) for p in FILTER_PARAMETERS if p.name not in _REQUIRED]
 _values_of = operator.attrgetter(*COLUMNS)
 
 
@@ -114,8 +122,14 @@ def parameter_columns(columns: Columns, device: torch.device) -> dict[str, Colum
     if any(has_seed):
         uploads["seed"] = [seed or 0 for seed in seeds], dtypes["seed"]
         uploads["seeded"] = has_seed, dtypes["seeded"]
-    if "joint" in orders:
-        uploads["joint"] = [order == "joint" for order in orders], dtypes["joint"]
+    for name, neutral in _RARE:
+        if columns[name].count(neutral) < len(columns[name]):
+            uploads[name] = columns[name], dtypes[name]
+    if "xtc_probability" in uploads:
+        uploads["xtc_threshold"] = columns["xtc_threshold"], dtypes["xtc_threshold"]
+    for flag in ("joint", "temperature_last"):
+        if flag in orders:
+            uploads[flag] = [order == flag for order in orders], dtypes[flag]
     if logprobs.count(None) < len(logprobs):
         uploads["logprobs"] = [n or 0 for n in logprobs], dtypes["logprobs"]
     given_ids = columns["logprob_token_ids"]

@@ -11,7 +11,7 @@ counter    (index, position low 32 bits, position high 32 bits, stream)
 ``index`` is a token id or the number of a tile of :data:`TILE_SIZE` ids, ``position`` the index in its sequence of
 the token whose hidden state made the logits. From the first output word ``w0`` come
 
-* the uniform ``u = (w0 + 1/2) / 2**32``, in (0, 1), by which a draft is accepted,
+* the uniform ``u = (w0 + 1/2) / 2**32``, in (0, 1), by which a draft is accepted, or XTC applied,
 * the exponential variate ``E = -log1p(-u)``, and
 * the Gumbel variate ``G = -log(E)``.
 
@@ -50,7 +50,8 @@ RESIDUAL_TOKEN: Final = 3
 RESIDUAL_TILE: Final = 4
 DRAFT_TOKEN: Final = 5
 DRAFT_TILE: Final = 6
-"""Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
+XTC: Final = 7
+"""Streams: a draft and its verification never share noise. ACCEPT and XTC hold one uniform a position, at index 0."""
 
 _MASK = 0xFFFFFFFF
 _BLOCK_VARIATES = 1 << 15

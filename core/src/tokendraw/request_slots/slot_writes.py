@@ -103,6 +103,7 @@ class RequestPacker:
             "seed": params["seed"] or 0,
             "seeded": params["seed"] is not None,
             "joint": params["filter_order"] == "joint",
+            "temperature_last": params["filter_order"] == "temperature_last",
             "logprobs": params["logprobs"] or 0,
             "num_tokens": tokens.num_tokens,
             "num_distinct": num_distinct,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import philox
-from tokendraw.backends.description.capabilities import FILTERS, LogprobsMode, Need
+from tokendraw.backends.description.capabilities import LogprobsMode, Need
 from tokendraw.kept_set import KeptExtremes, kept_extremes, threshold_between
 from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
 from tokendraw.output import LogprobsTensors, SamplerOutput
@@ -57,7 +57,7 @@ def sample_shard(
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
     bounds: Bounds | None = None
     wait: Wait | None = None
-    if any(map(facts.may_hold, FILTERS)):
+    if facts.any_top_k or facts.any_top_p or facts.any_min_p:
         plan = ThresholdPlan.of(facts, params, layout.vocab_size, device)
         received = exchange(transport, local.largest(plan.values, plan.masses, fresh))
         bounds, fresh = merging.thresholds(received, plan, Histograms(local, transport))

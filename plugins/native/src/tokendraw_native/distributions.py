@@ -59,7 +59,8 @@ class ProcessedLogits:
     def _probs(self, rows: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
         stats, inverse_temperature = self.stats.chunk(rows), self.params.chunk(rows).inverse_temperature
         x = clean(logits, finite=stats.finite)
-        weight = scale(x, stats.max, inverse_temperature, finite=stats.finite).exp_() * (x >= stats.threshold)
+        y = scale(x, stats.peak, inverse_temperature, finite=stats.finite)
+        weight = y.masked_fill_(stats.drops(x), -INF).exp_()
         probs = weight / stats.tile_weights.sum(-1, keepdim=True)
         is_token_0 = (ids == 0).to(probs.dtype)  # a row of -inf throughout draws token 0
         return torch.where(stats.max > -INF, probs, is_token_0)

@@ -67,8 +67,8 @@ def draw(
     tile = draw_tile(stats.tile_weights, params, noise, dtype, streams)
     ids, outside = _tile_ids(tile, logits.shape[-1])
     x = clean(_gather(logits, ids), finite=stats.finite)
-    drop_mask = union(outside, x < stats.threshold if params.may_drop_tokens else None)
-    y = scale(x, stats.max, params.inverse_temperature, finite=stats.finite)
+    drop_mask = union(outside, stats.drops(x) if params.may_drop_tokens else None)
+    y = scale(x, stats.peak, params.inverse_temperature, finite=stats.finite)
     token = draw_token(ids, y, drop_mask, params, noise, dtype, streams)
     return (token if stats.finite else torch.where(stats.max > -INF, token, 0)).squeeze(-1)
 
@@ -135,9 +135,9 @@ def draw_or_recover(
     weights = torch.where(is_plain, stats.tile_weights, tile_sums(residual))
     ids, outside = _tile_ids(draw_tile(weights, params, noise, dtype, streams), logits.shape[-1])
     x, weight = clean(_gather(logits, ids), finite=stats.finite), _gather(residual, ids)
-    y = scale(x, stats.max, params.inverse_temperature, finite=stats.finite)
+    y = scale(x, stats.peak, params.inverse_temperature, finite=stats.finite)
     y = torch.where(is_plain, y, weight.log())
-    drop_mask = union(outside, torch.where(is_plain, x < stats.threshold, weight <= 0))
+    drop_mask = union(outside, torch.where(is_plain, stats.drops(x), weight <= 0))
     token = draw_token(ids, y, drop_mask, params, noise, dtype, streams)
     return torch.where(is_plain & (stats.max == -INF), 0, token).squeeze(-1)
 

@@ -6,6 +6,8 @@ the draw has found already.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -41,13 +43,28 @@ def log_kept_mass(stats: RowStats, params: RowParameters) -> Tensor:
     It is 0 in greedy rows, whose one token has all of it.
     """
     row = _masses(stats)
-    share = (row.kept.log() - row.mass.log()).clamp_(max=0.0)
+    share = (row.log_kept(params.inverse_temperature) - row.mass.log()).clamp_(max=0.0)
     if params.greedy is not None:
         share = torch.where(params.greedy, 0.0, share)
     return share.squeeze(-1).to(torch.float32)
 
 
-def least_kept(logits: Tensor, stats: RowStats, params: RowParameters) -> Tensor:
+class KeptBounds(NamedTuple):
+    """The least and the greatest kept logit of each row, [rows] float32 each, for an output."""
+
+    threshold: Tensor | None = None
+    ceiling: Tensor | None = None
+
+
+def kept_bounds(logits: Tensor, stats: RowStats, params: RowParameters) -> KeptBounds:
+    """Return ``threshold`` and ``ceiling`` of the output of a sampler that was loaded with ``Need(threshold=True)``."""
+    asks, ceiling = params.has_ceiling, None
+    if asks is not None:
+        ceiling = torch.where(asks, torch.where(stats.max > -INF, stats.peak, torch.nan), INF).squeeze(-1)
+    return KeptBounds(_least_kept(logits, stats, params), ceiling)
+
+
+def _least_kept(logits: Tensor, stats: RowStats, params: RowParameters) -> Tensor:
     """Return the least kept logit of each row, [rows] float32, as ``SamplerOutput.threshold`` has it.
 
     Reads the row once more, except for rows of which only the largest values were read.
@@ -57,11 +74,12 @@ def least_kept(logits: Tensor, stats: RowStats, params: RowParameters) -> Tensor
         all_kept = torch.full_like(x_max, INF)
         return threshold_between(KeptExtremes(x_max, all_kept, -all_kept))
     bound = stats.threshold.squeeze(-1)
+    ceiling = None if stats.ceiling is None else stats.ceiling.squeeze(-1)
     if stats.top_tokens is not None:  # among them a dropped token, if there is one
         return threshold_between(kept_extremes(stats.top_tokens.x, bound))
 
     def chunk_extremes(rows: slice, _: Buffers) -> KeptExtremes:
-        return kept_extremes(logits[rows], bound[rows])
+        return kept_extremes(logits[rows], bound[rows], None if ceiling is None else ceiling[rows])
 
     parts = map_chunks(chunk_extremes, len(logits), logits)
     return threshold_between(KeptExtremes(*map(torch.cat, zip(*parts, strict=True))))
@@ -89,11 +107,13 @@ def logprobs(
     greedy_token = token if argmax is None else argmax.unsqueeze(-1)
     width = metadata.facts.logprobs_width(logits.shape[-1]) or 0
     threshold = least_shown(row, params.temperature, mode)
+    ceiling = stats.ceiling if mode.startswith("processed") else None
 
     def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
         x = clean(logits[rows])
         rank = (x >= x.gather(-1, token[rows])).sum(-1) if has_ranks else None
-        ranking_values = _ranking_values(x, greedy_token[rows], threshold[rows], params.chunk(rows), mode)
+        shown = x if ceiling is None else x.masked_fill(x > ceiling[rows], -INF)
+        ranking_values = _ranking_values(shown, greedy_token[rows], threshold[rows], params.chunk(rows), mode)
         return best_token_ids(ranking_values, width), rank
 
     best, ranks = zip(*map_chunks(chunk_ids, len(logits), logits), strict=True)
@@ -123,7 +143,7 @@ def entropy(logits: Tensor, stats: RowStats, params: RowParameters, mode: Logpro
     row, normalised = _masses(stats), _NORMALISED_MODES.get(mode, mode)
 
     def chunk_entropy(rows: slice, _: Buffers) -> Tensor:
-        part = RowMasses(*[each[rows] for each in row])
+        part = row.chunk(rows)
         values = mode_values(clean(logits[rows]), part, params.chunk(rows).inverse_temperature, normalised)
         return -(values.exp() * values).nan_to_num_(nan=0.0).sum(-1, keepdim=True)
 
@@ -137,7 +157,7 @@ def _masses(stats: RowStats) -> RowMasses:
     assert stats.mass is not None  # see ``row_stats(masses=True)``
     assert stats.raw_mass is not None
     kept_mass = stats.tile_weights.sum(-1, keepdim=True)
-    return RowMasses(stats.max, stats.threshold, kept_mass, stats.mass, stats.raw_mass)
+    return RowMasses(stats.max, stats.threshold, kept_mass, stats.mass, stats.raw_mass, stats.ceiling)
 
 
 def _ranking_values(

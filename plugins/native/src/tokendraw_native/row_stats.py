@@ -8,7 +8,7 @@ reads them without waiting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 from tokendraw import philox
 from tokendraw.row_parameters import PerRow, RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.filters import MAX_TOPK_VALUES, thresholds
+from tokendraw_native.filters import MAX_TOPK_VALUES, at_filters, thresholds
 from tokendraw_native.row_threads import map_chunks
-from tokendraw_native.rows import CleanedLogits, is_finite, keep_mask, load, scale
+from tokendraw_native.rows import INF, CleanedLogits, is_finite, keep_mask, load, scale
 from tokendraw_native.topk import topk_by_chunks
 
 _TILE = philox.TILE_SIZE
@@ -51,7 +51,7 @@ class RowStats(PerRow):
     threshold: Tensor
     """float32: the least kept value."""
     tile_weights: Tensor
-    """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
+    """[rows, tiles]: the sum of ``exp((x - peak) / T)`` over the kept tokens of each tile."""
     finite: bool
     """Whether every maximum is known to be finite, as in :class:`~tokendraw_native.rows.CleanedLogits`."""
     mass: Tensor | None = None
@@ -60,6 +60,18 @@ class RowStats(PerRow):
     """Sum of ``exp(y)`` over the row at T = 1."""
     top_tokens: TopTokens | None = None
     """The kept tokens themselves, if only the largest values were read."""
+    ceiling: Tensor | None = None
+    """float32: the greatest kept value; None: every row keeps its largest value."""
+
+    @property
+    def peak(self) -> Tensor:
+        """Return the greatest kept value of each row."""
+        return self.max if self.ceiling is None else self.ceiling
+
+    def drops(self, x: Tensor) -> Tensor:
+        """Return the tokens of [rows, n] logits that the filters drop."""
+        dropped = x < self.threshold
+        return dropped if self.ceiling is None else dropped | (x > self.ceiling)
 
 
 def row_stats(logits: Tensor, params: RowParameters, *, masses: bool) -> RowStats:
@@ -100,13 +112,23 @@ def join(parts: Sequence[RowStats]) -> RowStats:
 
 
 def _chunk_stats(rows: CleanedLogits, params: RowParameters, buffers: Buffers, masses: bool) -> RowStats:
-    weight, padded = weights(rows, params, buffers)
+    filter_params = at_filters(params)
+    weight, padded = weights(rows, filter_params, buffers)
     raw_mass = raw_masses(rows) if masses else None
+    _, threshold, ceiling = thresholds(rows, weight, filter_params, rows.x.shape[-1], buffers)
+    if params.temperature_last is not None:
+        weight, padded = weights(rows, params, buffers)
     mass = padded_tile_sums(padded).sum(-1, keepdim=True) if masses else None
-    threshold = thresholds(rows, weight, params, rows.x.shape[-1], buffers).combined
-    if params.may_drop_tokens:
+    if ceiling is not None:  # beside a token far above the ceiling, the weights of kept ones may be 0
+        is_dropped = (rows.x < threshold) | (rows.x > ceiling)
+        kept = replace(rows, x=rows.x.masked_fill(is_dropped, -INF), max=ceiling)
+        weight, padded = weights(kept, params, buffers)
+    elif params.may_drop_tokens:
         weight *= keep_mask(rows.x, threshold, buffers)
-    return RowStats(rows.max, rows.valid, threshold, padded_tile_sums(padded), rows.finite, mass, raw_mass)
+    tile_weights = padded_tile_sums(padded)
+    return RowStats(
+        rows.max, rows.valid, threshold, tile_weights, rows.finite, mass, raw_mass, ceiling=ceiling
+    )
 
 
 def weights(
@@ -156,7 +178,8 @@ def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     """Read only the largest values; None if some kept tokens are, or may be, outside of them."""
     vocab_size = logits.shape[-1]
     if (
-        params.filters is not None
+        any(column is not None for column in (params.filters, params.typical_p, params.xtc_threshold))
+        or params.temperature_last is not None
         or not params.all_top_k
         or params.joint is not None
         or (params.max_top_k or 0) >= MAX_TOPK_VALUES
@@ -171,7 +194,7 @@ def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     y = scale(x, x_max, params.inverse_temperature, finite=True)
     weight = y.exp()
     rows = CleanedLogits(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True, descending=True)
-    before_top_p, threshold = thresholds(rows, weight, params, vocab_size, buffers)
+    before_top_p, threshold, _ = thresholds(rows, weight, params, vocab_size, buffers)
     if n < vocab_size and not (before_top_p > x[:, -1:]).all():  # values beyond may be ties
         return None
     tile = ids // _TILE

@@ -6,14 +6,26 @@ captured in a CUDA graph. Besides a chunk of rows it keeps one number a tile and
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput, VocabShard
+from tokendraw import (
+    Drafts,
+    Need,
+    SamplerOutput,
+    SamplingMetadata,
+    ScoreOutput,
+    VerifyOutput,
+    VocabShard,
+    philox,
+)
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, VerifyMode
 from tokendraw.row_parameters import RowParameters
+from tokendraw_native.ceilings import decide_xtc
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
-from tokendraw_native.logprobs import entropy, least_kept, log_kept_mass, logprobs
+from tokendraw_native.logprobs import KeptBounds, entropy, kept_bounds, log_kept_mass, logprobs
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.row_threads import share_threads
@@ -49,21 +61,24 @@ class NativeSampler:
                 return SamplerOutput(*draw_greedy(logits))
             params = RowParameters.of(metadata, rows, logits.device)
             noise = Noise.of(metadata, rows, logits.device)
+            params = decide_xtc(params, None if draft else noise, self._gumbel_dtype)
             stats = top_stats(logits, params) if self._on_cpu and width is None else None
             stats = stats or row_stats(logits, params, masses=width is not None)
             token = draw(logits, stats, params, noise, self._gumbel_dtype, DRAFT if draft else SAMPLE)
             valid = stats.valid.squeeze(-1)
-            least = least_kept(logits, stats, params) if self._need.threshold else None
+            bounds = kept_bounds(logits, stats, params) if self._need.threshold else KeptBounds()
             if width is None:
-                return SamplerOutput(token, valid, threshold=least)
+                return SamplerOutput(token, valid, None, None, *bounds)
             columns = logprobs(logits, token, stats, params, metadata, self._mode, has_ranks=self._has_ranks)
-            return SamplerOutput(token, valid, columns, log_kept_mass(stats, params), least)
+            return SamplerOutput(token, valid, columns, log_kept_mass(stats, params), *bounds)
 
     @torch.no_grad()
     def score(self, logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> ScoreOutput:
         """Compute the log-probability of a token for each row; see :class:`tokendraw.plugin.ScorerBackend`."""
         with share_threads(logits):
             params = RowParameters.of(metadata, len(logits), logits.device)
+            if params.xtc_probability is not None:
+                params = decide_xtc(*_seeded_xtc(params, metadata), self._gumbel_dtype)
             stats = row_stats(logits, params, masses=True)
             is_token = (token_ids >= 0) & (token_ids < logits.shape[1])
             token = torch.where(is_token, token_ids, 0).to(torch.int64)
@@ -85,7 +100,7 @@ class NativeSampler:
                 columns,
                 log_kept_mass(stats, params),
                 entropy(logits, stats, params, self._mode),
-                least_kept(logits, stats, params) if self._need.threshold else None,
+                *(kept_bounds(logits, stats, params) if self._need.threshold else KeptBounds()),
             )
 
     def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
@@ -118,3 +133,18 @@ class NativeSampler:
                 has_ranks=self._has_ranks,
                 has_threshold=self._need.threshold,
             )
+
+
+def _seeded_xtc(params: RowParameters, metadata: SamplingMetadata) -> tuple[RowParameters, Noise]:
+    """Return the noise of rows with seeds, and the parameters without XTC in rows whose draw cannot be repeated."""
+    probability = params.xtc_probability
+    assert probability is not None
+    rows, device = len(probability), probability.device
+    no_seeds = torch.zeros(rows, dtype=torch.int64, device=device)
+    seed, position = philox.seeds_and_positions(metadata, rows, device, no_seeds)
+    is_seeded = metadata.per_row("seeded")
+    if metadata.seed is None:
+        probability = torch.zeros_like(probability)
+    elif is_seeded is not None:
+        probability = probability * is_seeded.unsqueeze(-1)
+    return replace(params, xtc_probability=probability), Noise(seed.unsqueeze(-1), position.unsqueeze(-1))

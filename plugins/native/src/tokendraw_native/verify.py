@@ -51,10 +51,11 @@ from tokendraw.plugin import (
 )
 from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
+from tokendraw_native.ceilings import decide_xtc
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import ChosenDrafts, Distribution, DraftProbs, ProcessedLogits
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
-from tokendraw_native.logprobs import least_kept, log_kept_mass, logprobs
+from tokendraw_native.logprobs import KeptBounds, kept_bounds, log_kept_mass, logprobs
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats
 from tokendraw_native.row_threads import map_chunks
@@ -81,6 +82,7 @@ def verify(
     rows, width = len(target_logits), metadata.facts.logprobs_width(target_logits.shape[1])
     params = RowParameters.of(metadata, rows, target_logits.device)
     noise = Noise.of(metadata, rows, target_logits.device)
+    params = decide_xtc(params, noise, gumbel_dtype)
     stats = row_stats(target_logits, params, masses=width is not None)
     target, chain = ProcessedLogits(target_logits, stats, params), Chain.of(drafts, rows)
     if mode == "coupled" or metadata.facts.all_greedy:
@@ -99,8 +101,8 @@ def verify(
         best = logprobs_by_step(best, *steps)
         mass = log_kept_mass_by_step(log_kept_mass(stats, params), *steps)
     valid = (chain.by_step(valid) | ~is_emitted).all(-1)
-    least = least_kept(target_logits, stats, params) if has_threshold else None
-    return VerifyOutput(tokens, count.to(torch.int32), valid, best, mass, least)
+    bounds = kept_bounds(target_logits, stats, params) if has_threshold else KeptBounds()
+    return VerifyOutput(tokens, count.to(torch.int32), valid, best, mass, *bounds)
 
 
 def _coupled(
@@ -216,6 +218,7 @@ def _draft_distribution(
         draft: Distribution = DraftProbs(drafts.draft_probs)
     elif total and drafts.draft_logits is not None:
         draft_params = params.chunk(speculative.target_rows(drafts.cu_num_logits, total))
+        draft_params = decide_xtc(draft_params, None, "fp32")
         draft = ProcessedLogits(
             drafts.draft_logits, row_stats(drafts.draft_logits, draft_params, masses=False), draft_params
         )

@@ -39,6 +39,11 @@ class CrossedRequest:
     params: SamplingParams
     position: int
 
+    @property
+    def row_params(self) -> SamplingParams:
+        """Return the request with the decision about XTC that its row has."""
+        return replace(self.params, xtc_probability=self.row.params.xtc_probability)
+
     def with_logprobs(self, logprobs: int | None) -> CrossedRequest:
         """Return the same request with this many logprobs."""
         return replace(self, params=replace(self.params, logprobs=logprobs))
@@ -50,8 +55,12 @@ class CrossedRequest:
     def __str__(self) -> str:
         seed = self.params.seed
         words = f"{self.row.site}, {self.row.design}, {describe(self.params)}"
-        joint = ", joint order" * (self.params.filter_order == "joint")
-        return words + joint + (f", seed {seed} at position {self.position}" if seed is not None else "")
+        order = {"joint": ", joint order", "temperature_last": ", temperature last"}
+        return (
+            words
+            + order.get(self.params.filter_order, "")
+            + (f", seed {seed} at position {self.position}" if seed is not None else "")
+        )
 
 
 @dataclass(frozen=True)
@@ -213,7 +222,7 @@ def require_logprobs(
         )
     if params.temperature > 0 and not row.is_settled:
         return
-    prepared = row.prepared if params.temperature > 0 else reference.prepare(x, params)
+    prepared = row.prepared if params.temperature > 0 else reference.prepare(x, request.row_params)
     greedy_token = token if params.temperature > 0 else int(x.argmax())
     expected = reference.values(prepared, greedy_token, columns.mode)
     ids = columns.ids[: 1 + num_best]
@@ -221,7 +230,7 @@ def require_logprobs(
     given_ids = columns.given_ids[: len(params.logprob_token_ids or ())]
     require_values(trial, what, given_ids, columns.given_values[: len(given_ids)], expected)
     above = int((expected > -np.inf).sum())  # what is dropped ties at -inf, in an order of the sampler's own
-    best = largest_ids(x, min(num_best, above))
+    best = largest_ids(np.where(expected > -np.inf, x, -np.inf), min(num_best, above))
     mismatches = np.flatnonzero(ids[1 : 1 + len(best)] != best)
     trial.require(
         not len(mismatches),

@@ -11,6 +11,7 @@ import torch
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.rows.subjects import crossed_orders
 
 Factors = dict[str, Sequence[Any]]
 """The values of each factor, by its name."""
@@ -61,7 +62,7 @@ def request_factors(capabilities: Capabilities) -> Factors:
         "top_k": (0, *ks, *[ALL_BUT_ONE] * (limit is None)) if "top_k" in filters else (0,),
         "top_p": (1.0, 0.0005, 0.3, 0.9, 0.999, 0.9999) if "top_p" in filters else (1.0,),
         "min_p": (0.0, 0.00002, 0.05, 0.4, 1.0) if "min_p" in filters else (0.0,),
-        "filter_order": capabilities.filter_orders or ("top_k_first",),
+        "filter_order": crossed_orders(capabilities),
     }
 
 

@@ -46,7 +46,7 @@ class Expectation:
     @functools.cached_property
     def masses(self) -> Array:
         """float64, largest 1. The tokens of a group that is kept in part share its mass evenly."""
-        masses: Array = np.exp(self.y) * self.kept
+        masses: Array = np.exp(np.where(self.kept, self.y, -np.inf) - self._peak)
         if self.share < 1:
             masses[self.in_part] *= self.share
         return masses
@@ -59,7 +59,11 @@ class Expectation:
     @property
     def log_share(self) -> float:
         """Log of the kept tokens' share of the temperature-scaled mass, at most 0."""
-        return min(0.0, float(np.log(self.masses.sum() / np.exp(self.y).sum())))
+        return min(0.0, float(self._peak + np.log(self.masses.sum() / np.exp(self.y).sum())))
+
+    @property
+    def _peak(self) -> float:
+        return float(self.y[self.kept].max())
 
 
 def expect(
@@ -85,6 +89,8 @@ def expect(
             certain=True,
             count=1,
         )
+    if params.typical_p < 1 or params.xtc_probability > 0 or params.filter_order == "temperature_last":
+        return _of_prepared(reference.prepare(row, params))
     depths = row.depths(params.temperature)
     kept_groups = _keep_groups(depths, counts, params, tie_rule)
     y, end = row.scaled(params.temperature), min(kept_groups.end, int(depths.searchsorted(np.inf)))
@@ -104,6 +110,20 @@ def expect(
         possible=possible,
         certain=not kept_groups.doubtful and not reference.has_merged_levels(depths),
         count=int(counts[: end - 1].sum()) + room,
+    )
+
+
+def _of_prepared(row: reference.ReferenceRow) -> Expectation:
+    """Make the expectation of a request by which larger tokens than the kept ones may be dropped."""
+    return Expectation(
+        y=row.y,
+        kept=row.kept,
+        edge=row.kept & (row.x == row.x[row.kept].min()),
+        in_part=np.zeros_like(row.kept),
+        share=1.0,
+        possible=row.kept if row.certain else row.x > -np.inf,
+        certain=row.certain,
+        count=int(row.kept.sum()),
     )
 
 

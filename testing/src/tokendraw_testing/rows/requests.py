@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.effort import Effort
-from tokendraw_testing.rows.subjects import SampleSubject
+from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders
 
 
 def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
@@ -28,7 +28,7 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
     requests = [
         SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
         for t, k, p, m, order in itertools.product(
-            (1.0, 0.6), top_k, top_p, min_p, capabilities.filter_orders or ("top_k_first",)
+            (1.0, 0.6), top_k, top_p, min_p, crossed_orders(capabilities)
         )
     ]
     return requests + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
@@ -71,7 +71,8 @@ def _spread_requests(requests: Sequence[SamplingParams], rows: int, start: int =
 def describe(params: SamplingParams) -> str:
     """Describe a request in words."""
     defaults = SamplingParams()
-    values = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold")
+    values = {name: getattr(params, name) for name in names}
     words = [f"{name} = {value:.10g}" for name, value in values.items() if value != getattr(defaults, name)]
     words += [f"{name} = {value:.10g}" for name, value in (params.filters or {}).items()]
     return ", ".join(words) or "a plain row"

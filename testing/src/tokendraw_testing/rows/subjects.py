@@ -27,7 +27,7 @@ class RowSubject(OperationSubject):
 
     @classmethod
     def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
-        """Return the plainest need within the capabilities; without capabilities, a need of both filter orders."""
+        """Return the plainest need within the capabilities; without capabilities, a need of all filter orders."""
         if capabilities is None:
             return Need(filter_orders=FILTER_ORDERS)
         return Need(
@@ -69,8 +69,8 @@ class RowSubject(OperationSubject):
 
     @property
     def filter_order(self) -> FilterOrder:
-        """Return the first advertised order of filters, or ``top_k_first`` without any."""
-        return (*self.capabilities.filter_orders, "top_k_first")[0]
+        """Return the first of :func:`crossed_orders`."""
+        return crossed_orders(self.capabilities)[0]
 
     @property
     def gumbel_dtype(self) -> GumbelDtype:
@@ -161,6 +161,12 @@ class SampleSubject(RowSubject):
         """Make the call of :meth:`sample` and return its ids, [B] int64 on the host."""
         tokens: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
         return tokens
+
+
+def crossed_orders(capabilities: Capabilities) -> tuple[FilterOrder, ...]:
+    """List the advertised filter orders to cross with everything else; ``temperature_last`` has a line of its own."""
+    orders = tuple(order for order in capabilities.filter_orders if order != "temperature_last")
+    return orders or capabilities.filter_orders or ("top_k_first",)
 
 
 def equal_rows(

@@ -1,9 +1,10 @@
-"""Compares the thresholds of an output with the least kept logits of the reference."""
+"""Compares the thresholds and ceilings of an output with the least and the greatest kept logits of the reference."""
 
 from __future__ import annotations
 
 import math
 
+from tokendraw import SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.kit.trial import Trial
 
@@ -13,6 +14,20 @@ def require_threshold(trial: Trial, what: str, found: float, row: reference.Refe
 
     :param what: the row, in words.
     """
-    expected = reference.threshold(row)
+    _require(trial, f"{what} needs the threshold", reference.threshold(row), found)
+
+
+def require_ceiling(
+    trial: Trial, what: str, found: float, row: reference.ReferenceRow, params: SamplingParams
+) -> None:
+    """Require the ceiling of a row whose kept set the reference knows; +inf where no filter drops from above.
+
+    :param params: of the request.
+    """
+    has_ceiling = params.typical_p < 1 or params.xtc_probability > 0
+    _require(trial, f"{what} needs the ceiling", reference.ceiling(row) if has_ceiling else math.inf, found)
+
+
+def _require(trial: Trial, needed: str, expected: float, found: float) -> None:
     is_same = found == expected or (math.isnan(found) and math.isnan(expected))
-    trial.require(is_same, f"{what} needs the threshold {expected!r}, found {found!r}")
+    trial.require(is_same, f"{needed} {expected!r}, found {found!r}")

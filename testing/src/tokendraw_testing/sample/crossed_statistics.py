@@ -24,7 +24,7 @@ from tokendraw_testing.kit.statistical_tests import pool_tokens, worst_distance
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
 from tokendraw_testing.rows.requests import has_counter, scalar_filters, tokens_of
-from tokendraw_testing.rows.subjects import SampleSubject
+from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -103,7 +103,7 @@ def _order_rows(subject: SampleSubject) -> list[CrossedRow]:
             logits,
             SamplingParams(top_k=_ORDER_TOP_K, top_p=0.82, filter_order=order),
         )
-        for order in subject.capabilities.filter_orders
+        for order in crossed_orders(subject.capabilities)
     ]
 
 

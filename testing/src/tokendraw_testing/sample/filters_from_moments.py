@@ -20,8 +20,8 @@ from tokendraw_testing.crossing.rows import CrossedRow, row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.draws import seed_torch
-from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
-from tokendraw_testing.rows.thresholds import require_threshold
+from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders, row_refusal
+from tokendraw_testing.rows.thresholds import require_ceiling, require_threshold
 from tokendraw_testing.sample.crossed_calls import judge_logprobs, judge_output, parts_of_equal_scalars
 
 properties = Properties("sample")
@@ -60,14 +60,14 @@ def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
             for request in make_requests(row, [row_kinds[(i + number) % len(row_kinds)]], rng)
         ]
         num_rows += len(batch)
-        num_kept += _judge_kept(view, trial, batch)
+        num_kept += judge_kept(view, trial, batch)
         if modes:
             shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
             judge_logprobs(subject, trial, shown, modes[number % len(modes)], subject.gumbel_dtype)
     return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
 
 
-def _judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest]) -> int:
+def judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest]) -> int:
     """Draw a batch, and judge tokens and, where there are any, thresholds; return the number of known ones."""
     num_known = 0
     for part in parts_of_equal_scalars(view, batch):
@@ -79,10 +79,14 @@ def _judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedReques
         judge_output(view, trial, part, output)
         if output.threshold is None:
             continue
+        ceilings = None if output.ceiling is None else output.ceiling.tolist()
         for i, (request, found) in enumerate(zip(part, output.threshold.tolist(), strict=True)):
             if request.params.temperature == 0 or request.row.is_settled:
-                row = reference.prepare(request.row.sorted_logits, request.params)
-                require_threshold(trial, f"row {i} of {len(part)}: {request}", found, row)
+                row = reference.prepare(request.row.sorted_logits, request.row_params)
+                what = f"row {i} of {len(part)}: {request}"
+                require_threshold(trial, what, found, row)
+                if ceilings is not None:
+                    require_ceiling(trial, what, ceilings[i], row, request.params)
                 num_known += 1
     return num_known
 
@@ -91,7 +95,7 @@ def _rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow
     """Make a row of each design for each filter, with other filters in turn."""
     rows: list[CrossedRow] = []
     for name in _names(subject.capabilities):
-        for design, y in _designs(rng, site.size).items():
+        for design, y in designs(rng, site.size).items():
             params = _request(subject, name, len(rows), rng)
             top = (0.0, -3.0, 20.0)[len(rows) % 3]
             with np.errstate(over="ignore"):
@@ -100,7 +104,7 @@ def _rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow
     return rows
 
 
-def _designs(rng: Generator, size: int) -> dict[str, Array]:
+def designs(rng: Generator, size: int) -> dict[str, Array]:
     """Make distances y [V] from the largest logit, by name."""
     levels = np.append(0.0, -np.sort(rng.uniform(0.2, 6.0, _LEVELS - 1)))
     few = np.full(size, -np.inf)
@@ -143,7 +147,7 @@ def _request(subject: SampleSubject, name: str, number: int, rng: Generator) -> 
     elif number % 4 != 2 and companions:
         other, value = companions[int(rng.integers(len(companions)))]
         others[other] = value
-    orders = subject.capabilities.filter_orders or ("top_k_first",)
+    orders = crossed_orders(subject.capabilities)
     return SamplingParams(
         temperature=_TEMPERATURES[number % len(_TEMPERATURES)],
         filters=filters,

@@ -22,7 +22,7 @@ from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.draws import random_seeds, seed_torch
 from tokendraw_testing.rows.requests import has_counter, scalar_filters
-from tokendraw_testing.rows.subjects import SampleSubject
+from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders
 
 properties = Properties("sample")
 
@@ -127,8 +127,8 @@ def _facts(subject: SampleSubject) -> BatchFacts:
         any_top_p=subject.has("top_p"),
         any_min_p=subject.has("min_p"),
         max_top_k=None if _is_served(subject, "top_k", 1) else 0,
-        any_joint=capabilities.filter_orders == ("joint",),
-        any_top_k_first=capabilities.filter_orders != ("joint",),
+        any_joint=crossed_orders(capabilities) == ("joint",),
+        any_top_k_first=crossed_orders(capabilities) != ("joint",),
     )
 
 

@@ -14,6 +14,7 @@ from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.crossing.rows import CrossedRow, row_of
+from tokendraw_testing.rows.subjects import crossed_orders
 
 _LEAST_SIZE = 24
 """Least vocabulary with room for the levels of the designs."""
@@ -38,7 +39,7 @@ def designed_rows(
         yield [
             row_of(capabilities, site, name, rng.permutation(y), replace(params, filter_order=order))
             for name, (y, params) in designs.items()
-            for order in capabilities.filter_orders
+            for order in crossed_orders(capabilities)
             for _ in range(copies)
         ]
 

@@ -19,8 +19,8 @@ from tokendraw.errors.formatting import is_printable, one_of
 LogprobsMode: TypeAlias = Literal[
     "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
 ]
-FilterOrder: TypeAlias = Literal["top_k_first", "joint"]
-Filter: TypeAlias = Literal["top_k", "top_p", "min_p"]
+FilterOrder: TypeAlias = Literal["top_k_first", "joint", "temperature_last"]
+Filter: TypeAlias = Literal["top_k", "top_p", "min_p", "typical_p", "xtc"]
 Moment: TypeAlias = Literal["count", "mean", "std", "log_mass", "entropy", "collision"]
 Granularity: TypeAlias = Literal["per_row", "scalar"]
 GumbelDtype: TypeAlias = Literal["fp32", "fp64"]

@@ -14,7 +14,7 @@ from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck
 from tokendraw.calls.drawing import RowCall, logits_signature
-from tokendraw.calls.output_checks import first_of, misfit, wrong_bounds, wrong_logprobs
+from tokendraw.calls.output_checks import first_of, misfit, wrong_bounds, wrong_bounds_of_kept, wrong_logprobs
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.output import PAD_TOKEN_ID, ScoreOutput
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -60,6 +60,7 @@ class Score(RowCall):
         return partial(
             _wrong_form,
             has_threshold=need.threshold,
+            has_ceiling=self.facts.any_ceiling,
             shape=self.tokens_shape,
             device=self.logits.device,
             width=self.facts.logprobs_width(self.vocab_size) or 0,
@@ -89,7 +90,7 @@ class Score(RowCall):
         return self.logits.shape[:1]
 
 
-def _wrong_form(output: Any, *, has_threshold: bool, **form: Any) -> str | None:
+def _wrong_form(output: Any, *, has_threshold: bool, has_ceiling: bool, **form: Any) -> str | None:
     """Compare an output with the form of its class.
 
     :param form: the parameters of :func:`.output_checks.wrong_logprobs`.
@@ -99,5 +100,7 @@ def _wrong_form(output: Any, *, has_threshold: bool, **form: Any) -> str | None:
     of_row = form["shape"], torch.float32, form["device"]
     reason = misfit("entropy", output.entropy, *of_row)
     if has_threshold:
-        reason = reason or misfit("threshold", output.threshold, *of_row)
+        reason = reason or wrong_bounds_of_kept(
+            output, form["shape"], form["device"], has_ceiling=has_ceiling
+        )
     return reason or wrong_logprobs(output, **form)
