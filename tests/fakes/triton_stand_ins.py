@@ -34,8 +34,9 @@ TARGETS = {
     "gfx1201": ("hip", "gfx1201", 32),
 }
 
-
-SOME = ("sm_90", "gfx942")
+ENDS = ("sm_80", "sm_120", "gfx90a", "gfx1201")
+"""The oldest and the newest target of each vendor. What compiles for both compiles for the targets between them."""
+SOME = ("sm_80", "gfx1201")
 """A target of each vendor, for slow compilations."""
 SOURCES = {
     "tile_statistics": draw,

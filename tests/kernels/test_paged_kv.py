@@ -10,7 +10,7 @@ from tokendraw.plugin import HostCapabilities, HostNeed, PagedKVPlannerBackend
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches import paged_kv
 from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
-from triton_stand_ins import TARGETS, compiled_call, flat, has_machine_code, interpreted
+from triton_stand_ins import ENDS, compiled_call, flat, has_machine_code, interpreted
 
 CPU = torch.device("cpu")
 FORMS = 4
@@ -45,7 +45,7 @@ def test_the_plugin_offers_and_builds_it(kernels):
 
 
 @pytest.mark.fast_first
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ENDS)
 def test_every_form_of_the_kernel_compiles(kernels, target):
     TritonPagedKVPlanner(CPU)
     calls = kernels["write_plan"].calls

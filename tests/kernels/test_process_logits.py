@@ -12,7 +12,7 @@ from tokendraw.plugin import EDITS, LogitsProcessorBackend, ProcessCapabilities,
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches.logits_processing import BITMASK, ProcessLaunches
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from triton_stand_ins import SOME, TARGETS, compiled_call, flat, has_machine_code, interpreted
+from triton_stand_ins import ENDS, SOME, TARGETS, compiled_call, flat, has_machine_code, interpreted
 
 CPU = torch.device("cpu")
 V = 100
@@ -113,7 +113,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "dtype"), [*zip(TARGETS, cycle(DTYPES), strict=False)], ids=str)
+@pytest.mark.parametrize(("target", "dtype"), [*zip(ENDS, cycle(DTYPES), strict=False)], ids=str)
 def test_the_kernel_compiles(kernels, target, dtype):
     family = TARGETS[target][0]
     process(slots_for(), dtype=dtype, bitmask=True, family=family)
@@ -134,7 +134,7 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ENDS)
 def test_the_searches_of_the_history_compile(kernels, target):
     family = TARGETS[target][0]
     process(slots_for(**DRY, **BUDGET), family=family)

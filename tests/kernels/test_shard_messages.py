@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import shard_cases
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
 from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
-from triton_stand_ins import SOME, TARGETS, compiled_call, has_machine_code, interpreted
+from triton_stand_ins import ENDS, SOME, compiled_call, has_machine_code, interpreted
 
 REAL, LONG, TRUTH = torch.float32, torch.int64, torch.bool
 PARAMS = (REAL, None, LONG, TRUTH, LONG, LONG, REAL, REAL, TRUTH, None)
@@ -71,7 +71,7 @@ def compiled(kernels, name, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ENDS)
 def test_the_kernels_compile(kernels, target):
     launches = MergeLaunches()
     for merge in MERGES:
