@@ -1,7 +1,9 @@
 """What every test shares: the device it runs on, the sampler under test, a clean environment."""
 
 import functools
+import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ import checkout
 import tokendraw
 from tokendraw.calls import warmup
 from tokendraw.cli.terminal import tables
+from tokendraw_testing.kit import workers
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("suite")
@@ -106,6 +109,15 @@ def dists(tmp_path, monkeypatch):
 
     with fake_dists(tmp_path, monkeypatch) as dists:
         yield dists
+
+
+@pytest.fixture
+def quick_starts(monkeypatch):
+    """The kit's processes are forks of one that has imported torch, with the environment of their first use."""
+    if sys.platform == "linux":
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tokendraw_testing.kit.workers", "tokendraw_native.sampler"])
+        monkeypatch.setattr(workers, "_SPAWNING", context)
 
 
 @pytest.fixture

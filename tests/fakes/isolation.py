@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fake_dists import FakeDists
@@ -100,14 +101,11 @@ def drawn(dists: FakeDists, code: str, **settings: str) -> Any:
 
 # Forks of a process that has imported torch, since the import outlasts most programs.
 
-
-SECONDS = 120
-"""After so many a program is ended by a signal."""
-
 # A fork leaves the loop and runs its program where one of `python -c` runs: exceptions and exits are the interpreter's.
-FORKING = f"""
+FORKING = """
 import json, os, signal, sys
 import gc, torch
+PRELOAD
 
 gc.freeze()
 
@@ -118,7 +116,7 @@ def program():
         if pid:
             os.write(1, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             continue
-        signal.alarm({SECONDS})
+        signal.alarm(start["seconds"])
         os.environ.clear()
         os.environ.update(start["environ"])
         sys.path[1:1] = filter(None, start["environ"].get("PYTHONPATH", "").split(os.pathsep))
@@ -128,18 +126,18 @@ def program():
         return start["code"]
     return ""
 
-exec(program(), {{"__name__": "__main__"}})
+exec(program(), {"__name__": "__main__"})
 """
 
 
 @functools.cache
-def _forking() -> subprocess.Popen[str]:
+def _forking(preload: str) -> subprocess.Popen[str]:
     # Without settings of malloc: the programs measure what a call needs under the system's own.
     environ = {
         name: text for name, text in os.environ.items() if not name.startswith(("TOKENDRAW_", "MALLOC_"))
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", FORKING],
+        [sys.executable, "-c", FORKING.replace("PRELOAD", preload)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",
@@ -149,26 +147,48 @@ def _forking() -> subprocess.Popen[str]:
     return process
 
 
-def run_forked(code: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` like ``python -c``, after the import of torch."""
+def run_module(
+    module: str, *arguments: str, environ: Mapping[str, str], folder: Path | None = None, seconds: int = 400
+) -> subprocess.CompletedProcess[str]:
+    """Run a module like ``python -m``, after the import of torch, in ``folder``."""
+    code = f"""
+import contextlib, os, runpy, sys
+os.chdir({str(folder or Path.cwd())!r})
+with contextlib.suppress(ImportError):
+    import sitecustomize
+sys.argv = {[module, *arguments]}
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+    return run_forked(code, environ, seconds=seconds)
+
+
+def run_forked(
+    code: str, environ: Mapping[str, str] | None = None, *, preload: str = "", seconds: int = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` like ``python -c``, after the import of torch.
+
+    :param preload: what the forked process has run before, besides the import. One process is kept for each.
+    :param seconds: after so many the program is ended by a signal.
+    """
     environ = dict(os.environ if environ is None else environ)
     if sys.platform != "linux":  # elsewhere what lies below torch may not survive a fork
         return subprocess.run(
-            [sys.executable, "-c", f"import torch\n{code}"],
+            [sys.executable, "-c", f"import torch\n{preload}\n{code}"],
             env=environ,
             capture_output=True,
             encoding="utf-8",
-            timeout=SECONDS,
+            timeout=seconds,
             check=False,
         )
-    process = _forking()
+    process = _forking(preload)
     assert process.stdin is not None
     assert process.stdout is not None
     with (
         tempfile.NamedTemporaryFile("r", encoding="utf-8") as stdout,
         tempfile.NamedTemporaryFile("r", encoding="utf-8") as stderr,
     ):
-        start = {"code": code, "environ": environ, "stdout": stdout.name, "stderr": stderr.name}
+        start = {"code": code, "environ": environ, "seconds": seconds}
+        start |= {"stdout": stdout.name, "stderr": stderr.name}
         process.stdin.write(json.dumps(start) + "\n")
         process.stdin.flush()
         returncode = int(process.stdout.readline())

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import isolation
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -49,14 +51,21 @@ def environment(*folders: Path, **variables: str) -> dict[str, str]:
     return environ | {"PYTHONPATH": os.pathsep.join(map(str, [NATIVE_ALONE, *folders]))} | variables
 
 
-def run(line: str, stderr: int = subprocess.PIPE) -> str:
+WITH_TORCH = ("bench", "check", "generate", "sample", "-q")
+"""First arguments of commands that import torch; -q is that of pytest."""
+
+
+def run(line: str) -> str:
     """Run a line of the command ``tokendraw`` with this interpreter; return stdout."""
     words = shlex.split(line)
     assert words[0] == "tokendraw"
+    if words[1] in WITH_TORCH:
+        result = isolation.run_module(*words, environ=environment())
+        assert result.returncode == 0, result.stderr
+        return result.stdout
     return subprocess.run(
         [sys.executable, "-m", *words],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
+        capture_output=True,
         encoding="utf-8",
         check=True,
         timeout=120,
@@ -133,15 +142,24 @@ def importable(site: Path) -> Iterator[None]:
                     del sys.modules[name]
 
 
-def run_with(site: Path, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
+def run_with(
+    site: Path, *command: str, folder: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a module of this interpreter with native and the packages in ``site``."""
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
+    environ = environment(site, **variables)
+    if command[1] in WITH_TORCH:
+        return isolation.run_module(*command, environ=environ, folder=folder)
     return subprocess.run(
         [sys.executable, "-m", *command],
         capture_output=True,
         encoding="utf-8",
         timeout=300,
         check=False,
-        env=environ | {"PYTHONPATH": f"{NATIVE_ALONE}{os.pathsep}{site}"},
-        **options,
+        cwd=folder,
+        env=environ,
     )
+
+
+def run_python(code: str, site: Path) -> subprocess.CompletedProcess[str]:
+    """Run code with native and the packages in ``site``, after the import of torch."""
+    return isolation.run_forked(f"import sitecustomize\n{code}", environment(site))

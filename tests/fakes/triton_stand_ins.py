@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from functools import cache
@@ -16,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
+import isolation
 from tokendraw import Need
 from tokendraw_triton_gumbel.host import compile_lock, tuning
 from tokendraw_triton_gumbel.launches import draw, logits_processing, logprobs, paged_kv, verify
@@ -214,19 +213,21 @@ def compiled_call(call, target, *, attributes=None):
     return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
 
 
+FOLDERS = ("tests/kernels/interpreted", "tests/fakes", "plugins/triton_gumbel/src", "plugins/flashinfer/src")
+INTERPRETING = f"""
+sys.path[1:1] = {[str(ROOT / folder) for folder in FOLDERS]}
+torch.set_num_threads(1)
+import fast_interpreter
+import tokendraw_bench, tokendraw_native.sampler, tokendraw_testing, tokendraw_triton_gumbel.sampler
+"""
+
+
 def interpreted(script, function, *arguments):
     """Run a function of tests/kernels/interpreted in a process with Triton's interpreter; return its JSON."""
-    folders = ["tests/fakes", "plugins/triton_gumbel/src", "plugins/flashinfer/src"]
-    path = os.pathsep.join([*(str(ROOT / folder) for folder in folders), os.environ.get("PYTHONPATH", "")])
-    program = ROOT / "tests/kernels/interpreted/fast_interpreter.py"
-    run = subprocess.run(
-        [sys.executable, str(program), script, function, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )
+    code = f"fast_interpreter.main{(script, function, *map(str, arguments))}"
+    environ = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    run = isolation.run_forked(f"import fast_interpreter\n{code}", environ, preload=INTERPRETING, seconds=600)
+    assert run.returncode == 0, run.stderr
     return json.loads(run.stdout.splitlines()[-1])
 
 

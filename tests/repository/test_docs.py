@@ -140,20 +140,13 @@ def run_in(folder, line):
     variables = {"OMP_NUM_THREADS": "1"}
     if "check" in words or words[0] == "pytest":  # every line of it, in few rows
         variables["SMALLEST_KIT"] = "1"
+    words += ["--jobs", "1"] if "check" in words else []
     while "=" in words[0]:
         name, _, variables[name] = words.pop(0).partition("=")
     if words[0] == "pip":
         words.remove("--editable")  # no link is followed in a folder of PYTHONPATH
         words += ["--quiet", *OFFLINE, "--target", str(site)]
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        cwd=folder,
-        env=pages.environment(site, **variables),
-        timeout=400,
-    )
+    return pages.run_with(site, *words, folder=folder, **variables)
 
 
 class TestThePageForTrainers:

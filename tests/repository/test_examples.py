@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pages
-from pages import install, run_with
+from pages import install, run_python, run_with
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "top_n_sigma"
 PAGE = pages.text_of("docs/add-a-filter.md")
@@ -21,16 +21,6 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     install(EXAMPLE, folder)
     return folder
-
-
-def run_python(site, code):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        env=pages.environment(site),
-    )
 
 
 def test_the_example_is_shown_as_the_page_has_it(site):
@@ -60,7 +50,7 @@ def test_the_code_of_the_page_is_the_example():
 def test_the_python_of_the_page_prints_the_kept_tokens(site):
     draw = pages.blocks(PAGE, "python")[1]
     (printed,) = re.findall(r"print\(.*\)  # (.*)", draw)
-    result = run_python(site, draw)
+    result = run_python(draw, site)
     assert (result.stdout, result.stderr) == (f"{printed}\n", "")
 
 
@@ -73,12 +63,15 @@ def test_the_python_of_the_example_s_readme_runs(site):
     (code,) = re.findall(
         r"```python\n(.*?)```", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )
-    result = run_python(site, f"{code}\nprint(list(out.token_ids.shape))")
+    result = run_python(f"{code}\nprint(list(out.token_ids.shape))", site)
     assert (result.stdout, result.stderr) == ("[2]\n", "")
 
 
 def test_an_import_of_the_example_loads_no_torch(site):
-    result = run_python(site, "import sys, top_n_sigma_filter; print('torch' in sys.modules)")
+    code = "import sys, top_n_sigma_filter; print('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=pages.environment(site)
+    )
     assert result.stdout == "False\n"
 
 

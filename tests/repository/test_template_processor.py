@@ -70,7 +70,7 @@ def test_the_default_choice_stays(folder):
 
 @pytest.mark.slow
 def test_the_conformance_kit_passes(folder):
-    options = ("--operation", "process_logits", "--device", "cpu", "--quick")
+    options = ("--operation", "process_logits", "--device", "cpu", "--quick", "--jobs", "1")
     result = run_with(folder / "site", "tokendraw", "check", "acme", *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\n12 passed, 0 failed, 2 refused (not advertised), 0 not run.\n" in result.stdout
@@ -92,6 +92,7 @@ def test_beside_a_sampler_both_pass(tmp_path):
     install(tmp_path / "acme-tokendraw", tmp_path / "site")
     lines = ("output", "process order")
     only = [option for line in lines for option in ("--only", line)]
-    result = run_with(tmp_path / "site", "tokendraw", "check", "acme", "--device", "cpu", "--quick", *only)
+    options = ("--device", "cpu", "--quick", "--jobs", "1")
+    result = run_with(tmp_path / "site", "tokendraw", "check", "acme", *options, *only)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\n2 passed, 0 failed, 0 refused, 0 not run.\n" in result.stdout

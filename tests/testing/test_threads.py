@@ -121,6 +121,7 @@ def counts_around(under_test, name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_starts")
 def test_the_processes_of_jobs_stay_at_one_thread_each():
     under_test = Subject.installed("native", device="cpu", quick=True)
     result = dict(workers.results(under_test, counts_around, ["process threads", "plan threads"], 2))

@@ -198,8 +198,12 @@ def _scan_by_doubling(self, given):
     return [self.to_tensor(array, dtype) for array, dtype in zip(data, dtypes, strict=True)]
 
 
-if __name__ == "__main__":
-    hurry()
-    script, function, *arguments = sys.argv[1:]
+def main(script, function, *arguments):
+    """Print the result of a function as JSON."""
     result = getattr(importlib.import_module(script), function)(*arguments)
     print(json.dumps(result, default=vars))
+
+
+hurry()
+if __name__ == "__main__":
+    main(*sys.argv[1:])

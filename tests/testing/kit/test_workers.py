@@ -51,6 +51,7 @@ def test_two_processes_give_the_lines_of_a_single_process_in_registry_order(inst
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_starts")
 def test_a_dying_process_turns_the_current_line_red_alone(install):
     subject = install(in_process="slots.facts.any_bias and logits.shape == (60, 300)")
     report = run(subject, operation="process_logits", only=["process edits", "process shapes"], jobs=2)
@@ -60,6 +61,7 @@ def test_a_dying_process_turns_the_current_line_red_alone(install):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_starts")
 def test_a_signal_is_named(install):
     subject = install(in_process="True", death="os.kill(os.getpid(), signal.SIGKILL)")
     report = run(subject, only=["process edits", "process order"], jobs=2)
@@ -76,6 +78,7 @@ def test_a_process_in_which_the_sampler_cannot_be_found_gives_the_reason(install
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_starts")
 def test_a_case_with_a_dying_process_is_a_finding_and_further_cases_follow(install, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a second for each case
     subject = install(in_process="logits.shape[1] == 300")
@@ -87,6 +90,7 @@ def test_a_case_with_a_dying_process_is_a_finding_and_further_cases_follow(insta
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_starts")
 def test_closing_the_results_ends_every_process_at_once(install):
     subject = install(in_process="True", death="__import__('time').sleep(60)")
     result = workers.results(subject, pid_then_nap, ["pid", "nap", "nap"], 2)
@@ -169,12 +173,13 @@ def test_no_task_is_taken_before_a_process_is_ready(install):
             taken.append(time.monotonic() - start)
             yield "pid"
 
-    result = list(workers.results(install(), pid_then_nap, tasks(), 2))
+    result = list(workers.results(install(), pid_then_nap, tasks(), 1))
     assert len(result) == len(taken) == 3
     assert min(taken) > 0.2  # a new Python has to import torch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_starts")
 def test_processes_that_cannot_start_cost_a_task_each(install, monkeypatch):
     monkeypatch.setattr(workers, "_serve", os._exit)
     results = list(workers.results(install(), pid_then_nap, ["pid", "nap", "pid"], 2))
