@@ -18,13 +18,8 @@ FORMS = 4
 
 
 @pytest.mark.slow
-def test_a_loop_in_the_interpreter():
-    """The lines of the kit are run in ``test_interpreted.py``."""
-    assert interpreted("plans", "loop") is None
-
-
-@pytest.mark.slow
 def test_programs_of_several_requests_that_share_columns():
+    """The lines of the kit are run in ``test_interpreted.py``."""
     assert interpreted("plans", "groups") == 4
 
 

@@ -1,11 +1,10 @@
-"""Page plans of triton-gumbel on a CUDA device: in a loop, compared with native's, in streams, and compilations."""
+"""Page plans of triton-gumbel on a CUDA device: by the kit, compared with native's, in streams, and compilations."""
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import paged_kv_model
 import tokendraw
 from tokendraw import PagedKVPlan
 from tokendraw_testing import Subject, run
@@ -59,23 +58,9 @@ def same(result, expected):
     return all(torch.equal(*pair) for pair in pairs)
 
 
-@pytest.mark.parametrize(
-    "loop",
-    [paged_kv_model.loop_behind_a_busy_device, paged_kv_model.loop_in_a_graph],
-    ids=lambda f: f.__name__,
-)
-def test_the_loop_waits_for_nothing_and_is_right(loop):
-    loop(load())
-
-
 def test_every_line_of_the_kit_is_green():
     subject = Subject.installed("triton-gumbel", device="cuda", operation="plan_paged_kv")
     assert run(subject, operation="plan_paged_kv").failed == ()
-
-
-def test_the_loop():
-    verifier = tokendraw.load_sampler("native", device="cuda")
-    paged_kv_model.run_loop(verifier, load(), torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("requests", "width"), SHAPES)

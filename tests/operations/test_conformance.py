@@ -1,10 +1,14 @@
-"""Native passes every line of the kit for ``sample`` and ``verify``, which state the contract for all backends."""
+"""Native passes the lines of the kit for ``sample``, ``verify`` and ``plan_paged_kv``, the contract of all backends."""
 
 import pytest
 
 from tokendraw_testing import Status, Subject, properties, run
 
-LINES = {prop.name: operation for operation in ("sample", "verify") for prop in properties(operation)}
+LINES = {
+    prop.name: operation
+    for operation in ("sample", "verify", "plan_paged_kv")
+    for prop in properties(operation)
+}
 LONG = frozenset(
     (
         "threads",
@@ -22,9 +26,18 @@ LONG = frozenset(
         "noise of distant rows",
         "crossed requests",
         "crossed logprobs",
+        "given logprobs",
+        "filters from moments",
+        "thresholds",
+        "sharded thresholds",
+        "verify batch invariance",
+        "verify block",
+        "verify filters",
+        "verify thresholds",
         "sharded requests",
         "sharded logprobs",
         "verify threads",
+        "plan threads",
         "verify crossing",
         "verify crossing, wide",
         "verify crossed drafts",

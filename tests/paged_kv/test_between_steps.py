@@ -6,6 +6,7 @@ import torch
 from paged_kv_model import ints
 from tokendraw import InvalidInputError, InvalidParameterError, PagedKVPlan
 from tokendraw.paged_kv import advance, segment_query_indptr
+from tokendraw_testing.kit.device import capture
 
 NAMES = ("num_computed", "query_lens", "num_logits", "num_sampled", "next_query_lens")
 
@@ -43,6 +44,16 @@ def test_inputs_stay_and_results_are_new(device):
     assert [tensor.tolist() for tensor in inputs] == [[3, 5]] * 5
     memory = [tensor.data_ptr() for tensor in (*inputs, *results)]
     assert len(set(memory)) == 7
+
+
+@pytest.mark.gpu
+def test_lengths_grow_at_each_replay_of_a_graph():
+    computed, ones = ints([4, 0, 15], "cuda"), ints([1, 1, 1], "cuda")
+    replay, _ = capture(lambda: computed.copy_(advance(computed, ones, ones, ones, ones)[0]))
+    computed.copy_(ints([4, 0, 15], "cuda"))
+    for _ in range(3):
+        replay()
+    assert computed.tolist() == [7, 3, 18]
 
 
 def test_no_request_is_a_batch_too(device):

@@ -5,7 +5,7 @@ import torch
 
 import tokendraw
 from fake_dists import FakeDists
-from paged_kv_model import SENTINEL, ints, lists, model, require_equal, sentinels, table_of
+from paged_kv_model import SENTINEL, ints, lists, model, sentinels, table_of
 from tokendraw import PagedKVPlan, SamplerFallbackWarning
 
 LENGTHS, TABLE = [5, 0, 33], table_of(3, 4)
@@ -67,7 +67,7 @@ def test_native_takes_over_and_writes_all_that_the_failed_one_left(dists: FakeDi
     lengths, out = ints(LENGTHS, "cpu"), sentinels(3, 4, "cpu")
     with pytest.warns(SamplerFallbackWarning, match="'acme' failed: its call raised RuntimeError: no"):
         assert found.plan(lengths, ints(TABLE, "cpu"), 16, out=out) is out
-    require_equal(lists(out), model(LENGTHS, TABLE, 16), "native")
+    assert lists(out) == model(LENGTHS, TABLE, 16)
     assert (found.name, found.stats(), lengths.tolist()) == ("native", {"native": 3}, LENGTHS)
 
 
@@ -76,4 +76,4 @@ def test_buffers_made_in_inference_mode_are_written_outside_of_it() -> None:
     with torch.inference_mode():
         out = PagedKVPlan.empty(3, 4)
     found.plan(ints(LENGTHS, "cpu"), ints(TABLE, "cpu"), 16, out=out)
-    require_equal(lists(out), model(LENGTHS, TABLE, 16), "outside")
+    assert lists(out) == model(LENGTHS, TABLE, 16)
