@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+import tokendraw_flashinfer
 from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import Filters
-from tokendraw_testing import reference, sync_is_an_error
+from tokendraw_testing import Status, Subject, check, properties, reference, sync_is_an_error
 from tokendraw_testing.reference_walk import distribution
-from verifying import Case, faults, gaussian, row_metadata, run, softmax, verify
+from verifying import gaussian, row_metadata, softmax, verify
 
 pytestmark = pytest.mark.gpu
 
@@ -121,32 +122,6 @@ def test_draws_follow_the_distribution(single_sequence, device):
 
 # Verification.
 
-TRIALS = 200_000
-RNG = np.random.default_rng(1)
-SIXTEEN = RNG.normal(size=16)
-EIGHT, NEAR_EIGHT = RNG.normal(size=8) * 1.5, RNG.normal(size=8)
-MARKOV = {"target": RNG.normal(size=(5, 4)) * 1.5, "draft": RNG.normal(size=(5, 4)), "drafts": 2}
-FILTERS = {
-    "none": SamplingParams(temperature=0.8),
-    "top_k": SamplingParams(top_k=3),
-    "top_p": SamplingParams(top_p=0.7),
-    "min_p": SamplingParams(min_p=0.2),
-    "top_k and top_p": SamplingParams(top_k=5, top_p=0.8),
-    "joint": SamplingParams(top_k=5, top_p=0.8, filter_order="joint"),
-    "all": SamplingParams(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05),
-}
-CASES = {
-    "opposite, K = 1": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=1, seeded=False),
-    "opposite, K = 4": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=4, q="probs", seeded=False),
-    "three tokens": Case(
-        target=np.log([0.1, 0.6, 0.3]), draft=np.log([0.5, 0.2, 0.3]), drafts=2, q="probs", seeded=False
-    ),
-    "Markov": Case(**MARKOV, seeded=False),
-    "Markov, further verifications": Case(**MARKOV, q="probs", rest="verify", seeded=False),
-} | {
-    name: Case(target=EIGHT, draft=NEAR_EIGHT, drafts=2, params=params, seeded=False)
-    for name, params in FILTERS.items()
-}
 WIDE = {
     "none": SamplingParams(temperature=0.8),
     "top_k": SamplingParams(top_k=50),
@@ -164,10 +139,19 @@ def verifier(device):
     return FlashInferVerifier(device, Need())
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_tokens_of_verifications_follow_the_target(verifier, device, case):
-    found = run(CASES[case], verifier, TRIALS, device)
-    assert faults(CASES[case], found) == []
+@pytest.mark.parametrize("prop", properties("verify"), ids=lambda prop: prop.name)
+def test_the_lines_of_the_kit_for_verifications(verifier, device, prop):
+    capabilities = {"verify": tokendraw_flashinfer.plugin.tokendraw_describe().operations["verify"]}
+    subject = Subject(
+        "flashinfer",
+        capabilities=capabilities,
+        device=device,
+        build=lambda operation, need: verifier,
+        quick=True,
+    )
+    line = check(subject, prop)
+    if line is not None:
+        assert line.status is not Status.FAILED, f"{line}\n{line.traceback}"
 
 
 @pytest.mark.parametrize("name", WIDE)

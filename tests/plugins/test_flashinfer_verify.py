@@ -20,19 +20,16 @@ from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
 from tokendraw_flashinfer.verifier import FlashInferVerifier
-from tokendraw_testing import reference
+from tokendraw_testing import Effort, Status, Subject, check, properties, reference
 from tokendraw_testing.reference_walk import distribution
-from verifying import Case, chains, faults, gaussian, row_metadata, run, softmax, verify
+from verifying import chains, gaussian, row_metadata, softmax, verify
 
 CPU = torch.device("cpu")
 SAMPLE = operations.find_operation("sample")
 VERIFY = operations.find_operation("verify")
 OLD, NEW = stand_in.SOURCES
-TRIALS = 60_000
 RNG = np.random.default_rng(1)
-SIXTEEN = RNG.normal(size=16)
 EIGHT, NEAR_EIGHT = RNG.normal(size=8) * 1.5, RNG.normal(size=8)
-MARKOV = {"target": RNG.normal(size=(5, 4)) * 1.5, "draft": RNG.normal(size=(5, 4)), "drafts": 2}
 ALL = SamplingParams(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05)
 FILTERS = {
     "none": SamplingParams(temperature=0.8),
@@ -68,29 +65,24 @@ def called():
     return [name for name, _ in stand_in.CALLS]
 
 
-CASES = {
-    "opposite, K = 1": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=1, seeded=False),
-    "opposite, K = 3": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=3, q="probs", seeded=False),
-    "opposite, K = 4": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=4, q="probs", seeded=False),
-    "three tokens": Case(
-        target=np.log([0.1, 0.6, 0.3]), draft=np.log([0.5, 0.2, 0.3]), drafts=2, q="probs", seeded=False
-    ),
-    "Markov": Case(**MARKOV, seeded=False),
-    "Markov, further verifications": Case(**MARKOV, q="probs", rest="verify", seeded=False),
-} | {
-    name: Case(target=EIGHT, draft=NEAR_EIGHT, drafts=2, params=params, seeded=False)
-    for name, params in FILTERS.items()
-}
+STATISTICAL = ("verify rejection", "verify filters")
+"""Lines that need more draws than the smallest effort has."""
 
 
 @pytest.mark.fast_first
-@pytest.mark.parametrize("case", CASES)
-def test_tokens_follow_the_target(verifier, version, case):
-    """Chi-square of every token, of the first two together and of the number of accepted drafts, and the acceptance
-    rate of the first draft.
-    """
-    found = run(CASES[case], verifier, TRIALS if version == NEW else TRIALS // 10)
-    assert faults(CASES[case], found) == []
+@pytest.mark.parametrize("prop", properties("verify"), ids=lambda prop: prop.name)
+def test_the_conformance_kit(version, prop):
+    subject = Subject(
+        "flashinfer",
+        capabilities={"verify": replace(advertised()["verify"], device_types=("cpu",))},
+        device=CPU,
+        build=lambda operation, need: FlashInferVerifier(CPU, need),
+        effort=None if prop.name in STATISTICAL else Effort.tiny(),
+        quick=True,
+    )
+    line = check(subject, prop)
+    if line is not None:
+        assert line.status is not Status.FAILED, f"{line}\n{line.traceback}"
 
 
 @pytest.mark.fast_first
