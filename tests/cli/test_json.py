@@ -21,7 +21,7 @@ ARGUMENTS = {
     "list": (),
     "show": ("native",),
     "resolve": (),
-    "doctor": (),
+    "doctor": ("--no-build",),
     "check": ("native", "--device", "cpu", "--quick", "--only", "+inf is drawn evenly"),
     "bench": (
         *("--device", "cpu", "--batch", "1", "--vocab-size", "128"),
