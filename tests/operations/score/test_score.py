@@ -1,7 +1,5 @@
 """``Sampler.score``: log-probabilities, ranks and entropies of given tokens."""
 
-import math
-
 import pytest
 import torch
 
@@ -14,7 +12,6 @@ from tokendraw import (
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
-    ScoreOutput,
 )
 
 LOGITS = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
@@ -26,19 +23,6 @@ def native():
     return tokendraw.load_sampler("native", device="cpu")
 
 
-def test_raw_logprobs_are_those_of_the_tokens(native):
-    scored = native.score(LOGITS, torch.tensor([3, 0, 49, 7]), PLAIN)
-    expected = LOGITS.log_softmax(-1)
-    assert isinstance(scored, ScoreOutput)
-    assert scored.logprobs.token_ids.tolist() == [[3], [0], [49], [7]]
-    assert torch.allclose(scored.logprobs.logprobs[:, 0], expected[range(4), [3, 0, 49, 7]], atol=1e-6)
-    assert torch.allclose(scored.entropy, -(expected.exp() * expected).sum(-1), atol=1e-5)
-    assert scored.logprobs.ranks.tolist() == [
-        int((row >= row[t]).sum()) for row, t in zip(LOGITS, [3, 0, 49, 7], strict=True)
-    ]
-    assert scored.threshold is None
-
-
 def test_best_and_given_tokens_stand_beside(native):
     requests = [SamplingParams(logprobs=2), SamplingParams(logprob_token_ids=[1, 2]), *[SamplingParams()] * 2]
     scored = native.score(LOGITS, torch.tensor([0, 1, 2, 3]), SamplingMetadata.from_params(requests))
@@ -46,39 +30,6 @@ def test_best_and_given_tokens_stand_beside(native):
     assert scored.logprobs.given_token_ids[1].tolist() == [1, 2]
     assert scored.logprobs.given_logprobs[1, 0] == scored.logprobs.logprobs[1, 0]
     assert len(scored.logprobs.row(3)) == 1
-
-
-@pytest.mark.parametrize(
-    ("mode", "entropy"),
-    [("raw_logprobs", None), ("temperature_logprobs", 0.0), ("processed_logprobs", 0.0)],
-)
-def test_the_entropy_is_that_of_the_softmax_that_the_mode_shows(mode, entropy):
-    sampler = tokendraw.load_sampler("native", device="cpu", logprobs_mode=mode)
-    requests = [
-        SamplingParams(temperature=0.5, top_k=1),
-        SamplingParams(temperature=0.5, top_k=2),
-        SamplingParams(temperature=0.0),
-        SamplingParams(),
-    ]
-    logits = torch.zeros(4, 8)
-    logits[:, 3] = 1.0
-    logits[1] = torch.tensor([1.0, 1.0, *[0.0] * 6])
-    scored = sampler.score(logits, torch.tensor([3, 0, 3, 3]), SamplingMetadata.from_params(requests))
-    found = scored.entropy.tolist()
-    if mode == "processed_logprobs":
-        assert found[:2] == pytest.approx([0.0, math.log(2.0)], abs=1e-6)
-    if entropy is not None:
-        assert found[2] == entropy
-    p = (logits[3] / 1.0).softmax(-1)
-    assert found[3] == pytest.approx(float(-(p * p.log()).sum()), abs=1e-5)
-
-
-def test_a_token_outside_of_the_vocabulary_is_padding(native):
-    best = native.score(LOGITS, torch.tensor([-100, 50, 2**31 - 1, 3], dtype=torch.int32), PLAIN).logprobs
-    assert best.token_ids[:, 0].tolist() == [-1, -1, -1, 3]
-    assert (best.logprobs[:3] == -math.inf).all()
-    assert best.ranks[:3].tolist() == [0, 0, 0]
-    assert best.row(0) == []
 
 
 def test_thresholds_come_where_they_are_needed():
