@@ -56,16 +56,11 @@ def drafted(dtype=torch.int64):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
-    result = interpreted("edits", "edits", seed)
-    assert result == dict.fromkeys(result, 0)
-    assert len(result) == 18
-
-
-@pytest.mark.slow
-def test_a_preemption_at_every_step_changes_no_bit_of_the_edits_in_the_interpreter():
-    assert interpreted("edits", "twins") == [0, 0]
+def test_programs_that_share_a_row_have_the_bits_of_float32_arithmetic_in_the_interpreter():
+    """The lines of the kit are run in ``test_interpreted.py``, by programs of the usual sizes."""
+    result = interpreted("edits", "fuzz", 40)
+    assert result["wrong"] == []
+    assert result["rows"] > 200
 
 
 @pytest.mark.slow
@@ -148,8 +143,8 @@ def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_iee
     """The bits equal other providers' bits. The compiler's default options would fuse products."""
     process(slots_for(**EVERYTHING))
     ((kernel, arguments, named),) = kernels["process_logits"].calls
-    code = compiled_call((kernel, arguments, named), "sm_90")["ptx"]
-    fused = compiled_call((kernel, arguments, named | {"enable_fp_fusion": True}), "sm_90")["ptx"]
+    code = compiled_call((kernel, arguments, named), SOME[0])["ptx"]
+    fused = compiled_call((kernel, arguments, named | {"enable_fp_fusion": True}), SOME[0])["ptx"]
     assert "fma.rn.f32" not in code
     assert "fma.rn.f32" in fused
     assert "div.rn.f32" in code

@@ -1,4 +1,4 @@
-"""The edits of logits by triton-gumbel on a CUDA device: beside a plain model and native, in graphs, without waits."""
+"""The edits of logits by triton-gumbel on a CUDA device: by the kit, beside native, on streams."""
 
 import numpy as np
 import pytest
@@ -8,46 +8,29 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import edit_model
 import tokendraw
-from tokendraw_testing.kit.device import capture, require_no_wait
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.device import require_no_wait
+from tokendraw_testing.kit.fuzz import FuzzCase, check_case
 from tokendraw_testing.kit.trial import Trial
 
 pytestmark = pytest.mark.gpu
 
-MOST_TOKENS = 300
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-DRAFTED = (None, "listed", "padded")
 
 
 def load(plugin="triton-gumbel"):
     return tokendraw.load("process_logits", plugin, device="cuda")
 
 
-def requests_of(rng, count, vocab_size, *, listed=True):
-    return [edit_model.random_request(rng, vocab_size, MOST_TOKENS - 20, listed=listed) for _ in range(count)]
-
-
 def bits(tensor):
     return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("drafted", DRAFTED)
-def test_edits_have_the_bits_of_float32_arithmetic_and_of_native(dtype, drafted):
-    rng, processor, native = np.random.default_rng(1), load(), load("native")
-    for vocab_size in (1, 97, 5000, 20_011):
-        for listed in (True, False):
-            requests = requests_of(rng, 6, vocab_size, listed=listed)
-            slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, "cuda")
-            batch = edit_model.batch(
-                rng, requests, vocab_size, dtype, "cuda", drafted=drafted, masked=rng.random() < 0.5
-            )
-            before = batch.logits.clone()
-            processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
-            assert batch.wrong() == 0, (vocab_size, listed)
-            expected = native.process(before, slots, batch.row_index, batch.bitmask, batch.drafts)
-            result = batch.logits.contiguous()
-            same = (bits(result) == bits(expected)) | (result.isnan() & expected.isnan())
-            assert same.all(), (vocab_size, listed)
+def test_every_line_of_the_kit_is_green_and_random_cases_have_the_bits_of_float32_arithmetic():
+    subject = Subject.installed("triton-gumbel", device="cuda", operation="process_logits", quick=True)
+    assert run(subject, operation="process_logits").failed == ()
+    cases = (FuzzCase("process_logits", number) for number in range(200))
+    assert [found for case in cases if (found := check_case(subject, case).finding)] == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -91,68 +74,39 @@ def test_rows_may_lie_beyond_what_an_int32_counts():
     assert torch.count_nonzero(memory) == 2
 
 
-def test_no_call_waits():
-    rng = np.random.default_rng(2)
-    requests = requests_of(rng, 6, 5000)
-    processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, 5000, "cuda")
-    for drafted in DRAFTED:
-        batch = edit_model.batch(rng, requests, 5000, torch.bfloat16, "cuda", drafted=drafted, masked=True)
-
-        def work(batch=batch):
-            return processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
-
-        require_no_wait(Trial("process", 0), f"drafts {drafted}", work)
-
-
-def test_a_graph_follows_appended_tokens_between_replays():
-    rng, vocab_size, device = np.random.default_rng(3), 5000, "cuda"
-    requests = requests_of(rng, 5, vocab_size)
-    processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, vocab_size, device)
-    row_index = torch.arange(5, device=device)
-    logits = torch.empty(5, vocab_size, device=device)
-    mask = torch.full((5, -(-vocab_size // 32)), -1, dtype=torch.int32, device=device)
-    replay, out = capture(lambda: processor.process(logits, slots, row_index, mask))
-    assert out is logits
-    for _ in range(6):
-        tokens = rng.integers(0, vocab_size, 5)
-        for request, token in zip(requests, tokens.tolist(), strict=True):
-            request.output.append(token)
-        slots.append(row_index, torch.tensor(tokens, device=device))
-        allowed = rng.random((5, vocab_size)) < 0.5
-        mask.copy_(edit_model.bitmask_of(allowed))
-        rows = edit_model.random_logits(rng, 5, vocab_size, torch.float32)
-        logits.copy_(rows)
-        replay()
-        edited = [
-            edit_model.edit(*each) for each in zip(rows.numpy(), requests, [()] * 5, allowed, strict=True)
-        ]
-        expected = torch.from_numpy(np.stack(edited))
-        result = logits.cpu()
-        assert ((bits(result) == bits(expected)) | (result.isnan() & expected.isnan())).all()
+def requested(rows, vocab_size, limit):
+    """Return slots whose requests have penalties, biases and bad words, and a prompt."""
+    rng, slots = np.random.default_rng(4), tokendraw.RequestSlots(rows, limit, vocab_size, device="cuda")
+    for slot in range(rows):
+        ids = rng.integers(0, vocab_size, 5).tolist()
+        params = tokendraw.SamplingParams(
+            repetition_penalty=1.5,
+            presence_penalty=0.5,
+            logit_bias={ids[0]: 2.0},
+            bad_words=[ids[:2], ids[2:]],
+        )
+        slots.add(slot, params, rng.integers(0, vocab_size, limit // 3).tolist())
+    return slots
 
 
 def test_edits_are_made_on_the_stream_that_is_current():
-    rng = np.random.default_rng(4)
-    requests = requests_of(rng, 6, 5000)
-    processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, 5000, "cuda")
-    batch = edit_model.batch(rng, requests, 5000, torch.float32, "cuda", masked=True)
-    given = batch.memory.clone()
-    batch.memory.zero_()
+    processor, slots, row_index = load(), requested(6, 5000, 300), torch.arange(6, device="cuda")
+    given = torch.randn(6, 5000, device="cuda")
+    expected, logits = processor.process(given.clone(), slots, row_index), torch.zeros_like(given)
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)
-        batch.memory.copy_(given)
-        processor.process(batch.logits, slots, batch.row_index, batch.bitmask)
+        logits.copy_(given)
+        processor.process(logits, slots, row_index)
     torch.cuda.synchronize()
-    assert batch.wrong() == 0
+    assert torch.equal(bits(logits), bits(expected))
 
 
 @pytest.mark.parametrize("width", [None, 1, 4])
 def test_appended_tokens_leave_the_tables_as_torch_does_without_a_wait_and_in_a_graph(width):
     rng, vocab_size, limit = np.random.default_rng(4), 5000, 60
-    requests = [edit_model.random_request(rng, vocab_size, limit // 2) for _ in range(32)]
-    by_launch, by_torch = (edit_model.slots_of(requests, limit, vocab_size, "cuda") for _ in range(2))
+    by_launch, by_torch = (requested(32, vocab_size, limit) for _ in range(2))
     load().process(
         torch.zeros(32, vocab_size, device="cuda"), by_launch, torch.arange(32, device="cuda"), None
     )

@@ -1,19 +1,15 @@
-"""The logits processor written by ``tokendraw new``: bits, the kit, and the template's tests."""
+"""The logits processor written by ``tokendraw new``: the kit, and the template's tests."""
 
 import importlib
 
-import numpy as np
 import pytest
 import torch
 
-import edit_model
 import tokendraw
 from command_line import call
 from pages import importable, install, run_with
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw._torch.threads import one_thread
-
-MOST_TOKENS = 60
 
 
 @pytest.fixture(scope="module")
@@ -32,24 +28,6 @@ def processor(folder):
         loaded = tokendraw.load("process_logits", "acme", device="cpu")
         assert loaded.name == "acme"
         yield importlib.import_module("acme_tokendraw.processor").AcmeProcessor()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("drafted", [None, "listed", "padded"])
-@pytest.mark.fast_first
-def test_every_edit_has_the_bits_of_float32_arithmetic(processor, dtype, drafted):
-    rng = np.random.default_rng(2)
-    for vocab_size in (1, 97, 500):
-        for masked in (False, True):
-            requests = [
-                edit_model.random_request(rng, vocab_size, MOST_TOKENS - 10, by_history=False)
-                for _ in range(5)
-            ]
-            slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, "cpu")
-            batch = edit_model.batch(rng, requests, vocab_size, dtype, "cpu", drafted=drafted, masked=masked)
-            edited = processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
-            assert edited is batch.logits
-            assert batch.wrong() == 0, (vocab_size, masked)
 
 
 def test_logits_that_were_made_in_inference_mode_are_edited_too(processor):

@@ -1,5 +1,6 @@
-"""Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter: numbers of wrong elements."""
+"""Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter: findings, and numbers of wrong elements."""
 
+from dataclasses import replace
 from itertools import islice, product
 
 import numpy as np
@@ -11,36 +12,34 @@ from tokendraw import RequestSlots, SamplingParams
 from tokendraw.operations.process_logits.warmup import ProcessWarmup
 from tokendraw.plugin import ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
+from tokendraw_testing import Effort, Subject
+from tokendraw_testing.kit.fuzz import FuzzCase, check_case
+from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.launches import logits_processing
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_TOKENS = 40
 
 
-def edits(seed):
-    """Edit batches of all kinds by small programs, so that several share each row and take turns."""
+def fuzz(cases):
+    """Run random cases of the kit by small programs, so that several share each row and take turns."""
     logits_processing.CONFIG = logits_processing.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
     logits_processing._PROGRAMS, logits_processing._MASK_PROGRAMS = 24, 16
-    rng, processor, result = np.random.default_rng(int(seed)), TritonLogitsProcessor(CPU), {}
-    for dtype in DTYPES:
-        for drafted in (None, "listed", "padded"):
-            for listed in (True, False):
-                vocab_size = int(rng.choice([1, 31, 32, 97, 300]))
-                masked = bool(rng.random() < 0.5)
-                requests = [
-                    edit_model.random_request(rng, vocab_size, MOST_TOKENS, listed=listed) for _ in range(5)
-                ]
-                slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, CPU)
-                batch = edit_model.batch(
-                    rng, requests, vocab_size, dtype, CPU, drafted=drafted, masked=masked
-                )
-                out = processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
-                assert out is batch.logits
-                name = f"{dtype}, V = {vocab_size}, drafts {drafted}, lists {listed}, masked {masked}"
-                result[name] = batch.wrong()
-    return result
+    offered = plugin.tokendraw_describe().operations["process_logits"]
+    offered = replace(offered, device_types=("cpu",), compute_capability=None, max_vocab_size=300)
+    subject = Subject(
+        "triton-gumbel",
+        capabilities={"process_logits": offered},
+        device=CPU,
+        build=lambda operation, need: TritonLogitsProcessor(CPU),
+        effort=Effort.tiny(),
+    )
+    results = [check_case(subject, FuzzCase("process_logits", number)) for number in range(int(cases))]
+    return {
+        "wrong": [result.finding.detail for result in results if result.finding],
+        "rows": sum(rows for result in results for _, rows in result.looked),
+    }
 
 
 def appends(seed):
@@ -110,10 +109,3 @@ def masks(tile):
         for case in edit_model.cases(dtype, int(tile)):
             result[str(case)] = case.wrong(process, CPU)
     return result
-
-
-def twins():
-    """Compare a request with the plain model, without preemption and with a preemption at every step."""
-    before, after = edit_model.rows_of_twins(TritonLogitsProcessor(CPU), CPU)
-    needed = edit_model.expected(before).view(torch.int32)
-    return [int((rows.view(torch.int32) != needed).sum()) for rows in after.unbind(1)]
