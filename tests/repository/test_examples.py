@@ -1,6 +1,7 @@
 """examples/ are distributions: installable, found by tokendraw, with passing tests."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import pages
 from pages import install, run_python, run_with
+from tokendraw_testing.filters.run import line_names
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "top_n_sigma"
 PAGE = pages.text_of("docs/add-a-filter.md")
@@ -38,13 +40,14 @@ def test_the_example_is_listed_with_the_shipped_filters(site):
 
 
 def test_the_code_of_the_page_is_the_example():
-    shown, draw = pages.blocks(PAGE, "python")
+    shown, draw, test = pages.blocks(PAGE, "python")
     module = (EXAMPLE / "top_n_sigma_filter.py").read_text(encoding="utf-8")
     assert module.partition('"""\n\n')[2] == shown
     assert len(shown.splitlines()) <= 12
     (entry_point,) = pages.blocks(PAGE, "toml")
     assert entry_point in (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
     assert "top_n_sigma_sample" in draw
+    assert test in (EXAMPLE / "tests" / "test_filter.py").read_text(encoding="utf-8")
 
 
 def test_the_python_of_the_page_prints_the_kept_tokens(site):
@@ -54,6 +57,23 @@ def test_the_python_of_the_page_prints_the_kept_tokens(site):
     assert (result.stdout, result.stderr) == (f"{printed}\n", "")
 
 
+@pytest.mark.slow
+def test_the_check_of_the_page_prints_what_the_page_shows(site):
+    (command,) = [line for line in SHOWN if line.startswith("tokendraw check")]
+    assert command in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    result = run_with(site, *shlex.split(command), cwd=EXAMPLE.parents[1])
+    assert re.fullmatch(pages.pattern(SHOWN[command]), result.stdout), result.stdout
+    assert (result.stderr, result.returncode) == ("", 0)
+
+
+def test_the_page_explains_every_line_of_a_check():
+    table = PAGE.partition("| line | fails")[2]
+    named = [name for cell, _ in pages.rows(table, 2) for name in re.findall(r"`([^`]+)`", cell)]
+    assert named[: len(line_names())] == list(line_names())
+    assert named == [name.removesuffix(", native") for name in line_names(["native"])]
+
+
+@pytest.mark.slow
 def test_the_tests_of_the_example_pass(site):
     result = run_with(site, "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE))
     assert result.returncode == 0, result.stdout + result.stderr
@@ -78,5 +98,5 @@ def test_an_import_of_the_example_loads_no_torch(site):
 def test_every_file_named_in_the_readme_exists():
     readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     named = [*re.findall(r"\| `([^`]+)` \|", readme), *re.findall(r"\]\((\.[^)#]+)\)", readme)]
-    assert len(named) == 5
+    assert len(named) == 6
     assert [path for path in named if not (EXAMPLE / path).exists()] == []

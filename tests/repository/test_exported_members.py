@@ -38,7 +38,7 @@ FACES = {
         numpy_is_usable one_thread pad_logprobs printable release_of threshold_between
     """,
     tokendraw.filters: """
-        Filter FilterError InstalledFilter RowMoments combined_floor filter_floors installed_filters required_moments
+        Filter FilterError InstalledFilter RowMoments combined_floor filter_floors find_filter installed_filters required_moments
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
@@ -55,8 +55,8 @@ FACES = {
         mean_nucleus measure metadata_of readers timer_for
     """,
     tokendraw_testing: """
-        Effort Line Property Report SamplerConformance Status Subject check fake_dist properties run
-        sync_is_an_error
+        Effort FilterReport Line Property Report SamplerConformance Status Subject check check_filter fake_dist
+        properties run sync_is_an_error
     """,
 }
 

@@ -6,6 +6,7 @@
 :func:`run`                               checks every property of a subject, as ``tokendraw check`` does: a
                                           :class:`Report` of a :class:`Line` a property, each with its :class:`Status`
 :func:`properties`                        lists every :class:`Property`; :func:`check` checks one of them
+:func:`check_filter`                      checks a filter from moments, as ``tokendraw check --filter`` does
 :class:`Effort`                           how much a run does: quick, full, or tiny for kernels in an interpreter
 :func:`sync_is_an_error`                  a context in which torch raises where it would wait for the CUDA device
 :func:`fake_dist`                         a real distribution on ``sys.path``, for tests of discovery
@@ -28,6 +29,8 @@ from tokendraw.tools import lazy_names
 if TYPE_CHECKING:
     from tokendraw_testing.conformance import SamplerConformance as SamplerConformance
     from tokendraw_testing.fake_distributions import fake_dist as fake_dist
+    from tokendraw_testing.filters.run import FilterReport as FilterReport
+    from tokendraw_testing.filters.run import check_filter as check_filter
     from tokendraw_testing.kit.device import sync_is_an_error as sync_is_an_error
     from tokendraw_testing.kit.effort import Effort as Effort
     from tokendraw_testing.kit.operation import properties as properties

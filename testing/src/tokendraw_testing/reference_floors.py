@@ -18,8 +18,13 @@ EDGE = 1e-5
 
 
 class Moments(NamedTuple):
-    """Moments of y over the finite logits of a row, as :class:`tokendraw.filters.RowMoments`, in float64."""
+    """Moments of y over the finite logits of a row, as :class:`tokendraw.filters.RowMoments`, in float64.
 
+    :ivar number: ``RowMoments.count``, which is a method of tuples.
+    """
+
+    number: float
+    mean: float
     std: float
     log_mass: float
     entropy: float
@@ -35,6 +40,8 @@ def moments(depths: Array, counts: Array) -> Moments:
     log_mass = float(np.log((np.exp(y) * weights).sum()))
     p = np.exp(y - log_mass)
     return Moments(
+        number=float(weights.sum()),
+        mean=float(mean),
         std=float(np.sqrt(variance)),
         log_mass=log_mass,
         entropy=float((p * weights * (log_mass - y)).sum()),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tokendraw.filters.floors import combined_floor as combined_floor
     from tokendraw.filters.floors import filter_floors as filter_floors
     from tokendraw.filters.installed import InstalledFilter as InstalledFilter
+    from tokendraw.filters.installed import find_filter as find_filter
     from tokendraw.filters.installed import installed_filters as installed_filters
     from tokendraw.filters.installed import required_moments as required_moments
 

@@ -1,4 +1,4 @@
-"""``tokendraw check NAME``: hold an installed sampler against its advertised capabilities.
+"""``tokendraw check NAME``: hold an installed sampler against its advertised capabilities, or a filter against float64.
 
 JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
 and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
@@ -17,6 +17,8 @@ With ``--fuzz`` and ``--fuzz-case``, in place of ``only``, ``seconds`` and ``lin
 operation), ``left_out`` (operations without random cases), ``checks``, ``looked`` (as above, of all cases) and
 ``findings``, the first of each sort: ``operation``, ``number`` (of the case), ``detail``, ``traceback``, ``times``
 (how many differ in numbers alone) and ``again`` (the command that repeats it).
+
+With ``--filter``, also the keys of :mod:`tokendraw_testing.commands.filter_check`.
 
 With ``--list``: ``properties``, each with ``name``, ``about`` (what is demanded), ``operation``, ``advertised``
 (whether a capability switches it on) and ``needs_cuda``.
@@ -47,7 +49,7 @@ from tokendraw.commands import (
 from tokendraw.plugin import GUMBEL_DTYPES
 from tokendraw.resolution import read_settings
 from tokendraw.tools import find_operation, heavy_imports, slow_start
-from tokendraw_testing.commands import runs
+from tokendraw_testing.commands import filter_check, runs
 from tokendraw_testing.commands.report_output import ReportOutput
 from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
 
@@ -103,10 +105,30 @@ _run_options = all_of_options(
     click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands."),
 )
 
+_filter_options = all_of_options(
+    click.option(
+        "--filter",
+        metavar="FILTER",
+        help="Check this filter from moments, by itself and as NAME, or every sampler with its moments, draws with it.",
+    ),
+    click.option(
+        "--value",
+        type=float,
+        multiple=True,
+        help="With --filter: a value of the filter in rows; may be given again. Default: of a list of numbers.",
+    ),
+    click.option(
+        "--definition",
+        metavar="FILE:FUNCTION",
+        help="With --filter: a function of y [n] float64 and the value, that marks the kept tokens [n] bool.",
+    ),
+)
+
 
 @click.command(cls=GuardedCommand, short_help="Test a sampler: every property, with figures.")
 @click.argument("name", required=False, shell_complete=installed_names)
 @device_option
+@_filter_options
 @_run_options
 @verbose_option
 @json_option
@@ -115,6 +137,9 @@ def check(
     ctx: click.Context,
     name: str | None,
     device: str | None,
+    filter: str | None,  # noqa: A002 - the name of the option
+    value: tuple[float, ...],
+    definition: str | None,
     quick: bool,
     only: tuple[str, ...],
     operation: str | None,
@@ -131,8 +156,17 @@ def check(
     The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
     more draws, so that a correct sampler fails one run in a million at most.
 
+    With --filter the filter FILTER is tested: its floors against float64, and the rows that samplers draw with it.
+
     Exits with 1 if a property failed, or if there was none to check, or if a random case went wrong.
     """
+    filter_check.refuse_contradictions(ctx.params)
+    if filter is not None:
+        if as_list:
+            filter_check.print_lines_of_filters(name, as_json=as_json)
+        elif not _check_filter(name, filter, device, quick, seed, only, value, definition, as_json):
+            ctx.exit(NOT_USABLE)
+        return
     if as_list:
         if name is not None:
             raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
@@ -164,6 +198,33 @@ def check(
         is_fine = showing.lines(runs.check_properties(subject, properties, jobs), only)
     if not is_fine:
         ctx.exit(NOT_USABLE)
+
+
+def _check_filter(
+    sampler: str | None,
+    name: str,
+    device: str | None,
+    quick: bool,
+    seed: int,
+    only: tuple[str, ...],
+    values: tuple[float, ...],
+    definition: str | None,
+    as_json: bool,
+) -> bool:
+    """Check a filter, with the warnings about settings first; True if no line failed."""
+    settings = read_settings()
+    warn(settings.warnings, strict=settings.strict)
+    return filter_check.check_installed_filter(
+        name,
+        sampler,
+        device,
+        quick=quick,
+        seed=seed,
+        only=only,
+        values=values,
+        definition=definition,
+        as_json=as_json,
+    )
 
 
 def _refuse_contradictions(ctx: click.Context) -> None:

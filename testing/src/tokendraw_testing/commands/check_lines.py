@@ -23,7 +23,7 @@ def print_report(report: Report, host: str, versions: Mapping[str, str], repeat_
     :param versions: version of each distribution that took part.
     :param repeat_command: the command that repeats the failed lines.
     """
-    click.echo(heading(report.sampler, host, versions))
+    click.echo(heading(report.title, host, versions))
     click.echo()
     if report.lines:
         _print_lines(report)

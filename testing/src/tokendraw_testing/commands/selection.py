@@ -22,11 +22,20 @@ def select_properties(only: Sequence[str], operation: str | None) -> tuple[Prope
     :raises TokendrawError: a library is missing that the kit needs.
     :raises InvalidParameterError: there is no property of one of these names.
     """
+    require_libraries()
+    from tokendraw_testing.kit.run import select_properties
+
+    return select_properties(only or None, operation)
+
+
+def require_libraries() -> None:
+    """Import the kit.
+
+    :raises TokendrawError: a library is missing that the kit needs.
+    """
     require_torch("Checking")
     try:
-        from tokendraw_testing.kit.run import select_properties
-
-        return select_properties(only or None, operation)
+        import tokendraw_testing.kit.run  # noqa: F401
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("numpy", "scipy"):

@@ -86,11 +86,16 @@ class Report:
     def __str__(self) -> str:
         """Write the counts, then every failure in full."""
         effort = "quick" if self.quick else "full"
-        first = f"{self.sampler} on {self.device}, {effort}, seed {self.seed}: {self.summary}"
+        first = f"{self.title} on {self.device}, {effort}, seed {self.seed}: {self.summary}"
         return "\n\n".join([first, *map(str, self.failed)])
 
     def __repr__(self) -> str:
-        return f"<Report of {self.sampler!r} on {self.device}: {self.summary}>"
+        return f"<Report of {self.title!r} on {self.device}: {self.summary}>"
+
+    @property
+    def title(self) -> str:
+        """Name what was checked."""
+        return self.sampler
 
     @property
     def failed(self) -> tuple[Line, ...]:

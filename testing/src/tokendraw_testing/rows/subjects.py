@@ -185,6 +185,8 @@ def equal_rows(
     columns: dict[str, Any] = {
         name: c.repeat(rows) for name, c in fields_of_row.items() if isinstance(c, torch.Tensor)
     }
+    if row.filters is not None:
+        columns["filters"] = {name: column.repeat(rows) for name, column in row.filters.items()}
     if seeds is not None:
         columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64)).to(device)
         columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)

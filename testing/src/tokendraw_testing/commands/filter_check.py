@@ -1,0 +1,140 @@
+"""``tokendraw check --filter NAME [SAMPLER]``: checks a filter from moments, and prints the report of a sampler's form.
+
+JSON: the keys of ``check``, and ``filter`` (as in ``list --json``), ``samplers`` (names of those that drew) and
+``values`` (of the filter in rows). ``sampler`` has all names in words, ``candidate`` is null where several drew.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokendraw
+from tokendraw.commands import candidate_json, host_json, print_json, progress_bar
+from tokendraw.resolution import detect_host
+from tokendraw_testing.commands.check_lines import outcome, print_report
+from tokendraw_testing.commands.selection import find_candidate, require_libraries
+
+if TYPE_CHECKING:
+    from tokendraw_testing.filters.run import FilterReport
+    from tokendraw_testing.kit.report import Line
+
+_MEANINGLESS = ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case")
+_FILTER_ALONE = ("value", "definition")
+
+
+def refuse_contradictions(options: Mapping[str, Any]) -> None:
+    """Refuse options that mean nothing with ``--filter``, or nothing without.
+
+    :param options: those of the command line, by name.
+    """
+    has_filter = options.get("filter") is not None
+    for name in _MEANINGLESS if has_filter else _FILTER_ALONE:
+        if options.get(name):
+            option = f"'--{name.replace('_', '-')}'"
+            meaning = "is about samplers, '--filter' about a filter" if has_filter else "is about '--filter'"
+            mend = "Leave out one of them." if has_filter else "Add '--filter NAME', or leave it out."
+            raise click.UsageError(f"{option} {meaning}. {mend}")
+
+
+def print_lines_of_filters(sampler: str | None, *, as_json: bool) -> None:
+    """Print the lines of a filter's report with their demands."""
+    require_libraries()
+    from tokendraw_testing.filters.run import line_names
+
+    lines = line_names([sampler or "SAMPLER"])
+    if as_json:
+        print_json({"properties": [{"name": name, "about": about} for name, about in lines.items()]})
+        return
+    width = max(map(len, lines))
+    for name, about in lines.items():
+        click.echo(f"{name:{width}}  {about}")
+
+
+def check_installed_filter(
+    name: str,
+    sampler: str | None,
+    device: str | None,
+    *,
+    quick: bool,
+    seed: int,
+    only: Sequence[str],
+    values: Sequence[float],
+    definition: str | None,
+    as_json: bool,
+) -> bool:
+    """Check a filter and print the report; True if no line failed."""
+    require_libraries()
+    from tokendraw_testing.filters.definitions import read_definition
+    from tokendraw_testing.filters.run import check_filter, line_names
+
+    if sampler is not None:
+        find_candidate(sampler, device)
+    define = None if definition is None else read_definition(definition)
+    done: list[Line] = []
+    with progress_bar(len(line_names([sampler or ""])), "lines") as show:
+
+        def finished(line: Line) -> None:
+            done.append(line)
+            show(line.name, len(done))
+
+        report = check_filter(
+            name,
+            sampler,
+            device=device,
+            quick=quick,
+            seed=seed,
+            values=values,
+            definition=define,
+            only=only,
+            finished=finished,
+        )
+    if as_json:
+        print_json(_facts(report, only))
+    else:
+        command = _command_for_failures(report, sampler, values, definition)
+        print_report(report, str(detect_host(report.device)), _versions(report), command)
+    return report.passed
+
+
+def _facts(report: FilterReport, only: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    candidates = [find_candidate(name, report.device) for name in report.samplers]
+    return {
+        "error": None if report.passed else outcome(report),
+        **report.as_json(),
+        "host": host_json(detect_host(report.device)),
+        "candidate": candidate_json(candidates[0]) if len(candidates) == 1 else None,
+        "tokendraw": tokendraw.__version__,
+        "torch": str(torch.__version__),
+        "gumbel_dtype": None,
+        "heavy_imports": [],
+        "only": list(only) or None,
+    }
+
+
+def _versions(report: FilterReport) -> dict[str, str]:
+    """Return the version of each distribution of the run."""
+    import torch
+
+    candidates = [find_candidate(name, report.device) for name in report.samplers]
+    versions = {"tokendraw": tokendraw.__version__, report.filter.distribution: report.filter.version}
+    versions |= {candidate.distribution: candidate.version for candidate in candidates}
+    return versions | {"torch": str(torch.__version__)}
+
+
+def _command_for_failures(
+    report: FilterReport, sampler: str | None, values: Sequence[float], definition: str | None
+) -> str:
+    """Write the command that repeats the failed lines: each line has its own random numbers."""
+    words = ["tokendraw", "check", "--filter", report.filter.name, *([sampler] if sampler else [])]
+    words += ["--device", report.device, *(["--quick"] if report.quick else [])]
+    words += [word for value in values for word in ("--value", f"{value:g}")]
+    words += ["--definition", definition] if definition else []
+    words += ["--seed", str(report.seed)] if report.seed else []
+    words += [word for line in report.failed for word in ("--only", line.name)]
+    return shlex.join(words)

@@ -1,0 +1,152 @@
+"""``tokendraw check --filter``: the complete output, keys, exit codes and refusals."""
+
+import json
+import re
+
+import importlib_metadata
+import pytest
+
+import tokendraw
+from command_line import call
+from fake_dists import fake_dists
+from tokendraw_testing.filters.run import line_names
+
+HEADING = (
+    f"native on cpu: tokendraw {tokendraw.__version__}, "
+    f"tokendraw-native {importlib_metadata.version('tokendraw-native')}, "
+    f"torch {importlib_metadata.version('torch')}\n\n"
+)
+FLAT = """
+from tokendraw.filters import Filter
+
+class Acme(Filter):
+    '''Keep the largest.'''
+
+    name = "acme"
+    moments = ("std",)
+
+    def floor(self, moments, value):
+        return value * moments.std
+"""
+
+
+def check(*arguments):
+    return call("check", "--filter", *arguments, "--device", "cpu", "--quick")
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add("acme-filters", filters={"acme": "acme_filters:Acme"}, modules={"acme_filters": FLAT})
+        yield
+
+
+def test_a_green_run_has_a_line_a_property():
+    result = check("p_less", "native", "--only", "values", "--only", "off", "--only", "special rows, native")
+    assert result.stdout.replace(" in 2.5 s", "") == "p_less with " + HEADING + (
+        "property              status  draws  p-value  what was looked at\n"
+        "values                passed                  12 refused, 1 taken, such as 1\n"
+        "off, native           passed                  off = 0, and NaN\n"
+        "special rows, native  passed                  7 kinds of rows, logits up to 3e38\n"
+        "\n"
+        "3 passed, 0 failed, 0 refused, 0 not run.\n"
+        f"{re.findall('Quick run.*', result.stdout)[0]}\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_red_run_tells_the_line_of_the_filter_and_how_to_see_it_again():
+    result = check("acme", "--value", "0.5", "--only", "values", "--only", "reach", "--seed", "7")
+    assert result.stdout.partition("\n\nreach\n")[2].partition("\n\n1 passed")[0] == (
+        "  demanded  Some value keeps more than the largest token of a row and drops others.\n"
+        "  found     the floor of 'acme' (acme_filters.py:10) needs to keep several tokens and to drop others in some "
+        "row, found all kept in 4 of 12 rows, and a floor at or above the largest in 12; name values by --value if "
+        "these are not the filter's\n"
+        "\n"
+        "Again: tokendraw check --filter acme --device cpu --quick --value 0.5 --seed 7 --only reach"
+    )
+    assert result.exit_code == 1
+
+
+def test_json_has_the_keys_of_a_sampler_s_report_and_those_of_the_filter():
+    result = check("p_less", "--only", "reach", "--json")
+    found = json.loads(result.stdout)
+    (listed,) = [f for f in json.loads(call("list", "--json").stdout)["filters"] if f["name"] == "p_less"]
+    (native,) = [c for c in json.loads(call("list", "--json").stdout)["candidates"] if c["name"] == "native"]
+    assert (found.pop("filter"), found.pop("candidate")) == (listed, native)
+    assert [line["name"] for line in found.pop("lines")] == ["reach"]
+    assert {key: found.pop(key) for key in ("host", "elapsed", "seconds")}
+    assert found == {
+        "schema_version": 1,
+        "error": None,
+        "sampler": "native",
+        "samplers": ["native"],
+        "values": [1.0],
+        "device": "cpu",
+        "tokendraw": tokendraw.__version__,
+        "torch": importlib_metadata.version("torch"),
+        "quick": True,
+        "seed": 0,
+        "only": ["reach"],
+        "gumbel_dtype": None,
+        "heavy_imports": [],
+        "passed": True,
+        "false_alarm": pytest.approx(1e-6),
+        "jobs": 1,
+        "missed": [],
+    }
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_the_list_names_the_lines_of_a_sampler():
+    names = line_names(["native"])
+    width = max(map(len, names))
+    result = check("p_less", "native", "--list")
+    assert result.stdout.splitlines() == [f"{name:{width}}  {about}" for name, about in names.items()]
+    assert json.loads(check("p_less", "native", "--list", "--json").stdout)["properties"][0] == {
+        "name": "form of the floor",
+        "about": "``floor`` returns [rows] float32 on the device of the moments, for any number of rows, and changes "
+        "none.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (
+            ("--filter", "p_les"),
+            "'--filter' needs an installed filter, found 'p_les', the nearest is 'p_less'. Correct it.",
+            1,
+        ),
+        (
+            ("--filter", "p_less", "nativ"),
+            "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native",
+            1,
+        ),
+        (
+            ("--filter", "p_less", "--value", "2"),
+            "'filters': 'p_less' needs 0 (off) or 1 (on), found 2.0.",
+            2,
+        ),
+        (
+            ("--filter", "p_less", "--definition", "here"),
+            "'--definition' needs FILE:FUNCTION with a Python file, such as definition.py:kept, found 'here'.",
+            2,
+        ),
+        (
+            ("--filter", "p_less", "--fuzz", "3"),
+            "'--fuzz' is about samplers, '--filter' about a filter. Leave out one of them.",
+            2,
+        ),
+        (
+            ("native", "--value", "1"),
+            "'--value' is about '--filter'. Add '--filter NAME', or leave it out.",
+            2,
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused(arguments, message, code):
+    result = call("check", *arguments, "--device", "cpu")
+    assert result.stderr.splitlines()[-1].removeprefix("Error: ") == message
+    assert (result.stdout, result.exit_code) == ("", code)
