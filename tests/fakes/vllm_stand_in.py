@@ -73,6 +73,15 @@ REQUESTS = """
         ):
             pass
 """
+INPUTS = """
+    class InputProcessor:
+        def __init__(self, vllm_config):
+            self.vllm_config = vllm_config
+
+        def _validate_params(self, params, supported_tasks):
+            if params.temperature < 0:
+                raise ValueError("temperature must be non-negative")
+"""
 V2 = """
     import numpy as np
     import torch
@@ -130,6 +139,7 @@ MODULES = {
     "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
     "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
     "vllm.v1.sample.ops.topk_topp_sampler": V1,
+    "vllm.v1.engine.input_processor": INPUTS,
     "vllm.v1.worker.gpu.states": REQUESTS,
     "vllm.v1.worker.gpu.sample.states": STATES,
     "vllm.v1.worker.gpu.sample.sampler": V2,
@@ -144,10 +154,16 @@ def forget() -> None:
     _log._say.cache_clear()
 
 
-def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None):
+def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None, extra_args=None):
     """Parameters of a request, as far as the stand-in knows them."""
     return SimpleNamespace(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, biased=biased
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        biased=biased,
+        extra_args=extra_args,
     )
 
 

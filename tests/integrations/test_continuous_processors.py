@@ -23,7 +23,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
 import tokendraw_transformers
-from tokendraw import InvalidParameterError
+from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw_transformers._batch_edits import BatchEdits
 from transformers_models import model_of
 
@@ -61,6 +61,8 @@ SERVED = {
     "top_p": {"top_p": 0.6},
     "min_p": {"min_p": 0.2},
     "renormalize_logits": {"renormalize_logits": True},
+    "epsilon_cutoff alone": {"epsilon_cutoff": 0.15, "top_k": 0},
+    "eta_cutoff beside top-k": {"eta_cutoff": 0.3, "top_k": 4, "temperature": 1.5},
     "all": {
         "sequence_bias": [[[4], 1.5]],
         "repetition_penalty": 2.5,
@@ -87,10 +89,10 @@ REFUSED = {
     "exponential_decay_length_penalty": (2, 1.5),
     "watermarking_config": WatermarkingConfig(),
     "top_h": 0.4,
-    "typical_p": 0.9,
-    "epsilon_cutoff": 0.01,
-    "eta_cutoff": 0.01,
 }
+(SERVED if hasattr(SamplingParams, "typical_p") else REFUSED)["typical_p"] = (
+    {"typical_p": 0.3} if hasattr(SamplingParams, "typical_p") else 0.9
+)
 OTHERS = {"do_sample", "num_beams", "use_cache", "max_length", "_eos_token_tensor"}
 """Settings that ``_get_logits_processor`` reads and makes no processor of."""
 
@@ -239,7 +241,7 @@ REFUSED_OTHERWISE = {
         {"no_repeat_ngram_size": 2},
         f"{HERE}no_repeat_ngram_size=2. Leave out no_repeat_ngram_size,{ELSEWHERE}",
     ),
-    "top_h": ({"top_h": 0.4}, f"{HERE}top_h=0.4. Leave out top_h."),
+    "top_h": ({"top_h": 0.4}, f"{HERE}top_h=0.4. Leave out top_h,{ELSEWHERE}"),
     "a bias that is not finite": (
         {"sequence_bias": [[[2], INF]]},
         f"{HERE}sequence_bias=[[[2], inf]]: 'logit_bias' needs finite float32 values, found inf. Leave out "

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
-from transformers import GenerationMixin, LogitsProcessorList, TypicalLogitsWarper
+from transformers import GenerationMixin
 
 import tokendraw
 from tokendraw import InvalidParameterError, SamplerUnavailableError, SamplingParams
@@ -26,13 +26,6 @@ def search(found):
     )
 
 
-def warper(name):
-    return (
-        f"{WE} needs warpers among temperature, top_k, top_p and min_p, found {name}. Leave out {name}, or "
-        "custom_generate."
-    )
-
-
 REFUSED = {
     "beams": ({"num_beams": 2, "do_sample": False}, search("beam_search")),
     "beams that sample": ({"num_beams": 2}, search("beam_sample")),
@@ -40,10 +33,6 @@ REFUSED = {
     "dola": ({"dola_layers": "high"}, search("dola_generation")),
     "prompt lookup": ({"prompt_lookup_num_tokens": 2}, ASSISTED),
     "early exit": ({"assistant_early_exit": 1}, ASSISTED),
-    "top_h": ({"top_h": 0.4}, warper("top_h")),
-    "typical_p": ({"typical_p": 0.9}, warper("typical_p")),
-    "epsilon_cutoff": ({"epsilon_cutoff": 0.01}, warper("epsilon_cutoff")),
-    "eta_cutoff": ({"eta_cutoff": 0.01}, warper("eta_cutoff")),
     "logprobs without a place": (
         {"logprobs": 3},
         "'logprobs' needs return_dict_in_generate=True, found False. Pass return_dict_in_generate=True.",
@@ -176,12 +165,6 @@ def test_a_model_with_a_loop_of_its_own_is_refused():
         f"{WE} needs the decoding loop of transformers, found that OwnLoop has one of its own. Leave out "
         "custom_generate."
     )
-
-
-def test_a_warper_that_the_caller_made_is_refused_alike():
-    with pytest.raises(InvalidParameterError) as error:
-        draw(model_of("llama"), prompts(1), logits_processor=LogitsProcessorList([TypicalLogitsWarper(0.9)]))
-    assert str(error.value) == warper("typical_p")
 
 
 def test_transformers_itself_refuses_stop_strings_since_it_drops_the_tokenizer():

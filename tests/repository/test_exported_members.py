@@ -96,7 +96,9 @@ MODULES = {
         candidate_json console_width device_option host_json installed_names json_option plugins_at_work print_json
         print_lines print_table progress progress_bar verbose_option warn
     """,
-    tokendraw.engines: "ENTRY_POINT_GROUP EngineState changed_signature examine format_error",
+    tokendraw.engines: """
+        ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature examine format_error read_rules
+    """,
 }
 
 

@@ -1,4 +1,4 @@
-"""The face for adapters to inference engines: compatibility with the installed engine.
+"""The face for adapters to inference engines: compatibility with the installed engine, and rules of its requests.
 
 An adapter is a distribution of its own. It names a function in the entry point group ``tokendraw.engines``::
 
@@ -33,10 +33,19 @@ from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.discovery.settings import is_switched_off
 from tokendraw.errors.exceptions import PluginError, SettingsError
 from tokendraw.errors.formatting import all_of, format_error
+from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules
 
 ENTRY_POINT_GROUP = "tokendraw.engines"
 
-__all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine", "format_error"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "RULE_FIELDS",
+    "EngineState",
+    "changed_signature",
+    "examine",
+    "format_error",
+    "read_rules",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

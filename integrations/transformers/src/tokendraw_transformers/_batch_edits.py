@@ -28,7 +28,7 @@ from tokendraw_transformers._edits import edit_params, slots_for, with_stretches
 from tokendraw_transformers._loading import load_processor
 
 _SUPPORTED = (*_edits.SUPPORTED, MinLengthLogitsProcessor, SuppressTokensAtBeginLogitsProcessor)
-_BATCH_SAFE = (InfNanRemoveLogitsProcessor, LogitNormalization, *_warpers.SUPPORTED)
+_BATCH_SAFE = (InfNanRemoveLogitsProcessor, LogitNormalization, *_warpers.SUPPORTED, *_warpers.WARPER_FIELDS)
 """Processors that read a row of scores and no tokens, so transformers' processors serve any batch."""
 
 

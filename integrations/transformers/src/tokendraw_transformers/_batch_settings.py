@@ -30,7 +30,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw_transformers._batch_edits import is_batch_safe, is_edit
 from tokendraw_transformers._edits import edit_params
-from tokendraw_transformers._warpers import REFUSED as REFUSED_WARPERS
+from tokendraw_transformers._warpers import WARPER_FIELDS, own_warper
 
 _FIELDS = {
     UnbatchedClassifierFreeGuidanceLogitsProcessor: "guidance_scale",
@@ -45,7 +45,7 @@ _FIELDS = {
     ExponentialDecayLengthPenalty: "exponential_decay_length_penalty",
     WatermarkLogitsProcessor: "watermarking_config",
     SynthIDTextWatermarkLogitsProcessor: "watermarking_config",
-    **REFUSED_WARPERS,
+    **WARPER_FIELDS,
 }
 """Fields of a ``GenerationConfig`` by the processors that transformers makes of them, where one may be refused."""
 REPLACED_FIELDS = (
@@ -162,6 +162,9 @@ def prepare_processors(model: Any, config: Any) -> LogitsProcessorList:
                 raise _refusal(field, value, f": {error} ") from None
         elif not is_batch_safe(processor):
             raise _refusal(field, value)
+    warper = own_warper(prepared, do_sample=bool(config.do_sample))
+    if warper is not None:
+        raise _refusal(WARPER_FIELDS[type(warper)], getattr(config, WARPER_FIELDS[type(warper)]))
     for field in REPLACED_FIELDS:
         setattr(config, field, None)
     return prepared
@@ -188,9 +191,7 @@ def vocab_size_of(model: Any) -> int:
 
 
 def _refusal(field: str, value: object, detail: str = ". ") -> InvalidParameterError:
-    remedy = f"Leave out {field}"
-    if field not in REFUSED_WARPERS.values():
-        remedy += ", or use model.generate with custom_generate=tokendraw_transformers.generate"
+    remedy = f"Leave out {field}, or use model.generate with custom_generate=tokendraw_transformers.generate"
     return InvalidParameterError(
         f"'generate_batch' needs settings that it serves in continuous batching, found {field}={value!r}{detail}"
         f"{remedy}."

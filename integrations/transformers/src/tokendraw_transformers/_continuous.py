@@ -225,6 +225,7 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self._columns: dict[str, Any] = {
             name: value for name, value in values.items() if isinstance(value, Tensor)
         }
+        self._filters = dict(self._one.filters or {})
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
         """Fill the tensor [N] int32 in use before the first request."""
@@ -242,6 +243,7 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         metadata = replace(
             self._one,
             **{name: tensor.expand(rows) for name, tensor in self._columns.items()},
+            filters={name: tensor.expand(rows) for name, tensor in self._filters.items()} or None,
             seed=seed,
             positions=tensor_arg[:rows].to(torch.int64),
             facts=replace(self._one.facts, any_seeded=True, all_seeded=True),

@@ -1,19 +1,24 @@
 """Replaces transformers' warpers by sampling parameters with the values of the prepared processors.
 
-``generate`` prepares one list: processors, then the warpers temperature, top-k, top-p and min-p, then perhaps a
-watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its end. A processor
-behind a warper has to see the warper's result, so then the warper stays in the list: slower, and the same distribution.
+``generate`` prepares one list: processors, then the warpers temperature, top-h, top-k, top-p, min-p, typical-p, epsilon
+and eta, then perhaps a watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its
+end. A processor behind a warper has to see the warper's result, so then the warper stays in the list: slower, and the
+same distribution.
 
-transformers applies min-p last; tokendraw applies it before top-k and top-p. It is relative to the largest
+transformers applies min-p after top-p; tokendraw applies it before top-k and top-p. It is relative to the largest
 probability, so with top-k alone both are the same. With top-p, whose mass min-p must not reduce, the order "joint" has
 top-p count the whole row; with all three the row is first cut to its k largest.
+
+The last three look at the probabilities of what the warpers before left, renormalised. tokendraw's floors look at the
+whole row, and its typical-p stands before top-p: :data:`_TAKEN` says beside which warpers both are the same. Beside
+others, the warpers before stay in the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from transformers import (
     EpsilonLogitsWarper,
@@ -28,16 +33,43 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from tokendraw import InvalidParameterError, SamplingParams
+from tokendraw import SamplingParams
 
 SUPPORTED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
-"""Warpers that tokendraw replaces, in the order in which transformers applies them."""
-REFUSED = {
+"""Warpers that tokendraw replaces beside each other, in the order in which transformers applies them."""
+
+
+class _Taken(NamedTuple):
+    """The replacement of a warper beside few others."""
+
+    params: Callable[[Any], dict[str, Any]]
+    """Makes fields of :class:`SamplingParams` from the warper."""
+    beside: tuple[type, ...]
+    """Warpers beside which both keep the same tokens."""
+
+
+_TAKEN: dict[type, _Taken] = {
+    TypicalLogitsWarper: _Taken(
+        lambda warper: {"typical_p": warper.mass},
+        (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper),
+    ),
+    EpsilonLogitsWarper: _Taken(
+        lambda warper: {"filters": {"epsilon_cutoff": warper.epsilon}}, (TemperatureLogitsWarper,)
+    ),
+    EtaLogitsWarper: _Taken(
+        lambda warper: {"filters": {"eta_cutoff": float(warper.epsilon)}}, (TemperatureLogitsWarper,)
+    ),
+}
+"""Warpers that tokendraw replaces beside some, in the order in which transformers applies them, behind the others."""
+_ORDER = (*SUPPORTED, *_TAKEN)
+_FIELDS = frozenset(field.name for field in fields(SamplingParams))
+WARPER_FIELDS = {
     TopHLogitsWarper: "top_h",
     TypicalLogitsWarper: "typical_p",
     EpsilonLogitsWarper: "epsilon_cutoff",
     EtaLogitsWarper: "eta_cutoff",
 }
+"""Fields of a ``GenerationConfig`` by the warpers that may stay transformers' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +87,17 @@ class StepPlan:
 
 
 def plan(prepared: Sequence[Any], *, do_sample: bool) -> StepPlan:
-    """Divide a list of prepared processors between transformers and tokendraw.
-
-    :raises InvalidParameterError: a warper is unknown to tokendraw.
-    """
+    """Divide a list of prepared processors between transformers and tokendraw."""
     if not do_sample:
         return StepPlan(LogitsProcessorList(prepared), SamplingParams(temperature=0.0))
-    for processor in prepared:
-        name = REFUSED.get(type(processor))
-        if name is not None:
-            raise InvalidParameterError(
-                f"'custom_generate=tokendraw_transformers.generate' needs warpers among temperature, top_k, top_p and "
-                f"min_p, found {name}. Leave out {name}, or custom_generate."
-            )
     end = len(prepared)
     if end and type(prepared[-1]) is LogitNormalization:
         end -= 1
-    start, index = end, len(SUPPORTED)
+    start, index = end, len(_ORDER)
     while start and (previous := _warper_index(prepared[start - 1])) is not None and previous < index:
         start, index = start - 1, previous
+    while not _is_expressible(prepared[start:end]):
+        start += 1
     warpers = {type(processor): processor for processor in prepared[start:end]}
     params, narrowing = _sampling_params(warpers)
     return StepPlan(
@@ -84,16 +108,33 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> StepPlan:
     )
 
 
+def own_warper(prepared: Sequence[Any], *, do_sample: bool) -> Any | None:
+    """Return a warper that stays transformers' own though a field of the config asks for it; None without any."""
+    left = plan(prepared, do_sample=do_sample).processors
+    return next((processor for processor in left if type(processor) in WARPER_FIELDS), None)
+
+
+def _is_expressible(warpers: Sequence[Any]) -> bool:
+    """Whether sampling parameters mean the same as these successive warpers."""
+    kinds = {type(warper) for warper in warpers}
+    return all(
+        kinds <= {kind, *taken.beside} and taken.params(warper).keys() <= _FIELDS
+        for warper in warpers
+        if (kind := type(warper)) in _TAKEN
+        for taken in [_TAKEN[kind]]
+    )
+
+
 def _warper_index(processor: Any) -> int | None:
     """Return the index of a warper in ``SUPPORTED``; None if it is unsupported, or built with another behaviour."""
-    if type(processor) not in SUPPORTED:
+    if type(processor) not in _ORDER:
         return None
     if getattr(processor, "filter_value", float("-inf")) != float("-inf"):
         return None
     # top-k already includes min_tokens_to_keep
     if type(processor) is not TopKLogitsWarper and getattr(processor, "min_tokens_to_keep", 1) != 1:
         return None
-    return SUPPORTED.index(type(processor))
+    return _ORDER.index(type(processor))
 
 
 def _sampling_params(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:
@@ -108,6 +149,9 @@ def _sampling_params(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any
         params = replace(params, top_p=top_p) if top_p > 0 else replace(params, temperature=0.0)
     if MinPLogitsWarper in warpers:
         params = replace(params, min_p=warpers[MinPLogitsWarper].min_p)
+    for kind, taken in _TAKEN.items():
+        if kind in warpers:
+            params = replace(params, **taken.params(warpers[kind]))
     if params.min_p == 0 or params.top_p == 1:
         return params, []
     narrowing = [warpers[TopKLogitsWarper]] if params.top_k else []

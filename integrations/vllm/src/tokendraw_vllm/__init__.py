@@ -27,10 +27,11 @@ def register() -> None:
 
         batch = compare_engine()
         if batch.applies:
-            from tokendraw_vllm import _v1, _v2
+            from tokendraw_vllm import _admission, _v1, _v2
 
             _v1.install()
             _v2.install()
+            _admission.install()
         else:
             _log.log_kept(batch.reason)
     except Exception as error:

@@ -91,7 +91,7 @@ def _wrap_add_request(original: Method) -> Method:
         if slots is None:
             original(self, req_idx, sampling_params)
         else:
-            slots.add_request(req_idx, lambda: original(self, req_idx, sampling_params))
+            slots.add_request(req_idx, sampling_params, lambda: original(self, req_idx, sampling_params))
 
     return add_request
 

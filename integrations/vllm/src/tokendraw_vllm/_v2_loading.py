@@ -15,7 +15,7 @@ import torch
 
 from tokendraw import Sampler
 from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
-from tokendraw_vllm._v2_slots import example_batches
+from tokendraw_vllm._v2_metadata import example_batches
 
 PART = "V2 sampler"
 """The replaced part of vLLM, for the log."""

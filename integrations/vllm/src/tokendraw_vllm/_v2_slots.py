@@ -7,8 +7,7 @@ rows.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +15,11 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw.engines import RULE_FIELDS
 from tokendraw_vllm._replacement import Replacement
+from tokendraw_vllm._v2_metadata import empty_columns, make_metadata
+from tokendraw_vllm._v2_rules import Rules
 
-_DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
-    "temperature": torch.float32,
-    "top_k": torch.int64,
-    "top_p": torch.float32,
-    "min_p": torch.float32,
-    "seeds": torch.int64,
-}
 _MAX_CACHED_BATCHES = 64
 """Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
 
@@ -62,7 +57,7 @@ class Slots:
         self._replacement: Replacement | None = None
         self._raw = raw
         requests = self._states.max_num_reqs
-        self._columns = _empty(requests, device)
+        self._columns = empty_columns(requests, device)
         self._edits_logits = np.zeros(requests, dtype=bool)
         """Requests that edit their logits by anything but temperature and filters."""
         self._unit_temperatures = torch.zeros(requests, dtype=torch.float32, device=device)
@@ -73,8 +68,9 @@ class Slots:
         self._last: tuple[bytes, _BatchSummary] | None = None
         """The last batch."""
         self._original_add_request = self._states.add_request
+        self._rules = Rules(requests, device)
 
-    def add_request(self, slot: int, add: Callable[[], None]) -> None:
+    def add_request(self, slot: int, sampling_params: Any, add: Callable[[], None]) -> None:
         """Note whether a request edits its logits, while vLLM's sampler adds the request.
 
         vLLM keeps one flag for edits and filters together. So the states' part of the flag is withheld during the call
@@ -94,6 +90,7 @@ class Slots:
         flags = self._sampler.needs_logits_processing
         self._edits_logits[slot] = flags[slot]
         flags[slot] |= any(filtered)
+        self._rules.add_request(slot, sampling_params)
         self._is_stale = True
         self._batches.clear()
         self._last = None
@@ -162,24 +159,29 @@ class Slots:
             column.copy_(getattr(self._states, name).gpu, non_blocking=True)
         # 0 where a row is greedy, else 1: the temperature is applied already
         torch.ne(self._columns["temperature"], 0.0, out=self._unit_temperatures)
+        self._rules.refresh()
         self._is_stale = False
 
     def _cached_metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
         """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it."""
-        facts = self._facts(requests, min_p=raw)
+        rules = self._rules.active(requests)
+        facts = self._facts(requests, min_p=raw, rules=rules)
         has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
-        key = facts, raw, has_seeds
+        key = facts, raw, has_seeds, rules
         if key not in self._metadata_by_facts:
             while len(self._metadata_by_facts) >= _MAX_CACHED_BATCHES:
                 del self._metadata_by_facts[next(iter(self._metadata_by_facts))]
             temperatures = self._columns["temperature"] if raw else self._unit_temperatures
-            self._metadata_by_facts[key] = _metadata(self._columns, temperatures, facts, has_seeds=has_seeds)
+            self._metadata_by_facts[key] = make_metadata(
+                self._columns, temperatures, facts, self._rules.tensors(rules), has_seeds=has_seeds
+            )
         return self._metadata_by_facts[key]
 
-    def _facts(self, requests: np.ndarray, *, min_p: bool) -> BatchFacts:
+    def _facts(self, requests: np.ndarray, *, min_p: bool, rules: tuple[str, ...]) -> BatchFacts:
         """Collect the host's facts about requests.
 
         :param min_p: whether min-p is still to be applied.
+        :param rules: names of the rules beyond vLLM's parameters.
         """
         top_k = self._states.top_k.np[requests]
         active = top_k < self._states.vocab_size
@@ -192,58 +194,5 @@ class Slots:
             any_top_p=bool((self._states.top_p.np[requests] < 1.0).any()),
             any_min_p=min_p and bool((self._states.min_p.np[requests] > 0.0).any()),
             any_joint=False,
+            filters=tuple(name for name in rules if name not in RULE_FIELDS),
         )
-
-
-def example_batches(
-    max_requests: int, device: torch.device, *, seeds_every_row: bool
-) -> list[SamplingMetadata]:
-    """Make up batches like those of :class:`Slots`, to compile kernels.
-
-    :param max_requests: number of slots; the batches have one row, or as many rows as slots, up to 256.
-    :param seeds_every_row: whether every batch has seeds, or only batches with users' seeds.
-    """
-    columns = _empty(max_requests, device)
-    for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
-        columns[name].fill_(value)
-    switches = itertools.product((False, True), (0, 50), (False, True), (False, True))
-    forms = [
-        _metadata(
-            columns,
-            columns["temperature"],
-            BatchFacts(
-                any_greedy=greedy,
-                max_top_k=top_k,
-                all_top_k=top_k > 0,
-                any_top_p=top_p,
-                any_min_p=min_p,
-                any_joint=False,
-            ),
-            has_seeds=has_seeds,
-        )
-        for greedy, top_k, top_p, min_p in switches
-        for has_seeds in ((True,) if seeds_every_row else (False, True))
-    ]
-    rows = [torch.arange(count, device=device) for count in sorted({1, min(max_requests, 256)})]
-    return [form.for_rows(slots, slots) for form in forms for slots in rows]
-
-
-def _empty(requests: int, device: torch.device) -> dict[str, Tensor]:
-    return {name: torch.zeros(requests, dtype=dtype, device=device) for name, dtype in _DTYPES.items()}
-
-
-def _metadata(
-    columns: Mapping[str, Tensor], temperature: Tensor, facts: BatchFacts, *, has_seeds: bool
-) -> SamplingMetadata:
-    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows."""
-    placeholder = columns["seeds"].new_zeros(1)
-    return SamplingMetadata(
-        temperature=temperature,
-        top_k=columns["top_k"] if facts.max_top_k else None,
-        top_p=columns["top_p"] if facts.any_top_p else None,
-        min_p=columns["min_p"] if facts.any_min_p else None,
-        seed=columns["seeds"] if has_seeds else None,
-        positions=placeholder,
-        row_index=placeholder,
-        facts=facts,
-    )

@@ -1,0 +1,86 @@
+"""The metadata of the V2 runner's batches, and made-up batches to compile kernels for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendraw import BatchFacts, SamplingMetadata
+
+_DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
+    "temperature": torch.float32,
+    "top_k": torch.int64,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+    "seeds": torch.int64,
+}
+
+
+def example_batches(
+    max_requests: int, device: torch.device, *, seeds_every_row: bool
+) -> list[SamplingMetadata]:
+    """Make up batches like those of the V2 runner, to compile kernels.
+
+    :param max_requests: number of slots; the batches have one row, or as many rows as slots, up to 256.
+    :param seeds_every_row: whether every batch has seeds, or only batches with users' seeds.
+    """
+    columns = empty_columns(max_requests, device)
+    for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
+        columns[name].fill_(value)
+    switches = itertools.product((False, True), (0, 50), (False, True), (False, True))
+    forms = [
+        make_metadata(
+            columns,
+            columns["temperature"],
+            BatchFacts(
+                any_greedy=greedy,
+                max_top_k=top_k,
+                all_top_k=top_k > 0,
+                any_top_p=top_p,
+                any_min_p=min_p,
+                any_joint=False,
+                filters=(),
+            ),
+            {},
+            has_seeds=has_seeds,
+        )
+        for greedy, top_k, top_p, min_p in switches
+        for has_seeds in ((True,) if seeds_every_row else (False, True))
+    ]
+    rows = [torch.arange(count, device=device) for count in sorted({1, min(max_requests, 256)})]
+    return [form.for_rows(slots, slots) for form in forms for slots in rows]
+
+
+def empty_columns(requests: int, device: torch.device) -> dict[str, Tensor]:
+    """Make the columns [slots] of vLLM's parameters."""
+    return {name: torch.zeros(requests, dtype=dtype, device=device) for name, dtype in _DTYPES.items()}
+
+
+def make_metadata(
+    columns: Mapping[str, Tensor],
+    temperature: Tensor,
+    facts: BatchFacts,
+    rules: Mapping[str, Any],
+    *,
+    has_seeds: bool,
+) -> SamplingMetadata:
+    """Describe batches with given facts; :meth:`SamplingMetadata.for_rows` fills in the rows.
+
+    :param rules: fields of the metadata for the rules beyond vLLM's parameters.
+    """
+    placeholder = columns["seeds"].new_zeros(1)
+    return SamplingMetadata(
+        temperature=temperature,
+        top_k=columns["top_k"] if facts.max_top_k else None,
+        top_p=columns["top_p"] if facts.any_top_p else None,
+        min_p=columns["min_p"] if facts.any_min_p else None,
+        seed=columns["seeds"] if has_seeds else None,
+        positions=placeholder,
+        row_index=placeholder,
+        facts=facts,
+        **rules,
+    )
