@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw.engines import RULE_FIELDS
 from tokendraw_sglang._engine import FILTERS
+from tokendraw_sglang._rules import rules_of
 
 NO_SEED = -(2**63)
 """Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
@@ -34,10 +36,14 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
     filters = {name: getattr(info, each.column) for name, each in FILTERS.items() if getattr(info, each.flag)}
     if "top_p" in filters and len(filters) > 1:
         joint = torch.ones_like(temperature, dtype=torch.bool)  # with one filter there is no order
-    seed = info.sampling_seed
+    seed, rules = info.sampling_seed, rules_of(info)
+    from_moments = {name: column for name, column in rules.items() if name not in RULE_FIELDS}
+    fields: dict[str, Any] = {name: column for name, column in rules.items() if name in RULE_FIELDS}
     return SamplingMetadata(
         temperature=temperature,
         **filters,
+        **fields,
+        filters=from_moments or None,
         seed=seed,
         seeded=None if seed is None else seed != NO_SEED,
         positions=None if seed is None else positions,
@@ -47,6 +53,7 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
             max_top_k=info.max_top_k,
             all_top_k=info.max_top_k is not None,
             any_top_k_first=False,
+            filters=tuple(from_moments),
         ),
     )
 
@@ -69,7 +76,7 @@ class LastMetadata:
 class _CacheEntry:
     """Metadata and the tensors and facts behind it."""
 
-    tensors: tuple[Tensor | None, ...]
+    tensors: tuple[object, ...]
     facts: tuple[Any, ...]
     metadata: SamplingMetadata
 
@@ -83,8 +90,8 @@ class _CacheEntry:
         return same and self.facts == _facts(info)
 
 
-def _tensors(info: Any) -> tuple[Tensor | None, ...]:
-    return tuple(getattr(info, name) for name in _TENSORS)
+def _tensors(info: Any) -> tuple[object, ...]:
+    return (*(getattr(info, name) for name in _TENSORS), rules_of(info))
 
 
 def _facts(info: Any) -> tuple[Any, ...]:

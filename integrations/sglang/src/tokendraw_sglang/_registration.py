@@ -31,9 +31,13 @@ def _register_once() -> None:
     engine_state = state()
     register_sampler_backend(BACKEND, functools.partial(make_sampler, engine_state))
     if engine_state.applies:
+        from tokendraw_sglang._rules import SOURCE, hook_rules
         from tokendraw_sglang._seeds import hook_seeds
 
         hook_seeds()
+        reason = hook_rules()
+        if reason is not None:
+            log.warning("tokendraw: %s is not read: %s", SOURCE, reason)
 
 
 def make_sampler(engine_state: EngineState) -> Any:

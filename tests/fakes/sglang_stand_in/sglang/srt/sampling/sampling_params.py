@@ -12,6 +12,11 @@ class SamplingParams:
     top_k: int = -1
     min_p: float = 0.0
     sampling_seed: int | None = None
+    custom_params: dict | None = None
+
+    def verify(self, vocab_size):
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be a non-negative finite number, got {self.temperature}.")
 
     def normalize(self, tokenizer):
         if self.temperature < 1e-6:

@@ -1,0 +1,162 @@
+"""Carries the rules of requests, ``custom_params={"tokendraw": {...}}``, to the sampler, by hooks in ``HookRegistry``.
+
+``SamplingParams.verify`` refuses bad rules where SGLang takes a request. A batch holds a column [B] for each rule as an
+attribute of its ``SamplingBatchInfo``, which SGLang's filtering, merging and copying of batches does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendraw import InvalidParameterError, SamplingParams
+from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules
+from tokendraw.filters import find_filter
+
+KEY = "tokendraw"
+SOURCE = f"custom_params[{KEY!r}]"
+ATTRIBUTE = "tokendraw_rules"
+_BATCH = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
+_PARAMS = "sglang.srt.sampling.sampling_params.SamplingParams"
+_PLAIN = SamplingParams()
+_NONE: Mapping[str, Tensor] = {}
+
+
+def hook_rules() -> str | None:
+    """Register the hooks; SGLang applies them after loading its plugins.
+
+    :returns: None; or a method of SGLang with other parameters, so that rules are not served.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+    from sglang.srt.sampling.sampling_params import SamplingParams as Requested
+
+    methods = {
+        "SamplingParams.verify": (Requested, "verify", ("self", "vocab_size")),
+        "SamplingBatchInfo.filter_batch": (
+            SamplingBatchInfo,
+            "filter_batch",
+            ("self", "keep_indices", "keep_indices_device"),
+        ),
+        "SamplingBatchInfo.copy_for_forward": (SamplingBatchInfo, "copy_for_forward", ("self",)),
+    }
+    for words, (owner, name, leading) in methods.items():
+        reason = changed_signature(words, getattr(owner, name, None), leading)
+        if reason is not None:
+            return reason
+    HookRegistry.register(f"{_PARAMS}.verify", verify, HookType.AROUND)
+    HookRegistry.register(f"{_BATCH}.from_schedule_batch", with_rules, HookType.AROUND)
+    HookRegistry.register(f"{_BATCH}.filter_batch", filter_rules, HookType.AROUND)
+    HookRegistry.register(f"{_BATCH}.merge_batch", merge_rules, HookType.AROUND)
+    HookRegistry.register(f"{_BATCH}.copy_for_forward", copy_rules, HookType.AROUND)
+    return None
+
+
+def rules_of(info: Any) -> Mapping[str, Tensor]:
+    """Return the columns [B] of a batch's rules by name; the same object until a request joins or leaves."""
+    rules: Mapping[str, Tensor] = vars(info).get(ATTRIBUTE, _NONE)
+    return rules
+
+
+def verify(original: Callable[..., None], params: Any, vocab_size: int) -> None:
+    """Check the parameters of a request as SGLang does, and the rules.
+
+    :raises InvalidParameterError: a ValueError: a name or a value is bad, or tokendraw draws no tokens here.
+    """
+    original(params, vocab_size)
+    if _values(params):
+        _check_engine()
+
+
+def with_rules(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: int) -> Any:
+    """Make SGLang's parameters of a batch, with the rules of its requests."""
+    info = original(cls, batch, vocab_size)
+    values = [_values(request.sampling_params) for request in batch.reqs]
+    names = sorted({name for each in values for name in each})
+    if names:
+        device = info.temperatures.device
+        columns = {name: [each.get(name, _off(name)) for each in values] for name in names}
+        setattr(info, ATTRIBUTE, {name: _column(column, device) for name, column in columns.items()})
+    return info
+
+
+def filter_rules(
+    original: Callable[..., None], info: Any, keep_indices: Sequence[int], keep_indices_device: Tensor
+) -> None:
+    """Keep some rows of a batch."""
+    original(info, keep_indices, keep_indices_device)
+    rules = rules_of(info)
+    if rules:
+        setattr(info, ATTRIBUTE, {name: column[keep_indices_device] for name, column in rules.items()})
+
+
+def merge_rules(original: Callable[..., None], info: Any, other: Any) -> None:
+    """Merge two batches; rows of a batch without a rule get its value that is off."""
+    sides = [(rules_of(each), len(each)) for each in (info, other)]
+    names = sorted({name for rules, _ in sides for name in rules})
+    device = info.temperatures.device
+    original(info, other)
+    if names:
+        parts = {
+            name: [
+                rules[name] if name in rules else torch.full((rows,), _off(name), device=device)
+                for rules, rows in sides
+            ]
+            for name in names
+        }
+        setattr(info, ATTRIBUTE, {name: torch.cat(columns) for name, columns in parts.items()})
+
+
+def copy_rules(original: Callable[..., Any], info: Any) -> Any:
+    """Copy a batch for the forward pass."""
+    copied = original(info)
+    if rules_of(info):
+        setattr(copied, ATTRIBUTE, rules_of(info))
+    return copied
+
+
+def _values(params: Any) -> dict[str, float]:
+    """Check and return the rules of a request by name."""
+    custom = getattr(params, "custom_params", None) or {}
+    rules = read_rules(custom.get(KEY), SOURCE)
+    fields = {name: getattr(rules, name) for name in RULE_FIELDS}
+    return {
+        **{name: float(value) for name, value in fields.items() if value != getattr(_PLAIN, name)},
+        **{name: float(value) for name, value in (rules.filters or {}).items()},
+    }
+
+
+def _off(name: str) -> float:
+    """Return the value of rows that do not ask for a rule."""
+    return float(getattr(_PLAIN, name) if name in RULE_FIELDS else find_filter(name).off)
+
+
+def _column(values: Sequence[float], device: torch.device) -> Tensor:
+    """Write a column [B] float32 on a device, without waiting."""
+    column = torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda")
+    return column.to(device, non_blocking=True)
+
+
+def _check_engine() -> None:
+    """Refuse rules where SGLang draws, as far as this process knows."""
+    from tokendraw_sglang._registration import BACKEND
+
+    backend, speculative = BACKEND, None
+    with contextlib.suppress(Exception):  # not every process of SGLang publishes its settings
+        from sglang.srt.runtime_context import get_exec, get_spec
+
+        backend, speculative = get_exec().kernel.sampling_backend, get_spec().speculative_algorithm
+    if backend != BACKEND:
+        raise InvalidParameterError(
+            f"{SOURCE} needs --sampling-backend {BACKEND}, found {backend}. Start SGLang with it, or leave out "
+            "the rules."
+        )
+    if speculative is not None:
+        raise InvalidParameterError(
+            f"{SOURCE} needs every token drawn by tokendraw, found speculative decoding, whose drafts SGLang verifies. "
+            "Leave out one of them."
+        )
