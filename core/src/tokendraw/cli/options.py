@@ -120,6 +120,32 @@ params_options = all_of_options(
 """Options for the fields of ``SamplingParams``, under the same names and with the same defaults."""
 
 
+def _filter_values(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, float] | None:
+    """Read ``NAME=VALUE`` of each filter."""
+    filters = {}
+    for text in values:
+        name, _, value = text.partition("=")
+        try:
+            filters[name] = float(value)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r} needs the form NAME=VALUE, such as top_n_sigma=1.0."
+            ) from None
+    return filters or None
+
+
+filters_option = click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_filter_values,
+    help="A filter from moments, such as top_n_sigma=1.0; may be given again.",
+)
+
+
 def checked_params(**fields: Any) -> SamplingParams:
     """Build the sampling parameters of a request and check their ranges.
 
