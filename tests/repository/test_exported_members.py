@@ -38,7 +38,8 @@ FACES = {
         numpy_is_usable one_thread pad_logprobs printable release_of threshold_between
     """,
     tokendraw.filters: """
-        Filter FilterError InstalledFilter RowMoments combined_floor filter_floors find_filter installed_filters required_moments
+        Filter FilterError InstalledFilter RowMoments combined_floor filter_floors find_filter installed_filters
+        required_moments
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
