@@ -199,12 +199,18 @@ def _prepared(
     subject: FilterSubject, batch: Sequence[FilterRow], others: Sequence[dict[str, Any]]
 ) -> list[reference.ReferenceRow]:
     """Return the reference's state of each row, with the filter's own floor in float64."""
-    found = reference_floors_of(subject.rule, batch)
+    beside = [others[i % len(others)] for i in range(len(batch))]
+    found = reference_floors_of(
+        subject.rule,
+        [
+            # The filters of this order look at logits before the temperature.
+            replace(row, temperature=1.0) if other.get("filter_order") == "temperature_last" else row
+            for row, other in zip(batch, beside, strict=True)
+        ],
+    )
     return [
-        reference.prepare(
-            row.levels, SamplingParams(temperature=row.temperature, **others[i % len(others)]), floor
-        )
-        for i, (row, floor) in enumerate(zip(batch, found, strict=True))
+        reference.prepare(row.levels, SamplingParams(temperature=row.temperature, **other), floor)
+        for row, other, floor in zip(batch, beside, found, strict=True)
     ]
 
 
