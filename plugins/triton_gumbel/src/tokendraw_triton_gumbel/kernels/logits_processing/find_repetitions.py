@@ -1,8 +1,9 @@
 """Launch Y: the repetitions that DRY makes dearer. A program a row, before launch E.
 
 A match in front of a token is as long as the tokens there, read backwards, equal the last ones of the history. A block
-of places compares one token further back a turn, until no place of the block matches or the longest match is reached.
-Reads each token of the searched history a few times; writes the ids that have a cost with the lengths of their matches.
+of places compares eight tokens further back a turn, until no place of the block matches or the longest match is
+reached. Reads each token of the searched history a few times; writes the ids that have a cost with the lengths of their
+matches.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import DRY, load_row, token_before
 
-_PLACES = tl.constexpr(128)
+_PLACES = tl.constexpr(256)
 """Tokens of a history that are looked at together."""
+_STEPS = tl.constexpr(8)
+"""Tokens in front of each place that are compared together."""
 _BREAKERS = tl.constexpr(8)
 """Breakers that are compared together with a block of tokens."""
 
@@ -60,11 +63,14 @@ def _find(row, history, drafts, dry, repetitions):
         length = tl.zeros_like(back)
         step = size * 0
         while (step < longest) & (tl.max(is_match, 0) > 0):
-            last = token_before(step, size, row, history, drafts)
-            earlier = token_before(back + 1 + step, size, row, history, drafts)
-            is_match &= (earlier == last).to(tl.int32)
-            length += is_match
-            step += 1
+            number = tl.arange(0, _STEPS)
+            last = token_before(step + number, size, row, history, drafts)
+            earlier = token_before(back[:, None] + (1 + step + number)[None, :], size, row, history, drafts)
+            differs = (earlier != last[None, :]) | (step + number >= longest)[None, :]
+            run = tl.min(tl.where(differs, number[None, :], _STEPS), 1)
+            length += is_match * run
+            is_match &= (run == _STEPS).to(tl.int32)
+            step += _STEPS
         has_cost = has_id & (length >= allowed_length)
         index = count + tl.cumsum(has_cost.to(tl.int32), 0) - 1
         tl.store(repetitions.ids + offset + index, tokens, mask=has_cost)
