@@ -130,8 +130,8 @@ class Modest:
         assert str(logits.dtype).removeprefix("torch.") in self.own.dtypes, logits.dtype
         self.require(RowGroup(metadata.facts, logits.shape[1]))
         for name, how in self.own.filters:
-            column = metadata.per_row(name)
-            assert how == "per_row" or column is None or len(column.unique()) <= 1, name
+            column = None if how == "per_row" else metadata.per_row(name)
+            assert column is None or len(column.unique()) <= 1, name
         if metadata.facts.max_logprobs is not None:
             assert self.need.logprobs_mode in self.own.logprobs_modes, self.need.logprobs_mode
 

@@ -21,6 +21,7 @@ from tokendraw_testing.verify.crossing import lines as verify_lines
 
 _MODULES = (
     "samplers",
+    "ceilings",
     "verifiers",
     "scorers",
     "processors",

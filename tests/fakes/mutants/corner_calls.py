@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, philox, speculative
+from tokendraw.parameters.fields import FACT_OF_COLUMN
 from tokendraw.row_parameters import RowParameters
 from tokendraw_native.row_stats import row_stats
 
 INF = float("inf")
-COLUMNS = ("temperature", "top_k", "top_p", "min_p", "joint", "logprobs", "logprob_token_ids")
+COLUMNS = (*FACT_OF_COLUMN, "temperature", "logprobs", "logprob_token_ids")
 
 
 def sortable(logits: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample import (
     calls,
+    ceilings,
     corners,
     crossed_statistics,
     crossing,
@@ -32,6 +33,7 @@ _MODULES = (
     crossing,
     given_logprobs,
     filters_from_moments,
+    ceilings,
     thresholds,
     vocab_shards,
     device,

@@ -2,6 +2,7 @@
 
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.verify import (
+    ceilings,
     device,
     draws,
     edges,
@@ -15,7 +16,7 @@ from tokendraw_testing.verify.crossing import drafts as crossed_drafts
 from tokendraw_testing.verify.crossing import lines as crossing
 from tokendraw_testing.verify.subject import VerifySubject
 
-_EXACT = (lines, edges, threads, crossing, crossed_drafts)
+_EXACT = (lines, edges, ceilings, threads, crossing, crossed_drafts)
 _MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, device)
 KIT = OperationKit(
     view=VerifySubject,

@@ -1,0 +1,164 @@
+"""The filters that drop tokens from above, typical-p and XTC, and the order in which the temperature comes last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.random import Generator
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities, FilterOrder
+from tokendraw_testing import reference
+from tokendraw_testing.crossing.comparison import CrossedRequest
+from tokendraw_testing.crossing.factors import Kind, Site, kinds, sites
+from tokendraw_testing.crossing.rows import row_of
+from tokendraw_testing.kit.property import Properties
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
+from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
+from tokendraw_testing.sample.crossed_calls import judge_logprobs
+from tokendraw_testing.sample.filters_from_moments import designs, judge_kept
+
+properties = Properties("sample")
+
+Fields = Callable[[Generator], dict[str, Any]]
+"""Makes the fields of a request that a line is about."""
+_LAST: Final[FilterOrder] = "temperature_last"
+_TEMPERATURES = (1.0, 0.7, 2.5, 0.004, 150.0)
+_LAW: Final = np.array([0.4, 0.3, 0.2, 0.06, 0.04])
+"""Probabilities of a row; at threshold 0.1 XTC leaves the last three tokens."""
+_LAW_DRAWS = 20_000
+_NARROW_SIZE = 1 << 14
+_NARROW_COPIES, _WIDE_COPIES = 6, 1
+"""Rows of each design in narrow and in wider vocabularies."""
+
+
+def _per_row(name: str) -> Callable[[Capabilities], bool]:
+    return lambda capabilities: (name, "per_row") in capabilities.filters
+
+
+def _typical_fields(rng: Generator) -> dict[str, Any]:
+    return {"typical_p": float(rng.choice((0.05, 0.3, 0.6, 0.9, 0.999)))}
+
+
+def _xtc_fields(rng: Generator) -> dict[str, Any]:
+    threshold = float(rng.choice((0.5, 0.2, 0.1, 0.01, 1e-4)))
+    return {"xtc_probability": float(rng.choice((0.5, 0.9, 1.0))), "xtc_threshold": threshold}
+
+
+@properties.advertised("typical-p", _per_row("typical_p"), row_refusal(SamplingParams(typical_p=0.5)))
+def typical_p(subject: SampleSubject, trial: Trial) -> str:
+    """Rows keep the tokens whose -log p lies closest to the entropy of what earlier filters left, with all ties."""
+    return _judge(subject, trial, _typical_fields)
+
+
+@properties.advertised("XTC", _per_row("xtc"), row_refusal(SamplingParams(xtc_probability=0.5)))
+def xtc(subject: SampleSubject, trial: Trial) -> str:
+    """Rows whose uniform says so drop the likely tokens but the least likely of them."""
+    words = _judge(subject, trial, _xtc_fields)
+    limit = subject.capabilities.max_vocab_size
+    if limit is not None and limit < len(_LAW):
+        return words
+    share = 0.4
+    kept = np.where(np.arange(len(_LAW)) >= 2, _LAW, 0.0)
+    law = (1 - share) * _LAW + share * kept / kept.sum()
+    logits = torch.from_numpy(np.log(_LAW)).to(subject.dtypes[0])
+    params = SamplingParams(xtc_probability=share, filter_order=subject.filter_order)
+    experiment = fit_experiment(subject, logits, params, law)
+    trial.judge("rows without seeds", experiment, subject.effort.draws_of(_LAW_DRAWS))
+    return words
+
+
+@properties.advertised(
+    "filter order temperature_last",
+    lambda c: _LAST in c.filter_orders and len(c.filters) > 0,
+    row_refusal(SamplingParams(temperature=0.5, top_k=2, filter_order=_LAST), filter_orders=(_LAST,)),
+)
+def temperature_last(subject: SampleSubject, trial: Trial) -> str:
+    """Filters look at temperature 1, min-p behind top-p, and the draw is at the temperature of the row."""
+    return _judge(subject, trial, lambda rng: {"filter_order": _LAST})
+
+
+def _judge(subject: SampleSubject, trial: Trial, fields: Fields) -> str:
+    """Judge kept sets, tokens and logprobs of rows with a filter or an order beside other filters."""
+    rng = trial.generator("rows")
+    modes = subject.capabilities.logprobs_modes
+    view = subject.with_need(threshold=True) if subject.capabilities.threshold else subject
+    num_rows = num_kept = 0
+    seed_torch(rng)
+    for number, site in enumerate(sites(subject.capabilities, subject.effort)):
+        if number and subject.effort.skips(site.size, number):
+            continue
+        batch = list(_requests(subject, site, fields, rng))
+        num_rows += len(batch)
+        num_kept += judge_kept(view, trial, batch)
+        if modes:
+            shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
+            judge_logprobs(subject, trial, shown, modes[number % len(modes)], subject.gumbel_dtype)
+    return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
+
+
+def _requests(subject: SampleSubject, site: Site, fields: Fields, rng: Generator) -> Iterator[CrossedRequest]:
+    """Make some requests for each design of a row, with the kinds of rows and other filters in turn."""
+    row_kinds, number = kinds(subject.capabilities), 0
+    for _ in range(_WIDE_COPIES if site.size > _NARROW_SIZE else _NARROW_COPIES):
+        for design, y in designs(rng, site.size).items():
+            kind = row_kinds[(number + number // len(row_kinds)) % len(row_kinds)]
+            params = _params(subject, number, fields, rng)
+            logits = torch.from_numpy(y * _scale(params) + (0.0, -3.0, 20.0)[number % 3])
+            yield _request(subject, site, design, logits.to(site.torch_dtype), params, kind, rng)
+            number += 1
+
+
+def _scale(params: SamplingParams) -> float:
+    """Return the temperature at which the filters of a request look at a row."""
+    return 1.0 if params.filter_order == _LAST else params.temperature
+
+
+def _params(subject: SampleSubject, number: int, fields: Fields, rng: Generator) -> SamplingParams:
+    """Make a request with the fields of a line and some others."""
+    orders = subject.capabilities.filter_orders or ("top_k_first",)
+    others: dict[str, Any] = {
+        "top_k": min(int(rng.choice((3, 8, 40))), subject.capabilities.max_top_k or 40),
+        "top_p": float(rng.choice((0.5, 0.8, 0.95))),
+        "min_p": float(rng.choice((0.02, 0.1, 0.3))),
+    }
+    made = {name: value for name, value in others.items() if subject.has(name) and rng.random() < 0.4}  # type: ignore[arg-type]
+    made |= _typical_fields(rng) if subject.has("typical_p") and rng.random() < 0.2 else {}
+    made |= _xtc_fields(rng) if subject.has("xtc") and rng.random() < 0.2 else {}
+    if subject.capabilities.row_moments and rng.random() < 0.2:
+        made["filters"] = {"p_less": 1.0}
+    order = {"filter_order": orders[number % len(orders)]}
+    return SamplingParams(
+        temperature=_TEMPERATURES[number % len(_TEMPERATURES)], **(made | order | fields(rng))
+    )
+
+
+def _request(
+    subject: SampleSubject,
+    site: Site,
+    design: str,
+    logits: torch.Tensor,
+    params: SamplingParams,
+    kind: Kind,
+    rng: Generator,
+) -> CrossedRequest:
+    """Make a request of a kind. Its row has XTC where the uniform of the seed applies it; without a seed always."""
+    (seed,), (position,) = random_seeds(rng, 1)
+    is_applied = params.xtc_probability > 0
+    if is_applied and kind == "seeded":
+        is_applied = reference.applies_xtc(params, seed, position, subject.gumbel_dtype)
+    elif is_applied and kind == "unseeded":
+        params = replace(params, xtc_probability=1.0)
+    row = row_of(
+        subject.capabilities, site, design, logits, replace(params, xtc_probability=float(is_applied))
+    )
+    if "greedy" in kind:
+        params = replace(params, temperature=0.0)
+    if "seed" in kind.replace("unseeded", ""):
+        params = replace(params, seed=seed)
+    return CrossedRequest(row, params, position)
