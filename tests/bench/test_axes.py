@@ -89,6 +89,7 @@ class TestRequests:
         [
             ({"filters": "kinds"}, "greedy rows"),
             ({"filter_order": "joint"}, "the filter order joint"),
+            ({"filter_order": "temperature_last"}, "the filter order temperature_last"),
             ({"logprobs": 0}, "log-probabilities"),
         ],
         ids=str,

@@ -371,6 +371,6 @@ class TestOnATerminal:
         assert written[written.index("The import") :] == run(*arguments).stdout
 
     def test_a_table_takes_the_width_of_the_terminal(self, on_a_terminal):
-        lines = on_a_terminal("show", "native", columns=70).splitlines()
-        assert max(map(len, lines)) <= 70
+        lines = on_a_terminal("show", "native", columns=80).splitlines()
+        assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)

@@ -42,6 +42,7 @@ class BaselineParameters:
         unsupported = {
             "greedy rows": facts.any_greedy,
             "the filter order joint": facts.any_joint,
+            "the filter order temperature_last": facts.any_temperature_last,
             "log-probabilities": facts.max_logprobs is not None,
         }
         for part, is_present in unsupported.items():

@@ -92,7 +92,7 @@ class BatchFacts:
 
     @property
     def any_ceiling(self) -> bool:
-        """Whether a row may drop tokens that are likelier than all that it keeps."""
+        """Whether a row may have typical-p or XTC, which drop tokens likelier than all kept ones."""
         return self.any_typical_p or self.any_xtc
 
     def logprobs_width(self, vocab_size: int) -> int | None:

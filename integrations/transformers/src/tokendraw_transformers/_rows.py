@@ -84,7 +84,7 @@ class BatchDrawer:
                     f"'kept_ids' needs a sampler with thresholds, found {self._sampler!r}. Load it with "
                     "tokendraw.Need(threshold=True), or pass its name."
                 )
-            kept = kept_ids(scores, output.threshold, self._max_kept)
+            kept = kept_ids(scores, output.threshold, self._max_kept, output.ceiling)
         if self._has_entropy:
             sampler, metadata, _ = self._loaded_by_device[scores.device]
             entropy = sampler.score(scores, output.token_ids, metadata).entropy

@@ -1,7 +1,7 @@
-"""The filters: each keeps an interval of values, so together they are one. ``threshold <= x <= ceiling`` is kept.
+"""The filters. Each keeps an interval of values, and a row the values ``threshold <= x <= ceiling`` of all intervals.
 
-Such an interval keeps all ties, and does not depend on the order of the vocabulary or on the batch. Most filters keep
-the largest tokens, so the strictest one decides: their threshold is the largest of those of all of them.
+An interval keeps all ties, and does not depend on the order of the vocabulary or on the batch. Most filters keep the
+largest tokens, without a ceiling: the threshold of a row is the largest of the thresholds of its filters.
 
 ===========  ===============================================================================================
 moments      ``max x + T floor``: the highest floor of :mod:`tokendraw.filters`, from ``(x - max x) / T >= floor``
@@ -96,7 +96,7 @@ def thresholds(
 
 
 def at_filters(params: RowParameters) -> RowParameters:
-    """Return the parameters with temperature 1 in rows whose filters look at that."""
+    """Return the parameters with temperature 1 in rows of the order ``temperature_last``, for their filters."""
     is_last = params.temperature_last
     if is_last is None:
         return params
