@@ -246,5 +246,5 @@ def test_the_contract_lists_the_counter_and_every_stream():
     (counter,) = re.findall(r"^\| counter \| (.*) \|$", CONTRACT, re.MULTILINE)
     assert counter == "(index, position low 32 bits, position high 32 bits, stream)"
     listed = re.findall(r"^\| (\d) \| `(\w+)` \|", CONTRACT, re.MULTILINE)
-    assert [int(number) for number, _ in listed] == list(range(7))
+    assert [int(number) for number, _ in listed] == list(range(8))
     assert all(getattr(philox, name) == int(number) for number, name in listed)

@@ -74,7 +74,7 @@ class Recorder:
                 m.facts.any_seeded,
                 m.facts.all_seeded,
                 m.positions is not None,
-                m.facts.max_top_k != 0 or m.facts.any_top_p or m.facts.any_min_p,
+                m.facts.max_top_k != 0 or m.facts.any_top_p or m.facts.any_min_p or m.facts.any_ceiling,
                 m.facts.any_joint,
                 m.facts.all_greedy,
                 m.facts.max_logprobs,
@@ -117,7 +117,7 @@ def test_every_kind_is_drafted_and_verified_and_every_layout_with_seeds_and_with
     assert backend.kinds((3, "flat")) == expected
     ends = {kind for kind in expected if kind[:3] in (SEEDS[0], SEEDS[-1])}
     assert backend.kinds((3, "padded")) == backend.kinds((0, "flat")) == ends
-    assert (len(backend.drafted), len(backend.verified)) == (64, 64 + 32 + 32)
+    assert (len(backend.drafted), len(backend.verified)) == (88, 88 + 44 + 44)
     assert backend.layouts == {(3, "flat"), (3, "padded"), (0, "flat")}
 
 
@@ -126,7 +126,7 @@ def test_what_will_not_come_is_left_out_and_parameters_by_slot_are_verified_as_a
     plain = {(*SEEDS[0], *filters, None) for filters in FILTERS}
     assert [backend.kinds(layout) for layout in ((3, "flat"), (3, "padded"), (0, "flat"))] == [plain] * 3
     assert {m.row_index is None for _, m in backend.drafted} == {True, False}
-    assert (len(backend.drafted), len(backend.verified)) == (16, 3 * 8)
+    assert (len(backend.drafted), len(backend.verified)) == (22, 3 * 11)
 
 
 def test_each_request_has_as_many_drafts_as_it_may():
