@@ -64,6 +64,11 @@ def test_programs_that_share_a_row_have_the_bits_of_float32_arithmetic_in_the_in
 
 
 @pytest.mark.slow
+def test_lists_and_drafts_of_any_length_are_edited_in_the_interpreter():
+    assert interpreted("edits", "long_lists") == [0, 9 + 12 + 11 + 10 + 13]
+
+
+@pytest.mark.slow
 def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
     assert interpreted("edits", "families") == {
         "logit_bias": [0, 1],

@@ -8,7 +8,7 @@ import torch
 
 import edit_model
 from calling import loaded, selection_of
-from tokendraw import RequestSlots, SamplingParams
+from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.operations.process_logits.warmup import ProcessWarmup
 from tokendraw.plugin import ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
@@ -22,10 +22,14 @@ CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def fuzz(cases):
-    """Run random cases of the kit by small programs, so that several share each row and take turns."""
+def use_small_programs():
     logits_processing.CONFIG = logits_processing.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
     logits_processing._PROGRAMS, logits_processing._MASK_PROGRAMS = 24, 16
+
+
+def fuzz(cases):
+    """Run random cases of the kit by small programs, so that several share each row and take turns."""
+    use_small_programs()
     offered = plugin.tokendraw_describe().operations["process_logits"]
     offered = replace(offered, device_types=("cpu",), compute_capability=None, max_vocab_size=300)
     subject = Subject(
@@ -98,6 +102,25 @@ def families():
         TritonLogitsProcessor(CPU).process(logits, slots, rows)
         result[field] = [int((logits != needed).sum()), int((logits != 1).sum())]
     return result
+
+
+def long_lists():
+    """Edit by lists longer than what a program holds at once, behind as many drafts, and compare with native."""
+    use_small_programs()
+    params = SamplingParams(
+        presence_penalty=0.5,
+        logit_bias=dict.fromkeys(range(9), 1.0),
+        bad_words=[[token] for token in range(10, 22)],
+        stop_token_ids=list(range(30, 41)),
+        min_tokens=40,
+    )
+    slots = RequestSlots(2, 60, 70, max_bias=16, max_stop_ids=16, max_bad_words=16)
+    slots.add(1, params, [2], [*range(42, 52)])
+    drafts, rows = Drafts.from_lists([[*range(52, 65)]]), torch.tensor([1])
+    needed, logits = torch.ones(14, 70), torch.ones(14, 70)
+    NativeProcessor().process(needed, slots, rows, None, drafts)
+    TritonLogitsProcessor(CPU).process(logits, slots, rows, None, drafts)
+    return [int((logits != needed).sum()), int((needed[-1] != 1).sum())]
 
 
 def masks(tile):
