@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import isolation
 import tokendraw_testing
 from command_line import call
 from fake_dists import deadly, fake_dists
@@ -49,16 +50,21 @@ def command(*arguments):
     return [sys.executable, "-m", "tokendraw", "check", "acme", "--device", "cpu", "--quick", *arguments]
 
 
+FORKING = """
+import multiprocessing, runpy, sys
+from tokendraw_testing.kit import workers
+
+workers._SPAWNING = multiprocessing.get_context("fork")
+"""
+"""The kit's processes are forks of the command's, which has imported torch."""
+
+
 @pytest.mark.slow
 def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
     install(death="print('to stdout', flush=True); os.write(1, b'again'); os._exit(3)")
-    result = subprocess.run(
-        command(*TWO, "--jobs", "2", "--json"),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=200,
-        check=False,
-    )
+    _, _, module, *arguments = command(*TWO, "--jobs", "2", "--json")
+    run = f"sys.argv = {[module, *arguments]}\nrunpy.run_module({module!r}, run_name='__main__')"
+    result = isolation.run_forked(f"{FORKING}\n{run}")
     found = json.loads(result.stdout)
     assert [(line["name"], line["detail"]) for line in found["lines"]] == [
         ("process edits", "a call ended the process with exit code 3"),

@@ -13,7 +13,7 @@ from fake_dists import plugin
     [
         ["list"],
         ["show", "boom"],
-        ["doctor"],
+        ["doctor", "--no-build"],
         ["resolve", "--device", "cpu"],
         ["check", "boom", "--device", "cpu"],
     ],

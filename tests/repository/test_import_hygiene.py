@@ -4,8 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+import isolation
 
 HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "safetensors")
 
@@ -19,10 +22,19 @@ def python(code: str) -> str:
     return run.stdout
 
 
+REPORT = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+
+
 def loaded_after(code: str) -> set[str]:
     """Top-level names in sys.modules after ``code``."""
-    report = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
-    return set(json.loads(python(f"{code}\n{report}").splitlines()[-1]))
+    return set(json.loads(python(f"{code}\n{REPORT}").splitlines()[-1]))
+
+
+def printed_after_torch(code: str) -> Any:
+    """Return the last line that ``code`` prints in a process that has imported torch, from JSON."""
+    run = isolation.run_forked(code)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,7 @@ tokendraw.load_sampler("native", device="cpu").sample(torch.zeros(1, 9), metadat
 after = [name for name in sys.modules if any(part in name for part in parts)]
 print(json.dumps([before, after]))
 """
-    before, after = json.loads(python(code))
+    before, after = printed_after_torch(code)
     records = {f"tokendraw.operations.{name}" for name in ("plan_paged_kv", "pack_sm90_w4", "process_logits")}
     assert before == []
     assert set(after) <= records
@@ -85,7 +97,7 @@ drafts = tokendraw.Drafts.from_lists([[1, 2, 3]] * 16, device="cpu")
 for mode in ("rejection", "coupled", "block"):
     sampler.verify(logits, drafts, metadata, mode=mode)
 """
-    assert "sympy" not in loaded_after(code) - loaded_after("import torch")
+    assert "sympy" not in set(printed_after_torch(f"{code}\n{REPORT}")) - loaded_after("import torch")
 
 
 def test_importing_tokendraw_reads_no_setting() -> None:

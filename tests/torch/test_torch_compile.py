@@ -1,7 +1,5 @@
 """Programs under ``torch.compile``: a graph breaks at each of our calls, and tokens equal the eager program's."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+import isolation
 import tokendraw
 from tokendraw import Drafts, Sampler, SamplerUnavailableError, SamplingMetadata, SamplingParams
 from tokendraw._torch.untraced import REASON, untraced
@@ -228,8 +227,8 @@ print("ok")
     "mode", ["eager", *(pytest.param(mode, marks=pytest.mark.gpu) for mode in ("default", "reduce-overhead"))]
 )
 def test_the_first_call_of_a_process_may_be_made_in_a_compiled_program(sampler: Sampler, mode: str) -> None:
-    command = [sys.executable, "-c", FIRST_CALL, sampler.device.type, sampler.name, mode]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    arguments = f"import sys\nsys.argv[1:] = {[sampler.device.type, sampler.name, mode]}"
+    result = isolation.run_forked(f"{arguments}\n{FIRST_CALL}", seconds=300)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
 
@@ -244,8 +243,7 @@ sampler.sample(torch.zeros(1, 50), metadata)
 sampler.verify(torch.zeros(2, 50), tokendraw.Drafts.from_lists([[1]]), metadata)
 print(before, "torch._dynamo" in sys.modules)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "False False\n"
+    assert isolation.run_forked(code).stdout == "False False\n"
 
 
 def test_where_torch_has_no_switch_that_we_know_its_own_decorator_serves(

@@ -1,7 +1,6 @@
 """Threads of native on a CPU, sharing a batch's rows: the same results, without disturbing other threads."""
 
 import _thread
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import isolation
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._torch.threads import _setters
@@ -368,9 +368,7 @@ def same():
 
 
 def printed(code):
-    ran = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS + code], capture_output=True, text=True, timeout=120, check=False
-    )
+    ran = isolation.run_forked(IN_A_PROCESS + code)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
