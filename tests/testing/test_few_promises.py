@@ -43,14 +43,13 @@ PROMISES = {
     "nothing at all": NOTHING,
     "one value of a filter for all rows, no seeds": SCALAR | UNSEEDED,
     "one seed a call": UNSEEDED,
-    "exactly k": EXACTLY_K,
+    "exactly k, no logprobs, float64 noise alone": EXACTLY_K | {"gumbel_dtypes": ("fp64",)},
     "k up to 50, V up to 3000, no float16, one order": {
         "max_top_k": 50,
         "max_vocab_size": 3000,
         "dtypes": ("float32", "bfloat16"),
         "filter_orders": ("joint",),
     },
-    "no logprobs, float64 noise alone": {"logprobs_modes": (), "gumbel_dtypes": ("fp64",)},
 }
 DENSE = {
     "verify_modes": ("rejection",),

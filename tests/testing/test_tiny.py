@@ -58,9 +58,8 @@ def test_a_bug_with_too_few_draws_is_seen_by_the_listed_lines(bug):
 
 
 @pytest.mark.slow
-def test_correct_samplers_stay_green():
-    """A run of 100 other seeds per sampler was green too."""
-    assert run(tiny(sampler_mutant(SamplerMutant), seed=1)).failed == ()
+def test_a_sampler_in_float64_numpy_stays_green():
+    """A run of 100 other seeds was green too, with native as well."""
     under_test = numpy_sampler.subject(seed=2)
     under_test.effort = Effort.tiny()
     assert run(under_test).failed == ()

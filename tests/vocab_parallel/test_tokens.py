@@ -8,7 +8,7 @@ import shard_cases
 from gloo_world import world
 from shard_cases import DTYPES, FAMILIES, MODES
 
-SIZES = [3, 1, 2, 5, 8]
+SIZES = [3, 1, 8]
 ROWS = 130
 BATCHES = [
     (family, dtype, size)
@@ -19,7 +19,7 @@ BATCHES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_of_every_kind_get_the_tokens_of_one_device_on_every_rank(size):
-    """All sizes together are 20,800 rows."""
+    """All sizes together are 12,480 rows."""
     found = world(size).run(shard_cases.tokens, size, BATCHES, ROWS)
     drawn, differ = found[0]
     assert len(drawn) == ROWS * len(BATCHES)
@@ -49,8 +49,7 @@ def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", [3, 1, 8])
+@pytest.mark.parametrize(("mode", "size"), [*zip(MODES, cycle(SIZES), strict=False)])
 def test_logprobs_ranks_and_the_kept_mass_are_those_of_one_device(size, mode):
     batches = [(family, "float32", v) for family, v in product(FAMILIES, (7, 2100))] + [
         ("mixed", "bfloat16", 1)
