@@ -18,7 +18,7 @@ from transformers import (
 import tokendraw_transformers
 
 V = 1000
-STEPS = 12
+STEPS = 6
 PAD = 0
 SHAPE = {
     "hidden_size": 32,

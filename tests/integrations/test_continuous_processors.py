@@ -145,25 +145,19 @@ def alone(model, inputs=PROMPTS, seeds=SEEDS, **settings):
     ]
 
 
-@pytest.mark.parametrize("settings", SERVED.values(), ids=SERVED)
+UNCHANGED = ("nothing", "renormalize_logits", "min_length without an end")
+"""Settings that change no token of ``generate`` either."""
+
+
+@pytest.mark.parametrize("name", SERVED)
 @pytest.mark.fast_first
-def test_a_served_setting_gives_the_tokens_of_generate(model, settings):
+def test_a_served_setting_changes_tokens_and_gives_those_of_generate(model, name):
+    settings = SERVED[name]
     needed = alone(model, **settings)
     assert batch(model, **settings) == needed
-
-
-@pytest.mark.parametrize("name", [name for name, settings in SERVED.items() if settings])
-@pytest.mark.fast_first
-def test_each_served_setting_changes_tokens(model, name):
-    """Else the comparison above would prove nothing."""
-    settings = SERVED[name]
-    if name in (
-        "renormalize_logits",
-        "min_length without an end",
-    ):  # which change none in ``generate`` either
-        return
-    ends = {"eos_token_id": settings["eos_token_id"]} if "eos_token_id" in settings else {}
-    assert alone(model, **settings) != alone(model, **ends)
+    if name not in UNCHANGED:
+        ends = {"eos_token_id": settings["eos_token_id"]} if "eos_token_id" in settings else {}
+        assert needed != alone(model, **ends)
 
 
 @pytest.mark.parametrize("field", REFUSED)

@@ -177,7 +177,7 @@ def test_without_a_provider_transformers_edits(monkeypatch):
 SETTINGS = {
     "repetition_penalty": 1.7,
     "bad_words_ids": [[9], [17]],
-    "min_new_tokens": 9,
+    "min_new_tokens": 4,
     "eos_token_id": list(range(1, 400)),
     "sequence_bias": {(500,): 4.0, (600,): -3.0},
     "suppress_tokens": [700, 701],

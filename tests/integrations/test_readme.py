@@ -43,6 +43,7 @@ def test_the_six_lines_to_paste_run(no_download):
     assert len([line for line in SIX_LINES.splitlines() if line]) == 6
 
 
+@pytest.mark.slow
 def test_the_lines_on_pipelines_run():
     names = {"model": model_of("llama"), "tokenizer": byte_tokenizer()}
     exec(compile(PIPELINE, "README.md", "exec"), names)
@@ -51,6 +52,7 @@ def test_the_lines_on_pipelines_run():
     assert names["texts"][1][0]["generated_text"].startswith("Write a haiku.")
 
 
+@pytest.mark.slow
 def test_the_lines_on_openai_run():
     names = {"model": model_of("llama"), "tokenizer": byte_tokenizer(), "inputs": {"input_ids": prompts(2)}}
     exec(compile(SIX_LINES.splitlines()[0] + "\n" + OPENAI, "README.md", "exec"), names)
