@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import triton
+from triton._C.libtriton import ir
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -191,6 +192,23 @@ def compiled_call(call, target, *, attributes=None):
     :param call: as :attr:`Kernel.calls` keeps it: kernel, arguments, named.
     :param attributes: by the path of an argument whether it is known to be a multiple of 16, whatever the call says.
     """
+    source, options = _source(call, target, attributes or {})
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
+
+
+def translate(call, target):
+    """Translate a kernel for the arguments of a call into Triton's IR alone, which has every type checked."""
+    source, options = _source(call, target, {})
+    backend, context = make_backend(GPUTarget(*TARGETS[target])), ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    parsed = backend.parse_options(options)
+    functions = backend.get_codegen_implementation(parsed)
+    return source.make_ir(GPUTarget(*TARGETS[target]), parsed, functions, backend.get_module_map(), context)
+
+
+def _source(call, target, attributes):
+    """Return the source of a call, with types and constants, and the compiler's options."""
     kernel, arguments, named = call
     backend = make_backend(GPUTarget(*TARGETS[target]))
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
@@ -201,7 +219,7 @@ def compiled_call(call, target, *, attributes=None):
         path: backend.parse_attr(get_iterable_path(facts, path))
         for path in find_paths_if(facts, lambda _, each: isinstance(each, str))
     }
-    for path, is_multiple in (attributes or {}).items():
+    for path, is_multiple in attributes.items():
         known[path] = [["tt.divisibility", 16]] if is_multiple else []
     source = ASTSource(
         fn=kernel,
@@ -209,8 +227,7 @@ def compiled_call(call, target, *, attributes=None):
         constexprs={path: get_iterable_path(list(bound.values()), path) for path in constants},
         attrs=known,
     )
-    options = {name: value for name, value in named.items() if name not in kernel.arg_names}
-    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
+    return source, {name: value for name, value in named.items() if name not in kernel.arg_names}
 
 
 FOLDERS = ("tests/kernels/interpreted", "tests/fakes", "plugins/triton_gumbel/src", "plugins/flashinfer/src")

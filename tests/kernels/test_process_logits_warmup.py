@@ -12,7 +12,7 @@ from calling import CPU, provider_of
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from triton_stand_ins import compiled_call, has_machine_code, interpreted
+from triton_stand_ins import interpreted, translate
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 V, ROWS = 3000, 9
@@ -87,11 +87,13 @@ def test_calls_beyond_the_warmup_compile_on_demand(kernels):
 
 
 @pytest.mark.slow
-def test_the_calls_of_a_warmup_compile(kernels):
+def test_the_calls_of_a_warmup_have_types_that_fit(kernels):
+    """Kernels of some calls are compiled to machine code in ``test_process_logits.py``."""
     warm(max_drafts=2, batch_sizes=[1])
-    calls = kernels["process_logits"].calls[::3]
-    assert calls
-    assert [call for call in calls if not has_machine_code(compiled_call(call, "sm_90"))] == []
+    calls = kernels["process_logits"].calls
+    assert len(calls) > 10
+    for call in calls:
+        translate(call, "sm_90")
 
 
 @pytest.mark.slow

@@ -162,5 +162,6 @@ def test_a_bad_argument_is_refused_by_its_name_before_anything_is_edited(argumen
 @pytest.mark.slow
 def test_native_edits_what_a_warmup_makes_up():
     processor = tokendraw.load("process_logits", "native", device="cpu")
-    assert processor.warmup(40, dtypes=[torch.bfloat16], batch_sizes=[2], max_drafts=2) > 0
+    options = {"dtypes": [torch.bfloat16], "batch_sizes": [2], "index_dtypes": [torch.int32], "max_drafts": 2}
+    assert processor.warmup(40, **options) > 0
     assert processor.stats() == {}
