@@ -115,12 +115,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "dtype"), [*zip(ENDS, cycle(DTYPES), strict=False)], ids=str)
 def test_the_kernel_compiles(kernels, target, dtype):
+    """With all edits and drafts; without them, on a target of each vendor."""
     family = TARGETS[target][0]
-    process(slots_for(), dtype=dtype, bitmask=True, family=family)
-    process(slots_for(**EVERYTHING), dtype=dtype, family=family)
     process(slots_for(**EVERYTHING), dtype=dtype, drafts=drafted(), family=family)
+    if target in SOME:
+        process(slots_for(), dtype=dtype, bitmask=True, family=family)
+        process(slots_for(**EVERYTHING), dtype=dtype, family=family)
     calls = kernels["process_logits"].calls
-    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True, True]
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True] * len(calls)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
