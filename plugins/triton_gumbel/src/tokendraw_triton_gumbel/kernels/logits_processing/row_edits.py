@@ -31,7 +31,7 @@ DRY = tl.constexpr(128)
 THINKING = tl.constexpr(256)
 """Kinds of edits in a call; ``LAST_N`` says that penalties of some requests count the last tokens alone."""
 
-_REPETITIONS = tl.constexpr(64)
+_REPETITIONS = tl.constexpr(8)
 """Matches of DRY that are compared together with a block of ids."""
 _WINDOW_TOKENS = tl.constexpr(16)
 """Tokens of a window that are compared together."""
