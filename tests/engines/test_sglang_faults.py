@@ -255,7 +255,14 @@ class TestRegistration:
         for _ in range(3):
             tokendraw_sglang.register()
         batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
-        assert calls == ["tokendraw", f"{batch}.from_schedule_batch", f"{batch}.merge_batch"]
+        of_rules = ("from_schedule_batch", "filter_batch", "merge_batch", "copy_for_forward")
+        assert calls == [
+            "tokendraw",
+            f"{batch}.from_schedule_batch",
+            f"{batch}.merge_batch",
+            "sglang.srt.sampling.sampling_params.SamplingParams.verify",
+            *(f"{batch}.{name}" for name in of_rules),
+        ]
         assert logged() == []
 
     def test_leaves_the_batches_of_an_untested_sglang_alone(self, monkeypatch):

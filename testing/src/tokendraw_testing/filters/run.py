@@ -43,7 +43,7 @@ _SAMPLER_LINES: Final = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FilterReport(Report):
-    """The lines of a filter. ``sampler`` has the names of all samplers that drew.
+    """The lines of a filter: a :class:`Report` whose ``sampler`` has the names of all samplers that drew.
 
     :ivar filter: The filter and where it comes from.
     :ivar samplers: Names of the samplers that drew.
