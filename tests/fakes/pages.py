@@ -51,8 +51,8 @@ def environment(*folders: Path, **variables: str) -> dict[str, str]:
     return environ | {"PYTHONPATH": os.pathsep.join(map(str, [NATIVE_ALONE, *folders]))} | variables
 
 
-WITH_TORCH = ("bench", "check", "generate", "sample", "-q")
-"""First arguments of commands that import torch; -q is that of pytest."""
+WITH_TORCH = ("bench", "check", "generate", "sample")
+"""Commands that import torch."""
 
 
 def run(line: str) -> str:
@@ -147,7 +147,7 @@ def run_with(
 ) -> subprocess.CompletedProcess[str]:
     """Run a module of this interpreter with native and the packages in ``site``."""
     environ = environment(site, **variables)
-    if command[1] in WITH_TORCH:
+    if command[0] == "pytest" or command[1] in WITH_TORCH:
         return isolation.run_module(*command, environ=environ, folder=folder)
     return subprocess.run(
         [sys.executable, "-m", *command],
