@@ -87,10 +87,15 @@ def test_a_baseline_for_another_machine_gives_the_reason():
     ("capabilities", "cell", "seeded", "reason"),
     [
         (EVERYTHING.replace("'counter'", "'launch'"), cell_of("none"), True, "seeded rows"),
-        (EVERYTHING.replace("('top_p', 'per_row'), ", ""), cell_of("both"), True, "top_p per row"),
+        (
+            EVERYTHING.replace("plugin.FILTERS)", "plugin.FILTERS if name != 'top_p')"),
+            cell_of("both"),
+            True,
+            "top_p per row",
+        ),
         (f"{EVERYTHING}, max_top_k=49", cell_of("mixed"), False, "top_k above 49"),
         (
-            EVERYTHING.replace("'top_k_first', 'joint'", "'joint',"),
+            EVERYTHING.replace("tokendraw.plugin.FILTER_ORDERS", "('joint',)"),
             cell_of("both"),
             True,
             "filter order top_k_first",

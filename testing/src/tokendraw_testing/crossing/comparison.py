@@ -217,7 +217,8 @@ def require_logprobs(
     require_given(trial, what, params, columns.given_ids, columns.given_values)
     if params.temperature > 0 and row.expected.certain:
         trial.require(
-            abs(columns.log_kept_mass - row.expected.log_share) <= TOLERANCE,
+            abs(columns.log_kept_mass - row.expected.log_share)
+            <= max(TOLERANCE, abs(row.expected.log_share) * 2.0**-23),  # a float32
             f"{what} needs log_kept_mass {row.expected.log_share:.6f}, found {columns.log_kept_mass:.6f}",
         )
     if params.temperature > 0 and not row.is_settled:
