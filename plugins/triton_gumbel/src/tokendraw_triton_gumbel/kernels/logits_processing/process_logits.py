@@ -85,8 +85,7 @@ def _edit_ids(
         mask &= ((counts & HAS_BIAS) == 0) & (forbidden == 0) & (repeats + times > 0)
         value = apply_penalties(value, times, occurs, row_penalties)
         if config.HAS_LISTS:
-            # Programs without ids of the request look at no repetitions.
-            if (multiplier != 0.0) & (tl.max(mask.to(tl.int32), 0) > 0):
+            if multiplier != 0.0:
                 value -= dry_costs(ids, row, multiplier, dry, repetitions)
         store_logits(row, ids, value, mask)
         start += division.of_ids * IDS
