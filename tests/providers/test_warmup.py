@@ -225,8 +225,8 @@ result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
 """
         names, calls, joint, warned = drawn(dists, code)
     assert names == ["acme", "native"]
-    # Its proof, the batch that failed, and then all 64 kinds, 8 of them joint.
-    assert (calls, joint) == (1 + 1 + 64, 1 + 8)
+    # Its proof, the batch that failed, and then all 88 kinds, 8 of them joint.
+    assert (calls, joint) == (1 + 1 + 88, 1 + 8)
     assert warned == [
         f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Using "
         "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."

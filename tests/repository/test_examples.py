@@ -61,7 +61,7 @@ def test_the_python_of_the_page_prints_the_kept_tokens(site):
 def test_the_check_of_the_page_prints_what_the_page_shows(site):
     (command,) = [line for line in SHOWN if line.startswith("tokendraw check")]
     assert command in (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    result = run_with(site, *shlex.split(command), cwd=EXAMPLE.parents[1])
+    result = run_with(site, *shlex.split(command), folder=EXAMPLE.parents[1])
     assert re.fullmatch(pages.pattern(SHOWN[command]), result.stdout), result.stdout
     assert (result.stderr, result.returncode) == ("", 0)
 

@@ -61,6 +61,9 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
         "given logprobs",
         "thresholds",
         "filters from moments",
+        "typical-p",
+        "XTC",
+        "filter order temperature_last",
     }
 
 

@@ -35,7 +35,8 @@ def require_libraries() -> None:
     """
     require_torch("Checking")
     try:
-        import tokendraw_testing.kit.run  # noqa: F401
+        import tokendraw_testing.kit.run
+        import tokendraw_testing.kit.statistical_tests  # noqa: F401
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("numpy", "scipy"):

@@ -132,6 +132,10 @@ def _params(subject: SampleSubject, number: int, fields: Fields, rng: Generator)
     made |= _xtc_fields(rng) if subject.has("xtc") and rng.random() < 0.2 else {}
     if subject.capabilities.row_moments and rng.random() < 0.2:
         made["filters"] = {"p_less": 1.0}
+    if (
+        subject.capabilities.tie_rule == "exact_k"
+    ):  # the tied token that it keeps would decide what the others see
+        made.pop("top_k", None)
     order = {"filter_order": orders[number % len(orders)]}
     return SamplingParams(
         temperature=_TEMPERATURES[number % len(_TEMPERATURES)], **(made | order | fields(rng))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tokendraw import LogprobsTensors, SamplingMetadata, SamplingParams
-from tokendraw.plugin import FILTERS, INPUT_DTYPES, LOGPROBS_MODES, PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
+from tokendraw.plugin import INPUT_DTYPES, LOGPROBS_MODES, PAD_LOGPROB, PAD_TOKEN_ID, Filter, LogprobsMode
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import (
     CrossedRequest,
@@ -98,7 +98,14 @@ def scores_of_draws(subject: ScoreSubject, trial: Trial) -> str:
     return f"{num_rows} rows"
 
 
-_FILTERED = (SamplingParams(top_k=2), SamplingParams(top_p=0.5), SamplingParams(min_p=0.5))
+_FILTERED: dict[Filter, SamplingParams] = {
+    "top_k": SamplingParams(top_k=2),
+    "top_p": SamplingParams(top_p=0.5),
+    "min_p": SamplingParams(min_p=0.5),
+    "typical_p": SamplingParams(typical_p=0.5),
+    "xtc": SamplingParams(xtc_probability=1.0),
+}
+"""A request with each filter."""
 
 
 def _refusal(params: SamplingParams, **need: Any) -> Refusal:
@@ -130,7 +137,7 @@ def output(subject: ScoreSubject, trial: Trial) -> str:
                 has_filter(name),
                 _refusal(params),
             )
-            for name, params in zip(FILTERS, _FILTERED, strict=True)
+            for name, params in _FILTERED.items()
         ),
         (lambda c: c.greedy, _refusal(SamplingParams(temperature=0.0))),
     )
