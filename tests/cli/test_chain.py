@@ -12,11 +12,9 @@ from tokendraw import InvalidParameterError, Need, SamplingMetadata, SamplingPar
 from tokendraw.cli import demo_model
 from tokendraw.cli.chain_table import chain
 from tokendraw.cli.llama_chain import chain_fields
-from tokendraw.plugin import FILTER_ORDERS
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 LLAMA = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
-HAS_LAST = "temperature_last" in FILTER_ORDERS
 FIRST = "penalties;dry;temperature;top_n_sigma;min_p;top_k;typ_p;top_p;xtc"
 VALUES = {
     "temperature": 0.8,
@@ -54,20 +52,9 @@ def test_stages_in_an_order_of_ours_are_taken_and_all_others_are_off(words, valu
     SamplingParams(**found).check()
 
 
-@pytest.mark.skipif(not HAS_LAST, reason="needs the filter order temperature_last")
 @pytest.mark.parametrize("words", [LLAMA, "top_k;top_p;min_p", "min_p;temperature", "top_p;temp"])
 def test_llama_cpp_s_default_order_is_temperature_last(words):
     assert chain_fields(words, VALUES)["filter_order"] == "temperature_last"
-
-
-@pytest.mark.skipif(HAS_LAST, reason="temperature_last is there")
-def test_without_temperature_last_its_order_is_refused():
-    with pytest.raises(InvalidParameterError) as caught:
-        chain_fields(LLAMA, VALUES)
-    assert str(caught.value) == (
-        "'samplers' needs 'temperature_last' among the filter orders for filters before temperature, found top_k_first "
-        f"and joint. Put the stages in the order {FIRST}."
-    )
 
 
 @pytest.mark.parametrize(
@@ -103,12 +90,10 @@ CHAINS = [
     {"min_p": 0.05},
     {"temperature": 0.0},
 ]
-if hasattr(SamplingParams, "typical_p"):
-    CHAINS += [{"typical_p": 0.6}, {"top_k": 30, "typical_p": 0.5, "top_p": 0.9}]
-    CHAINS += [{"xtc_probability": 0.5, "xtc_threshold": 0.02}, {"xtc_probability": 1.0, "top_k": 5}]
-if HAS_LAST:
-    every = {"top_k": 40, "top_p": 0.9, "min_p": 0.02, "filters": {"top_n_sigma": 1.5}}
-    CHAINS += [{**each, "filter_order": "temperature_last"} for each in (*CHAINS[3:5], *CHAINS[8:], every)]
+CHAINS += [{"typical_p": 0.6}, {"top_k": 30, "typical_p": 0.5, "top_p": 0.9}]
+CHAINS += [{"xtc_probability": 0.5, "xtc_threshold": 0.02}, {"xtc_probability": 1.0, "top_k": 5}]
+EVERY = {"top_k": 40, "top_p": 0.9, "min_p": 0.02, "filters": {"top_n_sigma": 1.5}}
+CHAINS += [{**each, "filter_order": "temperature_last"} for each in (*CHAINS[3:5], *CHAINS[8:], EVERY)]
 
 
 @pytest.mark.parametrize("fields", CHAINS, ids=str)

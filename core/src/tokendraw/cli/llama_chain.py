@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.backends.resolution.candidate import State
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import all_of, nearest
 from tokendraw.filters.installed import installed_filters
-from tokendraw.parameters.params import SamplingParams
 
 TEMPERATURE_LAST = "temperature_last"
 FLOORS = "floors"
@@ -70,11 +68,7 @@ def chain_fields(text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
             )
     stages = list(dict.fromkeys(FLOORS if word in filters else word for word in words))
     chain = dict(fields) | {
-        name: off
-        for stage, values in _FIELDS.items()
-        if stage not in stages
-        for name, off in values.items()
-        if name in SamplingParams.__dataclass_fields__
+        name: off for stage, values in _FIELDS.items() if stage not in stages for name, off in values.items()
     }
     if chain.get("filters"):
         chain["filters"] = {name: value for name, value in chain["filters"].items() if name in words} or None
@@ -89,11 +83,6 @@ def _order(words: Sequence[str], stages: Sequence[str]) -> str:
         raise InvalidParameterError(
             f"'samplers' needs an order that a filter order means, found {_misplaced(words, stages)}. Put the stages "
             f"in the order {_written(_SEQUENTIAL[0])}, or {_written(_LAST)}; any may be left out."
-        )
-    if TEMPERATURE_LAST not in FILTER_ORDERS:
-        raise InvalidParameterError(
-            f"'samplers' needs {TEMPERATURE_LAST!r} among the filter orders for filters before temperature, found "
-            f"{all_of(FILTER_ORDERS)}. Put the stages in the order {_written(_SEQUENTIAL[0])}."
         )
     return TEMPERATURE_LAST
 
