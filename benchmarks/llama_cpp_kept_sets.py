@@ -5,7 +5,7 @@
 
 llama.cpp's functions are called by its C interface, in the library that llama-cpp-python brings, or in one given by
 ``--library``: samplers need neither a model nor a vocabulary, but for DRY, which is left out. tokendraw's side is the
-sampler native, and where this tokendraw has no field for a stage, the definition in float64.
+sampler native.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import torch
 
 import tokendraw
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw.plugin import FILTER_ORDERS
 
 ROWS, VOCAB_SIZE = 50, 8_000
 LAST = "temperature_last"
@@ -134,16 +133,8 @@ def rows(kind: str) -> Array:
     return np.round(4 * x) / 4 if kind == "ties" else x
 
 
-def is_served(params: dict[str, Any]) -> bool:
-    """Whether this tokendraw has the fields of a request, and its filter order."""
-    fields = SamplingParams.__dataclass_fields__
-    return params.keys() <= fields.keys() and params.get("filter_order", "joint") in FILTER_ORDERS
-
-
 def kept_here(logits: Array, params: dict[str, Any]) -> list[set[int]]:
-    """Return the ids that native keeps of each row, or the definition where native cannot be asked."""
-    if not is_served(params):
-        return [kept_by_definition(row.astype(np.float64), params) for row in logits]
+    """Return the ids that native keeps of each row."""
     request = SamplingParams(logprobs=-1, seed=1, **params)
     need = Need(filter_orders=(request.filter_order,), logprobs_mode="processed_logits")
     sampler = tokendraw.load_sampler("native", device="cpu", need=need)
@@ -156,39 +147,6 @@ def kept_here(logits: Array, params: dict[str, Any]) -> list[set[int]]:
     return found
 
 
-def kept_by_definition(x: Array, params: dict[str, Any]) -> set[int]:
-    """Return the ids that the stages keep of a row [V] float64, in the order top_n_sigma to xtc."""
-    temperature = 1.0 if params.get("filter_order") == LAST else params.get("temperature", 1.0)
-    y = (x - x.max()) / temperature
-    kept = np.ones(len(x), bool)
-    if "filters" in params:
-        kept &= y >= -params["filters"]["top_n_sigma"] * y.std()
-    if "top_k" in params:
-        kept &= x >= np.sort(x)[-params["top_k"]]
-    if "typical_p" in params:
-        p = _shares(y, kept)
-        distance = np.where(
-            kept, np.abs(-np.log(np.where(kept, p, 1.0)) + (p[kept] * np.log(p[kept])).sum()), np.inf
-        )
-        order = np.argsort(distance, kind="stable")
-        kept &= distance <= distance[order][(np.cumsum(p[order]) < params["typical_p"]).sum()]
-    if "top_p" in params:
-        p = _shares(y, kept)
-        order = np.argsort(-p, kind="stable")
-        kept &= p >= p[order][(np.cumsum(p[order]) < params["top_p"]).sum()]
-    if "min_p" in params:
-        kept &= y >= y[kept].max() + math.log(params["min_p"])
-    if "xtc_threshold" in params:
-        likely = _shares(y, kept) >= params["xtc_threshold"]
-        kept &= y <= (y[likely].min() if likely.sum() > 1 else math.inf)
-    return set(np.flatnonzero(kept).tolist())
-
-
-def _shares(y: Array, kept: Array) -> Array:
-    weights = np.where(kept, np.exp(y), 0.0)
-    return weights / weights.sum()
-
-
 def compare(library: Library, chain: Chain, kind: str) -> list[str]:
     """Return the cells of a chain: rows with equal sets, tokens kept, and the differences."""
     logits = rows(kind)
@@ -199,9 +157,8 @@ def compare(library: Library, chain: Chain, kind: str) -> list[str]:
     more_here = sum(len(b - a) for a, b in zip(there, here, strict=True))
     more_there = sum(len(a - b) for a, b in zip(there, here, strict=True))
     tied = sum(_is_tied(row, a, b) for row, a, b in zip(logits, there, here, strict=True) if a != b)
-    by = "native" if is_served(chain.params) else "the definition"
     counts = [str(number) for number in (more_here, more_there, tied)]
-    return [chain.label, kind, by, f"{mean:.1f}", f"{equal} of {ROWS}", *counts]
+    return [chain.label, kind, f"{mean:.1f}", f"{equal} of {ROWS}", *counts]
 
 
 def _is_tied(row: Array, there: set[int], here: set[int]) -> bool:
@@ -252,7 +209,6 @@ def main(write: Callable[[str], None] = print) -> None:
                 (
                     "stages",
                     "logits",
-                    "here",
                     "tokens kept by llama.cpp, mean",
                     "rows with equal sets",
                     "tokens kept here alone",

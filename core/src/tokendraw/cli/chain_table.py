@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,11 @@ from tokendraw.filters.base import RowMoments
 from tokendraw.filters.installed import find_filter
 from tokendraw.parameters.params import SamplingParams, stored_values
 
-_XTC_STREAM = 7
 _INF = float("inf")
 
 
 class Stage(NamedTuple):
-    """A stage and what it leaves.
+    """Stage of a request, and the tokens left behind it.
 
     :ivar name: Word of llama.cpp, or name of a filter; ``vocabulary`` before all stages.
     :ivar tokens: Number of tokens left.
@@ -55,7 +54,7 @@ def chain(logits: Tensor, params: SamplingParams, position: int) -> list[Stage]:
     if params.temperature == 0:
         p = x.softmax(-1)
         return [_stage("vocabulary", x > -_INF, p), Stage("greedy", 1, float(p.max()))]
-    is_last = str(params.filter_order) == TEMPERATURE_LAST
+    is_last = params.filter_order == TEMPERATURE_LAST
     row = _row(x, 1.0 if is_last else params.temperature, position)
     kept = x > -_INF
     stages = [_stage("vocabulary", kept, row.p)]
@@ -81,8 +80,8 @@ _Keep = Callable[[_Row, Tensor], Tensor]
 
 
 def _keepers(params: SamplingParams) -> Iterator[tuple[str, _Keep]]:
-    """Yield the active stages in their order, each with its rule: the tokens that it keeps of those that are left."""
-    last = str(params.filter_order) == TEMPERATURE_LAST
+    """Yield the active stages in their order, each with its rule, which marks the kept tokens among the rest."""
+    last = params.filter_order == TEMPERATURE_LAST
     for name, value in sorted((params.filters or {}).items()):
         if value != find_filter(name).off:
             yield name, partial(_above_floor, name, float(value))
@@ -91,9 +90,8 @@ def _keepers(params: SamplingParams) -> Iterator[tuple[str, _Keep]]:
         yield min_p
     if params.top_k > 0:
         yield "top_k", lambda row, kept: row.x >= row.x.sort(descending=True).values[: params.top_k][-1]
-    typical_p = getattr(params, "typical_p", 1.0)
-    if typical_p < 1:
-        yield "typ_p", lambda row, kept: _typical(row, kept, typical_p)
+    if params.typical_p < 1:
+        yield "typ_p", lambda row, kept: _typical(row, kept, params.typical_p)
     if params.top_p < 1:
         is_joint = params.filter_order == "joint"
         yield (
@@ -104,7 +102,7 @@ def _keepers(params: SamplingParams) -> Iterator[tuple[str, _Keep]]:
         )
     if params.min_p > 0 and last:
         yield "min_p", lambda row, kept: row.y >= row.y[kept].max() + math.log(params.min_p)
-    if getattr(params, "xtc_probability", 0.0) > 0:
+    if params.xtc_probability > 0:
         yield "xtc", lambda row, kept: _xtc(row, kept, params)
 
 
@@ -145,10 +143,10 @@ def _typical(row: _Row, kept: Tensor, typical_p: float) -> Tensor:
     return distance <= values[before < typical_p].max()
 
 
-def _xtc(row: _Row, kept: Tensor, params: Any) -> Tensor:
+def _xtc(row: _Row, kept: Tensor, params: SamplingParams) -> Tensor:
     """Drop all but the least of the tokens above the threshold, where the number of the position is below."""
     seed, position = torch.tensor([stored_values(params)["seed"] or 0]), torch.tensor([row.position])
-    u = float(philox.uniform(seed, position, torch.tensor([0]), _XTC_STREAM))
+    u = float(philox.uniform(seed, position, torch.tensor([0]), philox.XTC))
     p = row.p.masked_fill(~kept, 0.0)
     likely = p / p.sum() >= params.xtc_threshold
     if u >= params.xtc_probability or int(likely.sum()) < 2:

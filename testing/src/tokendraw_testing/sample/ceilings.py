@@ -14,14 +14,13 @@ from tokendraw import SamplingParams
 from tokendraw.plugin import Capabilities, FilterOrder
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import CrossedRequest
-from tokendraw_testing.crossing.factors import Kind, Site, kinds, sites
+from tokendraw_testing.crossing.factors import Kind, Site, kinds
 from tokendraw_testing.crossing.rows import row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
+from tokendraw_testing.rows.draws import fit_experiment, random_seeds
 from tokendraw_testing.rows.subjects import SampleSubject, row_refusal
-from tokendraw_testing.sample.crossed_calls import judge_logprobs
-from tokendraw_testing.sample.filters_from_moments import designs, judge_kept
+from tokendraw_testing.sample.filters_from_moments import designs, judge_batches
 
 properties = Properties("sample")
 
@@ -84,22 +83,12 @@ def temperature_last(subject: SampleSubject, trial: Trial) -> str:
 
 
 def _judge(subject: SampleSubject, trial: Trial, fields: Fields) -> str:
-    """Judge kept sets, tokens and logprobs of rows with a filter or an order beside other filters."""
-    rng = trial.generator("rows")
-    modes = subject.capabilities.logprobs_modes
-    view = subject.with_need(threshold=True) if subject.capabilities.threshold else subject
-    num_rows = num_kept = 0
-    seed_torch(rng)
-    for number, site in enumerate(sites(subject.capabilities, subject.effort)):
-        if number and subject.effort.skips(site.size, number):
-            continue
-        batch = list(_requests(subject, site, fields, rng))
-        num_rows += len(batch)
-        num_kept += judge_kept(view, trial, batch)
-        if modes:
-            shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
-            judge_logprobs(subject, trial, shown, modes[number % len(modes)], subject.gumbel_dtype)
-    return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
+    """Judge rows with a filter or an order beside other filters."""
+
+    def make_batch(site: Site, number: int, rng: Generator) -> list[CrossedRequest]:
+        return list(_requests(subject, site, fields, rng))
+
+    return judge_batches(subject, trial, make_batch)
 
 
 def _requests(subject: SampleSubject, site: Site, fields: Fields, rng: Generator) -> Iterator[CrossedRequest]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,27 @@ def _names(capabilities: Capabilities) -> list[str]:
 @properties.advertised("filters from moments", lambda c: bool(_names(c)), _REFUSAL, is_long=True)
 def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     """Rows keep and draw what the floors of their moments say, beside min-p, top-p and top-k."""
-    rng = trial.generator("rows")
-    row_kinds, modes = kinds(subject.capabilities), subject.capabilities.logprobs_modes
-    has_threshold = subject.capabilities.threshold
-    view = subject.with_need(threshold=True) if has_threshold else subject
+    row_kinds = kinds(subject.capabilities)
+
+    def make_batch(site: Site, number: int, rng: Generator) -> list[CrossedRequest]:
+        return [
+            request
+            for i, row in enumerate(_rows(subject, site, rng))
+            for request in make_requests(row, [row_kinds[(i + number) % len(row_kinds)]], rng)
+        ]
+
+    return judge_batches(subject, trial, make_batch)
+
+
+def judge_batches(
+    subject: SampleSubject, trial: Trial, make_batch: Callable[[Site, int, Generator], list[CrossedRequest]]
+) -> str:
+    """Judge kept sets, tokens and logprobs of a batch for each dtype and vocabulary.
+
+    :param make_batch: makes the batch of a dtype and vocabulary, from their number and a generator.
+    """
+    rng, modes = trial.generator("rows"), subject.capabilities.logprobs_modes
+    view = subject.with_need(threshold=True) if subject.capabilities.threshold else subject
     num_rows = num_kept = 0
     seed_torch(rng)
     # In an interpreter each dtype with one vocabulary, and each vocabulary with one dtype.
@@ -53,21 +70,16 @@ def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     for number, site in enumerate(sites(subject.capabilities, subject.effort)[::step]):
         if number and subject.effort.skips(site.size, number):
             continue
-        rows = _rows(subject, site, rng)
-        batch = [
-            request
-            for i, row in enumerate(rows)
-            for request in make_requests(row, [row_kinds[(i + number) % len(row_kinds)]], rng)
-        ]
+        batch = make_batch(site, number, rng)
         num_rows += len(batch)
-        num_kept += judge_kept(view, trial, batch)
+        num_kept += _judge_kept(view, trial, batch)
         if modes:
             shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
             judge_logprobs(subject, trial, shown, modes[number % len(modes)], subject.gumbel_dtype)
     return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
 
 
-def judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest]) -> int:
+def _judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest]) -> int:
     """Draw a batch, and judge tokens and, where there are any, thresholds; return the number of known ones."""
     num_known = 0
     for part in parts_of_equal_scalars(view, batch):
