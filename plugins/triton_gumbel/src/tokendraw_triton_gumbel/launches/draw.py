@@ -149,7 +149,7 @@ class DrawLaunches:
             if moments.intersection(variant.moments):
                 for field in fields:
                     self._moment_sums[MomentSums._fields.index(field)] = scratch.reserve(real, tiles, PER_ROW)
-        self._floor = scratch.reserve(real, 1, PER_ROW) if variant.moments else 0
+        self._floor = scratch.reserve(real, 1, PER_ROW) if variant.moments else None
         self.summary = None
         """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens are weighed for a score."""
         if variant.weighs_kept:
@@ -234,6 +234,7 @@ class DrawLaunches:
                 geometry.row_grid,
                 (drafts, counts, *of_rows, weighed, moment_sums, moments),
             )
+            assert self._floor is not None  # filters read moments
             floor, rows = scratch[self._floor], counts.rows
             for of_filter in floors():
                 yield (

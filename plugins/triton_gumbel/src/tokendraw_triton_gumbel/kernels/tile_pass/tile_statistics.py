@@ -25,15 +25,14 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     element_ids,
     tile_sums,
 )
-from tokendraw_triton_gumbel.kernels.shared.unaligned_rows import (
-    WORDS,
-    aligned_base,
-    load_inside,
-    load_logits,
-    shifted_words,
-    word_ids,
-)
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
+from tokendraw_triton_gumbel.kernels.tile_pass.shifted_tiles import (
+    PAIRS_PER_CHUNK,
+    PAIRS_PER_LANE,
+    PAIRS_PER_TILE,
+    load_shifted,
+    load_shifted_pairs,
+)
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
     granule_maxima,
     half_granule_maxima,
@@ -44,11 +43,6 @@ from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
     sum_logits,
     sum_pairs,
 )
-
-_PAIRS_PER_TILE = tl.constexpr(512)
-_PAIRS_PER_LANE = tl.constexpr(4)
-"""Pairs in 16 bytes: one of a lane's four vectors of a tile."""
-_PAIRS_PER_CHUNK = tl.constexpr(128)
 
 
 @triton.jit(do_not_specialize=["counts"])
@@ -144,47 +138,6 @@ def _maxima_of_tiles(block, statistics, out, inside):
 
 
 @triton.jit
-def _load_shifted(source, ids, group, is_inner, lead, config: tl.constexpr):
-    """Load the tiles of a group of a row at any address: float32 [LANES, SPAN, chunks, VECTOR], -inf outside."""
-    SPAN: tl.constexpr = config.SPAN
-    words = group * (SPAN * TILE_SIZE // config.VECTOR * WORDS) + word_ids(SPAN, config.VECTOR)
-    x = load_logits(source, words, is_inner, lead, config.IS_NVIDIA)
-    if lead is not None:
-        x = tl.where(ids >= lead, x, float("-inf"))
-    return x
-
-
-@triton.jit
-def _load_shifted_pairs(source, group, is_inner, SPAN: tl.constexpr):
-    """Load the four vectors of each lane's tiles in a full group, of a row of bfloat16 at any address."""
-    offset = tl.arange(0, LANES)[:, None, None, None] * WORDS + tl.arange(0, WORDS)[None, None, None, :]
-    offset += (group * SPAN + tl.arange(0, SPAN)[None, :, None, None]) * _PAIRS_PER_TILE
-    base, _ = aligned_base(source)
-    a0, a1 = tl.load(base + offset), tl.load(base + offset + WORDS)
-    offset += _PAIRS_PER_CHUNK
-    b0, b1 = tl.load(base + offset), tl.load(base + offset + WORDS)
-    offset += _PAIRS_PER_CHUNK
-    c0, c1 = tl.load(base + offset), tl.load(base + offset + WORDS)
-    offset += _PAIRS_PER_CHUNK
-    d0 = tl.load(base + offset)
-    if is_inner:
-        d1 = tl.load(base + offset + WORDS)
-    else:
-        d1 = load_inside(source, offset + WORDS, None)
-    return (
-        _shifted_pairs(a0, a1, source, SPAN),
-        _shifted_pairs(b0, b1, source, SPAN),
-        _shifted_pairs(c0, c1, source, SPAN),
-        _shifted_pairs(d0, d1, source, SPAN),
-    )
-
-
-@triton.jit
-def _shifted_pairs(first, second, source, SPAN: tl.constexpr):
-    return tl.reshape(shifted_words(first, second, source, True), (LANES, SPAN, _PAIRS_PER_LANE))
-
-
-@triton.jit
 def _logit_to_rank(source, ranked, row):
     """Return a row's logit to count from, with -inf for NaN, and whether it has one; +inf without."""
     token = tl.load(ranked.token_ids + row)
@@ -244,14 +197,14 @@ def reduce_tiles(
     if IS_PAIRED:
         if is_full:
             if config.IS_ALIGNED:
-                offset = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
-                offset += tl.arange(0, SPAN)[None, :, None] * _PAIRS_PER_TILE
-                offset += group * (SPAN * _PAIRS_PER_TILE) + tl.arange(0, _PAIRS_PER_LANE)[None, None, :]
+                offset = tl.arange(0, LANES)[:, None, None] * PAIRS_PER_LANE
+                offset += tl.arange(0, SPAN)[None, :, None] * PAIRS_PER_TILE
+                offset += group * (SPAN * PAIRS_PER_TILE) + tl.arange(0, PAIRS_PER_LANE)[None, None, :]
                 pointers = source.base.to(tl.pointer_type(tl.int32)) + offset
-                a, b = tl.load(pointers), tl.load(pointers + _PAIRS_PER_CHUNK)
-                c, d = tl.load(pointers + 2 * _PAIRS_PER_CHUNK), tl.load(pointers + 3 * _PAIRS_PER_CHUNK)
+                a, b = tl.load(pointers), tl.load(pointers + PAIRS_PER_CHUNK)
+                c, d = tl.load(pointers + 2 * PAIRS_PER_CHUNK), tl.load(pointers + 3 * PAIRS_PER_CHUNK)
             else:
-                a, b, c, d = _load_shifted_pairs(source, group, is_inner, SPAN)
+                a, b, c, d = load_shifted_pairs(source, group, is_inner, SPAN)
             scale = _scale_of(temperature, row_index, target_row)
             first_half, second_half = larger_pairs(a, b), larger_pairs(c, d)
             if statistics.granules is None:
@@ -303,7 +256,7 @@ def reduce_tiles(
                 x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
                 x = x.to(tl.float32)
         else:
-            x = _load_shifted(source, ids, group, is_inner, lead, config)
+            x = load_shifted(source, ids, group, is_inner, lead, config)
         scale = _scale_of(temperature, row_index, target_row)
         max_logit = _maxima_of_tiles(x, statistics, out, inside)
         total, entropy, collision, distance, square, is_exact = sum_logits(
@@ -328,7 +281,7 @@ def reduce_tiles(
             x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
             x = x.to(tl.float32)
         else:
-            x = _load_shifted(source, ids, group, False, lead, config)
+            x = load_shifted(source, ids, group, False, lead, config)
         clean = tl.where(x != x, float("-inf"), x)
         max_logit = _maxima_of_tiles(clean, statistics, out, inside)
         has_nan = tile_sums((x != x).to(tl.int32)) > 0
