@@ -1,15 +1,18 @@
-"""Time filters from moments beside min-p in their place, with the same floor.
+"""Time filters from moments beside min-p in their place, and XTC and ``temperature_last`` beside the batch without.
 
-``python benchmarks/filters.py --output benchmarks/results/h100_filters.md``. Medians of CUDA graphs over buffers that a
-cache does not hold, Gaussian logits at T = 1; a read of the same buffers in turn. Min-p is the one whose floor is that
-of the filter in the median row.
+``python benchmarks/filters.py --output benchmarks/results/h100_filters.md``, and ``--rules`` for XTC and
+``temperature_last``. Medians of CUDA graphs over buffers that no cache holds; a read of the same buffers in turn.
+Min-p is the one whose floor is that of the filter in the median row.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,24 +29,50 @@ FILTERS = {
     "all four": {"top_n_sigma": 2.0, "epsilon_cutoff": 1e-5, "eta_cutoff": 1e-4, "p_less": 1.0},
 }
 BASES = {"none": {}, "p = 0.9": {"top_p": 0.9}, "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9}}
-TITLES = ("min-p", "filter")
+RULES = {
+    "temperature_last": {"filter_order": "temperature_last"},
+    "XTC": {"xtc_probability": 0.5},
+    "both": {"filter_order": "temperature_last", "xtc_probability": 0.5},
+}
+RULE_BASES = {
+    "k = 50, p = 0.9": ("gaussian", {"top_k": 50, "top_p": 0.9}),
+    "k = 40, p = 0.95, min-p = 0.05": ("gaussian", {"top_k": 40, "top_p": 0.95, "min_p": 0.05}),
+    "p = 0.9, 100 tokens": ("peaked-100", {"top_p": 0.9}),
+    "min-p = 0.05": ("gaussian", {"min_p": 0.05}),
+    "k = 1,000": ("gaussian", {"top_k": 1000}),
+    "p = 0.9": ("gaussian", {"top_p": 0.9}),
+}
+_RULE_TEMPERATURE = 0.8
 
 
-def calls_of(
-    name: str, device: torch.device, logits: torch.Tensor, base: dict[str, float], filters: dict[str, float]
-) -> dict[str, TimedCall]:
-    """Return the draw with min-p, and that with the filters, by the title of their column."""
-    rows = len(logits)
+class Comparison(NamedTuple):
+    """Two draws of the same logits."""
+
+    beside: str
+    name: str
+    first: dict[str, Any]
+    second: dict[str, Any]
+    """Fields of the requests."""
+
+
+def filter_comparisons(name: str, logits: torch.Tensor) -> Iterator[Comparison]:
+    """Yield each filter from moments behind min-p with the same floor."""
+    rows, device = len(logits), logits.device
     bounded = tokendraw.load_sampler(name, device=device, need=Need(threshold=True))
-    metadata = _metadata(device, rows, {"filters": filters})
-    threshold = bounded.sample(logits, metadata).threshold
-    assert threshold is not None
-    min_p = (threshold - logits.float().amax(-1)).exp().median().item()
-    sampler = tokendraw.load_sampler(name, device=device)
-    return {
-        title: TimedCall(draw=partial(_sample, sampler, _metadata(device, rows, base | fields)))
-        for title, fields in zip(TITLES, ({"min_p": min_p}, {"filters": filters}), strict=True)
-    }
+    for beside, base in BASES.items():
+        for title, filters in FILTERS.items():
+            threshold = bounded.sample(logits, _metadata(device, rows, {"filters": filters})).threshold
+            assert threshold is not None
+            min_p = (threshold - logits.float().amax(-1)).exp().median().item()
+            yield Comparison(beside, title, base | {"min_p": min_p}, base | {"filters": filters})
+
+
+def rule_comparisons(beside: str, base: dict[str, Any]) -> Iterator[Comparison]:
+    """Yield XTC and ``temperature_last`` behind the same draw without, whose filters look at the same temperature."""
+    for title, fields in RULES.items():
+        filtered_at = 1.0 if "filter_order" in fields else _RULE_TEMPERATURE
+        first = base | {"temperature": filtered_at}
+        yield Comparison(beside, title, first, base | fields | {"temperature": _RULE_TEMPERATURE})
 
 
 def _metadata(device: torch.device, rows: int, fields: dict[str, object]) -> SamplingMetadata:
@@ -62,32 +91,40 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, nargs="+", default=[256, 64, 1])
     parser.add_argument("--vocab-size", type=int, default=151_936)
+    parser.add_argument("--rules", action="store_true", help="time XTC and temperature_last")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     device, lines = torch.device(arguments.device), []
+    sampler = tokendraw.load_sampler(arguments.sampler, device=device)
+    designs = list(RULE_BASES.items()) if arguments.rules else [("", ("gaussian", {}))]
     for rows in arguments.rows:
-        for dtype in ("float32", "bfloat16"):
-            cell = Cell(rows, arguments.vocab_size, dtype, "none", "gaussian")
+        for dtype, (beside, (family, base)) in product(("float32", "bfloat16"), designs):
+            cell = Cell(rows, arguments.vocab_size, dtype, "none", family)
             timer = timer_for(device, 15)
             buffers = make_inputs(cell, device, timer.buffers(cell.nbytes))
-            for base_name, base in BASES.items():
-                for name, filters in FILTERS.items():
-                    calls = calls_of(arguments.sampler, device, buffers[0], base, filters)
-                    measured = measure(calls, buffers, timer)
-                    min_p, filtered = (
-                        entry.us if isinstance(entry := measured.calls[title], Timing) else float("nan")
-                        for title in TITLES
-                    )
-                    times = [f"{us:.1f}" for us in (measured.read.us, min_p, filtered)]
-                    lines.append([str(rows), dtype, base_name, name, *times, f"{filtered / min_p:.2f}"])
-                    print(*lines[-1], flush=True)
+            comparisons = filter_comparisons(arguments.sampler, buffers[0])
+            for each in rule_comparisons(beside, base) if arguments.rules else comparisons:
+                calls = {
+                    title: TimedCall(draw=partial(_sample, sampler, _metadata(device, rows, fields)))
+                    for title, fields in (("first", each.first), ("second", each.second))
+                }
+                measured = measure(calls, buffers, timer)
+                first, second = (
+                    entry.us if isinstance(entry := measured.calls[title], Timing) else float("nan")
+                    for title in calls
+                )
+                times = [f"{us:.1f}" for us in (measured.read.us, first, second)]
+                lines.append([str(rows), dtype, each.beside, each.name, *times, f"{second / first:.2f}"])
+                print(*lines[-1], flush=True)
     card = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+    titles = (
+        ("without", "with", "with / without") if arguments.rules else ("min-p", "filter", "filter / min-p")
+    )
+    option, stem = (" --rules", "interval_rules") if arguments.rules else ("", "filters")
     parts = [
-        "`python benchmarks/filters.py --output benchmarks/results/h100_filters.md`",
+        f"`python benchmarks/filters.py{option} --output benchmarks/results/h100_{stem}.md`",
         f"Microseconds a call of {arguments.sampler} on {card}, V = {arguments.vocab_size:,}.",
-        markdown_table(
-            ["rows", "dtype", "beside", "filter", "read", "min-p", "filter", "filter / min-p"], lines, ()
-        ),
+        markdown_table(["rows", "dtype", "beside", "filter", "read", *titles], lines, ()),
     ]
     text = "\n\n".join(parts) + "\n"
     if arguments.output:

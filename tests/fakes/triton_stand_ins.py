@@ -18,7 +18,14 @@ from triton.runtime.jit import create_function_from_signature
 import isolation
 from tokendraw import Need
 from tokendraw_triton_gumbel.host import compile_lock, tuning
-from tokendraw_triton_gumbel.launches import draw, logits_processing, logprobs, paged_kv, verify
+from tokendraw_triton_gumbel.launches import (
+    draw,
+    kept_interval,
+    logits_processing,
+    logprobs,
+    paged_kv,
+    verify,
+)
 from tokendraw_triton_gumbel.ranks import column_launches, merge_launches, search_launches
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
@@ -44,6 +51,8 @@ SOURCES = {
     "row_moments": draw,
     "draw_rows": draw,
     "draw_large_sets": draw,
+    "filter_params": kept_interval,
+    "redraw_rows": kept_interval,
     "check_probs": verify,
     "weigh_blocks": verify,
     "accept_drafts": verify,

@@ -113,6 +113,17 @@ def test_the_draw_of_rows_compiles(kernels, target):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", ENDS)
+def test_the_draws_of_kept_intervals_compile(kernels, target):
+    """XTC and ``temperature_last`` in one batch, with sums of tiles at two temperatures."""
+    drawn(
+        target, replace(FILTERED, min_p=0.1, filter_order="temperature_last", xtc_probability=0.5, logprobs=0)
+    )
+    for name in ("tile_statistics", "filter_params", "redraw_rows"):
+        assert has_machine_code(compiled(kernels[name], target))
+
+
+@pytest.mark.slow
 def test_a_candidate_is_weighed_by_one_thread(kernels):
     """Each candidate is compared with 64 others at once: the compiler must not repeat their weights in every thread."""
     drawn(SOME[0], FILTERED)

@@ -111,6 +111,11 @@ def test_kept_sets_of_some_hundred_tokens_are_collected_or_else_weighed():
 
 
 @pytest.mark.slow
+def test_kept_intervals_are_those_of_native_with_their_thresholds_and_logprobs():
+    assert interpreted("draws", "intervals") == {"wrong": []}
+
+
+@pytest.mark.slow
 def test_a_large_k_is_found_in_a_list_of_the_set_or_of_a_bracket():
     """A set that a sample shows to be small takes no pass that weighs; other small sets, and too short lists, do."""
     result = interpreted("draws", "large_k")

@@ -49,7 +49,7 @@ def test_verifications_equal_natives(what):
 def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
     assert described["verify"] == VerifyCapabilities.of(
-        replace(described["sample"], vocab_parallel=False),  # chains take no shard
+        described["score"],  # like a score, a chain takes no shard, no XTC and no temperature_last
         verify_modes=("rejection", "block", "coupled"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,

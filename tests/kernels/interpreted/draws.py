@@ -168,6 +168,67 @@ def collected():
     return {"wrong": wrong, "passes": passes}
 
 
+def intervals():
+    """Draw rows of few and many tokens with XTC and ``temperature_last``, alone and beside all other filters.
+
+    What a call wants beside tokens decides which thresholds are exact, and at which temperatures tiles are summed.
+    """
+    rng = np.random.default_rng(9)
+    wrong, size, rows = [], 9000, 32
+    for mode in (
+        None,
+        None,
+        "raw_logprobs",
+        "temperature_logprobs",
+        "processed_logprobs",
+        "processed_logits",
+    ):
+        need = Need() if mode is None else Need(threshold=True, logprobs_mode=mode)
+        spread = rng.choice([0.5, 3.0, 6.0], (rows, 1))
+        values = rng.normal(0, spread, (rows, size)).astype(np.float32)
+        values[::2] = rng.normal(0, 0.5, values[::2].shape)
+        values[::2, 4000:4003] = 8.0, 7.9, 7.7  # three likely tokens beside thousands
+        logits = torch.from_numpy(values)
+        requests = [
+            SamplingParams(
+                temperature=float(rng.choice([0.7, 1.0, 1.3, 0.0])),
+                top_k=int(rng.choice([0, 0, 40, 500])),
+                top_p=float(rng.choice([1.0, 0.3, 0.9])),
+                min_p=float(rng.choice([0.0, 1e-3, 0.1])),
+                filters={"p_less": 1.0} if rng.random() < 0.2 else None,
+                xtc_probability=float(rng.choice([0.0, 0.5, 1.0])),
+                xtc_threshold=float(rng.choice([0.3, 0.1, 1e-4])),
+                filter_order=str(rng.choice(["top_k_first", "joint", "temperature_last"])),
+                seed=seed,
+                logprobs=None if mode is None else int(rng.choice([0, 3])),
+                logprob_token_ids=None if mode is None else (1, int(logits[seed].argmax()), 4000),
+            )
+            for seed in range(rows)
+        ]
+        # XTC looks at what a min-p behind top-p left.
+        rare = {"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 1e-3, "filters": None}
+        rare |= {"xtc_probability": 1.0, "xtc_threshold": 0.3, "filter_order": "temperature_last"}
+        requests[0] = replace(requests[0], **rare)
+        metadata = SamplingMetadata.from_params(requests, positions=range(rows))
+        samplers = (
+            TritonGumbelSampler(torch.device("cpu"), need),
+            tokendraw.load_sampler("native", device="cpu", need=need),
+        )
+        result, expected = (each.sample(logits, metadata) for each in samplers)
+        pairs = {"token_ids": (result.token_ids, expected.token_ids)}
+        if mode is not None:
+            for name in ("threshold", "ceiling", "log_kept_mass"):
+                pairs[name] = getattr(result, name), getattr(expected, name)
+            for name in ("token_ids", "logprobs", "ranks", "given_logprobs"):
+                pairs[f"logprobs.{name}"] = getattr(result.logprobs, name), getattr(expected.logprobs, name)
+        wrong += [
+            [mode, name, int(row), str(requests[row])]
+            for name, (found, needed) in pairs.items()
+            for row in (~torch.isclose(found, needed, rtol=0, atol=4e-6).view(rows, -1).all(-1)).nonzero()
+        ]
+    return {"wrong": wrong}
+
+
 def large_k():
     """Draw the k best of a large k: from a list of a guessed set; of a set that a pass bounds; and beyond any list.
 

@@ -44,8 +44,8 @@ _SAMPLE = Capabilities(
         "processed_logits",
         "temperature_logprobs",
     ),
-    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
-    filter_orders=("top_k_first", "joint"),
+    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row"), ("xtc", "per_row")),
+    filter_orders=("top_k_first", "joint", "temperature_last"),
     row_moments=MOMENTS,
     tie_rule="value",
     seeding="counter",
@@ -60,15 +60,19 @@ _SAMPLE = Capabilities(
     vocab_parallel=True,
     compiles_on_demand=True,
 )
-_VERIFY = VerifyCapabilities.of(
+_SCORE = replace(
     _SAMPLE,
+    filters=tuple([item for item in _SAMPLE.filters if item[0] != "xtc"]),
+    filter_orders=("top_k_first", "joint"),
+    vocab_parallel=False,
+)
+_VERIFY = VerifyCapabilities.of(
+    _SCORE,
     verify_modes=("rejection", "block", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),
     ragged_drafts=True,
     placeholder_drafts=True,
-    vocab_parallel=False,
 )
-_SCORE = replace(_SAMPLE, vocab_parallel=False)
 _PLAN = HostCapabilities(
     device_types=_SAMPLE.device_types,
     compute_capability=_SAMPLE.compute_capability,

@@ -119,17 +119,18 @@ class TritonGumbelSampler:
             return SamplerOutput(token_ids, valid)
         thresholds, log_kept = call.float32_proto.new_empty(rows), call.float32_proto.new_empty(rows)
         least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
+        ceiling = context.ceiling if call.variant.wants_least_kept else None
         if call.logprobs is None:
             out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
             context.launch(call.draw.steps(context.arguments, out))
-            return SamplerOutput(token_ids, valid, threshold=least_kept)
+            return SamplerOutput(token_ids, valid, threshold=least_kept, ceiling=ceiling)
         ranks, best = call.logprobs_out(rows)
         drawn_best = best if best is not None and call.variant.draws_logprobs else (None, None)
         out = context.convert((token_ids, valid, thresholds, log_kept, least_kept))
         logprobs_out = context.convert((ranks, *drawn_best))
         context.launch(call.draw.steps(context.arguments, out, logprobs_out=logprobs_out))
         logprobs = context.logprobs(m, (token_ids, thresholds, log_kept), ranks, best)
-        return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept)
+        return SamplerOutput(token_ids, valid, logprobs, log_kept, least_kept, ceiling)
 
     def _context(
         self, logits: Tensor, m: SamplingMetadata, kind: RowKind, flags: int = 0

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import MOMENTS, LogprobsMode
+from tokendraw_triton_gumbel.dispatch.row_intervals import interval_placeholders
 from tokendraw_triton_gumbel.host import params_layout
 from tokendraw_triton_gumbel.host.compilation import ANY_INT, ANY_STRIDE, FLOAT32, Pointer
 from tokendraw_triton_gumbel.host.geometry import Geometry, geometry_of
@@ -22,6 +23,8 @@ from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_fla
 from tokendraw_triton_gumbel.launches.verify import VerifyLaunches
 
 _EXACT: int = row_params.EXACT.value
+_ROW_EXACT: int = row_params.ROW_EXACT.value
+_MANY_EXACT: int = row_params.MANY_EXACT.value
 _LEAST_KEPT: int = row_params.LEAST_KEPT.value
 _HAS_FLOOR: int = row_params.HAS_FLOOR.value
 _RANKED: int = row_params.RANKED.value
@@ -48,13 +51,20 @@ class CompiledCall:
         )
         self.logprobs = None
         if variant.num_best is not None:
-            self.logprobs = LogprobsLaunches(self.draw, variant.num_best, mode, self.scratch)
+            is_masked = variant.has_ceiling and mode.startswith("processed")
+            self.logprobs = LogprobsLaunches(
+                self.draw, variant.num_best, mode, self.scratch, is_masked=is_masked
+            )
         self.flags = params_layout.presence_flags(
             variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds
         )
         """Flags of every launch, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
-        if variant.needs_thresholds:
+        if variant.is_exact:
             self.flags += _EXACT
+        if variant.interval is not None:
+            self.flags += _ROW_EXACT
+        if variant.is_tempered_last:
+            self.flags += _MANY_EXACT
         if variant.wants_least_kept:
             self.flags += _LEAST_KEPT
         if variant.moments:
@@ -110,6 +120,7 @@ class CompiledCall:
                 int64 if variant.draws_drafts else None,
             ),
             (lambda: (FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3),)) if variant.moments else None,
+            interval_placeholders(variant),
         )
         least_kept = float32 if variant.wants_least_kept else None
         if self.verify is None or verify is None:

@@ -28,6 +28,7 @@ def empty_sampler_output(logits: Tensor, m: SamplingMetadata, need: Need) -> Sam
         logprobs,
         None if logprobs is None else logits.new_empty(0, dtype=torch.float32),
         logits.new_empty(0, dtype=torch.float32) if need.threshold else None,
+        logits.new_empty(0, dtype=torch.float32) if need.threshold and m.facts.any_xtc else None,
     )
 
 

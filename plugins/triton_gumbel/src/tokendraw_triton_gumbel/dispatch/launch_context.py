@@ -11,6 +11,7 @@ from torch import Tensor
 from tokendraw import LogprobsTensors, SamplingMetadata
 from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.dispatch.row_floors import RowFloors
+from tokendraw_triton_gumbel.dispatch.row_intervals import RowIntervals
 from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.geometry import Geometry
 from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, current_stream, group
@@ -28,8 +29,18 @@ class LaunchContext:
     """Scratch and arguments of a call. Only returned tensors outlive the call."""
 
     __slots__ = (
-        *("_call", "_floors", "_logits", "_memory", "_params", "_seed_stream", "_seeds", "_stream"),
-        *("arguments", "convert"),
+        *(
+            "_call",
+            "_floors",
+            "_intervals",
+            "_logits",
+            "_memory",
+            "_params",
+            "_seed_stream",
+            "_seeds",
+            "_stream",
+        ),
+        *("arguments", "ceiling", "convert"),
     )
 
     def __init__(
@@ -69,8 +80,14 @@ class LaunchContext:
                 group(MomentResults, converter.tensors(self._floors.results)),
                 self._compute_floors,
             )
+        interval, self.ceiling = None, None
+        if call.variant.interval is not None:
+            rows = call.float32_proto.new_empty(logits.shape[0])
+            self._intervals = RowIntervals(m, call.variant, params, rows)
+            self.ceiling, interval = self._intervals.ceiling, self._intervals.arguments(self.convert)
         self.arguments = group(
-            LaunchArguments, (geometry, head, row_params, call.flags | flags, scratch, moments, floors)
+            LaunchArguments,
+            (geometry, head, row_params, call.flags | flags, scratch, moments, floors, interval),
         )
 
     def _compute_floors(self) -> Iterator[FilterFloors]:
@@ -129,12 +146,19 @@ class LaunchContext:
                 given_out=given_out,
             )
         )
+        logits, ceiling = self._logits, None
+        if logprobs.is_masked and self.ceiling is not None:
+            ceiling = self.ceiling.unsqueeze(-1)
+        if ceiling is not None and given:
+            _hide_above(ceiling, logits, *given)
         if best is None:
+            if ceiling is not None:
+                logits = logits.masked_fill(logits > ceiling, -torch.inf)
             maxima = self.row_buffer(draw.maxima, draw.tiles)
-            sums = self.row_buffer(draw.sums if draw.raw_sums is None else draw.raw_sums, draw.tiles)
+            sums = self.row_buffer(draw.mode_sums, draw.tiles)
             token_ids, thresholds, log_kept = drawn
             best = topk_logprobs(
-                self._logits,
+                logits,
                 m,
                 token_ids,
                 maxima,
@@ -156,6 +180,11 @@ class LaunchContext:
         geometry = self.arguments.geometry
         rows, offset = geometry.size.rows, geometry.scratch_offsets[index]
         return self._call.scratch.buffer(index, self._memory, offset, rows).view(rows, *shape)
+
+
+def _hide_above(ceiling: Tensor, logits: Tensor, token_ids: Tensor, logprobs: Tensor) -> None:
+    """Set the log-probabilities of ids [rows, M] to -inf where logits exceed a ceiling [rows, 1]; id -1 is none."""
+    logprobs.masked_fill_(logits.gather(-1, token_ids.clamp(min=0)) > ceiling, -torch.inf)
 
 
 def _fill_seeds(seeds: Tensor) -> torch.cuda.Stream | None:

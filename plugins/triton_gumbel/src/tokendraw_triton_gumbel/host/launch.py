@@ -20,6 +20,7 @@ from tokendraw_triton_gumbel.host.compilation import (
     is_interpreted,
 )
 from tokendraw_triton_gumbel.host.geometry import Geometry, Grid
+from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import FilterParams, IntervalParams
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentResults, RowParams
 from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import FilterFloors
 
@@ -27,6 +28,17 @@ group = tuple.__new__
 """Makes a group of arguments: ``group(Logits, fields)`` is ``Logits(*fields)`` in a third of the time."""
 Step = tuple["Launch", Grid, tuple[Any, ...]]
 """A kernel with its grid and its arguments."""
+
+
+class IntervalArguments(NamedTuple):
+    """Arguments of the launches for XTC and ``temperature_last``."""
+
+    params: IntervalParams
+    filter_params: FilterParams
+    """To be filled in."""
+    slots: int
+    ceiling: Any
+    """[rows] float32, to be filled in; None without XTC."""
 
 
 class LaunchArguments(NamedTuple):
@@ -47,6 +59,8 @@ class LaunchArguments(NamedTuple):
     """The moments of rows, for filters."""
     floors: Callable[[], Iterable[FilterFloors]] | None = None
     """Computes the floors of each filter from the moments that a launch has left; None: no filter."""
+    interval: IntervalArguments | None = None
+    """None: no row asks for XTC or ``temperature_last``."""
 
 
 class Launch:

@@ -27,6 +27,8 @@ param_tensors: Callable[[SamplingMetadata], ParamTensors] = attrgetter(*FIELDS)
 """Returns the tensors of a batch's parameters."""
 FRESH_SEEDS_INDEX = 4
 """Index of fresh seeds among the parameters of a kernel: in front of the positions."""
+INTERVAL_FIELDS = ("temperature_last", "xtc_probability", "xtc_threshold")
+"""Fields of the metadata for kept intervals, in the order of :class:`.IntervalParams`."""
 _MEMO = "triton-gumbel: layout of parameters"
 _PRESENCE_BITS = tuple(
     bit.value
@@ -60,6 +62,8 @@ class ParamsLayout(NamedTuple):
     """Dtype of ``logprob_token_ids``; None: no row gives any."""
     moments: tuple[Moment, ...]
     """The moments of rows that filters read."""
+    interval: tuple[torch.dtype | None, ...] | None
+    """Dtypes of :data:`INTERVAL_FIELDS`; None: no row may ask for XTC or ``temperature_last``."""
 
 
 def params_layout(m: SamplingMetadata) -> ParamsLayout:
@@ -71,6 +75,12 @@ def params_layout(m: SamplingMetadata) -> ParamsLayout:
     if layout is None:
         layout = m.memo[_MEMO] = _derive_layout(m, param_tensors(m))
     return layout
+
+
+def interval_tensors(m: SamplingMetadata) -> ParamTensors:
+    """Return the tensors of :data:`INTERVAL_FIELDS` that rows may use, contiguous."""
+    tensors = [getattr(m, name) if m.facts.may_use(name) else None for name in INTERVAL_FIELDS]
+    return tuple([None if tensor is None else tensor.contiguous() for tensor in tensors])
 
 
 def rows_are_contiguous(m: SamplingMetadata) -> bool:
@@ -112,7 +122,10 @@ def placeholders(dtypes: ParamDtypes) -> RowParams:
 
 def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
     facts, ids = m.facts, m.given_ids
-    has_filters = facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p or facts.any_filters
+    has_interval = facts.any_xtc or facts.any_temperature_last
+    has_filters = (
+        facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p or facts.any_filters or has_interval
+    )
     temperature, _, seed, seeded, _, *others = tensors
     slots = (temperature, seed, seeded, *others)
     is_contiguous = False not in [tensor.is_contiguous() for tensor in slots if tensor is not None]
@@ -125,4 +138,7 @@ def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
         dtypes,
         None if ids is None else ids.dtype,
         required_moments(facts.filters) if facts.filters else (),
+        tuple([None if tensor is None else tensor.dtype for tensor in interval_tensors(m)])
+        if has_interval
+        else None,
     )

@@ -101,11 +101,29 @@ class Variant(NamedTuple):
     """Whether the pass over the logits sums up entropies too."""
     moments: tuple[Moment, ...] = ()
     """The moments of rows that filters read."""
+    interval: tuple[torch.dtype | None, ...] | None = None
+    """Dtypes of ``params_layout.INTERVAL_FIELDS``; None: no row may ask for XTC or ``temperature_last``."""
 
     @property
     def has_logprobs(self) -> bool:
         """Return whether any row wants logprobs."""
         return self.num_best is not None
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Return whether a row may ask for XTC."""
+        return self.interval is not None and self.interval[1] is not None
+
+    @property
+    def is_tempered_last(self) -> bool:
+        """Return whether the filters of a row may look at another temperature than the draw."""
+        return self.interval is not None and self.interval[0] is not None
+
+    @property
+    def has_second_sums(self) -> bool:
+        """Return whether the pass sums up each tile at a second temperature."""
+        has_temperature = self.param_dtypes[0] is not None
+        return self.has_raw_sums or (self.is_tempered_last and self.has_logprobs and has_temperature)
 
     @property
     def draws_logprobs(self) -> bool:
@@ -140,6 +158,11 @@ class Variant(NamedTuple):
     @property
     def needs_thresholds(self) -> bool:
         """Return whether exact thresholds and kept masses are needed, not just tokens."""
+        return self.is_exact or self.interval is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the exact thresholds and kept masses of all rows are needed."""
         judges_by_probs = self.verify is not None and self.verify.draft_kind != COUPLED
         return self.has_logprobs or self.wants_least_kept or judges_by_probs
 

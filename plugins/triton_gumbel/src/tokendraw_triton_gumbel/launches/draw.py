@@ -16,6 +16,7 @@ from tokendraw_triton_gumbel.host.row_layout import RowAccess
 from tokendraw_triton_gumbel.host.scratch import PER_CALL, PER_PROGRAM, PER_ROW, Scratch
 from tokendraw_triton_gumbel.host.tuning import Configuration
 from tokendraw_triton_gumbel.host.variant import Target, Variant
+from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import IntervalParams, KeptInterval
 from tokendraw_triton_gumbel.kernels.large_set.draw_large_set import draw_large_sets
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
@@ -47,6 +48,7 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import ROWS_PER_PROGRAM, combine_floors
 from tokendraw_triton_gumbel.kernels.tile_pass.row_moments import row_moments
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_statistics
+from tokendraw_triton_gumbel.launches.kept_interval import IntervalLaunches, params_of_filters
 
 _MOMENT_WARPS = 4
 _MOMENTS_OF_SUMS = {
@@ -59,6 +61,7 @@ MIN_TILES = 256
 """Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
 NO_DRAFTS = DraftRows()
 _NO_FACTS, _NO_LOGPROBS, _NO_RANKS = RowSummary(), (None, None, None), RankedTokens()
+_NO_INTERVAL = IntervalParams(), KeptInterval()
 _NO_LISTS, _NO_QUEUE, _NO_STATE = CandidateLists(), WorkQueue(), RowState()
 
 
@@ -90,6 +93,9 @@ class DrawLaunches:
         self.has_filters, self.vector, self.fp64 = variant.has_filters, logits.vector, target.fp64
         self._is_drawn = variant.is_drawn
         self._reserve(variant, scratch)
+        self._interval = None
+        if variant.interval is not None:
+            self._interval = IntervalLaunches(variant, target, scratch, self.tiles, self.max_tiles)
         ulp_step = 65536 if logits.dtype == torch.bfloat16 else 1
         row_config = RowConfig(
             HAS_FILTERS=variant.has_filters,
@@ -119,7 +125,7 @@ class DrawLaunches:
             configuration,
             target,
             is_aligned=variant.is_aligned,
-            has_raw_sums=variant.has_raw_sums,
+            has_raw_sums=variant.has_second_sums,
             has_further_sums=variant.has_entropy_sums or variant.moments != (),
         )
         self._combine_floors = Launch(combine_floors, {}, target.options(_MOMENT_WARPS))
@@ -141,7 +147,9 @@ class DrawLaunches:
     def _reserve(self, variant: Variant, scratch: Scratch) -> None:
         real, whole, tiles = torch.float32, torch.int32, self.tiles
         self.maxima, self.sums = (scratch.reserve(real, tiles, PER_ROW) for _ in range(2))
-        self.raw_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_raw_sums else None
+        self.raw_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_second_sums else None
+        self.mode_sums = self.sums if not variant.has_raw_sums or self.raw_sums is None else self.raw_sums
+        """Number of the sums by which the logprobs mode normalises, behind all launches of the draw."""
         self.entropy_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_entropy_sums else None
         self._moment_sums: list[int | None] = [None] * len(MomentSums._fields)
         """Numbers of the buffers of :class:`.MomentSums`."""
@@ -151,8 +159,8 @@ class DrawLaunches:
                     self._moment_sums[MomentSums._fields.index(field)] = scratch.reserve(real, tiles, PER_ROW)
         self._floor = scratch.reserve(real, 1, PER_ROW) if variant.moments else None
         self.summary = None
-        """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens are weighed for a score."""
-        if variant.weighs_kept:
+        """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens a later launch weighs."""
+        if variant.weighs_kept or variant.interval is not None:
             self.summary = [scratch.reserve(dtype, 1, PER_ROW) for dtype in (real, real, whole)]
         self.granules = None
         if variant.has_filters or (variant.has_logprobs and (variant.num_best != 0 or variant.wants_ranks)):
@@ -200,7 +208,7 @@ class DrawLaunches:
         :param counters: of a verification, [rows], set to 0.
         :param ranked: tokens to be scored, whose ranks are counted.
         """
-        geometry, head, params, flags, scratch, moments, floors = arguments
+        geometry, head, params, flags, scratch, moments, floors, interval = arguments
         token_ids, valid, thresholds, log_kept, least_kept = out
         logits, counts = group(Logits, (*head, self.vocab_size)), geometry.counts
         maxima, sums = scratch[self.maxima], scratch[self.sums]
@@ -216,7 +224,21 @@ class DrawLaunches:
             queue, state = group(WorkQueue, scratch[self._queue]), group(RowState, scratch[self._state])
         if self.summary is not None:
             facts = group(RowSummary, [scratch[index] for index in self.summary])
-        index = params.row_index if self.has_row_index else None
+        index, raw_temperature = params.row_index if self.has_row_index else None, None
+        if (
+            interval is not None
+            and self._interval is not None
+            and interval.params.temperature_last is not None
+        ):
+            yield self._interval.filter_step(arguments, interval)
+            params, raw_temperature = (
+                params_of_filters(params, interval),
+                interval.filter_params.other_temperature,
+            )
+        of_interval = _NO_INTERVAL
+        if interval is not None and self._interval is not None:
+            of_interval = interval.params, self._interval.results(arguments, interval)
+            counters = of_interval[1].arrivals
         of_rows = params.temperature, index
         moment_sums = group(
             MomentSums, [None if index is None else scratch[index] for index in self._moment_sums]
@@ -224,7 +246,10 @@ class DrawLaunches:
         yield (
             self._tile_pass,
             geometry.tile_grid,
-            (logits, drafts, counts, *of_rows, statistics, moment_sums, ranked, queue, counters),
+            (
+                *(logits, drafts, counts, params.temperature, raw_temperature, index),
+                *(statistics, moment_sums, ranked, queue, counters),
+            ),
         )
         if not self._is_drawn:
             return
@@ -259,7 +284,23 @@ class DrawLaunches:
         yield (
             self._row_draw,
             geometry.row_grid,
-            (logits, drafts, counts, weighed, params, flags, lists, queue, state, drawn, facts, drawn_out),
+            (
+                *(
+                    logits,
+                    drafts,
+                    counts,
+                    weighed,
+                    params,
+                    flags,
+                    lists,
+                    queue,
+                    state,
+                    drawn,
+                    facts,
+                    drawn_out,
+                ),
+                *of_interval,
+            ),
         )
         if self.has_filters:
             search = group(SearchScratch, scratch[self._search])
@@ -271,3 +312,5 @@ class DrawLaunches:
                 geometry.large_set_grid,
                 (logits, rows, counts, weighed, flags, search, queue, state, results, drawn),
             )
+        if interval is not None and self._interval is not None:
+            yield self._interval.redraw_step(arguments, logits, statistics, lists, facts, drawn, *of_interval)

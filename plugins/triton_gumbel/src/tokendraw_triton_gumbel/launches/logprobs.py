@@ -92,20 +92,25 @@ _SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
 class LogprobsLaunches:
     """The launches for the logprobs of a variant, and the scratch between launches."""
 
-    def __init__(self, draw: DrawLaunches, num_best: int, mode: LogprobsMode, scratch: Scratch) -> None:
+    def __init__(
+        self, draw: DrawLaunches, num_best: int, mode: LogprobsMode, scratch: Scratch, *, is_masked: bool
+    ) -> None:
         """Reserve scratch and configure the kernels.
 
         :param num_best: N, at most V.
+        :param is_masked: whether the logits shown are others than those that the pass has read.
         """
         self._draw, self._flags = draw, mode_flags(mode)
         self.mode, self.num_best = mode, num_best
-        self.by_kernel = num_best <= MOST_LOGPROBS
+        self.is_masked = is_masked
+        self.by_kernel = num_best <= (0 if is_masked else MOST_LOGPROBS)
         """Whether the kernel orders the best tokens."""
         search = _search_for(num_best)
         self.room = search.candidates
         self.keys: int | None = None
         """Number of the buffer of keys [rows, room], if they are listed."""
-        is_searched = num_best > 0 and (self.by_kernel or 2 * self.room <= draw.vocab_size)
+        is_listed = not is_masked and 2 * self.room <= draw.vocab_size
+        is_searched = num_best > 0 and (self.by_kernel or is_listed)
         self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if is_searched else 0, PER_ROW)
         config = search.config(draw.tiles, draw.vector, num_best)
         candidates = torch.int32 if config.IS_SORTED else torch.int64
@@ -222,7 +227,7 @@ class LogprobsLaunches:
         """Return the groups of what the rows request, and of what the draw has left of them."""
         draw, (_, _, params, _, scratch, *_) = self._draw, arguments
         token_ids, thresholds, log_kept = drawn
-        sums = scratch[draw.sums if draw.raw_sums is None else draw.raw_sums]
+        sums = scratch[draw.mode_sums]
         index = params.row_index if draw.has_row_index else None
         return (
             group(RequestedLogprobs, (params.temperature, index, requested)),

@@ -23,6 +23,7 @@ from tokendraw_triton_gumbel.kernels.large_set.passes.weigh_pass import pass_ove
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECT_SET,
     GOAL,
+    IS_EXACT,
     MAX_COLLECTED,
     MAX_LATER_PARTS,
     STATE_INTS,
@@ -38,7 +39,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits
-from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT, LEAST_KEPT
+from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT, LEAST_KEPT, MANY_EXACT, ROW_EXACT
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 _MIN_PARTS = tl.constexpr(2)
@@ -82,7 +83,7 @@ def draw_large_sets(
         parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _MIN_PARTS), groups)
         span, parts = _parts_of(groups, parts)
         # If the flags ask for thresholds, nearly all rows take one more pass, which collects.
-        later_parts = tl.where((flags & EXACT) != 0, config.EXACT_PARTS, MAX_LATER_PARTS)
+        later_parts = tl.where((flags & (EXACT | MANY_EXACT)) != 0, config.EXACT_PARTS, MAX_LATER_PARTS)
         later_span, later_parts = _parts_of(groups, later_parts)
         program_scratch = SearchScratch(
             scratch.tiles + program * config.TILES,
@@ -139,6 +140,7 @@ def draw_large_sets(
                     )
                     # The launch after the draw reads nothing of a draft's least kept logit.
                     row_flags = tl.where(row < counts.target_rows, flags, flags & ~LEAST_KEPT)
+                    row_flags |= tl.load(ints + IS_EXACT, mask=(flags & ROW_EXACT) != 0, other=0)
                     if goal == COLLECT_SET:
                         finish_collected_set(
                             source,

@@ -53,6 +53,8 @@ GOAL_BEFORE = tl.constexpr(13)
 """The goal before and after a collecting pass."""
 NUM_COLLECTED = tl.constexpr(14)
 """Number of logits found by a collecting pass; those beyond the room are not written."""
+IS_EXACT = tl.constexpr(15)
+"""The flag EXACT if a later launch needs the threshold of this row, else 0."""
 
 FIND_NUCLEUS = tl.constexpr(0)
 FIND_KTH = tl.constexpr(1)

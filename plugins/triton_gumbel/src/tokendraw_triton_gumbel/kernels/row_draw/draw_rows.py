@@ -11,9 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.kept_interval.row_chain import KEEPS_DRAW, is_redrawn, load_chain
+from tokendraw_triton_gumbel.kernels.large_set.row_state import IS_EXACT, STATE_INTS
 from tokendraw_triton_gumbel.kernels.logprobs.mode_values import log_mass, lowest_visible, visible_of_token
 from tokendraw_triton_gumbel.kernels.row_draw.filtered_draw import draw_filtered
-from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
+from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles, weigh_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_in_tile
 from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
 from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
@@ -52,6 +54,8 @@ def draw_rows(
     out,
     summary,
     logprobs,
+    interval_params,
+    interval,
     config: tl.constexpr,
 ):
     """Each program draws a row. :mod:`.kernels.shared.argument_groups` defines the groups of arguments.
@@ -67,6 +71,8 @@ def draw_rows(
     :param out: :class:`~.argument_groups.DrawResults`.
     :param summary: :class:`~.argument_groups.RowSummary`.
     :param logprobs: :class:`~.argument_groups.TokenLogprobs`.
+    :param interval_params: :class:`~..kept_interval.argument_groups.IntervalParams`.
+    :param interval: :class:`~..kept_interval.argument_groups.KeptInterval`, of which ``arrivals`` are written.
     :param config: :class:`~.configs.RowConfig`.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
@@ -92,7 +98,10 @@ def draw_rows(
     threshold = tl.full((), float("-inf"), tl.float32)
     share = tl.full((), 1.0, tl.float32)
     num_candidates = tl.full((), -1, tl.int32)
+    row_flags = flags
     if config.HAS_FILTERS:
+        if interval.arrivals is not None:
+            row_flags = flags | EXACT
         granules = statistics.granules + row.to(tl.int64) * counts.tiles * GRANULES_PER_TILE
         # Scalars are joined as integers: the interpreter's comparisons of floats are not booleans.
         has_filter = (k > 0).to(tl.int32) + (p < 1).to(tl.int32) + (min_p > 0).to(tl.int32)
@@ -104,6 +113,13 @@ def draw_rows(
             if row_params.temperature is not None:
                 temperature, _ = load_temperature(row_params.temperature, slot)
             filters = RowFilters(k, p, lowest_kept(max_logit, temperature, min_p, floor), joint)
+            if interval.arrivals is not None:
+                chain = load_chain(slot, greedy, key, interval_params, flags, config.FP64)
+                whole_mass = tl.sum(weigh_tiles(survey, inverse * LOG2_E), 0)
+                is_exact = is_redrawn(chain, whole_mass, k, p, filters.floor, joint)
+                row_flags = tl.where(is_exact > 0, flags | EXACT, flags)
+                tl.store(state.ints + row.to(tl.int64) * STATE_INTS + IS_EXACT, row_flags & EXACT)
+                tl.store(interval.arrivals + row, KEEPS_DRAW, mask=(row_flags & EXACT) == 0)
             token, mass, threshold, share, num_candidates, is_large = draw_filtered(
                 source,
                 row,
@@ -113,7 +129,7 @@ def draw_rows(
                 inverse,
                 filters,
                 key,
-                flags,
+                row_flags,
                 wants_token,
                 lists,
                 queue,
@@ -148,7 +164,7 @@ def draw_rows(
                     flags,
                     config,
                 )
-        if (flags & EXACT) != 0:
+        if (row_flags & EXACT) != 0:
             tl.store(out.threshold + row, threshold)
             tl.store(out.log_kept + row, tl.log(tl.minimum(share, 1.0)))
         if ((flags & LEAST_KEPT) != 0) & (row < counts.target_rows):

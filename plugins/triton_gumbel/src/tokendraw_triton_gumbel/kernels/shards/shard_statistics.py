@@ -40,6 +40,7 @@ def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl
             source,
             lead,
             slots.temperature,
+            None,
             slots.row_index,
             row,
             group,

@@ -55,7 +55,7 @@ class TileStatistics(NamedTuple):
     The sign bit is set where the tile holds NaN.
     """
     raw_sums: Any
-    """[rows, tiles] float32: the same at T = 1; or None."""
+    """[rows, tiles] float32: the same at T = 1, or at another temperature; or None."""
     granules: Any
     """[rows, tiles, 16] of the logits' dtype: the maxima of the granules of each tile; or None."""
     entropy_sums: Any

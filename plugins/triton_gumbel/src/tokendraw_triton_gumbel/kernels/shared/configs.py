@@ -40,6 +40,19 @@ class RowConfig(NamedTuple):
     IS_NVIDIA: bool
 
 
+class IntervalConfig(NamedTuple):
+    """Constants of launch X, the draw of rows with XTC or ``temperature_last``."""
+
+    FP64: bool
+    TILES: int
+    TILES_AT_ONCE: int
+    """Tiles of a row with many tokens that are read at once."""
+    VECTOR: int
+    SMALL_CANDIDATES: int
+    HAS_LOGPROBS: bool
+    """Whether kept masses at the row's temperature are wanted."""
+
+
 class LargeSetConfig(NamedTuple):
     """Constants of launch 3, the draw of large sets."""
 

@@ -21,6 +21,19 @@ def _any_dropped(x, bound):
 
 
 @triton.jit(noinline=True)
+def least_reaching(source, bound):
+    """Return the least logit of a row from ``bound`` upwards that is above -inf; +inf without one. Reads the row."""
+    lowest = tl.full((_AT_ONCE,), float("inf"), tl.float32)
+    start = 0
+    while start < source.vocab_size:
+        i = start + tl.arange(0, _AT_ONCE)
+        x = tl.load(source.base + i, mask=i < source.vocab_size, other=float("-inf")).to(tl.float32)
+        lowest = tl.minimum(lowest, tl.where((x >= bound) & (x > float("-inf")), x, float("inf")))
+        start += _AT_ONCE
+    return tl.min(lowest, 0)
+
+
+@triton.jit(noinline=True)
 def least_kept(source, maxima, tiles, bound, is_value):
     """Return the least logit that reaches a bound, or -inf if every logit above -inf does.
 
@@ -30,14 +43,7 @@ def least_kept(source, maxima, tiles, bound, is_value):
     """
     least = bound
     if is_value == 0:
-        lowest = tl.full((_AT_ONCE,), float("inf"), tl.float32)
-        start = 0
-        while start < source.vocab_size:
-            i = start + tl.arange(0, _AT_ONCE)
-            x = tl.load(source.base + i, mask=i < source.vocab_size, other=float("-inf")).to(tl.float32)
-            lowest = tl.minimum(lowest, tl.where(x >= bound, x, float("inf")))
-            start += _AT_ONCE
-        least = tl.min(lowest, 0)
+        least = least_reaching(source, bound)
     is_dropped = tl.full((), 0, tl.int32)
     tile = 0
     while (tile < tiles).to(tl.int32) * (1 - is_dropped) > 0:

@@ -16,6 +16,7 @@ TILE = tl.constexpr(1)
 ACCEPT = tl.constexpr(2)
 RESIDUAL_TOKEN = tl.constexpr(3)
 RESIDUAL_TILE = tl.constexpr(4)
+XTC = tl.constexpr(7)
 _DRAFTS = tl.constexpr(5)
 """Offset from a stream of the draw to the same stream of the draft's draw."""
 _HALF_32 = tl.constexpr(0x80000000)

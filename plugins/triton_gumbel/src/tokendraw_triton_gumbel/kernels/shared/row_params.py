@@ -38,6 +38,10 @@ LEAST_KEPT = tl.constexpr(262144)
 """The draw writes the least kept logit of each row of the target, beside exact thresholds."""
 HAS_FLOOR = tl.constexpr(524288)
 """Rows may have floors from moments."""
+ROW_EXACT = tl.constexpr(1048576)
+"""Rows may need exact thresholds for a later launch, though the call does not."""
+MANY_EXACT = tl.constexpr(2097152)
+"""Most rows of large sets are expected to need exact thresholds."""
 
 
 @triton.jit

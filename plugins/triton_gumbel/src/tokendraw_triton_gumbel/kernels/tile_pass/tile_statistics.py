@@ -51,6 +51,7 @@ def tile_statistics(
     drafts,
     counts,
     temperature,
+    raw_temperature,
     row_index,
     statistics,
     moments,
@@ -64,6 +65,7 @@ def tile_statistics(
     :param logits: :class:`~.argument_groups.Logits`; ``drafts`` :class:`~.argument_groups.DraftRows`, behind them.
     :param counts: :class:`~.argument_groups.Counts`.
     :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
+    :param raw_temperature: [slots] floating point: the temperature of ``raw_sums``; None: 1.
     :param statistics: :class:`~.argument_groups.TileStatistics`, written.
     :param moments: :class:`~.argument_groups.MomentSums`, written.
     :param ranked: :class:`~.argument_groups.RankedTokens`.
@@ -88,6 +90,7 @@ def tile_statistics(
             source,
             None,
             temperature,
+            raw_temperature,
             row_index,
             target_row,
             group,
@@ -157,6 +160,7 @@ def reduce_tiles(
     source,
     lead,
     temperature,
+    raw_temperature,
     row_index,
     target_row,
     group,
@@ -171,6 +175,7 @@ def reduce_tiles(
 
     :param source: the :class:`.RowAddress`; ``row`` its number, ``target_row`` the row with its temperature.
     :param moments: :class:`~.argument_groups.MomentSums`.
+    :param raw_temperature: the temperatures of ``raw_sums``; None: 1.
     :param ranked: :class:`~.argument_groups.RankedTokens`.
     :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
@@ -206,6 +211,9 @@ def reduce_tiles(
             else:
                 a, b, c, d = load_shifted_pairs(source, group, is_inner, SPAN)
             scale = _scale_of(temperature, row_index, target_row)
+            raw_scale = (
+                LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
+            )
             first_half, second_half = larger_pairs(a, b), larger_pairs(c, d)
             if statistics.granules is None:
                 max_logit = tl.max(_lane_maxima_of_pairs(larger_pairs(first_half, second_half), SPAN), 0)
@@ -227,9 +235,9 @@ def reduce_tiles(
             moment_entropy = entropy
             if statistics.raw_sums is not None:
                 raw = total
-                if scale != LOG2_E:
+                if scale != raw_scale:
                     raw, entropy, _, _, _, raw_fine = sum_pairs(
-                        a, b, c, d, max_logit, LOG2_E, HAS_ENTROPY, False, False, IS_NVIDIA
+                        a, b, c, d, max_logit, raw_scale, HAS_ENTROPY, False, False, IS_NVIDIA
                     )
                     is_exact &= raw_fine
             if HAS_RANKS:
@@ -239,6 +247,9 @@ def reduce_tiles(
                     number = tl.sum(tl.sum(tl.sum(reached, 2), 1), 0)
         else:
             scale = _scale_of(temperature, row_index, target_row)
+            raw_scale = (
+                LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
+            )
             max_logit = tl.zeros((SPAN,), tl.float32)
             total = tl.zeros((SPAN,), tl.float32)
             raw = total
@@ -258,6 +269,7 @@ def reduce_tiles(
         else:
             x = load_shifted(source, ids, group, is_inner, lead, config)
         scale = _scale_of(temperature, row_index, target_row)
+        raw_scale = LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
         max_logit = _maxima_of_tiles(x, statistics, out, inside)
         total, entropy, collision, distance, square, is_exact = sum_logits(
             x, max_logit, scale, HAS_BOTH, HAS_COLLISION, HAS_DISTANCES, IS_NVIDIA
@@ -265,9 +277,9 @@ def reduce_tiles(
         moment_entropy = entropy
         if statistics.raw_sums is not None:
             raw = total
-            if scale != LOG2_E:
+            if scale != raw_scale:
                 raw, entropy, _, _, _, raw_fine = sum_logits(
-                    x, max_logit, LOG2_E, HAS_ENTROPY, False, False, IS_NVIDIA
+                    x, max_logit, raw_scale, HAS_ENTROPY, False, False, IS_NVIDIA
                 )
                 is_exact &= raw_fine
         if HAS_RANKS:
@@ -290,7 +302,7 @@ def reduce_tiles(
         # In Triton -total is 0 - total, which has no sign where total is 0.
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
-            raw, entropy, _ = sum_carefully(clean, max_logit, LOG2_E, HAS_ENTROPY, False)
+            raw, entropy, _ = sum_carefully(clean, max_logit, raw_scale, HAS_ENTROPY, False)
         if HAS_DISTANCES:
             count, distance, square = sum_distances_carefully(clean, max_logit)
         if HAS_RANKS:

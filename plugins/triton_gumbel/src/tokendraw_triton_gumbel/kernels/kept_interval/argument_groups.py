@@ -1,0 +1,37 @@
+"""Groups of arguments of the launches for XTC and the filter order ``temperature_last``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class IntervalParams(NamedTuple):
+    """Parameters of the requests; each None where no request of a batch may use it."""
+
+    temperature_last: Any = None
+    """[slots] bool."""
+    xtc_probability: Any = None
+    """[slots] floating point, like ``xtc_threshold``."""
+    xtc_threshold: Any = None
+
+
+class FilterParams(NamedTuple):
+    """The parameters that the filters look at, written by launch I; each None where the requests' own serve."""
+
+    temperature: Any = None
+    """[slots] floating point: 1 in slots of ``temperature_last`` that are not greedy, elsewhere the temperature."""
+    other_temperature: Any = None
+    """[slots] floating point: the other of 1 and the temperature."""
+    min_p: Any = None
+    """[slots] floating point: 0 where min-p stands behind top-p."""
+
+
+class KeptInterval(NamedTuple):
+    """Results and scratch of launch X; all None where no request of a batch may need the launch."""
+
+    ceiling: Any = None
+    """[rows] float32: the greatest kept logit of rows that ask for XTC, elsewhere +inf. None without XTC."""
+    sums: Any = None
+    """[rows, tiles] float32 of scratch: the weights of the tiles of a row."""
+    arrivals: Any = None
+    """[rows] int32 of scratch, 0 before launch 2: programs of a row that have weighed their part, or a mark."""

@@ -1,0 +1,74 @@
+"""Loads the part of a row's filters that stands behind top-p, and tells which rows launch X has to draw.
+
+Reads a few numbers a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.noise import XTC, uniform
+from tokendraw_triton_gumbel.kernels.shared.row_params import DRAFT
+
+_DEFAULT_THRESHOLD = tl.constexpr(0.1)
+_MAX_THRESHOLD = tl.constexpr(0.5)
+_ROUNDING = tl.constexpr(1.001)
+"""Margin for the error of a mass in float32."""
+KEEPS_DRAW = tl.constexpr(-1)
+"""Mark of a row among ``arrivals`` that launch X leaves alone."""
+
+
+class RowChain(NamedTuple):
+    """The part of a row's filters that stands behind top-p; integers where no type is given."""
+
+    is_last: Any
+    """1 if the filters look at temperature 1 and the draw does not."""
+    has_xtc: Any
+    """1 if the row asks for XTC."""
+    applies: Any
+    """1 if the uniform of the row applies XTC."""
+    limit: Any
+    """float64: the least probability of a token that XTC may drop."""
+
+
+@triton.jit
+def load_chain(slot, greedy, key, interval_params, flags, FP64: tl.constexpr):
+    """Return the :class:`RowChain` of a row.
+
+    :param interval_params: :class:`.IntervalParams`.
+    """
+    is_sampled = (greedy == 0).to(tl.int32)
+    is_last = tl.full((), 0, tl.int32)
+    if interval_params.temperature_last is not None:
+        is_last = (tl.load(interval_params.temperature_last + slot).to(tl.int32) != 0).to(tl.int32)
+    has_xtc = tl.full((), 0, tl.int32)
+    applies = has_xtc
+    limit = tl.full((), _DEFAULT_THRESHOLD, tl.float64)
+    if interval_params.xtc_probability is not None:
+        probability = tl.load(interval_params.xtc_probability + slot).to(tl.float64)
+        has_xtc = (probability > 0).to(tl.int32)
+        u = tl.max(uniform(key, tl.zeros((1,), tl.int32), XTC, FP64), 0)
+        if interval_params.xtc_threshold is not None:
+            limit = tl.load(interval_params.xtc_threshold + slot).to(tl.float64)
+        applies = has_xtc * (u < probability).to(tl.int32) * (limit <= _MAX_THRESHOLD).to(tl.int32)
+        applies *= ((flags & DRAFT) == 0).to(tl.int32) * is_sampled
+    return RowChain(is_last * is_sampled, has_xtc, applies, limit)
+
+
+@triton.jit
+def is_redrawn(chain, mass, k, p, floor, joint):
+    """Return 1 if launch X has to draw a row, or 0 if the draw at hand is that of the row.
+
+    Where top-p alone filters, the kept tokens weigh at least p of the mass, and the largest weighs 1. So XTC drops
+    nothing where 1 of that is no likely token.
+
+    :param mass: of the row, relative to its largest logit, at the temperature of the filters.
+    :param k: of the row's :class:`~..shared.row_values.RowFilters`, like the others; 0 is off.
+    """
+    is_alone = (k == 0).to(tl.int32) * ((floor == float("-inf")).to(tl.int32) + (joint != 0).to(tl.int32))
+    kept_mass = tl.where(is_alone > 0, p * mass.to(tl.float64), 0.0)
+    may_drop = (kept_mass * chain.limit <= _ROUNDING).to(tl.int32)
+    return tl.maximum(chain.is_last, chain.applies * may_drop)

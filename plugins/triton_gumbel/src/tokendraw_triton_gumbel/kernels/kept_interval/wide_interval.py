@@ -1,0 +1,117 @@
+"""The kept interval of a row with many tokens: weighs its tiles, and draws from these weights.
+
+Reads the granules that reach the lower end, once for each weighing, and one tile for the draw.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULE_LANES,
+    GRANULES_PER_HALF,
+    GRANULES_PER_TILE,
+    LANES,
+    TILE_SIZE,
+)
+from tokendraw_triton_gumbel.kernels.shared.weights import scaled, weigh
+
+
+@triton.jit(noinline=True)
+def weigh_interval(
+    source,
+    granules,
+    sums,
+    first,
+    end,
+    low,
+    high,
+    origin,
+    scale,
+    VECTOR: tl.constexpr,
+    TILES_AT_ONCE: tl.constexpr,
+):
+    """Write what each tile from ``first`` to before ``end`` weighs in an interval.
+
+    :param source: the :class:`.RowAddress`; ``granules`` [tiles, 16] of the row in memory, ``sums`` [tiles] float32.
+    :param low: tokens from here upwards count, up to ``high``.
+    :param origin: a logit x weighs ``exp((x - origin) / T)``; ``scale`` is ``log2(e) / T``, see :func:`.weigh`.
+    """
+    VECTORS: tl.constexpr = TILE_SIZE // VECTOR
+    vector = tl.arange(0, VECTORS)[None, :, None]
+    granule = vector // (VECTORS // 2) * GRANULES_PER_HALF + vector % LANES // GRANULE_LANES
+    start = first
+    while start < end:
+        tile = start + tl.arange(0, TILES_AT_ONCE)
+        place = tile[:, None, None]
+        maximum = tl.load(
+            granules + place * GRANULES_PER_TILE + granule, mask=place < end, other=float("-inf")
+        ).to(tl.float32)
+        ids = place * TILE_SIZE + vector * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+        x = tl.load(source.base + ids, mask=(maximum >= low) & (ids < source.vocab_size), other=float("-inf"))
+        x = x.to(tl.float32)
+        x = tl.where((x >= low) & (x <= high), x, float("-inf"))
+        tl.store(sums + tile, tl.sum(tl.sum(weigh(x, origin, scale), 2), 1), mask=tile < end)
+        start += TILES_AT_ONCE
+    tl.debug_barrier()  # the sums are read by other threads
+
+
+@triton.jit
+def is_likely(x, max_logit, scale, mass, limit):
+    """Return whether each logit has at least the probability ``limit``, float64, and more than 0.
+
+    :param mass: of the kept tokens, relative to ``max_logit``; ``scale`` is ``log2(e) / T``, see :func:`.weigh`.
+    """
+    probability = weigh(x, max_logit, scale).to(tl.float64) / mass.to(tl.float64)
+    return (probability >= limit) & (probability > 0)
+
+
+@triton.jit(noinline=True)
+def least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limit, TILES: tl.constexpr):
+    """Return (number of kept tokens with at least the probability ``limit``; the least logit of these, or +inf).
+
+    Reads the tiles with such tokens, one at a time: at most ``1 / limit``.
+
+    :param mass: of the kept tokens, relative to ``max_logit``.
+    :param limit: float64.
+    """
+    tile = tl.arange(0, TILES)
+    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+    is_listed = is_likely(maximum, max_logit, scale, mass, limit) & (maximum >= threshold)
+    count = tl.full((), 0, tl.int32)
+    least = tl.full((), float("inf"), tl.float32)
+    current = tl.min(tl.where(is_listed, tile, TILES), 0)
+    while current < TILES:
+        ids = current * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+        x = tl.where(x == x, x, float("-inf"))
+        likely = is_likely(x, max_logit, scale, mass, limit) & (x >= threshold)
+        count += tl.sum(likely.to(tl.int32), 0)
+        least = tl.minimum(least, tl.min(tl.where(likely, x, float("inf")), 0))
+        current = tl.min(tl.where(is_listed & (tile > current), tile, TILES), 0)
+    return count, least
+
+
+@triton.jit
+def draw_from_tiles(source, sums, tiles, threshold, peak, inverse, key, flags, config: tl.constexpr):
+    """Draw a token of ``[threshold, peak]``: a tile by its weight, then a token in the tile.
+
+    Returns (token; what all tiles weigh).
+
+    :param sums: [tiles] in memory, relative to ``peak``.
+    """
+    tile = tl.arange(0, config.TILES)
+    weight = tl.load(sums + tile, mask=tile < tiles, other=0.0)
+    of_token, of_tile = streams_of(flags)
+    noise = gumbel(key, tile, of_tile, config.FP64)
+    score = tl.where(
+        weight > 0, tl.log(tl.where(weight > 0, weight, 1.0).to(noise.dtype)) + noise, float("-inf")
+    )
+    chosen = tl.argmax(score, 0)
+    ids = chosen * TILE_SIZE + tl.arange(0, TILE_SIZE)
+    x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+    x = tl.where((x >= threshold) & (x <= peak), x, float("-inf"))
+    score = scaled(x, peak, inverse, config.FP64) + gumbel(key, ids, of_token, config.FP64)
+    return chosen * TILE_SIZE + tl.argmax(score, 0), tl.sum(weight, 0)
