@@ -19,7 +19,8 @@ from tokendraw.vocab_parallel.shard import Agreement
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
 NAN, INF = float("nan"), float("inf")
 DTYPES = ("float32", "bfloat16", "float16")
-FAMILIES = ("mixed", "plain", "greedy", "top-k, top-p", "top-p", "min-p", "large k", "joint")
+FAMILIES = ("mixed", "plain", "greedy", "top-k, top-p", "top-p", "min-p", "large k", "joint", "filters")
+FILTERS = {"top_n_sigma": 1.3, "epsilon_cutoff": 2e-3, "eta_cutoff": 5e-3, "p_less": 1.0}
 
 
 def cuts(size, vocab_size, seed):
@@ -69,6 +70,15 @@ def _request(rng, row, vocab_size, family):
         return replace(plain, top_k=rng.choice([1, 40, 1500]), top_p=rng.choice([0.7, 1.0]))
     if family == "joint":
         return replace(plain, top_k=50, top_p=rng.choice([0.5, 0.9]), filter_order="joint")
+    if family == "filters":
+        names = rng.sample([*FILTERS], rng.choice([0, 1, 1, 2]))
+        return replace(
+            plain,
+            filters={name: FILTERS[name] for name in names},
+            top_k=rng.choice([0, 0, 40]),
+            top_p=rng.choice([1.0, 0.9]),
+            filter_order=rng.choice(["top_k_first", "joint"]),
+        )
     if family == "mixed":
         return replace(
             plain,

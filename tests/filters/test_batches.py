@@ -284,20 +284,15 @@ class TestOfACall:
         assert sampler.name == "native"
         assert sampler.sample(LOGITS, batch(*[SIGMA] * 4)).token_ids.shape == (4,)
 
-    def test_a_shard_refuses_filters(self, native):
+    def test_a_shard_refuses_rules_that_are_no_floors(self, native):
         message = (
-            "'filters' needs all columns of the logits on one device, found a shard of the vocabulary. "
+            "'typical_p' needs all columns of the logits on one device, found a shard of the vocabulary. "
             "Gather the logits, or use min_p, top_k and top_p."
-        )
-        refused(
-            message,
-            InvalidInputError,
-            lambda: native.sample(LOGITS, batch(*[SIGMA] * 4), shard=VocabShard(0, V)),
         )
         last = SamplingParams(top_k=2, filter_order="temperature_last")
         for params, text in (
-            (SamplingParams(typical_p=0.5), message.replace("filters", "typical_p")),
-            (SamplingParams(xtc_probability=0.5), message.replace("filters", "xtc_probability")),
+            (SamplingParams(typical_p=0.5), message),
+            (SamplingParams(xtc_probability=0.5), message.replace("typical_p", "xtc_probability")),
             (
                 last,
                 "'filter_order' temperature_last needs all columns of the logits on one device, found a shard of the "

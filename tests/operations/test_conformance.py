@@ -30,6 +30,7 @@ LONG = frozenset(
         "filters from moments",
         "thresholds",
         "sharded thresholds",
+        "sharded filters from moments",
         "verify batch invariance",
         "verify block",
         "verify filters",

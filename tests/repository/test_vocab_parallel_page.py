@@ -54,6 +54,10 @@ KINDS = {
     "without filters, all seeded": tokendraw.SamplingParams(seed=1),
     "top-k of 50, with or without top-p and min-p": tokendraw.SamplingParams(seed=1, top_k=50, top_p=0.9),
     "min-p alone": tokendraw.SamplingParams(seed=1, min_p=0.1),
+    "`top_n_sigma` alone": tokendraw.SamplingParams(seed=1, filters={"top_n_sigma": 1.0}),
+    "`eta_cutoff` beside a top-k of 50": tokendraw.SamplingParams(
+        seed=1, top_k=50, filters={"eta_cutoff": 0.001}
+    ),
     "top-k above 1,024, or unknown to the host": tokendraw.SamplingParams(seed=1, top_k=1500),
     "top-p alone on a CPU, of a narrow nucleus": tokendraw.SamplingParams(seed=1, top_p=0.1),
     "without filters, 5 log-probabilities, ranks": tokendraw.SamplingParams(seed=1, logprobs=5),

@@ -19,7 +19,7 @@ BATCHES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_of_every_kind_get_the_tokens_of_one_device_on_every_rank(size):
-    """All sizes together are 12,480 rows."""
+    """All sizes together are 14,040 rows."""
     found = world(size).run(shard_cases.tokens, size, BATCHES, ROWS)
     drawn, differ = found[0]
     assert len(drawn) == ROWS * len(BATCHES)

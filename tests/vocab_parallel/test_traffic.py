@@ -52,6 +52,21 @@ TRAFFIC = {
     ),
     "a large k is searched for by digits": ({"top_k": 1500}, {}, [("gather", 8), *rounds(4), DRAW]),
     "a k of the whole vocabulary is off": ({"top_k": shard_cases.VOCAB_SIZE}, {}, [("gather", 8), DRAW]),
+    "filters send the sums behind their moments": (
+        {"filters": {"top_n_sigma": 1.0}},
+        {},
+        [("gather", 8 + 3 * 8), DRAW],
+    ),
+    "all shipped filters at once": (
+        {"filters": {"top_n_sigma": 1.0, "epsilon_cutoff": 1e-3, "eta_cutoff": 1e-3, "p_less": 1.0}},
+        {},
+        [("gather", 8 + 6 * 8), DRAW],
+    ),
+    "beside other filters": (
+        {"filters": {"p_less": 1.0}, "top_k": 50, "top_p": 0.9},
+        {},
+        [("gather", 204 + 2 * 8), DRAW],
+    ),
     "logprobs send masses and the best, then ranks": ({"logprobs": 5}, {}, [BEST, ("sum", 8)]),
     "without ranks": ({"logprobs": 5}, {"need": Need(logprob_ranks=False)}, [BEST]),
     "scores in float64 take two words": ({}, {"need": Need(gumbel_dtype="fp64")}, [("gather", 40 + 5 * 4)]),

@@ -3,6 +3,7 @@
 import functools
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from mutants.corner_calls import INF
 from mutants.corners import Corner, draw
 from tokendraw import philox
 from tokendraw.row_parameters import RowParameters
-from tokendraw.vocab_parallel import sample_shard
+from tokendraw.vocab_parallel import TorchMerging, sample_shard
 from tokendraw_native.noise import Noise
 from tokendraw_native.shards import LocalColumns
 
@@ -22,7 +23,8 @@ TILE = philox.TILE_SIZE
 class Rank:
     """Changes to the logits, parameters, results and transport of a rank.
 
-    Those of results take the columns of the rank and what native makes of them.
+    Those of results take the columns of the rank and what native makes of them; that of the surveys of all ranks takes
+    these, the plan and the parameters.
     """
 
     where: Any = lambda logits: True
@@ -33,6 +35,7 @@ class Rank:
     drawn: Any = lambda columns, draws, seeds: draws
     argmax: Any = lambda columns, best: best
     largest: Any = lambda columns, largest: largest
+    surveys: Any = lambda surveys, plan, params: surveys
     counted: Any = lambda columns, count: count
 
     def sample(self, sampler, logits, metadata, shard):
@@ -44,7 +47,17 @@ class Rank:
         columns = Columns(self.logits(logits), params, layout, sampler.need.gumbel_dtype)
         columns.changes, columns.rank = self, transport.rank
         shard.agreed.by_all = shard.agreement._replace(transport=self.transport(transport))
-        return sample_shard(columns, params, metadata, shard, sampler.need)
+        merging = Merging(params, layout, sampler.need.gumbel_dtype)
+        merging.changes = self
+        return sample_shard(columns, params, metadata, shard, sampler.need, merging)
+
+
+class Merging(TorchMerging):
+    """Merges the messages of all ranks, with the changes of a mutant."""
+
+    def thresholds(self, received, plan, histograms):
+        surveys = self.changes.surveys(received.tensors(), plan, self._params)
+        return super().thresholds(SimpleNamespace(tensors=lambda: surveys), plan, histograms)
 
 
 class Columns(LocalColumns):
@@ -58,8 +71,8 @@ class Columns(LocalColumns):
     def argmax(self):
         return self.changes.argmax(self, super().argmax())
 
-    def largest(self, count, masses, fresh):
-        return self.changes.largest(self, super().largest(count, masses, fresh))
+    def largest(self, *asked):
+        return self.changes.largest(self, super().largest(*asked))
 
     def count(self, least):
         return self.changes.counted(self, super().count(least))
@@ -175,12 +188,42 @@ def second_mass_twice(columns, largest):
     return largest._replace(mass=None if mass is None else mass * (1 + (columns.rank == 1)))
 
 
+def of_the_first(columns, largest):
+    return largest if largest.sums is None else largest._replace(sums=largest.sums * (columns.rank == 0))
+
+
+def changed_sums(change):
+    """Change sums behind moments, [R, B, 1] each, by how far the maxima of ranks lie below the largest, in x and y."""
+
+    def surveys(surveys, plan, params):
+        if surveys.sums is None:
+            return surveys
+        below = (surveys.x[..., :1].double() - surveys.x[..., :1].amax(0)).clamp(min=-1e30)
+        parts = surveys.sums.split(1, -1)
+        changed = [
+            change(name, part, below, (below * params.inverse_temperature).clamp(min=-600.0))
+            for name, part in zip(plan.sums, parts, strict=True)
+        ]
+        return surveys._replace(sums=torch.cat(changed, -1))
+
+    return surveys
+
+
+def unmoved_mean(name, part, below, y):
+    return part - below if name == "mean" else part
+
+
+def unmoved_weights(name, part, below, y):
+    return part * (-{"mass": 1, "entropy": 1, "collision": 2}.get(name, 0) * y).exp()
+
+
 def ranked(name, line="sharded requests", **changes):
     """A bug on a rank."""
     return draw(f"Over ranks: {name}", line, sizes=(33, 1025, 5003), rank=Rank(**changes))
 
 
 logprobs = functools.partial(ranked, line="sharded logprobs")
+moments = functools.partial(ranked, line="sharded filters from moments")
 # fmt: off
 RANKS = (
     ranked("the weight of a tile that begins on the rank before counts twice",
@@ -223,6 +266,11 @@ RANKS = (
     logprobs("log_kept_mass leaves out the mass that the last one keeps",
              drawn=changed_field("kept", lambda columns, kept: kept * (not columns.is_last))),
     ranked("the threshold is that of the first one's columns", line="sharded thresholds", transport=extremes_of_first),
+    moments("the moments are those of the first one's columns", largest=of_the_first),
+    moments("the mean of a rank stays relative to the rank's largest value", surveys=changed_sums(unmoved_mean)),
+    moments("sums of weights stay relative to the rank's largest value", surveys=changed_sums(unmoved_weights)),
+    moments("the variance is the mean of the ranks' variances", surveys=changed_sums(
+        lambda name, part, below, y: -below if name == "mean" else part)),
     logprobs("the N best have the numbers of their columns",
              drawn=changed_field("best_ids", lambda columns, ids: ids - columns.ids.start)),
 )

@@ -63,7 +63,6 @@ class ShardedSample(Sample):
             )
         facts = self.metadata.facts
         for name, is_asked in (
-            ("filters", facts.any_filters),
             ("typical_p", facts.any_typical_p),
             ("xtc_probability", facts.any_xtc),
         ):

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.messages import Received as Received
     from tokendraw.vocab_parallel.messages import Transport as Transport
     from tokendraw.vocab_parallel.messages import transport_of as transport_of
+    from tokendraw.vocab_parallel.moment_sums import MomentSum as MomentSum
+    from tokendraw.vocab_parallel.moment_sums import combined_sums as combined_sums
+    from tokendraw.vocab_parallel.moment_sums import moments_of_sums as moments_of_sums
+    from tokendraw.vocab_parallel.moment_sums import required_sums as required_sums
     from tokendraw.vocab_parallel.parameters import RowSeeds as RowSeeds
     from tokendraw.vocab_parallel.parameters import Seeds as Seeds
     from tokendraw.vocab_parallel.radix import BINS as BINS
@@ -38,5 +42,6 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.shard import Tiles as Tiles
     from tokendraw.vocab_parallel.shard import VocabShard as VocabShard
     from tokendraw.vocab_parallel.thresholds import ThresholdPlan as ThresholdPlan
+    from tokendraw.vocab_parallel.thresholds import merged_moments as merged_moments
 
 __getattr__, __dir__ = lazy_names(__name__)

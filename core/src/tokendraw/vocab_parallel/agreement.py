@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -13,6 +13,7 @@ from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
 from tokendraw.errors.formatting import format_value
+from tokendraw.filters.installed import installed_filters
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
@@ -98,6 +99,7 @@ def _described(
             "'gumbel_dtype' of the sampler": need.gumbel_dtype,
             **{f"'facts.{name}' of the metadata": getattr(facts, name) for name in _FACTS},
             **_digests(metadata),
+            **_filters(facts.filters or ()),
         },
     )
 
@@ -113,10 +115,26 @@ def _digests(metadata: SamplingMetadata) -> dict[str, object]:
             continue
         if name == "seed" and seeded is not None:
             values = values.masked_fill(~seeded, 0)
-        values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
-        digest = hashlib.sha256(bytes(values.cpu().contiguous().view(torch.uint8).tolist()))
-        digests[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
+        digests[f"'{name}' of the metadata"] = _digest(values)
+    of_filters = metadata.filters_per_row()
+    if of_filters is not None:
+        digests["'filters' of the metadata"] = _digest(of_filters[1])
     return digests
+
+
+def _digest(values: Tensor) -> str:
+    values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
+    digest = hashlib.sha256(bytes(values.cpu().contiguous().flatten().view(torch.uint8).tolist()))
+    return f"values of digest {digest.hexdigest()[:8]}"
+
+
+def _filters(names: Collection[str]) -> dict[str, object]:
+    """Describe the code of filters from moments, which every rank calls, and which has to find the same floors."""
+    return {
+        f"the filter '{record.name}'": f"{record.entry_point} of {record.distribution} {record.version}"
+        for record in (installed_filters() if names else ())
+        if record.name in names
+    }
 
 
 def disagreement(received: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from tokendraw.vocab_parallel.moment_sums import MomentSum
 from tokendraw.vocab_parallel.parameters import RowSeeds
 
 
@@ -66,12 +67,15 @@ class Survey(NamedTuple):
     :ivar mass: [B, 1] in the widest float: the sum of ``exp(y)``, relative to the first of ``x``, if it is needed. [B,
         256]: of the values with each first digit, where a nucleus may be searched for by digits.
     :ivar fresh: [B, 1] int64: seeds for rows that have none, of which those of rank 0 count.
+    :ivar sums: [B, S] in the widest float, relative to the first of ``x``: those behind the moments that filters read;
+        see :mod:`tokendraw.vocab_parallel.moment_sums`.
     """
 
     x: Tensor
     ties: Tensor
     mass: Tensor | None
     fresh: Tensor | None
+    sums: Tensor | None = None
 
 
 class Sums(NamedTuple):
@@ -136,12 +140,15 @@ class LocalLogits(Protocol):
     def argmax(self) -> Argmax:
         """Find the largest value of each row."""
 
-    def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
+    def largest(
+        self, count: int, masses: int, fresh: Tensor | None, sums: tuple[MomentSum, ...] = ()
+    ) -> Survey:
         """Find the largest values.
 
         :param count: K.
         :param masses: 0: none is wanted; 1: that of all values; 256: of those with each first digit of their keys.
         :param fresh: [B, 1] int64 or None: goes with them.
+        :param sums: those wanted for moments.
         """
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:

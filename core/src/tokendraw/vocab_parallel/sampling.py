@@ -57,9 +57,9 @@ def sample_shard(
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
     bounds: Bounds | None = None
     wait: Wait | None = None
-    if facts.any_top_k or facts.any_top_p or facts.any_min_p:
+    if facts.any_top_k or facts.any_top_p or facts.any_min_p or facts.any_filters:
         plan = ThresholdPlan.of(facts, params, layout.vocab_size, device)
-        received = exchange(transport, local.largest(plan.values, plan.masses, fresh))
+        received = exchange(transport, local.largest(plan.values, plan.masses, fresh, plan.sums))
         bounds, fresh = merging.thresholds(received, plan, Histograms(local, transport))
     elif fresh is not None and not facts.all_greedy:
         wait = transport.broadcast_from_first(fresh)

@@ -13,9 +13,14 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw.backends.description.capabilities import Moment
+from tokendraw.filters.base import RowMoments
+from tokendraw.filters.floors import combined_floor
+from tokendraw.filters.installed import required_moments
 from tokendraw.parameters.batch_facts import BatchFacts
-from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.probabilities import floor_threshold, min_p_threshold, threshold_of_sorted
 from tokendraw.vocab_parallel.local import Bounds, Survey, Weighing
+from tokendraw.vocab_parallel.moment_sums import MomentSum, combined_sums, moments_of_sums, required_sums
 from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import BINS, Histograms, first_digit, search
 
@@ -44,6 +49,7 @@ class ThresholdPlan(NamedTuple):
     :ivar has_nucleus: Whether the nucleus may be found among the K largest values of the ranks.
     :ivar may_read_values: Whether the plan may read values of the parameters, which waits for the device.
     :ivar masses: Number of masses that each rank sends: 0, 1 (the row's), or one for each first digit.
+    :ivar moments: Moments that the filters of the batch read.
     """
 
     vocab_size: int
@@ -54,6 +60,12 @@ class ThresholdPlan(NamedTuple):
     has_nucleus: bool
     may_read_values: bool
     masses: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def sums(self) -> tuple[MomentSum, ...]:
+        """Return the sums that each rank sends for the moments."""
+        return required_sums(self.moments)
 
     @property
     def unit_bits(self) -> int:
@@ -87,18 +99,37 @@ class ThresholdPlan(NamedTuple):
             # A device with a nucleus to find among the largest values would add them up in vain.
             masses = BINS
         values = min(values, vocab_size)
-        return cls(vocab_size, facts, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
+        moments = required_moments(facts.filters or ())
+        return cls(vocab_size, facts, values, any_large_k, any_wide, has_nucleus, on_cpu, masses, moments)
+
+
+def merged_moments(received: Survey, plan: ThresholdPlan, params: Parameters) -> RowMoments:
+    """Compute the moments of each row from the sums of all ranks, bit for bit the same on every rank.
+
+    :param received: tensors [R, B, n].
+    """
+    if received.sums is None:  # the filters of the batch read no moments
+        return RowMoments()
+    sums = {name: received.sums[..., i : i + 1] for i, name in enumerate(plan.sums)}
+    max_of, inverse_temperature = received.x[..., :1], params.inverse_temperature
+    combined = combined_sums(sums, max_of, max_of.amax(0), inverse_temperature)
+    return moments_of_sums(combined, plan.moments, inverse_temperature)
 
 
 def thresholds(received: Survey, plan: ThresholdPlan, params: Parameters, histograms: Histograms) -> Bounds:
     """Find the largest value and the threshold of each row.
 
     :param received: tensors [R, B, n].
+    :raises FilterError: a filter from moments raised, or returned another form: on every rank, since all call it with
+        the same moments.
     """
     largest = _Largest(received, params)
     base = torch.full_like(largest.max, -_INF)
     if params.min_p is not None:
         base = min_p_threshold(largest.max, params.min_p, params.temperature)
+    if params.filters is not None:
+        floor = combined_floor(params.filter_names, params.filters, merged_moments(received, plan, params))
+        base = base.maximum(floor_threshold(largest.max, floor.unsqueeze(-1), params.temperature))
     if params.top_k is not None:
         k, active = params.top_k, (params.top_k > 0) & (params.top_k < plan.vocab_size)
         kth = search(histograms, None, lambda _: k) if plan.any_large_k else largest.kth(k)

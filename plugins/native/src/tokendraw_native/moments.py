@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from tokendraw.filters import RowMoments, combined_floor, required_moments
 from tokendraw.plugin import Moment
 from tokendraw.row_parameters import RowParameters, widest_float
+from tokendraw.vocab_parallel import MomentSum, moments_of_sums, required_sums
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.rows import INF, CleanedLogits
 
@@ -35,24 +38,32 @@ def row_moments(
 
     Mean and deviation are those of ``x - max x``, times 1 / T: y itself may overflow. In rows with +inf they are NaN.
     """
-    found: dict[str, Tensor] = {}
-    if {"count", "mean", "std"}.intersection(names):
-        found |= _moments_of_logits(rows, inverse_temperature, buffers, has_std="std" in names)
-    if {"log_mass", "entropy", "collision"}.intersection(names):
-        mass = weight.sum(-1, keepdim=True)
-        found["log_mass"] = mass.log()
-        if "entropy" in names:  # weight * y, also where y is -inf
-            terms = torch.xlogy(weight, weight, out=buffers.like("terms", rows.x, weight.dtype))
-            found["entropy"] = found["log_mass"] - terms.sum(-1, keepdim=True) / mass
-        if "collision" in names:
-            found["collision"] = (torch.linalg.vector_norm(weight, dim=-1, keepdim=True) / mass).square()
-    return RowMoments(**{name: found[name].squeeze(-1).to(torch.float32) for name in names})
+    sums = moment_sums(rows, weight, required_sums(names), buffers)
+    return moments_of_sums(sums, names, inverse_temperature)
 
 
-def _moments_of_logits(
-    rows: CleanedLogits, inverse_temperature: Tensor, buffers: Buffers, *, has_std: bool
-) -> dict[str, Tensor]:
-    """Compute count and mean, and the deviation if asked for: [rows, 1] each."""
+def moment_sums(
+    rows: CleanedLogits, weight: Tensor, names: Collection[MomentSum], buffers: Buffers
+) -> dict[MomentSum, Tensor]:
+    """Compute the sums behind moments: [rows, 1] each, in the widest float.
+
+    :param weight: [rows, n], ``exp(y)`` of each logit.
+    """
+    sums: dict[MomentSum, Tensor] = {}
+    if "count" in names:
+        sums |= _spread(rows, buffers, has_squares="squares" in names)
+    if "mass" in names:
+        sums["mass"] = weight.sum(-1, keepdim=True)
+    if "entropy" in names:  # weight * y, also where y is -inf
+        terms = torch.xlogy(weight, weight, out=buffers.like("terms", rows.x, weight.dtype))
+        sums["entropy"] = terms.sum(-1, keepdim=True)
+    if "collision" in names:
+        sums["collision"] = torch.linalg.vector_norm(weight, dim=-1, keepdim=True).square()
+    return sums
+
+
+def _spread(rows: CleanedLogits, buffers: Buffers, *, has_squares: bool) -> dict[MomentSum, Tensor]:
+    """Compute the number of finite logits, the mean of their distances from the largest, and any squares around it."""
     distance = buffers.like("terms", rows.x, widest_float(rows.x.device)).copy_(rows.x).sub_(rows.max)
     masked = rows.x == -INF
     # Only a CPU is looked at without waiting.
@@ -64,11 +75,10 @@ def _moments_of_logits(
     if is_masked is not None:
         count -= is_masked.sum(-1, keepdim=True)
     mean = distance.sum(-1, keepdim=True) / count.clamp(min=1)
-    found = {"count": count, "mean": mean * inverse_temperature}
-    if has_std:
+    sums: dict[MomentSum, Tensor] = {"count": count, "mean": mean}
+    if has_squares:
         distance.sub_(mean)
         if is_masked is not None:
             distance.masked_fill_(is_masked, 0.0)
-        norm = torch.linalg.vector_norm(distance, dim=-1, keepdim=True)
-        found["std"] = norm / count.clamp(min=1).sqrt() * inverse_temperature
-    return found
+        sums["squares"] = torch.linalg.vector_norm(distance, dim=-1, keepdim=True).square()
+    return sums

@@ -25,12 +25,14 @@ from tokendraw.vocab_parallel import (
     Digits,
     Draws,
     Layout,
+    MomentSum,
     RowSeeds,
     Survey,
     Weighing,
     keys,
 )
 from tokendraw_native.buffers import Buffers
+from tokendraw_native.moments import moment_sums
 from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats, join, padded_tile_sums, raw_masses, weights
 from tokendraw_native.row_threads import map_chunks
@@ -61,24 +63,36 @@ class LocalColumns:
         maxima = self._map_chunks(lambda _, rows, __: (rows.max, _has_nan(rows), self._argmax(rows)))
         return Argmax(*(torch.cat(column) for column in zip(*maxima, strict=True)))
 
-    def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
-        """Find the largest values, how many more tie with the last, and the mass of each row."""
+    def largest(
+        self, count: int, masses: int, fresh: Tensor | None, sums: tuple[MomentSum, ...] = ()
+    ) -> Survey:
+        """Find the largest values, how many more tie with the last, the mass of each row, and sums for moments."""
 
         def survey(
             part: slice, rows: CleanedLogits, buffers: Buffers
-        ) -> tuple[Tensor, Tensor, Tensor | None]:
+        ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
             x = rows.x
             values = topk(x, min(count, x.shape[-1]))[0]
             last = values[:, -1:]
             ties = (x == last).sum(-1, keepdim=True) - (values == last).sum(-1, keepdim=True)
-            mass = None
-            if masses:
+            mass = row_sums = None
+            if masses or sums:
                 weight = weights(rows, self._params.chunk(part), buffers)[0]
+            if masses:
                 mass = weight.sum(-1, keepdim=True) if masses == 1 else _sum_by_digit(x, weight)
-            return pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), mass
+            if sums:
+                found = moment_sums(rows, weight, sums, buffers)
+                row_sums = torch.cat([found[name] for name in sums], -1)
+            return (
+                pad(values, (0, count - values.shape[-1]), value=-INF),
+                ties.to(torch.int32),
+                mass,
+                row_sums,
+            )
 
-        values, ties, masses_by_row = zip(*self._map_chunks(survey), strict=True)
-        return Survey(torch.cat(values), torch.cat(ties), torch.cat(masses_by_row) if masses else None, fresh)
+        values, ties, *optional = zip(*self._map_chunks(survey), strict=True)
+        mass, row_sums = (None if parts[0] is None else torch.cat(parts) for parts in optional)
+        return Survey(torch.cat(values), torch.cat(ties), mass, fresh, row_sums)
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up the weights of values by a digit of their keys."""

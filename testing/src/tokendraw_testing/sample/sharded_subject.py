@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,18 @@ from tokendraw_testing.shards.splits import VocabSplit, splits
 from tokendraw_testing.shards.thread_ranks import ThreadRank, on_ranks
 
 
+@dataclass
+class _Tally:
+    """Counts of calls over ranks."""
+
+    split: VocabSplit | None = None
+    """The split of the last call."""
+    rows: int = 0
+    """Rows of all calls."""
+    apart: int = 0
+    """Rows with another token than on one device."""
+
+
 class ShardedSubject(SampleSubject):
     """A subject with calls on several ranks, each with a part of the logits, and the same call on one device.
 
@@ -33,10 +45,8 @@ class ShardedSubject(SampleSubject):
         super().__init__(view.subject)
         self._trial = trial
         self._turns = Counter[int]()
-        self.split: VocabSplit | None = None
-        """The split of the last call."""
-        self.rows = self.apart = 0
-        """Rows of all calls, and rows with another token than on one device."""
+        self.tally = _Tally()
+        """Shared by the copies for calls of other needs."""
 
     def make(self, call: Call, need: Any = None) -> SamplerOutput:
         """Make a call on all ranks and return the output."""
@@ -44,7 +54,7 @@ class ShardedSubject(SampleSubject):
         need = replace(need or self.usual_need, vocab_parallel=True)
         size = logits.shape[1]
         choice = splits(size)
-        split = self.split = choice[self._turns[size] % len(choice)]
+        split = self.tally.split = choice[self._turns[size] % len(choice)]
         self._turns[size] += 1
         parts = split.of(logits)
 
@@ -66,8 +76,8 @@ class ShardedSubject(SampleSubject):
                 reference: SamplerOutput = super().make(call, need)
             outputs = on_ranks(split.size, work)  # from the same noise
         self._require_alike(outputs)
-        self.rows += len(logits)
-        self.apart += int((outputs[0].token_ids != reference.token_ids).sum())
+        self.tally.rows += len(logits)
+        self.tally.apart += int((outputs[0].token_ids != reference.token_ids).sum())
         return outputs[0]
 
     def _require_alike(self, outputs: list[SamplerOutput]) -> None:
@@ -82,9 +92,8 @@ class ShardedSubject(SampleSubject):
     @property
     def words(self) -> str:
         """Count the rows drawn over ranks, and the rows with a different token on one device."""
-        return (
-            f"{self.rows} rows over 2 to 5 ranks, {self.apart} of them with another token than on one device"
-        )
+        rows, apart = self.tally.rows, self.tally.apart
+        return f"{rows} rows over 2 to 5 ranks, {apart} of them with another token than on one device"
 
 
 @contextlib.contextmanager
@@ -94,9 +103,9 @@ def over_ranks(subject: SampleSubject, trial: Trial) -> Iterator[ShardedSubject]
     try:
         yield view
     except Violation as violation:
-        raise Violation(f"over {view.split}: {violation}") from violation.__cause__
-    num_same = view.rows - view.apart
+        raise Violation(f"over {view.tally.split}: {violation}") from violation.__cause__
+    rows, num_same = view.tally.rows, view.tally.rows - view.tally.apart
     trial.require(
-        num_same >= LEAST_EQUAL_SHARE * view.rows - 1,
-        f"{view.rows} rows need {LEAST_EQUAL_SHARE:.2%} of one device's tokens, found {num_same}",
+        num_same >= LEAST_EQUAL_SHARE * rows - 1,
+        f"{rows} rows need {LEAST_EQUAL_SHARE:.2%} of one device's tokens, found {num_same}",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw import InvalidInputError
 from tokendraw.vocab_parallel import (
     BINS,
     DIGIT_BITS,
@@ -18,6 +19,7 @@ from tokendraw.vocab_parallel import (
     Digits,
     Draws,
     Layout,
+    MomentSum,
     RowSeeds,
     Survey,
     Weighing,
@@ -81,9 +83,16 @@ class ShardColumns:
         """Find the largest value of each row."""
         return Argmax(**self._draw_fields(None, None))
 
-    def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
+    def largest(
+        self, count: int, masses: int, fresh: Tensor | None, sums: tuple[MomentSum, ...] = ()
+    ) -> Survey:
         """Find the largest values, the number of further ties with the last, and the mass of each row."""
         assert count <= MAX_VALUES
+        if sums:
+            raise InvalidInputError(
+                "'filters' needs all columns of the logits on one device in triton-gumbel, found a shard of the "
+                'vocabulary. Gather the logits, or load native with sampler="native".'
+            )
         self._compute_statistics()
         searches, unit_bits = self._searches(), self._unit_bits
         if masses == BINS:
