@@ -43,6 +43,8 @@ _PRESENCE_BITS = tuple(
         row_params.HAS_JOINT,
     )
 )
+_LEAST_MOMENTS: tuple[Moment, ...] = ("log_mass",)
+"""The moment that takes no further sums of tiles."""
 _HAS_FRESH: int = row_params.HAS_FRESH.value
 
 
@@ -61,7 +63,7 @@ class ParamsLayout(NamedTuple):
     given_dtype: torch.dtype | None
     """Dtype of ``logprob_token_ids``; None: no row gives any."""
     moments: tuple[Moment, ...]
-    """The moments of rows that filters read."""
+    """The moments of rows that filters read; some moment if there are filters, even if these read none."""
     interval: tuple[torch.dtype | None, ...] | None
     """Dtypes of :data:`INTERVAL_FIELDS`; None: no row may ask for XTC or ``temperature_last``."""
 
@@ -137,7 +139,7 @@ def _derive_layout(m: SamplingMetadata, tensors: ParamTensors) -> ParamsLayout:
         is_contiguous,
         dtypes,
         None if ids is None else ids.dtype,
-        required_moments(facts.filters) if facts.filters else (),
+        (required_moments(facts.filters) or _LEAST_MOMENTS) if facts.filters else (),
         tuple([None if tensor is None else tensor.dtype for tensor in interval_tensors(m)])
         if has_interval
         else None,
