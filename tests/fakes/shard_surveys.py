@@ -1,11 +1,14 @@
 """What a rank says before the draw, by triton-gumbel and by native: its largest values, ties, masses and histograms."""
 
+from dataclasses import replace
+
 import torch
 
 from shard_cases import INF, NAN
 from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw.plugin import MOMENTS
 from tokendraw.row_parameters import RowParameters
-from tokendraw.vocab_parallel import Digits, Layout, Span, Weighing, keys
+from tokendraw.vocab_parallel import Digits, Layout, Span, Weighing, keys, required_sums
 from tokendraw_native.shards import LocalColumns
 from tokendraw_triton_gumbel.host.device import LaunchDevice
 from tokendraw_triton_gumbel.host.params_layout import contiguous_params
@@ -15,6 +18,9 @@ from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 SIZE, START = 2900, 700
 CLOSE = 2e-6
 """How far float32 weights may lie from float64 ones, relative to the largest of a row."""
+
+CLOSE_SQUARES = 2e-4
+"""The same of squares: those around the largest logit of a tile cancel where it lies far above all others."""
 
 
 def families():
@@ -62,6 +68,13 @@ def compared(dtype, device):
 
     native = LocalColumns(logits, RowParameters.of(metadata, len(logits), device), layout, "fp32")
     result = Comparison()
+    filters = {"top_n_sigma": 1.0, "eta_cutoff": 0.01, "p_less": 1.0}
+    with_filters = SamplingMetadata.from_params([replace(p, filters=filters) for p in params], device=device)
+    _sums(
+        result,
+        sampler._columns(logits, with_filters.facts, layout, *contiguous_params(with_filters)),
+        native,
+    )
     _largest(result, columns(), native, len(logits), device)
     _by_digits(result, columns(), native, logits)
     return {"judged": result.judged, "wrong": result.wrong}
@@ -76,6 +89,16 @@ def _largest(result, columns, native, rows, device):
         result.add(f"ties {count}", own.ties * last, other.ties * last)  # those with -inf do not count
         result.add(f"seeds {count}", own.fresh, fresh)
         result.add(f"mass {count}", own.mass * some, other.mass * some, CLOSE)
+
+
+def _sums(result, columns, native):
+    """Compare sums behind moments where there are any, but for rows with +inf."""
+    sums = required_sums(MOMENTS)
+    own, other = columns.largest(1, 0, None, sums), native.largest(1, 0, None, sums)
+    some = other.x.abs() < INF
+    for i, name in enumerate(sums):
+        pair = (torch.where(some, each.sums[:, i : i + 1], 0.0) for each in (own, other))
+        result.add(f"sum {name}", *pair, CLOSE_SQUARES if name == "squares" else CLOSE)
 
 
 def _by_digits(result, columns, native, logits):

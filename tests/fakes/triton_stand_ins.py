@@ -67,6 +67,7 @@ SOURCES = {
     "find_repetitions": logits_processing,
     "find_forced_ids": logits_processing,
     "merge_draws": merge_launches,
+    "merge_moments": merge_launches,
     "find_thresholds": merge_launches,
     "next_digit": merge_launches,
     "shard_statistics": column_launches,
@@ -152,6 +153,7 @@ def use_stand_ins(patch, folder):
     for name, module in SOURCES.items():
         stand_ins[name] = Kernel(getattr(module, name))
         patch.setattr(module, name, stand_ins[name])
+    patch.setattr(merge_launches, "combine_floors", stand_ins["combine_floors"])
     patch.delenv("TRITON_INTERPRET", raising=False)
     return stand_ins
 

@@ -6,8 +6,11 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import shard_cases
-from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
+from tokendraw.plugin import MOMENTS
+from tokendraw.vocab_parallel import required_sums
+from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, MomentConfig, ThresholdConfig
 from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
+from tokendraw_triton_gumbel.ranks.message_layout import sum_bits
 from triton_stand_ins import ENDS, SOME, compiled_call, has_machine_code, interpreted
 
 REAL, LONG, TRUTH = torch.float32, torch.int64, torch.bool
@@ -37,7 +40,7 @@ def merged(family, size, *others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mixed"])
+@pytest.mark.parametrize("family", ["mixed", "filters"])
 def test_kernels_make_the_tokens_and_bounds_of_one_device_of_what_three_ranks_tell(family):
     assert merged(family, 3, 16) == {"judged": 4 * 3 * 16, "wrong": []}
 
@@ -79,6 +82,9 @@ def test_the_kernels_compile(kernels, target):
     for survey in SURVEYS:
         launches.thresholds(survey, PARAMS, has_fresh_seeds=survey.MASSES > 0)
     launches.digit(PARAMS)
+    launches.moments(MomentConfig(RANKS=2, SUMS=sum_bits(required_sums(MOMENTS))), MOMENTS, PARAMS)
+    launches.moments(MomentConfig(RANKS=1, SUMS=sum_bits(["count", "mass"])), ["count", "log_mass"], PARAMS)
+    assert compiled(kernels, "merge_moments", target) == [True] * 2
     assert compiled(kernels, "merge_draws", target) == [True] * len(MERGES)
     assert compiled(kernels, "find_thresholds", target) == [True] * len(SURVEYS)
     assert compiled(kernels, "next_digit", target) == [True]

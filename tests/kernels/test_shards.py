@@ -26,12 +26,14 @@ from triton_stand_ins import (
 PLAIN = SamplingParams(temperature=0.8, seed=1)
 FILTERED = replace(PLAIN, top_k=50, top_p=0.9)
 NUCLEUS = replace(PLAIN, top_p=0.9)
+MOMENTS_READ = replace(PLAIN, filters={"top_n_sigma": 1.0, "eta_cutoff": 0.01, "p_less": 1.0})
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BOUNDS = (0, 4000, 8192)
 CALLS = {
     "plain": (PLAIN, {}),
     "fresh": (replace(FILTERED, top_k=300, seed=None), {}),
     "joint": (replace(PLAIN, top_k=3000, top_p=0.9, filter_order="joint"), {}),
+    "filters from moments": (MOMENTS_READ, {}),
     "float64": (PLAIN, {"gumbel_dtype": "fp64"}),
     "greedy": (SamplingParams(temperature=0.0), {}),
     "logprobs": (replace(FILTERED, logprobs=3), {"gumbel_dtype": "fp64"}),
@@ -52,7 +54,7 @@ def test_the_tokens_of_ranks_are_those_of_native_on_a_single_device(function, ar
 
 @pytest.mark.slow
 def test_largest_values_ties_masses_and_histograms_equal_native():
-    assert interpreted("shards", "surveys", "bfloat16") == {"judged": 410, "wrong": []}
+    assert interpreted("shards", "surveys", "bfloat16") == {"judged": 470, "wrong": []}
 
 
 def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
@@ -87,7 +89,9 @@ def test_the_kernels_of_other_calls_compile(kernels, target, params, need):
 @pytest.mark.parametrize("wanted", [None, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.8])
 @pytest.mark.parametrize(
-    "filters", [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 2000, "min_p": 0.1}], ids=str
+    "filters",
+    [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 2000, "min_p": 0.1}, {"filters": {"eta_cutoff": 0.1}}],
+    ids=str,
 )
 def test_a_launch_matches_the_compiled_arguments(kernels, monkeypatch, filters, temperature, wanted):
     """None is a constant to the compiler; an absent parameter may also be at address 0."""
@@ -143,6 +147,16 @@ def test_rows_without_filters_take_three_launches(kernels):
 def test_rows_with_top_k_take_six_launches(kernels):
     drawn("sm_90", FILTERED)
     assert launched(kernels) == dict.fromkeys(
+        ("shard_statistics", "survey_columns", "find_thresholds", "weigh_kept", "draw_shard", "merge_draws"),
+        1,
+    )
+
+
+def test_filters_from_moments_take_a_launch_for_moments_and_one_for_each_filter(kernels):
+    drawn("sm_90", [replace(FILTERED, filters=MOMENTS_READ.filters), FILTERED])
+    with_filters = launched(kernels)
+    assert (with_filters.pop("merge_moments"), with_filters.pop("combine_floors")) == (1, 3)
+    assert with_filters == dict.fromkeys(
         ("shard_statistics", "survey_columns", "find_thresholds", "weigh_kept", "draw_shard", "merge_draws"),
         1,
     )

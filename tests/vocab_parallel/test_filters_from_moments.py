@@ -1,13 +1,17 @@
 """Filters from moments over ranks: the floors, tokens and errors of a single device, on every rank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import shard_cases
 import tokendraw
+from calling import provider_of
+from fake_candidates import EVERYTHING
 from fake_dists import fake_dists
-from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
+from tokendraw import Need, SamplerUnavailableError, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.filters import FilterError
 from tokendraw.plugin import MOMENTS
 from tokendraw.vocab_parallel import combined_sums, moments_of_sums, required_sums
@@ -114,6 +118,16 @@ def test_a_filter_that_fails_is_the_same_error_on_every_rank(dists, floor, reaso
     found = on_each(BORDERS[-1], torch.zeros(ROWS, V), batch({"acme": 1.0}))
     assert found == [found[0]] * 4
     assert found[0].startswith(f"The filter 'acme' failed, so nothing was drawn: {reason}")
+
+
+def test_a_sampler_without_the_moments_is_no_sampler_for_these_rows_over_ranks():
+    sampler = provider_of("sample", None, replace(EVERYTHING, row_moments=("std",)))
+    shard = VocabShard(0, V, shard_cases.EchoingRank(0, 1))
+    with pytest.raises(
+        SamplerUnavailableError,
+        match=r"'acme' cannot serve filters from moments, and no companion serves a part of a call",
+    ):
+        sampler.sample(torch.zeros(ROWS, V), batch({"p_less": 1.0}), shard=shard)
 
 
 def test_ranks_agree_on_the_values_and_the_code_of_filters(dists):

@@ -75,7 +75,7 @@ class LaunchContext:
         )
         moments, floors = _NO_MOMENTS, None
         if call.variant.moments:
-            self._floors = RowFloors(call, m, geometry.counts)
+            self._floors = _row_floors(call, m, geometry.counts.rows)
             moments, floors = (
                 group(MomentResults, converter.tensors(self._floors.results)),
                 self._compute_floors,
@@ -202,3 +202,12 @@ def _fill_seeds(seeds: Tensor) -> torch.cuda.Stream | None:
     with torch.cuda.stream(stream):
         seeds.random_(-(2**63), None)
     return stream
+
+
+def _row_floors(call: CompiledCall, m: SamplingMetadata, rows: int) -> RowFloors:
+    """Return room for the moments and floors of a call."""
+    filters, wanted = m.filters_per_row(), call.variant.moments
+    assert filters is not None  # a batch without filters reads no moments
+    # A row of drafts that no request has is never drawn, and takes the values of the first row.
+    target_rows = call.int64_proto.new_zeros(rows) if call.variant.draws_drafts else None
+    return RowFloors(*filters, call.float32_proto.new_empty(len(wanted), rows), wanted, target_rows)

@@ -8,12 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendraw import SamplingMetadata
 from tokendraw.filters import RowMoments, filter_floors
 from tokendraw.plugin import MOMENTS, Moment
-from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
 from tokendraw_triton_gumbel.host.launch import group
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts
 from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import FilterFloors
 
 
@@ -22,17 +19,24 @@ class RowFloors:
 
     __slots__ = ("_kept", "_moments", "_names", "_values", "results")
 
-    def __init__(self, call: CompiledCall, m: SamplingMetadata, counts: Counts) -> None:
-        values = m.filters_per_row()
-        assert values is not None  # a batch without filters reads no moments
-        self._names, self._values = values
-        wanted = call.variant.moments
-        moments = call.float32_proto.new_empty(len(wanted), counts.rows).unbind()
-        self._moments: dict[Moment, Tensor] = dict(zip(wanted, moments, strict=True))
-        target_rows = None
-        if call.variant.draws_drafts:
-            # A row of drafts that no request has is never drawn, and takes the values of the first row.
-            target_rows = call.int64_proto.new_zeros(counts.rows)
+    def __init__(
+        self,
+        names: Sequence[str],
+        values: Tensor,
+        moments: Tensor,
+        wanted: Sequence[Moment],
+        target_rows: Tensor | None = None,
+    ) -> None:
+        """Hold the arguments.
+
+        :param names: of the F filters of the batch.
+        :param values: [target rows, F] float32: their values.
+        :param moments: [M, rows] float32, to be filled in.
+        :param wanted: names of these M moments.
+        :param target_rows: [rows] int64, to be filled in, where the rows are not those of ``values``.
+        """
+        self._names, self._values = names, values
+        self._moments: dict[Moment, Tensor] = dict(zip(wanted, moments.unbind(), strict=True))
         self.results: tuple[Tensor | None, ...] = (*map(self._moments.get, MOMENTS), target_rows)
         """The fields of :class:`.MomentResults`, which a kernel fills in."""
         self._kept: list[Tensor] = []

@@ -5,11 +5,12 @@ The rows of drafts whose logits are known follow the rows of the target in all t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from tokendraw.plugin import Moment
 from tokendraw_triton_gumbel.host.geometry import power_of_two, tiles_of
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.row_layout import RowAccess
@@ -82,6 +83,16 @@ def tile_pass(
     return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
 
+def reserve_moment_sums(moments: Collection[Moment], scratch: Scratch, tiles: int) -> list[int | None]:
+    """Return the numbers of new buffers of :class:`.MomentSums`, None for sums that no moment needs."""
+    buffers: list[int | None] = [None] * len(MomentSums._fields)
+    for fields, readers in _MOMENTS_OF_SUMS.items():
+        if readers.intersection(moments):
+            for field in fields:
+                buffers[MomentSums._fields.index(field)] = scratch.reserve(torch.float32, tiles, PER_ROW)
+    return buffers
+
+
 class DrawLaunches:
     """The launches of a draw of a variant, and the scratch of the results."""
 
@@ -151,12 +162,7 @@ class DrawLaunches:
         self.mode_sums = self.sums if not variant.has_raw_sums or self.raw_sums is None else self.raw_sums
         """Number of the sums by which the logprobs mode normalises, behind all launches of the draw."""
         self.entropy_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_entropy_sums else None
-        self._moment_sums: list[int | None] = [None] * len(MomentSums._fields)
-        """Numbers of the buffers of :class:`.MomentSums`."""
-        for fields, moments in _MOMENTS_OF_SUMS.items():
-            if moments.intersection(variant.moments):
-                for field in fields:
-                    self._moment_sums[MomentSums._fields.index(field)] = scratch.reserve(real, tiles, PER_ROW)
+        self._moment_sums = reserve_moment_sums(variant.moments, scratch, tiles)
         self._floor = scratch.reserve(real, 1, PER_ROW) if variant.moments else None
         self.summary = None
         """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens a later launch weighs."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tokendraw.plugin import Moment
 from tokendraw.vocab_parallel import Layout
 from tokendraw_triton_gumbel.host import params_layout
 from tokendraw_triton_gumbel.host.compilation import ANY_INT, FLOAT32, Pointer
@@ -20,10 +21,16 @@ from tokendraw_triton_gumbel.kernels.shards.argument_groups import RowBounds, Sh
 from tokendraw_triton_gumbel.kernels.shards.draw_shard import draw_shard
 from tokendraw_triton_gumbel.kernels.shards.shard_statistics import shard_statistics
 from tokendraw_triton_gumbel.kernels.shards.weigh_kept import TILES_AT_ONCE, weigh_kept
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts, Logits, RowParams, TileStatistics
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
+    Counts,
+    Logits,
+    MomentSums,
+    RowParams,
+    TileStatistics,
+)
 from tokendraw_triton_gumbel.kernels.shared.configs import ShardDrawConfig
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, TILE_SIZE
-from tokendraw_triton_gumbel.launches.draw import tile_pass
+from tokendraw_triton_gumbel.launches.draw import reserve_moment_sums, tile_pass
 from tokendraw_triton_gumbel.ranks.message_layout import argmax_layout, draws_layout
 from tokendraw_triton_gumbel.ranks.search_launches import MIN_TILES, SearchLaunches
 
@@ -40,6 +47,8 @@ class ShardVariant(NamedTuple):
     """Whether any row wants logprobs."""
     is_drawn: bool
     """Whether a row may not be greedy."""
+    moments: tuple[Moment, ...]
+    """The moments of rows that filters read."""
     configuration: Configuration
     param_dtypes: tuple[torch.dtype | None, ...]
     """Dtypes of the parameters of the batch, in the order of :mod:`.params_layout`."""
@@ -98,6 +107,7 @@ class ColumnLaunches:
         if variant.has_filters:
             self._granules = reserve(logits.dtype, tiles * GRANULES_PER_TILE.value, PER_ROW)
             self._kept_sums = reserve(torch.float32, tiles, PER_ROW)
+        self._moment_sums = reserve_moment_sums(variant.moments, self.scratch, tiles)
         self._statistics = tile_pass(
             shard_statistics,
             logits,
@@ -105,6 +115,7 @@ class ColumnLaunches:
             target,
             is_aligned=variant.is_aligned,
             has_raw_sums=self._raw_sums is not None,
+            has_further_sums=variant.moments != (),
         )
         self.searches = SearchLaunches(self, self.scratch, max_tiles) if variant.has_filters else None
         options = target.options(configuration.row_warps)
@@ -163,7 +174,15 @@ class ColumnLaunches:
         return (
             self._statistics,
             geometry.tile_grid,
-            (arguments.logits, arguments.lead, counts, temperatures, statistics, masses),
+            (
+                arguments.logits,
+                arguments.lead,
+                counts,
+                temperatures,
+                statistics,
+                self.moment_sums(arguments),
+                masses,
+            ),
         )
 
     def draw(
@@ -216,6 +235,11 @@ class ColumnLaunches:
     def surveyed_statistics(self, arguments: ShardArguments) -> TileStatistics:
         """Return the statistics for searches."""
         return self._tile_statistics(arguments, None, self._granules)
+
+    def moment_sums(self, arguments: ShardArguments) -> MomentSums:
+        """Return the sums of tiles behind moments, in scratch."""
+        buffers = [None if index is None else arguments.scratch[index] for index in self._moment_sums]
+        return MomentSums(*buffers)
 
     def _tile_statistics(
         self, arguments: ShardArguments, raw_sums: int | None, granules: int | None

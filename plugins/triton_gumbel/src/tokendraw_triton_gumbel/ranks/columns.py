@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw import InvalidInputError
 from tokendraw.vocab_parallel import (
     BINS,
     DIGIT_BITS,
@@ -30,7 +29,7 @@ from tokendraw_triton_gumbel.host.params_layout import ParamTensors, presence_fl
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import Digit, DigitFilter, RowBounds
 from tokendraw_triton_gumbel.ranks.best_tokens import best_tokens
 from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches, ShardGeometry
-from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout, survey_layout
+from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout, sum_bits, survey_layout
 from tokendraw_triton_gumbel.ranks.search_launches import MAX_VALUES, SearchLaunches
 
 _INF = float("inf")
@@ -86,24 +85,21 @@ class ShardColumns:
     def largest(
         self, count: int, masses: int, fresh: Tensor | None, sums: tuple[MomentSum, ...] = ()
     ) -> Survey:
-        """Find the largest values, the number of further ties with the last, and the mass of each row."""
+        """Find the largest values, how many more tie with the last, the mass of each row, and sums for moments."""
         assert count <= MAX_VALUES
-        if sums:
-            raise InvalidInputError(
-                "'filters' needs all columns of the logits on one device in triton-gumbel, found a shard of the "
-                'vocabulary. Gather the logits, or load native with sampler="native".'
-            )
         self._compute_statistics()
         searches, unit_bits = self._searches(), self._unit_bits
         if masses == BINS:
             digit = Digit(KEY_BITS - DIGIT_BITS, unit_bits)
             self._launch(searches.add(self._arguments, digit, DigitFilter(), None))
-        message = survey_layout(count, masses, has_fresh_seeds=fresh is not None)
+        message = survey_layout(count, masses, len(sums), has_fresh_seeds=fresh is not None)
         words = self._new_message(message)
         seeds, out = self._convert((fresh, words))
-        self._launch(searches.survey(self._arguments, message, count, unit_bits, seeds, out))
+        bits = sum_bits(sums)
+        self._launch(searches.survey(self._arguments, message, count, unit_bits, bits, seeds, out))
         fields = message.views(words)
-        return Survey(fields["x"], fields["ties"], fields.get("mass"), fields.get("fresh"))
+        optional = (fields.get(name) for name in ("mass", "fresh", "sums"))
+        return Survey(fields["x"], fields["ties"], *optional)
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up the weights of values by a digit of their keys."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from tokendraw.plugin import MOMENTS, Moment
 from tokendraw_triton_gumbel.host import params_layout
 from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
 from tokendraw_triton_gumbel.host.compilation import (
@@ -31,8 +32,11 @@ from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shard_messages.find_thresholds import find_thresholds
 from tokendraw_triton_gumbel.kernels.shard_messages.merge_draws import merge_draws
+from tokendraw_triton_gumbel.kernels.shard_messages.merge_moments import merge_moments
 from tokendraw_triton_gumbel.kernels.shard_messages.next_digit import next_digit
-from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentResults
+from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, MomentConfig, ThresholdConfig
+from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import FilterFloors, combine_floors
 
 MAX_VALUES = 4096
 """Upper limit of values of all ranks among which a kernel finds a threshold."""
@@ -41,6 +45,7 @@ _MAX_VALUES_OF_RANKS_AT_ONCE = 1024
 """Upper limit of values where several ranks are read at once: registers hold no more."""
 _VALUES_A_WARP = 128
 _MAX_WARPS = 8
+_FLOOR_WARPS = 4
 _MAX_LAUNCHES = 256
 """Upper limit of cached launches."""
 _SEARCH = RowSearch(FLOAT32, FLOAT32, FLOAT32, INT64, INT64)
@@ -91,6 +96,26 @@ class MergeLaunches:
         )
         warps = max(1, min(_MAX_WARPS, max(config.N, config.MASSES) // _VALUES_A_WARP))
         return self._of(find_thresholds, config, warps, placeholders, (dtypes, has_fresh_seeds))
+
+    def moments(self, config: MomentConfig, wanted: Collection[Moment], dtypes: ParamDtypes) -> Launch:
+        """Return the launch over the sums of all ranks.
+
+        :param wanted: names of the moments to compute.
+        """
+        placeholders = (
+            INT32,
+            any_ints(Sizes),
+            any_ints(SurveyFields),
+            params_layout.placeholders(dtypes),
+            ANY_INT,
+            MomentResults(*[FLOAT32 if name in wanted else None for name in MOMENTS]),
+        )
+        return self._of(merge_moments, config, 1, placeholders, (tuple(wanted), dtypes))
+
+    def floors(self) -> Launch:
+        """Return the launch over the floors of a filter."""
+        placeholders = (FilterFloors(FLOAT32, FLOAT32, *[ANY_INT] * 3), FLOAT32, ANY_INT)
+        return self._of(combine_floors, None, _FLOOR_WARPS, placeholders, None)
 
     def digit(self, dtypes: ParamDtypes) -> Launch:
         """Return the launch over a histogram of all ranks."""

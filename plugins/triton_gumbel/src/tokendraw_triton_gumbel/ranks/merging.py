@@ -25,6 +25,7 @@ from tokendraw.vocab_parallel import (
     TorchMerging,
     Weighing,
 )
+from tokendraw_triton_gumbel.dispatch.row_floors import RowFloors
 from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.geometry import power_of_two
 from tokendraw_triton_gumbel.host.launch import current_stream, group
@@ -39,10 +40,15 @@ from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     Sizes,
     SurveyFields,
 )
-from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
+from tokendraw_triton_gumbel.kernels.shared import row_params
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentResults
+from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, MomentConfig, ThresholdConfig
+from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import ROWS_PER_PROGRAM
 from tokendraw_triton_gumbel.ranks.merge_launches import MAX_VALUES, MergeLaunches, ranks_at_once
+from tokendraw_triton_gumbel.ranks.message_layout import sum_bits
 
 _MIN_VALUES = 16
+_HAS_FLOOR: int = row_params.HAS_FLOOR.value
 _NO_TILES = SharedTiles(None, None)
 
 
@@ -66,6 +72,7 @@ class KernelMerging:
         self._launches, self._converter, self._convert = launches, converter, converter.tensors
         self._layout, self._kernel_params = layout, kernel_params
         self._dtypes = tuple([None if tensor is None else tensor.dtype for tensor in kernel_params])
+        self._params = params
         self._torch = TorchMerging(params, layout, need.gumbel_dtype)
         self._fp64 = need.gumbel_dtype == "fp64"
 
@@ -107,6 +114,9 @@ class KernelMerging:
         launch = self._launches.thresholds(config, self._dtypes, has_fresh_seeds=has_fresh_seeds)
         fields = group(SurveyFields, (*received.offsets, plan.values, plan.unit_bits))
         params, flags = self._row_params(None)
+        floor = self._floors(words, fields, plan)
+        if floor is not None:
+            params, flags = params._replace(floor=self._converter.tensor(floor)), flags | _HAS_FLOOR
         words_in, fresh_out = self._convert((words, fresh))
         search, sizes = self._search(bounds, nucleus), self._sizes(words)
         launch((rows, 1, 1), (words_in, sizes, fields, params, flags, search, fresh_out), self._stream(words))
@@ -117,6 +127,30 @@ class KernelMerging:
             is_begun = plan.masses == 1 << DIGIT_BITS
             self._search_by_digits(histograms, weighing, bounds, nucleus, is_begun=is_begun)
         return Bounds(bounds[0], bounds[1]), fresh
+
+    def _floors(self, words: Tensor, fields: SurveyFields, plan: ThresholdPlan) -> Tensor | None:
+        """Return the floor of each row, [rows] float32; None where no row has filters from moments.
+
+        :raises FilterError: a filter raised, or returned another form.
+        """
+        values = self._params.filters
+        if values is None:
+            return None
+        (ranks, rows, _), stream = words.shape, self._stream(words)
+        moments = words.new_empty((len(plan.moments), rows), dtype=torch.float32)
+        floors = RowFloors(self._params.filter_names, values, moments, plan.moments)
+        if plan.moments:
+            config = MomentConfig(power_of_two(ranks), sum_bits(plan.sums))
+            launch = self._launches.moments(config, plan.moments, self._dtypes)
+            params, flags = self._row_params(None)
+            words_in, *results = self._convert((words, *floors.results))
+            out = group(MomentResults, results)
+            launch((rows, 1, 1), (words_in, self._sizes(words), fields, params, flags, out), stream)
+        highest = words.new_empty(rows, dtype=torch.float32)
+        highest_in, launch = self._converter.tensor(highest), self._launches.floors()
+        for of_filter in floors.compute(self._convert):
+            launch((-(-rows // ROWS_PER_PROGRAM.value), 1, 1), (of_filter, highest_in, rows), stream)
+        return highest
 
     def _search_by_digits(
         self,

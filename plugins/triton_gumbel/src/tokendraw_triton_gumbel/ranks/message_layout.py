@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
+
+from tokendraw.vocab_parallel import MomentSum
 
 _WORD = torch.int32
 
@@ -72,13 +74,20 @@ def argmax_layout() -> MessageLayout:
     )
 
 
-def survey_layout(count: int, masses: int, *, has_fresh_seeds: bool) -> MessageLayout:
+def sum_bits(sums: Collection[MomentSum]) -> int:
+    """Return the bits of :mod:`.kernels.shared.moment_bits` for sums behind moments."""
+    return sum(1 << i for i, name in enumerate(get_args(MomentSum)) if name in sums)
+
+
+def survey_layout(count: int, masses: int, num_sums: int, *, has_fresh_seeds: bool) -> MessageLayout:
     """Lay out the fields of :class:`tokendraw.vocab_parallel.Survey`."""
     fields = [MessageField("x", count, torch.float32), MessageField("ties", 1, torch.int32)]
     if masses:
         fields.append(MessageField("mass", masses, torch.float64))
     if has_fresh_seeds:
         fields.append(MessageField("fresh", 1, torch.int64))
+    if num_sums:
+        fields.append(MessageField("sums", num_sums, torch.float64))
     return MessageLayout(fields)
 
 

@@ -83,6 +83,7 @@ class ShardSampler:
                 has_filters=kernel_layout.has_filters,
                 has_logprobs=facts.max_logprobs is not None,
                 is_drawn=not facts.all_greedy,
+                moments=() if facts.all_greedy and facts.max_logprobs is None else kernel_layout.moments,
                 configuration=configuration,
                 param_dtypes=kernel_layout.dtypes,
             )

@@ -54,6 +54,7 @@ class SearchLaunches:
         message: MessageLayout,
         count: int,
         unit_bits: int,
+        sums: int,
         fresh_seeds: Any,
         out: Any,
     ) -> Step:
@@ -61,11 +62,12 @@ class SearchLaunches:
 
         :param message: the layout of ``out``.
         :param unit_bits: a weight of 1 is 2 to so many units of the masses by digit.
+        :param sums: those behind moments in the message, as bits.
         :param fresh_seeds: [rows] int64, or None.
         """
         max_values = _SMALL_SURVEY_VALUES if count <= _SMALL_SURVEY_VALUES else MAX_VALUES
-        launch = self._survey_launch(max_values, message.columns("mass"), fresh_seeds is not None)
-        places = (message.place(name) for name in ("x", "ties", "mass", "fresh"))
+        launch = self._survey_launch(max_values, message.columns("mass"), sums, fresh_seeds is not None)
+        places = (message.place(name) for name in ("x", "ties", "mass", "fresh", "sums"))
         fields = ShardSurveyFields(message.width, *places, count, unit_bits)
         grid = (arguments.geometry.rows, 1, 1)
         return launch, grid, self._survey_arguments(arguments, fields, fresh_seeds, out)
@@ -95,8 +97,8 @@ class SearchLaunches:
         grid = (-(-self._shard.tiles // TILES_AT_ONCE), *row_grid(arguments.geometry.rows))
         return launch, grid, self._digit_arguments(arguments, digit, counted, histogram)
 
-    def _survey_launch(self, max_values: int, masses: int, has_fresh_seeds: bool) -> Launch:
-        key = max_values, masses, has_fresh_seeds
+    def _survey_launch(self, max_values: int, masses: int, sums: int, has_fresh_seeds: bool) -> Launch:
+        key = max_values, masses, sums, has_fresh_seeds
         launch = self._launches.get(key)
         if launch is None:
             granules, maxima = _maxima_of_granules(self._max_tiles, max_values)
@@ -108,6 +110,7 @@ class SearchLaunches:
                 MAXIMA=maxima,
                 CANDIDATES=_SMALL_SURVEY_CANDIDATES if is_small else MAX_VALUES,
                 MASSES=masses,
+                SUMS=sums,
             )
             placeholders = self._survey_arguments(
                 self._columns.placeholders(),
@@ -130,6 +133,7 @@ class SearchLaunches:
             fields,
             columns.temperatures(arguments),
             columns.surveyed_statistics(arguments),
+            columns.moment_sums(arguments),
             SurveyScratch(*scratch[self._scratch], MAX_VALUES),
             scratch[self.masses],
             fresh_seeds,

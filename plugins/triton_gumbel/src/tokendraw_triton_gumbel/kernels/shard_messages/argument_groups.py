@@ -35,6 +35,7 @@ class SurveyFields(NamedTuple):
     ties: Any
     mass: Any
     fresh: Any
+    sums: Any
     count: Any
     """K, the number of columns of ``x``; not an index."""
     bits: Any

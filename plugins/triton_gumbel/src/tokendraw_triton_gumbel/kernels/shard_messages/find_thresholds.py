@@ -16,7 +16,7 @@ from tokendraw_triton_gumbel.kernels.shard_messages.words import (
     row_words,
 )
 from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
-from tokendraw_triton_gumbel.kernels.shared.row_params import TEMPERED, load_filters, slot_of
+from tokendraw_triton_gumbel.kernels.shared.row_params import HAS_FLOOR, TEMPERED, load_filters, slot_of
 from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.weights import lowest_kept
 
@@ -45,9 +45,10 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
     pointers = row_words(words, sizes, rank, row) + fields.x + index % fields.count
     x = value_of(tl.sort(key_of(load_float(pointers, mask)), descending=True))
     max_logit = tl.max(x, 0)
-    base = tl.where(min_p > 0, max_logit, float("-inf"))
+    least_y = tl.load(row_params.floor + row, mask=(flags & HAS_FLOOR) != 0, other=float("-inf"))
+    base = tl.where((min_p > 0) | (least_y > float("-inf")), max_logit, float("-inf"))
     if (tl.abs(max_logit) < float("inf")).to(tl.int32) > 0:
-        base = lowest_kept(max_logit, temperature, min_p, tl.full((), float("-inf"), tl.float32))
+        base = lowest_kept(max_logit, temperature, min_p, least_y)
     if config.HAS_KTH:
         last_index = tl.minimum(k, fields.count * sizes.ranks) - 1
         kth = tl.max(tl.where(index >= last_index, x, float("-inf")), 0)

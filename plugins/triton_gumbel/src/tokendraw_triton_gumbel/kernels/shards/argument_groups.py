@@ -43,6 +43,8 @@ class ShardSurveyFields(NamedTuple):
     ties: Any
     mass: Any
     fresh: Any
+    sums: Any
+    """Those behind moments, 2 words each."""
     count: Any
     """K: number of values in the survey."""
     bits: Any

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import MomentSums, RankedTokens
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
 
@@ -17,7 +17,7 @@ _BINS = tl.constexpr(256)
 
 
 @triton.jit(do_not_specialize=["counts"])
-def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl.constexpr):
+def shard_statistics(logits, lead, counts, slots, statistics, moments, masses, config: tl.constexpr):
     """Each program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with ``lead``.
@@ -25,6 +25,7 @@ def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl
     :param counts: :class:`~..shared.argument_groups.Counts`.
     :param slots: :class:`.argument_groups.SlotTemperatures`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics`, written.
+    :param moments: :class:`~..shared.argument_groups.MomentSums`, written.
     :param masses: [rows, 256] int64, set to 0 for the launches behind; or None.
     :param config: :class:`~..shared.configs.TileConfig`.
     """
@@ -47,7 +48,7 @@ def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl
             row,
             counts,
             statistics,
-            MomentSums(None, None, None, None, None),
+            moments,
             RankedTokens(None, None),
             config,
         )

@@ -1,9 +1,9 @@
-"""Launch L: surveys a rank's columns before the draw: the K largest values, the ties with the last, and the mass.
+"""Launch L: surveys a rank's columns before the draw: the K largest values, the ties with the last, masses and sums.
 
-Reads 8 bytes a tile, the maxima of the granules, and the granules that may hold one of the values. If more than a
-fixed number of logits reach the bound, by ties or because they lie close together, the search of
-:mod:`~tokendraw_triton_gumbel.kernels.logprobs.best_candidates` finds the K-th one. Writes the words that the ranks
-gather, and as scratch a list of granules and the candidates.
+Reads 8 bytes a tile, 4 to 20 more for filters from moments, the maxima of the granules, and the granules that may hold
+one of the values. If more than a fixed number of logits reach the bound, by ties or because they lie close together,
+the search of :mod:`~tokendraw_triton_gumbel.kernels.logprobs.best_candidates` finds the K-th one. Writes the words that
+the ranks gather, and as scratch a list of granules and the candidates.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from tokendraw_triton_gumbel.kernels.logprobs.best_candidates import (
 )
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import list_granules
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
+from tokendraw_triton_gumbel.kernels.shards.moment_words import store_moment_sums
 from tokendraw_triton_gumbel.kernels.shards.words import store_word
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
+from tokendraw_triton_gumbel.kernels.shared.row_params import TEMPERED
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
-from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
+from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature, mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, share_of
 
@@ -36,7 +38,7 @@ _BINS = tl.constexpr(256)
     do_not_specialize_on_alignment=["logits"],  # granules begin anywhere, by the lead
 )
 def survey_columns(
-    logits, shard, fields, slots, statistics, scratch, masses, fresh, words, config: tl.constexpr
+    logits, shard, fields, slots, statistics, moments, scratch, masses, fresh, words, config: tl.constexpr
 ):
     """Each program surveys the columns of one row. Grid (rows).
 
@@ -44,6 +46,7 @@ def survey_columns(
     :param shard: :class:`.argument_groups.Shard`; ``fields`` :class:`.argument_groups.ShardSurveyFields`, ``slots``
         :class:`.argument_groups.SlotTemperatures`, ``scratch`` :class:`.argument_groups.SurveyScratch`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the columns.
+    :param moments: :class:`~..shared.argument_groups.MomentSums`, likewise.
     :param masses: [rows, 256] int64: the weights of values by the first digit of their keys, if the survey has them.
     :param fresh: [rows] int64, copied to the words; or None.
     :param words: [rows, fields.width] int32, written: the fields of :class:`tokendraw.vocab_parallel.Survey`.
@@ -56,10 +59,18 @@ def survey_columns(
         store_word(words, fields.fresh, tl.load(fresh + row))
     survey = survey_tiles(statistics, row * shard.tiles, shard.tiles, config.TILES)
     max_logit = survey.max_logit
-    if config.MASSES == 1:
+    if config.MASSES == 1 or config.SUMS > 0:
         slot = row
         if slots.row_index is not None:
             slot = tl.load(slots.row_index + row).to(tl.int64)
+    if config.SUMS > 0:
+        _, exact_inverse, _ = mode_temperature(slots.temperature, slot, TEMPERED)
+        tile = tl.arange(0, config.TILES)
+        place = row * shard.tiles + tile
+        store_moment_sums(
+            words, fields.sums, moments, survey, place, tile < shard.tiles, exact_inverse, config.SUMS
+        )
+    if config.MASSES == 1:
         inverse, _ = inverse_temperature(slots.temperature, slot)
         mass = tl.sum(tl.abs(survey.signed_sums) * share_of(survey.maximum, max_logit, inverse * LOG2_E), 0)
         store_word(words, fields.mass, mass.to(tl.float64))

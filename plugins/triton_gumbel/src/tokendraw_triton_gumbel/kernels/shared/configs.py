@@ -146,6 +146,8 @@ class SurveyConfig(NamedTuple):
     """Candidates compared all with all."""
     MASSES: int
     """Number of masses in the survey: 0, 1 for the row, or 256 by digit."""
+    SUMS: int = 0
+    """The sums behind moments in the survey, as bits of :mod:`.moment_bits`."""
 
 
 class DigitConfig(NamedTuple):
@@ -214,3 +216,12 @@ class ThresholdConfig(NamedTuple):
     """Whether the gathered values may contain a row's nucleus."""
     MAY_MISS_NUCLEUS: bool
     """Whether the nucleus of a row may be absent from the gathered values."""
+
+
+class MomentConfig(NamedTuple):
+    """Constants of launch N, the moments of a row from the sums of all ranks."""
+
+    RANKS: int
+    """Number of ranks, rounded up to a power of two."""
+    SUMS: int
+    """The sums of a rank, as bits of :mod:`.moment_bits`."""

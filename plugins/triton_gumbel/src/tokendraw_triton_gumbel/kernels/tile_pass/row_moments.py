@@ -11,11 +11,9 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import TEMPERED
 from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
-from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
-from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import SMALL_UNIT
+from tokendraw_triton_gumbel.kernels.tile_pass.moments_of_tiles import spread_of_tiles, weights_of_tiles
 
 _LN_2 = tl.constexpr(0.6931471805599453)
-_LARGEST_EXPONENT = tl.constexpr(3e38)
 
 
 @triton.jit(do_not_specialize=["counts"])
@@ -46,37 +44,24 @@ def row_moments(drafts, counts, temperature, row_index, statistics, sums, out, T
     is_finite = maximum > float("-inf")
     distance = tl.where(is_finite, maximum.to(tl.float64) - max_logit.to(tl.float64), 0.0)
     if sums.counts is not None:
-        count = tl.load(sums.counts + place, mask=inside, other=0.0).to(tl.float64)
-        number = tl.maximum(tl.sum(count, 0), 1.0)
-        total = tl.load(sums.distances + place, mask=inside, other=0.0).to(tl.float64)
-        square = tl.load(sums.squares + place, mask=inside, other=0.0).to(tl.float64)
-        is_small = square < 0
-        total = tl.where(is_small, total / SMALL_UNIT, total)
-        square = tl.where(is_small, square / (-SMALL_UNIT * SMALL_UNIT), square)
-        own_mean = total / tl.maximum(count, 1.0)
-        mean = tl.sum(total + count * distance, 0) / number
-        deviation = distance + own_mean - mean
-        # Squares around the tile's own mean, and those of this mean around the row's.
-        squares = tl.maximum(square - total * own_mean, 0.0) + count * (deviation * deviation)
+        count, mean, squares = spread_of_tiles(sums, place, inside, distance)
+        number = tl.maximum(count, 1.0)
         if out.number is not None:
             tl.store(out.number + row, number.to(tl.float32))
         if out.mean is not None:
             tl.store(out.mean + row, (mean * inverse).to(tl.float32))
         if out.std is not None:
-            tl.store(out.std + row, (tl.sqrt(tl.sum(squares, 0) / number) * inverse).to(tl.float32))
+            tl.store(out.std + row, (tl.sqrt(squares / number) * inverse).to(tl.float32))
     if out.log_mass is not None or sums.entropies is not None or sums.collisions is not None:
-        exponent = tl.maximum((distance * inverse * LOG2_E).to(tl.float32), -_LARGEST_EXPONENT)
-        factor = tl.where(is_finite, tl.exp2(exponent), 0.0)
-        weight = factor * tl.abs(tl.load(statistics.sums + place, mask=inside, other=0.0))
-        mass = tl.sum(weight, 0)
+        signed_sums = tl.load(statistics.sums + place, mask=inside, other=0.0)
+        mass, entropy, collision = weights_of_tiles(
+            signed_sums, sums, place, inside, is_finite, distance, inverse
+        )
         if out.log_mass is not None:
             tl.store(out.log_mass + row, tl.log(mass))
         if sums.entropies is not None:
-            entropies = tl.load(sums.entropies + place, mask=inside, other=0.0)
-            total = tl.sum(factor * entropies + weight * exponent, 0)
-            tl.store(out.entropy + row, tl.maximum(tl.log(mass) - _LN_2 * (total / mass), 0.0))
+            tl.store(out.entropy + row, tl.maximum(tl.log(mass) - _LN_2 * (entropy / mass), 0.0))
         if sums.collisions is not None:
-            collisions = tl.load(sums.collisions + place, mask=inside, other=0.0)
-            tl.store(out.collision + row, tl.sum(factor * factor * collisions, 0) / (mass * mass))
+            tl.store(out.collision + row, collision / (mass * mass))
     if out.target_rows is not None:
         tl.store(out.target_rows + row, target_row.to(tl.int64))
