@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from tokendraw.plugin import Moment
-from tokendraw.vocab_parallel import Layout
 from tokendraw_triton_gumbel.host import params_layout
 from tokendraw_triton_gumbel.host.compilation import ANY_INT, FLOAT32, Pointer
-from tokendraw_triton_gumbel.host.geometry import Grid, power_of_two, rounded_rows, row_grid, tiles_of
+from tokendraw_triton_gumbel.host.geometry import power_of_two, rounded_rows, row_grid
 from tokendraw_triton_gumbel.host.launch import Launch, Step, compile_steps, group
-from tokendraw_triton_gumbel.host.row_layout import RowAccess
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
-from tokendraw_triton_gumbel.host.tuning import Configuration
 from tokendraw_triton_gumbel.host.variant import Target
-from tokendraw_triton_gumbel.kernels.shards.argument_groups import RowBounds, Shard, SlotTemperatures
+from tokendraw_triton_gumbel.kernels.shards.argument_groups import RowBounds, SlotTemperatures
 from tokendraw_triton_gumbel.kernels.shards.draw_shard import draw_shard
 from tokendraw_triton_gumbel.kernels.shards.shard_statistics import shard_statistics
 from tokendraw_triton_gumbel.kernels.shards.weigh_kept import TILES_AT_ONCE, weigh_kept
@@ -25,71 +21,16 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     Counts,
     Logits,
     MomentSums,
-    RowParams,
     TileStatistics,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import ShardDrawConfig
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, TILE_SIZE
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.launches.draw import reserve_moment_sums, tile_pass
 from tokendraw_triton_gumbel.ranks.message_layout import argmax_layout, draws_layout
 from tokendraw_triton_gumbel.ranks.search_launches import MIN_TILES, SearchLaunches
+from tokendraw_triton_gumbel.ranks.shard_variant import ShardArguments, ShardGeometry, ShardVariant
 
-
-class ShardVariant(NamedTuple):
-    """The properties of a sharded call in the choice of kernels, without sizes and addresses."""
-
-    logits: RowAccess
-    columns: int
-    """Columns of this rank, and those of its first tile that lie before them."""
-    shard: Shard
-    has_filters: bool
-    has_logprobs: bool
-    """Whether any row wants logprobs."""
-    is_drawn: bool
-    """Whether a row may not be greedy."""
-    moments: tuple[Moment, ...]
-    """The moments of rows that filters read."""
-    configuration: Configuration
-    param_dtypes: tuple[torch.dtype | None, ...]
-    """Dtypes of the parameters of the batch, in the order of :mod:`.params_layout`."""
-
-    @property
-    def is_aligned(self) -> bool:
-        """Return whether the tiles of every row begin at multiples of 16 bytes."""
-        return self.logits.is_aligned and self.shard.lead % 16 == 0
-
-
-class ShardGeometry(NamedTuple):
-    """The grid and the scratch layout of a variant at a number of rows."""
-
-    rows: int
-    scratch_counts: tuple[int, ...]
-    scratch_offsets: list[int]
-    tile_grid: Grid
-
-
-class ShardArguments(NamedTuple):
-    """Arguments shared by all launches of a call, as in :class:`.host.launch.LaunchArguments`."""
-
-    geometry: ShardGeometry
-    logits: Logits
-    """Their ``vocab_size`` counts the columns of this rank with the lead."""
-    lead: int
-    params: RowParams
-    """Without fresh seeds."""
-    scratch: Sequence[Any]
-    """All buffers of scratch."""
-
-
-def shard_of(layout: Layout) -> Shard:
-    """Return the place of this rank's columns. A rank without columns has one of -inf, in a tile of its own."""
-    ids, tiles = layout.ids, layout.tiles
-    if not ids.size:
-        return Shard(0, 0, 1, 0, 1, layout.vocab_size)
-    first = ids.start // TILE_SIZE.value
-    count = tiles_of(ids.end) - first
-    has_head, has_tail = tiles.head.size > 0, tiles.tail.size > 0
-    return Shard(layout.lead, first, count, int(has_head), count - int(has_tail), layout.vocab_size)
+_NO_SUMS = MomentSums()
 
 
 class ColumnLaunches:
@@ -238,6 +179,8 @@ class ColumnLaunches:
 
     def moment_sums(self, arguments: ShardArguments) -> MomentSums:
         """Return the sums of tiles behind moments, in scratch."""
+        if not self.variant.moments:
+            return _NO_SUMS
         buffers = [None if index is None else arguments.scratch[index] for index in self._moment_sums]
         return MomentSums(*buffers)
 

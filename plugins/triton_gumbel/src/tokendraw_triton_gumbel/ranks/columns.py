@@ -28,9 +28,10 @@ from tokendraw_triton_gumbel.host.launch import Step, current_stream
 from tokendraw_triton_gumbel.host.params_layout import ParamTensors, presence_flags
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import Digit, DigitFilter, RowBounds
 from tokendraw_triton_gumbel.ranks.best_tokens import best_tokens
-from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches, ShardGeometry
+from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches
 from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout, sum_bits, survey_layout
 from tokendraw_triton_gumbel.ranks.search_launches import MAX_VALUES, SearchLaunches
+from tokendraw_triton_gumbel.ranks.shard_variant import ShardGeometry
 
 _INF = float("inf")
 

@@ -15,15 +15,11 @@ from tokendraw_triton_gumbel.host.params_layout import ParamsLayout, ParamTensor
 from tokendraw_triton_gumbel.host.row_layout import RowAccess, row_layout, with_unit_stride
 from tokendraw_triton_gumbel.host.tuning import configuration_for
 from tokendraw_triton_gumbel.host.variant import Target
-from tokendraw_triton_gumbel.ranks.column_launches import (
-    ColumnLaunches,
-    ShardGeometry,
-    ShardVariant,
-    shard_of,
-)
+from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches
 from tokendraw_triton_gumbel.ranks.columns import ShardColumns
 from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
 from tokendraw_triton_gumbel.ranks.merging import KernelMerging
+from tokendraw_triton_gumbel.ranks.shard_variant import ShardGeometry, ShardVariant, shard_of
 
 _MAX_SIZES = 2048
 """Upper limit of cached variants and batch sizes."""

@@ -24,7 +24,8 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout
 
 if TYPE_CHECKING:
-    from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches, ShardArguments
+    from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches
+    from tokendraw_triton_gumbel.ranks.shard_variant import ShardArguments
 
 MAX_VALUES = 1024
 """Largest K."""
