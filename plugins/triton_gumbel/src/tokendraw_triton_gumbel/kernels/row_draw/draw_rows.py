@@ -15,7 +15,7 @@ from tokendraw_triton_gumbel.kernels.kept_interval.row_chain import KEEPS_DRAW, 
 from tokendraw_triton_gumbel.kernels.large_set.row_state import IS_EXACT, STATE_INTS
 from tokendraw_triton_gumbel.kernels.logprobs.mode_values import log_mass, lowest_visible, visible_of_token
 from tokendraw_triton_gumbel.kernels.row_draw.filtered_draw import draw_filtered
-from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles, weigh_tiles
+from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_in_tile
 from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
 from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
@@ -115,8 +115,7 @@ def draw_rows(
             filters = RowFilters(k, p, lowest_kept(max_logit, temperature, min_p, floor), joint)
             if interval.arrivals is not None:
                 chain = load_chain(slot, greedy, key, interval_params, flags, config.FP64)
-                whole_mass = tl.sum(weigh_tiles(survey, inverse * LOG2_E), 0)
-                is_exact = is_redrawn(chain, whole_mass, k, p, filters.floor, joint)
+                is_exact = is_redrawn(chain, survey, inverse * LOG2_E, k, p, filters.floor, joint)
                 row_flags = tl.where(is_exact > 0, flags | EXACT, flags)
                 tl.store(state.ints + row.to(tl.int64) * STATE_INTS + IS_EXACT, row_flags & EXACT)
                 tl.store(interval.arrivals + row, KEEPS_DRAW, mask=(row_flags & EXACT) == 0)
