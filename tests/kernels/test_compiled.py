@@ -119,7 +119,7 @@ def test_the_draws_of_kept_intervals_compile(kernels, target):
     drawn(
         target, replace(FILTERED, min_p=0.1, filter_order="temperature_last", xtc_probability=0.5, logprobs=0)
     )
-    for name in ("tile_statistics", "filter_params", "redraw_rows"):
+    for name in ("tile_statistics", "filter_params", "draw_rows", "redraw_rows"):
         assert has_machine_code(compiled(kernels[name], target))
 
 

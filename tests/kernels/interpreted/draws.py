@@ -205,10 +205,12 @@ def intervals():
             )
             for seed in range(rows)
         ]
-        # XTC looks at what a min-p behind top-p left.
-        rare = {"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 1e-3, "filters": None}
-        rare |= {"xtc_probability": 1.0, "xtc_threshold": 0.3, "filter_order": "temperature_last"}
-        requests[0] = replace(requests[0], **rare)
+        # XTC looks at what a min-p behind top-p left, and at a wide nucleus alone.
+        wide = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "filters": None, "xtc_probability": 1.0}
+        last = {"temperature": 0.7, "min_p": 1e-3, "xtc_threshold": 0.3, "filter_order": "temperature_last"}
+        requests[0] = replace(requests[0], **wide | last)
+        alone = {"min_p": 0.0, "xtc_threshold": 0.1, "filter_order": "top_k_first"}
+        requests[2] = replace(requests[2], **wide | alone)
         metadata = SamplingMetadata.from_params(requests, positions=range(rows))
         samplers = (
             TritonGumbelSampler(torch.device("cpu"), need),

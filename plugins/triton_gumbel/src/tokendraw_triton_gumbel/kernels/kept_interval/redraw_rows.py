@@ -18,6 +18,7 @@ from tokendraw_triton_gumbel.kernels.kept_interval.wide_interval import (
     weigh_interval,
 )
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import TileStatistics
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept, least_reaching
 from tokendraw_triton_gumbel.kernels.shared.noise import streams_of
@@ -81,8 +82,7 @@ def _part_of(tiles, TILES_AT_ONCE: tl.constexpr):
 @triton.jit(noinline=True)
 def _draw_tiles(
     source,
-    maxima,
-    granules,
+    statistics,
     sums,
     arrivals,
     tiles,
@@ -102,7 +102,7 @@ def _draw_tiles(
     Returns (token, or -1 where the earlier draw holds; the greatest kept logit; the kept mass, relative to that one;
     1 in the program that has to write the results, else 0).
 
-    :param maxima: [tiles] of the row, in memory, like ``granules`` [tiles, 16]; ``sums`` [tiles] of scratch.
+    :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the row; ``sums`` [tiles] of scratch.
     :param arrivals: counts the programs of the row that are done.
     :param mass: of the kept tokens at the temperature of the filters.
     :param is_raised: 1 if the threshold was raised since, so that ``mass`` counts some dropped tokens too.
@@ -120,7 +120,7 @@ def _draw_tiles(
             end = tiles
             weigh_interval(
                 source,
-                granules,
+                statistics.granules,
                 sums,
                 first,
                 end,
@@ -136,13 +136,21 @@ def _draw_tiles(
             tl.debug_barrier()  # the sums were read
         if chain.applies > 0:
             count, least = least_likely(
-                source, maxima, tiles, threshold, max_logit, filter_scale, kept_mass, chain.limit, TILES
+                source,
+                statistics.maxima,
+                tiles,
+                threshold,
+                max_logit,
+                filter_scale,
+                kept_mass,
+                chain.limit,
+                TILES,
             )
             peak = tl.where(count > 1, least, max_logit)
         if chain.is_last + (peak < max_logit).to(tl.int32) > 0:
             weigh_interval(
                 source,
-                granules,
+                statistics.granules,
                 sums,
                 first,
                 end,
@@ -249,11 +257,11 @@ def redraw_rows(
         token = tl.full((), -1, tl.int32)
         kept_mass = tl.full((), 0.0, tl.float32)
         if num_candidates < 0:
+            granules = statistics.granules + first_tile * GRANULES_PER_TILE
             mass = tl.load(summary.total_weight + row) * tl.exp(tl.load(out.log_kept + row))
             token, peak, kept_mass, is_finisher = _draw_tiles(
                 source,
-                maxima,
-                statistics.granules + first_tile * GRANULES_PER_TILE,
+                TileStatistics(maxima, None, None, granules, None),
                 interval.sums + first_tile,
                 interval.arrivals + row,
                 counts.tiles,

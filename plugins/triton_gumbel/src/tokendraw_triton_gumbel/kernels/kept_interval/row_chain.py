@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import weigh_tiles
 from tokendraw_triton_gumbel.kernels.shared.noise import XTC, uniform
 from tokendraw_triton_gumbel.kernels.shared.row_params import DRAFT
+from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _DEFAULT_THRESHOLD = tl.constexpr(0.1)
 _MAX_THRESHOLD = tl.constexpr(0.5)
@@ -59,16 +61,31 @@ def load_chain(slot, greedy, key, interval_params, flags, FP64: tl.constexpr):
 
 
 @triton.jit
-def is_redrawn(chain, mass, k, p, floor, joint):
+def _second_weight(survey, scale):
+    """Return an upper bound of the weight of the second token of a row, relative to the first, which weighs 1.
+
+    The second token is the largest of another tile, or weighs no more than the first one's tile does without that.
+    """
+    is_first = survey.maximum == survey.max_logit
+    weight = weigh(survey.maximum, survey.max_logit, scale)
+    others = tl.max(tl.where(is_first, 0.0, weight), 0)
+    rest = tl.sum(tl.where(is_first, tl.abs(survey.signed_sums), 0.0), 0) - 1.0
+    return tl.maximum(others, rest)
+
+
+@triton.jit
+def is_redrawn(chain, survey, scale, k, p, floor, joint):
     """Return 1 if launch X has to draw a row, or 0 if the draw at hand is that of the row.
 
-    Where top-p alone filters, the kept tokens weigh at least p of the mass, and the largest weighs 1. So XTC drops
-    nothing where 1 of that is no likely token.
+    XTC drops nothing unless two tokens are likely. Where top-p alone filters, the kept tokens weigh at least p of the
+    mass.
 
-    :param mass: of the row, relative to its largest logit, at the temperature of the filters.
+    :param survey: the :class:`~..row_draw.tile_survey.TileSurvey` at the temperature of the filters; ``scale`` is
+        ``log2(e) / T``.
     :param k: of the row's :class:`~..shared.row_values.RowFilters`, like the others; 0 is off.
     """
     is_alone = (k == 0).to(tl.int32) * ((floor == float("-inf")).to(tl.int32) + (joint != 0).to(tl.int32))
-    kept_mass = tl.where(is_alone > 0, p * mass.to(tl.float64), 0.0)
-    may_drop = (kept_mass * chain.limit <= _ROUNDING).to(tl.int32)
+    mass = tl.sum(weigh_tiles(survey, scale), 0).to(tl.float64)
+    kept_mass = tl.where(is_alone > 0, p * mass, 0.0)
+    may_drop = (kept_mass * chain.limit <= _second_weight(survey, scale) * _ROUNDING).to(tl.int32)
     return tl.maximum(chain.is_last, chain.applies * may_drop)
