@@ -247,6 +247,7 @@ sys.path[1:1] = {[str(ROOT / folder) for folder in FOLDERS]}
 torch.set_num_threads(1)
 import fast_interpreter
 import tokendraw_bench, tokendraw_native.sampler, tokendraw_testing, tokendraw_triton_gumbel.sampler
+fast_interpreter.prepare()
 """
 
 

@@ -8,6 +8,7 @@ Written for Triton 3.6 and 3.7; nothing changes what is computed.
 
 import builtins
 import functools
+import gc
 import importlib
 import json
 import math
@@ -22,11 +23,9 @@ warnings.simplefilter("ignore")  # numpy, with which it computes, tells of every
 
 import numpy as np  # noqa: E402
 import triton.language as tl  # noqa: E402
+from quick_operators import constant, fits, install, operands  # noqa: E402
 from triton.language import core, semantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
-
-_SAME = frozenset(("fp32", "fp64", "int32", "int64", "uint32", "uint64"))
-"""Types of which two operands of one shape need no conversion, whatever is done to them."""
 
 
 def hurry():
@@ -49,7 +48,17 @@ def hurry():
     core.tuple.__init__ = _tuple
     core.tuple.type = functools.cached_property(lambda self: core._type_for_tuple_values(self.values))
     core.tuple.type.__set_name__(core.tuple, "type")
+    core._unwrap_if_constexpr = functools.partial(_unwrapped, core._unwrap_if_constexpr)
+    semantic.TritonSemantic.cast = _cast
     semantic.TritonSemantic.binary_op_type_checking_impl = _operands
+    install()
+
+
+def prepare():
+    """Rewrite every jit function that is imported, once for all forks of this process."""
+    for function in gc.get_objects():
+        if isinstance(function, interpreter.InterpretedFunction):
+            function.rewrite()
 
 
 def _patch_attr(obj, name, member, builder, *scope):
@@ -108,48 +117,34 @@ def _tuple(self, args, type=None):  # noqa: A002  Triton's own name
         self.type = type if isinstance(type, core.tuple_type) else core.tuple_type(type)
 
 
+def _unwrapped(unwrap, value):
+    """Unwrap a constant, with a short cut for what is none."""
+    return value if type(value) is core.tensor else unwrap(value)
+
+
+_general_cast = semantic.TritonSemantic.cast
+
+
+def _cast(self, given, dtype, *args):
+    """Cast a tensor, unless it has the dtype."""
+    if given.type.scalar.name == dtype.scalar.name:
+        return given
+    return _general_cast(self, given, dtype, *args)
+
+
 _check_operands = semantic.TritonSemantic.binary_op_type_checking_impl
-_constants = {}
 
 
 def _operands(self, lhs, rhs, *args, **named):
     """Convert two operands to a common type and shape, with short cuts for frequent pairs."""
-    if isinstance(lhs, core.tensor) and lhs.type.scalar.name in _SAME:
-        if isinstance(rhs, core.tensor):
-            if lhs.type.name == rhs.type.name:
-                return lhs, rhs
-            if lhs.type.scalar.name == rhs.type.scalar.name and lhs.type.is_block() != rhs.type.is_block():
-                if lhs.type.is_block():
-                    return lhs, _filled(lhs.type, rhs.handle.data)
-                return _filled(rhs.type, lhs.handle.data), rhs
-        elif _fits(rhs, lhs.type.scalar):
-            return lhs, _constant(lhs.type, rhs)
-    elif isinstance(rhs, core.tensor) and rhs.type.scalar.name in _SAME and _fits(lhs, rhs.type.scalar):
-        return _constant(rhs.type, lhs), rhs
+    if isinstance(lhs, core.tensor) and isinstance(rhs, core.tensor):
+        if pair := operands(lhs, rhs):
+            return pair
+    elif isinstance(lhs, core.tensor) and fits(rhs, lhs.type.scalar):
+        return lhs, constant(lhs.type, rhs)
+    elif isinstance(rhs, core.tensor) and fits(lhs, rhs.type.scalar):
+        return constant(rhs.type, lhs), rhs
     return _check_operands(self, lhs, rhs, *args, **named)
-
-
-def _fits(number, dtype):
-    """Whether a Python number converts to a dtype in every context."""
-    if type(number) is int:
-        return dtype.is_floating() or (0 if dtype.is_int_unsigned() else -(2**31)) <= number < 2**31
-    return type(number) is float and dtype.is_floating()
-
-
-def _constant(kind, number):
-    """Return the cached tensor of a type filled with a number."""
-    key = kind.name, number, math.copysign(1, number)
-    result = _constants.get(key)
-    if result is None:
-        result = _constants[key] = _filled(kind, number)
-        result.handle.data.flags.writeable = False
-    return result
-
-
-def _filled(kind, value):
-    shape = kind.known[1] if kind.is_block() else (1,)
-    data = np.full([getattr(size, "value", size) for size in shape], value, _np_dtype(kind))
-    return core.tensor(interpreter.TensorHandle(data, kind.scalar), kind)
 
 
 def _combined(operation, first, second, dtypes):
