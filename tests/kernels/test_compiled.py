@@ -1,7 +1,7 @@
 """Compiles the kernels of triton-gumbel to machine code for every target, on a machine without any of them.
 
-The pass over the tiles is compiled for every target, the other kernels for the oldest and newest of each vendor. The
-stand-ins record the arguments of real calls, and the compilation uses these.
+The pass over the tiles is compiled for every target, the other kernels for the ends. The stand-ins record the arguments
+of real calls, and the compilation uses these.
 """
 
 import ast
@@ -49,13 +49,11 @@ def test_the_pass_over_the_tiles_compiles(kernels, target, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("target", "dtype"), [*((target, torch.bfloat16) for target in TARGETS), ("sm_90", DTYPES[0])]
-)
-def test_moments_compile(kernels, target, dtype):
+@pytest.mark.parametrize("target", SOME)
+def test_moments_compile(kernels, target):
     """All moments in one batch: sums of tiles, and the launch that reduces these."""
     filters = {"top_n_sigma": 1.0, "eta_cutoff": 0.01, "p_less": 1.0}
-    drawn(target, replace(PLAIN, filters=filters, logprobs=0), dtype)
+    drawn(target, replace(PLAIN, filters=filters, logprobs=0))
     for name in ("tile_statistics", "row_moments", "combine_floors", "draw_rows"):
         assert has_machine_code(compiled(kernels[name], target))
 

@@ -1,7 +1,6 @@
 """Compares logprobs of triton-gumbel and native in Triton's interpreter; compiles the kernels."""
 
 import contextlib
-from itertools import cycle
 
 import pytest
 
@@ -11,7 +10,7 @@ import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel.launches.logprobs import SEARCHES
-from triton_stand_ins import ENDS, SOME, compiled, has_machine_code, interpreted, sampler_for
+from triton_stand_ins import SOME, compiled, has_machine_code, interpreted, sampler_for
 
 V = 4096
 
@@ -72,9 +71,7 @@ def listed(target, dtype, num_logprobs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("target", "bounds"), [*zip(ENDS, cycle(("tiles", "quarters of tiles")), strict=False)]
-)
+@pytest.mark.parametrize(("target", "bounds"), [("sm_80", "tiles"), ("gfx1201", "quarters of tiles")])
 def test_the_kernel_compiles(kernels, target, bounds):
     """The maxima of tiles bound the N-th value, or with few tiles the maxima of their quarters."""
     dtype, num_logprobs = (torch.bfloat16, 1) if bounds == "tiles" else (torch.float32, 20)
@@ -85,11 +82,10 @@ def test_the_kernel_compiles(kernels, target, bounds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", SOME)
-def test_the_kernel_with_a_sort_compiles(kernels, target):
-    search, dtype = (SEARCHES[-1], torch.bfloat16) if target == SOME[0] else (SEARCHES[1], torch.float32)
-    described(target, dtype, search.width)
-    assert has_machine_code(compiled(kernels["row_logprobs"], target))
+def test_the_kernel_with_a_sort_compiles(kernels):
+    """Compile for AMD only: the kernels for NVIDIA run on one."""
+    described("gfx1201", torch.float32, SEARCHES[1].width)
+    assert has_machine_code(compiled(kernels["row_logprobs"], "gfx1201"))
 
 
 @pytest.mark.slow
@@ -100,7 +96,7 @@ def test_the_list_of_keys_compiles(kernels, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ENDS)
+@pytest.mark.parametrize("target", SOME)
 def test_the_kernel_of_given_ids_compiles(kernels, target):
     giving(target, [3, 7])
     assert has_machine_code(compiled(kernels["given_logprobs"], target))
@@ -108,7 +104,7 @@ def test_the_kernel_of_given_ids_compiles(kernels, target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "dtype"), [*zip(ENDS, cycle((torch.bfloat16, torch.float32)), strict=False)], ids=str
+    ("target", "dtype"), [*zip(SOME, (torch.bfloat16, torch.float32), strict=True)], ids=str
 )
 def test_the_kernels_of_scores_compile(kernels, target, dtype):
     scored(target, dtype, "raw_logprobs")
@@ -156,7 +152,7 @@ def test_the_kernel_compiles_for_a_vocabulary_of_one(kernels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "dtype"), [*zip(ENDS, cycle((torch.bfloat16, torch.float32)), strict=False)], ids=str
+    ("target", "dtype"), [*zip(SOME, (torch.bfloat16, torch.float32), strict=True)], ids=str
 )
 def test_the_count_of_ranks_compiles(kernels, target, dtype):
     described(target, dtype, 1)

@@ -136,7 +136,7 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ENDS)
+@pytest.mark.parametrize("target", SOME)
 def test_the_searches_of_the_history_compile(kernels, target):
     family = TARGETS[target][0]
     process(slots_for(**DRY, **BUDGET), family=family)

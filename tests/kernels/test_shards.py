@@ -31,13 +31,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BOUNDS = (0, 4000, 8192)
 CALLS = {
     "plain": (PLAIN, {}),
-    "fresh": (replace(FILTERED, top_k=300, seed=None), {}),
-    "joint": (replace(PLAIN, top_k=3000, top_p=0.9, filter_order="joint"), {}),
+    "joint, fresh": (replace(PLAIN, top_k=3000, top_p=0.9, filter_order="joint", seed=None), {}),
+    "float64, logprobs": (replace(FILTERED, logprobs=3), {"gumbel_dtype": "fp64"}),
+    "greedy, logprobs": (SamplingParams(temperature=0.0, logprobs=3), {}),
     "filters from moments": (MOMENTS_READ, {}),
-    "float64": (PLAIN, {"gumbel_dtype": "fp64"}),
-    "greedy": (SamplingParams(temperature=0.0), {}),
-    "logprobs": (replace(FILTERED, logprobs=3), {"gumbel_dtype": "fp64"}),
-    "greedy logprobs": (SamplingParams(temperature=0.0, logprobs=3), {}),
 }
 KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "add_by_digit")
 
