@@ -1,6 +1,7 @@
 """What every test shares: the device it runs on, the sampler under test, a clean environment."""
 
 import functools
+import gc
 import multiprocessing
 import os
 import sys
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         for tests in (slow, rest)
         for item in tests[len(tests) * i // processes : len(tests) * (i + 1) // processes]
     ]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what torch and thousands of tests made out of all later searches for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ from transformers_models import STEPS, V, draw, model_of, prompts
 
 PARAMS = SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
 WARPERS = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
-RUNS = 20
+RUNS = 10
 
 
 def processor(seed, **more):
