@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 
 import pytest
@@ -58,20 +59,25 @@ def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
     assert result.exit_code == 0
 
 
-def test_an_interrupt_loses_no_finished_line(monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_that_ends_a_run_loses_no_finished_line(monkeypatch, number):
+    """Runners of jobs send SIGTERM at their limit of time."""
+    before = signal.getsignal(signal.SIGTERM)
+
     def interrupted(subject, *, only=None, jobs=1, starting=None, finished=None):
         for prop, status in zip(properties("sample")[:2], (Status.PASSED, Status.FAILED), strict=True):
             starting(prop)
             finished(Line(name=prop.name, status=status, detail="needs 5, found 4", about="Five."))
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr(tokendraw_testing, "run", interrupted)
     result = check()
+    assert signal.getsignal(signal.SIGTERM) is before
     said = result.stderr.splitlines()
     assert said[0].startswith("Interrupted after 2 of ")
     assert said[0].endswith(" lines, 1 passed, 1 failed.")
     assert said[1:3] == ["limits: needs 5, found 4", "demanded: Five."]
-    assert result.exit_code != 0
+    assert result.exit_code == 130
 
 
 def test_json_stands_alone_on_stdout(monkeypatch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +27,7 @@ _MOST_NAMES = 3
 def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
     """Check the properties; a bar on stderr, or a line now and then, names the current properties.
 
-    An interrupt prints on stderr what the finished lines showed.
+    An interrupt, and SIGTERM, print on stderr what the finished lines showed.
 
     :param jobs: number of processes; None: what suits the subject.
     """
@@ -35,7 +38,7 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
     in_work: dict[str, None] = {}
     done: list[Line] = []
     try:
-        with progress_bar(total, "lines") as show:
+        with _termination_interrupts(), progress_bar(total, "lines") as show:
 
             def starting(prop: Property) -> None:
                 in_work[prop.name] = None
@@ -56,6 +59,20 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
     except KeyboardInterrupt:
         _print_finished(done, total)
         raise
+
+
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which runners of jobs send at their limit, interrupt like Ctrl-C, unless a host answers it."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _print_finished(lines: Sequence[Line], total: int) -> None:
