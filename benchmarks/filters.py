@@ -120,7 +120,7 @@ def main() -> None:
     titles = (
         ("without", "with", "with / without") if arguments.rules else ("min-p", "filter", "filter / min-p")
     )
-    option, stem = (" --rules", "interval_rules") if arguments.rules else ("", "filters")
+    option, stem = (" --rules --rows 256 64 16 1", "interval_rules") if arguments.rules else ("", "filters")
     parts = [
         f"`python benchmarks/filters.py{option} --output benchmarks/results/h100_{stem}.md`",
         f"Microseconds a call of {arguments.sampler} on {card}, V = {arguments.vocab_size:,}.",
