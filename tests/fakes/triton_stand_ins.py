@@ -23,6 +23,7 @@ from tokendraw_triton_gumbel.launches import (
     kept_interval,
     logits_processing,
     logprobs,
+    moments,
     paged_kv,
     verify,
 )
@@ -50,8 +51,8 @@ SOME = ("sm_80", "gfx1201")
 """A target of each vendor, for slow compilations."""
 SOURCES = {
     "tile_statistics": draw,
-    "combine_floors": draw,
-    "row_moments": draw,
+    "combine_floors": moments,
+    "row_moments": moments,
     "draw_rows": draw,
     "draw_large_sets": draw,
     "filter_params": kept_interval,

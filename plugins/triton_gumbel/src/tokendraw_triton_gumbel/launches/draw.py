@@ -5,12 +5,11 @@ The rows of drafts whose logits are known follow the rows of the target in all t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from tokendraw.plugin import Moment
 from tokendraw_triton_gumbel.host.geometry import power_of_two, tiles_of
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.row_layout import RowAccess
@@ -33,7 +32,6 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     DraftRows,
     DrawResults,
     Logits,
-    MomentSums,
     PassResults,
     RankedTokens,
     RowState,
@@ -46,18 +44,10 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 from tokendraw_triton_gumbel.kernels.shared.configs import LargeSetConfig, RowConfig, TileConfig
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
-from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import ROWS_PER_PROGRAM, combine_floors
-from tokendraw_triton_gumbel.kernels.tile_pass.row_moments import row_moments
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_statistics
 from tokendraw_triton_gumbel.launches.kept_interval import IntervalLaunches, params_of_filters
+from tokendraw_triton_gumbel.launches.moments import MomentLaunches
 
-_MOMENT_WARPS = 4
-_MOMENTS_OF_SUMS = {
-    ("counts", "distances", "squares"): {"count", "mean", "std"},
-    ("entropies",): {"entropy"},
-    ("collisions",): {"collision"},
-}
-"""The moments that need some of :class:`.MomentSums`."""
 MIN_TILES = 256
 """Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
 NO_DRAFTS = DraftRows()
@@ -83,16 +73,6 @@ def tile_pass(
     return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
 
-def reserve_moment_sums(moments: Collection[Moment], scratch: Scratch, tiles: int) -> list[int | None]:
-    """Return the numbers of new buffers of :class:`.MomentSums`, None for sums that no moment needs."""
-    buffers: list[int | None] = [None] * len(MomentSums._fields)
-    for fields, readers in _MOMENTS_OF_SUMS.items():
-        if readers.intersection(moments):
-            for field in fields:
-                buffers[MomentSums._fields.index(field)] = scratch.reserve(torch.float32, tiles, PER_ROW)
-    return buffers
-
-
 class DrawLaunches:
     """The launches of a draw of a variant, and the scratch of the results."""
 
@@ -104,6 +84,7 @@ class DrawLaunches:
         self.has_filters, self.vector, self.fp64 = variant.has_filters, logits.vector, target.fp64
         self._is_drawn = variant.is_drawn
         self._reserve(variant, scratch)
+        self._moments = MomentLaunches(variant, target, scratch, tiles=self.tiles, max_tiles=self.max_tiles)
         self._interval = None
         if variant.interval is not None:
             self._interval = IntervalLaunches(variant, target, scratch, self.tiles, self.max_tiles)
@@ -139,8 +120,6 @@ class DrawLaunches:
             has_raw_sums=variant.has_second_sums,
             has_further_sums=variant.has_entropy_sums or variant.moments != (),
         )
-        self._combine_floors = Launch(combine_floors, {}, target.options(_MOMENT_WARPS))
-        self._row_moments = Launch(row_moments, {"TILES": self.max_tiles}, target.options(_MOMENT_WARPS))
         self._row_draw = Launch(
             draw_rows,
             {"config": row_config},
@@ -162,8 +141,6 @@ class DrawLaunches:
         self.mode_sums = self.sums if not variant.has_raw_sums or self.raw_sums is None else self.raw_sums
         """Number of the sums by which the logprobs mode normalises, behind all launches of the draw."""
         self.entropy_sums = scratch.reserve(real, tiles, PER_ROW) if variant.has_entropy_sums else None
-        self._moment_sums = reserve_moment_sums(variant.moments, scratch, tiles)
-        self._floor = scratch.reserve(real, 1, PER_ROW) if variant.moments else None
         self.summary = None
         """Numbers of the buffers of :class:`.RowSummary`, of rows whose kept tokens a later launch weighs."""
         if variant.weighs_kept or variant.interval is not None:
@@ -214,7 +191,7 @@ class DrawLaunches:
         :param counters: of a verification, [rows], set to 0.
         :param ranked: tokens to be scored, whose ranks are counted.
         """
-        geometry, head, params, flags, scratch, moments, floors, interval = arguments
+        geometry, head, params, flags, scratch, _, floors, interval = arguments
         token_ids, valid, thresholds, log_kept, least_kept = out
         logits, counts = group(Logits, (*head, self.vocab_size)), geometry.counts
         maxima, sums = scratch[self.maxima], scratch[self.sums]
@@ -230,50 +207,29 @@ class DrawLaunches:
             queue, state = group(WorkQueue, scratch[self._queue]), group(RowState, scratch[self._state])
         if self.summary is not None:
             facts = group(RowSummary, [scratch[index] for index in self.summary])
-        index, raw_temperature = params.row_index if self.has_row_index else None, None
-        if (
-            interval is not None
-            and self._interval is not None
-            and interval.params.temperature_last is not None
-        ):
-            yield self._interval.filter_step(arguments, interval)
-            params, raw_temperature = (
-                params_of_filters(params, interval),
-                interval.filter_params.other_temperature,
-            )
-        of_interval = _NO_INTERVAL
+        raw_temperature, of_interval = None, _NO_INTERVAL
         if interval is not None and self._interval is not None:
             of_interval = interval.params, self._interval.results(arguments, interval)
             counters = of_interval[1].arrivals
-        of_rows = params.temperature, index
-        moment_sums = group(
-            MomentSums, [None if index is None else scratch[index] for index in self._moment_sums]
-        )
+            if interval.params.temperature_last is not None:
+                yield self._interval.filter_step(arguments, interval)
+                params = params_of_filters(params, interval)
+                raw_temperature = interval.filter_params.other_temperature
+        of_rows = params.temperature, params.row_index if self.has_row_index else None
+        moment_sums = self._moments.sums(scratch)
         yield (
             self._tile_pass,
             geometry.tile_grid,
             (
-                *(logits, drafts, counts, params.temperature, raw_temperature, index),
+                *(logits, drafts, counts, of_rows[0], raw_temperature, of_rows[1]),
                 *(statistics, moment_sums, ranked, queue, counters),
             ),
         )
         if not self._is_drawn:
             return
         if floors is not None:
-            yield (
-                self._row_moments,
-                geometry.row_grid,
-                (drafts, counts, *of_rows, weighed, moment_sums, moments),
-            )
-            assert self._floor is not None  # filters read moments
-            floor, rows = scratch[self._floor], counts.rows
-            for of_filter in floors():
-                yield (
-                    self._combine_floors,
-                    (-(-rows // ROWS_PER_PROGRAM.value), 1, 1),
-                    (of_filter, floor, rows),
-                )
-            params = params._replace(floor=floor)
+            yield from self._moments.steps(arguments, floors(), drafts, of_rows, weighed)
+            params = params._replace(floor=self._moments.floor(scratch))
         # An output that nobody wants is not written, so another tensor of its dtype stands in.
         details = (maxima, maxima) if thresholds is None else (thresholds, log_kept)
         drawn = group(DrawResults, (token_ids, valid, *details, maxima if least_kept is None else least_kept))

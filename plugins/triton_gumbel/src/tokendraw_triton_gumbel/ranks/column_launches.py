@@ -25,7 +25,8 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import ShardDrawConfig
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
-from tokendraw_triton_gumbel.launches.draw import reserve_moment_sums, tile_pass
+from tokendraw_triton_gumbel.launches.draw import tile_pass
+from tokendraw_triton_gumbel.launches.moments import reserve_moment_sums
 from tokendraw_triton_gumbel.ranks.message_layout import argmax_layout, draws_layout
 from tokendraw_triton_gumbel.ranks.search_launches import MIN_TILES, SearchLaunches
 from tokendraw_triton_gumbel.ranks.shard_variant import ShardArguments, ShardGeometry, ShardVariant

@@ -11,12 +11,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.kept_interval.row_chain import KEEPS_DRAW, load_chain
-from tokendraw_triton_gumbel.kernels.kept_interval.wide_interval import (
-    draw_from_tiles,
-    is_likely,
-    least_likely,
-    weigh_interval,
-)
+from tokendraw_triton_gumbel.kernels.kept_interval.wide_interval import draw_tiles, is_likely
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import TileStatistics
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
@@ -68,107 +63,6 @@ def _draw_candidates(
     score = scaled(x, peak, inverse, config.FP64)
     token = draw_candidate(score, weight, kept, ids, key, of_token, of_tile, config.FP64)
     return token, peak, tl.sum(weight, 0)
-
-
-@triton.jit
-def _part_of(tiles, TILES_AT_ONCE: tl.constexpr):
-    """Return the tiles of this program's part of a row: (the first; the one behind the last)."""
-    groups = (tiles + TILES_AT_ONCE - 1) // TILES_AT_ONCE
-    span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1) * TILES_AT_ONCE
-    first = tl.program_id(1) * span
-    return tl.minimum(first, tiles), tl.minimum(first + span, tiles)
-
-
-@triton.jit(noinline=True)
-def _draw_tiles(
-    source,
-    statistics,
-    sums,
-    arrivals,
-    tiles,
-    threshold,
-    is_raised,
-    mass,
-    max_logit,
-    filter_scale,
-    inverse,
-    chain,
-    key,
-    flags,
-    config: tl.constexpr,
-):
-    """Draw a row from its tiles, of which each program of the row weighs a part.
-
-    Returns (token, or -1 where the earlier draw holds; the greatest kept logit; the kept mass, relative to that one;
-    1 in the program that has to write the results, else 0).
-
-    :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the row; ``sums`` [tiles] of scratch.
-    :param arrivals: counts the programs of the row that are done.
-    :param mass: of the kept tokens at the temperature of the filters.
-    :param is_raised: 1 if the threshold was raised since, so that ``mass`` counts some dropped tokens too.
-    """
-    TILES: tl.constexpr = config.TILES
-    token = tl.full((), -1, tl.int32)
-    peak = max_logit
-    kept_mass = mass
-    # Where the mass is not known, one program does all: few rows have this combination of filters.
-    is_shared = 1 - is_raised * chain.applies
-    is_finisher = (tl.program_id(1) == 0).to(tl.int32)
-    if is_shared + is_finisher > 0:
-        first, end = _part_of(tiles, config.TILES_AT_ONCE)
-        if is_shared == 0:
-            end = tiles
-            weigh_interval(
-                source,
-                statistics.granules,
-                sums,
-                first,
-                end,
-                threshold,
-                max_logit,
-                max_logit,
-                filter_scale,
-                config.VECTOR,
-                config.TILES_AT_ONCE,
-            )
-            tile = tl.arange(0, TILES)
-            kept_mass = tl.sum(tl.load(sums + tile, mask=tile < tiles, other=0.0), 0)
-            tl.debug_barrier()  # the sums were read
-        if chain.applies > 0:
-            count, least = least_likely(
-                source,
-                statistics.maxima,
-                tiles,
-                threshold,
-                max_logit,
-                filter_scale,
-                kept_mass,
-                chain.limit,
-                TILES,
-            )
-            peak = tl.where(count > 1, least, max_logit)
-        if chain.is_last + (peak < max_logit).to(tl.int32) > 0:
-            weigh_interval(
-                source,
-                statistics.granules,
-                sums,
-                first,
-                end,
-                threshold,
-                peak,
-                peak,
-                inverse * LOG2_E,
-                config.VECTOR,
-                config.TILES_AT_ONCE,
-            )
-            if is_shared > 0:
-                earlier = tl.atomic_add(arrivals, 1, sem="acq_rel")
-                is_finisher = (earlier == tl.num_programs(1) - 1).to(tl.int32)
-            if is_finisher > 0:
-                token, kept_mass = draw_from_tiles(
-                    source, sums, tiles, threshold, peak, inverse, key, flags, config
-                )
-    return token, peak, kept_mass, is_finisher
 
 
 @triton.jit
@@ -259,7 +153,7 @@ def redraw_rows(
         if num_candidates < 0:
             granules = statistics.granules + first_tile * GRANULES_PER_TILE
             mass = tl.load(summary.total_weight + row) * tl.exp(tl.load(out.log_kept + row))
-            token, peak, kept_mass, is_finisher = _draw_tiles(
+            token, peak, kept_mass, is_finisher = draw_tiles(
                 source,
                 TileStatistics(maxima, None, None, granules, None),
                 interval.sums + first_tile,

@@ -16,11 +16,11 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     LANES,
     TILE_SIZE,
 )
-from tokendraw_triton_gumbel.kernels.shared.weights import scaled, weigh
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled, weigh
 
 
 @triton.jit(noinline=True)
-def weigh_interval(
+def _weigh_interval(
     source,
     granules,
     sums,
@@ -69,7 +69,7 @@ def is_likely(x, max_logit, scale, mass, limit):
 
 
 @triton.jit(noinline=True)
-def least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limit, TILES: tl.constexpr):
+def _least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limit, TILES: tl.constexpr):
     """Return (number of kept tokens with at least the probability ``limit``; the least logit of these, or +inf).
 
     Reads the tiles with such tokens, one at a time: at most ``1 / limit``.
@@ -95,7 +95,7 @@ def least_likely(source, maxima, tiles, threshold, max_logit, scale, mass, limit
 
 
 @triton.jit
-def draw_from_tiles(source, sums, tiles, threshold, peak, inverse, key, flags, config: tl.constexpr):
+def _draw_from_sums(source, sums, tiles, threshold, peak, inverse, key, flags, config: tl.constexpr):
     """Draw a token of ``[threshold, peak]``: a tile by its weight, then a token in the tile.
 
     Returns (token; what all tiles weigh).
@@ -115,3 +115,104 @@ def draw_from_tiles(source, sums, tiles, threshold, peak, inverse, key, flags, c
     x = tl.where((x >= threshold) & (x <= peak), x, float("-inf"))
     score = scaled(x, peak, inverse, config.FP64) + gumbel(key, ids, of_token, config.FP64)
     return chosen * TILE_SIZE + tl.argmax(score, 0), tl.sum(weight, 0)
+
+
+@triton.jit
+def _part_of(tiles, TILES_AT_ONCE: tl.constexpr):
+    """Return the tiles of this program's part of a row: (the first; the one behind the last)."""
+    groups = (tiles + TILES_AT_ONCE - 1) // TILES_AT_ONCE
+    span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1) * TILES_AT_ONCE
+    first = tl.program_id(1) * span
+    return tl.minimum(first, tiles), tl.minimum(first + span, tiles)
+
+
+@triton.jit(noinline=True)
+def draw_tiles(
+    source,
+    statistics,
+    sums,
+    arrivals,
+    tiles,
+    threshold,
+    is_raised,
+    mass,
+    max_logit,
+    filter_scale,
+    inverse,
+    chain,
+    key,
+    flags,
+    config: tl.constexpr,
+):
+    """Draw a row from its tiles, of which each program of the row weighs a part.
+
+    Returns (token, or -1 where the earlier draw holds; the greatest kept logit; the kept mass, relative to that one;
+    1 in the program that has to write the results, else 0).
+
+    :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the row; ``sums`` [tiles] of scratch.
+    :param arrivals: counts the programs of the row that are done.
+    :param mass: of the kept tokens at the temperature of the filters.
+    :param is_raised: 1 if the threshold was raised since, so that ``mass`` counts some dropped tokens too.
+    """
+    TILES: tl.constexpr = config.TILES
+    token = tl.full((), -1, tl.int32)
+    peak = max_logit
+    kept_mass = mass
+    # Where the mass is not known, one program does all: few rows have this combination of filters.
+    is_shared = 1 - is_raised * chain.applies
+    is_finisher = (tl.program_id(1) == 0).to(tl.int32)
+    if is_shared + is_finisher > 0:
+        first, end = _part_of(tiles, config.TILES_AT_ONCE)
+        if is_shared == 0:
+            end = tiles
+            _weigh_interval(
+                source,
+                statistics.granules,
+                sums,
+                first,
+                end,
+                threshold,
+                max_logit,
+                max_logit,
+                filter_scale,
+                config.VECTOR,
+                config.TILES_AT_ONCE,
+            )
+            tile = tl.arange(0, TILES)
+            kept_mass = tl.sum(tl.load(sums + tile, mask=tile < tiles, other=0.0), 0)
+            tl.debug_barrier()  # the sums were read
+        if chain.applies > 0:
+            count, least = _least_likely(
+                source,
+                statistics.maxima,
+                tiles,
+                threshold,
+                max_logit,
+                filter_scale,
+                kept_mass,
+                chain.limit,
+                TILES,
+            )
+            peak = tl.where(count > 1, least, max_logit)
+        if chain.is_last + (peak < max_logit).to(tl.int32) > 0:
+            _weigh_interval(
+                source,
+                statistics.granules,
+                sums,
+                first,
+                end,
+                threshold,
+                peak,
+                peak,
+                inverse * LOG2_E,
+                config.VECTOR,
+                config.TILES_AT_ONCE,
+            )
+            if is_shared > 0:
+                earlier = tl.atomic_add(arrivals, 1, sem="acq_rel")
+                is_finisher = (earlier == tl.num_programs(1) - 1).to(tl.int32)
+            if is_finisher > 0:
+                token, kept_mass = _draw_from_sums(
+                    source, sums, tiles, threshold, peak, inverse, key, flags, config
+                )
+    return token, peak, kept_mass, is_finisher
