@@ -47,22 +47,22 @@ class TokenDataArray(ctypes.Structure):
     )
 
 
-class Stage(NamedTuple):
+class LlamaStage(NamedTuple):
     """A sampler of llama.cpp: the end of its constructor's name, and its arguments."""
 
     name: str
     arguments: tuple[Any, ...]
 
 
-class Chain(NamedTuple):
+class LlamaChain(NamedTuple):
     """Stages of llama.cpp beside the parameters of tokendraw."""
 
     label: str
-    stages: tuple[Stage, ...]
+    stages: tuple[LlamaStage, ...]
     params: dict[str, Any]
 
 
-class Library:
+class LlamaLibrary:
     """llama.cpp's samplers."""
 
     def __init__(self, path: str | None, name: str) -> None:
@@ -75,7 +75,7 @@ class Library:
             self.name = name
             self._library = ctypes.CDLL(path, mode=os.RTLD_LAZY)
 
-    def kept(self, logits: Array, stages: Sequence[Stage]) -> set[int]:
+    def kept(self, logits: Array, stages: Sequence[LlamaStage]) -> set[int]:
         """Return the ids that a chain leaves of a row, with a logit above -inf."""
         data = np.zeros(len(logits), [("id", np.int32), ("logit", np.float32), ("p", np.float32)])
         data["id"], data["logit"] = np.arange(len(logits)), logits
@@ -94,33 +94,35 @@ def _float(value: float) -> ctypes.c_float:
     return ctypes.c_float(value)
 
 
-TOP_N_SIGMA = Stage("top_n_sigma", (_float(1.5),))
-TOP_K = Stage("top_k", (ctypes.c_int32(40),))
-TYPICAL = Stage("typical", (_float(0.7), ctypes.c_size_t(1)))
-TOP_P = Stage("top_p", (_float(0.9), ctypes.c_size_t(1)))
-MIN_P = Stage("min_p", (_float(0.05), ctypes.c_size_t(1)))
-XTC = Stage("xtc", (_float(1.0), _float(0.1), ctypes.c_size_t(1), ctypes.c_uint32(1)))
-TEMPERATURE = Stage("temp", (_float(0.8),))
+TOP_N_SIGMA = LlamaStage("top_n_sigma", (_float(1.5),))
+TOP_K = LlamaStage("top_k", (ctypes.c_int32(40),))
+TYPICAL = LlamaStage("typical", (_float(0.7), ctypes.c_size_t(1)))
+TOP_P = LlamaStage("top_p", (_float(0.9), ctypes.c_size_t(1)))
+MIN_P = LlamaStage("min_p", (_float(0.05), ctypes.c_size_t(1)))
+XTC = LlamaStage("xtc", (_float(1.0), _float(0.1), ctypes.c_size_t(1), ctypes.c_uint32(1)))
+TEMPERATURE = LlamaStage("temp", (_float(0.8),))
 
 
-def chains() -> Iterator[Chain]:
+def chains() -> Iterator[LlamaChain]:
     """Yield each stage alone, temperature first, and llama.cpp's default order."""
     typical, xtc = {"typical_p": 0.7}, {"xtc_probability": 1.0, "xtc_threshold": 0.1}
-    yield Chain("top_n_sigma 1.5", (TOP_N_SIGMA,), {"filters": {"top_n_sigma": 1.5}})
-    yield Chain("top_k 40", (TOP_K,), {"top_k": 40})
-    yield Chain("typ_p 0.7", (TYPICAL,), typical)
-    yield Chain("top_p 0.9", (TOP_P,), {"top_p": 0.9})
-    yield Chain("min_p 0.05", (MIN_P,), {"min_p": 0.05})
-    yield Chain("xtc 1, 0.1", (XTC,), xtc)
+    yield LlamaChain("top_n_sigma 1.5", (TOP_N_SIGMA,), {"filters": {"top_n_sigma": 1.5}})
+    yield LlamaChain("top_k 40", (TOP_K,), {"top_k": 40})
+    yield LlamaChain("typ_p 0.7", (TYPICAL,), typical)
+    yield LlamaChain("top_p 0.9", (TOP_P,), {"top_p": 0.9})
+    yield LlamaChain("min_p 0.05", (MIN_P,), {"min_p": 0.05})
+    yield LlamaChain("xtc 1, 0.1", (XTC,), xtc)
     first = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
-    yield Chain("temperature 0.8; top_k 40; top_p 0.9", (TEMPERATURE, TOP_K, TOP_P), first)
+    yield LlamaChain("temperature 0.8; top_k 40; top_p 0.9", (TEMPERATURE, TOP_K, TOP_P), first)
     last = {"top_k": 40, "top_p": 0.9, "min_p": 0.05, "temperature": 0.8, "filter_order": LAST}
-    yield Chain("top_k 40; top_p 0.9; min_p 0.05; temperature 0.8", (TOP_K, TOP_P, MIN_P, TEMPERATURE), last)
+    yield LlamaChain(
+        "top_k 40; top_p 0.9; min_p 0.05; temperature 0.8", (TOP_K, TOP_P, MIN_P, TEMPERATURE), last
+    )
     every = {**last, **typical, **xtc}
-    yield Chain(
+    yield LlamaChain(
         "all but top_n_sigma, in the default order", (TOP_K, TYPICAL, TOP_P, MIN_P, XTC, TEMPERATURE), every
     )
-    yield Chain(
+    yield LlamaChain(
         "all, in the default order",
         (TOP_N_SIGMA, TOP_K, TYPICAL, TOP_P, MIN_P, XTC, TEMPERATURE),
         {**every, "filters": {"top_n_sigma": 1.5}},
@@ -147,7 +149,7 @@ def kept_here(logits: Array, params: dict[str, Any]) -> list[set[int]]:
     return found
 
 
-def compare(library: Library, chain: Chain, kind: str) -> list[str]:
+def compare(library: LlamaLibrary, chain: LlamaChain, kind: str) -> list[str]:
     """Return the cells of a chain: rows with equal sets, tokens kept, and the differences."""
     logits = rows(kind)
     there = [library.kept(row, chain.stages) for row in logits]
@@ -162,18 +164,18 @@ def compare(library: Library, chain: Chain, kind: str) -> list[str]:
 
 
 def _is_tied(row: Array, there: set[int], here: set[int]) -> bool:
-    """Whether each token that only one side keeps ties with a token that both keep."""
+    """Return whether each difference of two kept sets is a tie with a token of their intersection."""
     both = {float(row[i]) for i in there & here}
     return all(float(row[i]) in both for i in there ^ here)
 
 
-def edges(library: Library) -> list[list[str]]:
+def edges(library: LlamaLibrary) -> list[list[str]]:
     """Return what stages keep of four equal logits, whose sums of 1/4 are exact in float32."""
     logits = np.zeros(4, np.float32)
     cases = (
-        ("top_k 2", Stage("top_k", (ctypes.c_int32(2),)), {"top_k": 2}),
-        ("top_p 0.5", Stage("top_p", (_float(0.5), ctypes.c_size_t(1))), {"top_p": 0.5}),
-        ("typ_p 0.5", Stage("typical", (_float(0.5), ctypes.c_size_t(1))), {"typical_p": 0.5}),
+        ("top_k 2", LlamaStage("top_k", (ctypes.c_int32(2),)), {"top_k": 2}),
+        ("top_p 0.5", LlamaStage("top_p", (_float(0.5), ctypes.c_size_t(1))), {"top_p": 0.5}),
+        ("typ_p 0.5", LlamaStage("typical", (_float(0.5), ctypes.c_size_t(1))), {"typical_p": 0.5}),
     )
     return [
         [label, str(len(library.kept(logits, [stage]))), str(len(kept_here(logits[None], params)[0]))]
@@ -194,7 +196,7 @@ def main(write: Callable[[str], None] = print) -> None:
     parser.add_argument("--name", default="llama.cpp's samplers from a library", help="what the library is")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    library = Library(arguments.library, arguments.name)
+    library = LlamaLibrary(arguments.library, arguments.name)
     lines = [compare(library, chain, kind) for kind in ("bell", "ties") for chain in chains()]
     command = "python benchmarks/llama_cpp_kept_sets.py"
     command += " --library LIBRARY" if arguments.library else ""

@@ -1,4 +1,4 @@
-"""The properties of a sharded call that choose its kernels, its sizes, and the arguments that its launches share."""
+"""Properties of a sharded call for the choice of kernels, sizes, and the arguments common to the launches."""
 
 from __future__ import annotations
 
