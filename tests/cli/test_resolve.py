@@ -146,6 +146,7 @@ def test_json_is_complete(monkeypatch):
         "operation": "sample",
         "chosen": "native",
         "companion": None,
+        "partial_companion": None,
         "companion_serves": [],
         "host": {
             "device_type": "cuda",

@@ -90,8 +90,7 @@ def _serve(negotiator: Negotiator, selection: Selection, call: Call) -> Any:
         output = _run_first(negotiator, selection, routed, call)
         negotiator.count(routed.name, call.num_rows)
         return output
-    companion = selection.companion
-    assert companion is not None
+    companion: LoadedBackend = routed.companion
     assert isinstance(call, Sample)
     part, companion_part = call.divided(routed)
     # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
@@ -151,7 +150,7 @@ def _fall_back(
         rejections, selection = negotiator.rejections, negotiator.select(operation)
         while True:
             try:
-                if failures[-1].backend in (selection.backend, selection.companion):
+                if failures[-1].backend in selection.backends:
                     selection, rejections = fallback.successor(
                         operation, negotiator, rejections, failures[-1], call
                     )

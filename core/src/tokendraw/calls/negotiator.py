@@ -129,7 +129,7 @@ class Negotiator:
                 resolution = resolve(companions=self.companions)
             except SamplerUnavailableError as error:
                 raise error from failures.get(choice.sampler or "")
-            names = [name for name in (resolution.chosen, resolution.companion) if name]
+            names = (resolution.chosen, *resolution.companions)
             missing = next((name for name in names if (operation.name, name) not in self._backends), None)
             if missing is None:
                 break
@@ -139,12 +139,13 @@ class Negotiator:
                 failures[missing] = error
                 reason = format_message(error, MAX_REASON_CHARS)
                 rejections = rejected(rejections, operation, missing, reason, error.__cause__)
-        backend, *companion = (self._backends[operation.name, name] for name in names)
+        backend, *companions = (self._backends[operation.name, name] for name in names)
         may_fall_back = self.companions and choice.sampler is None
         return Selection(
             resolution=resolution,
             backend=backend,
-            companion=companion[0] if companion else None,
+            companion=companions[-1] if companions else None,
+            partial_companion=companions[0] if len(companions) > 1 else None,
             barred_companion=None if self.companions else resolve(companions=True).companion,
             can_fall_back=may_fall_back and sum(d.accepted for d in resolution.decisions) > 1,
         ), rejections
@@ -154,8 +155,7 @@ class Negotiator:
         with self.lock:
             self.rejections = rejections
             for operation, selection in list(self.selections.items()):
-                backends = (selection.backend, selection.companion)
-                if any(b is not None and _rejection(rejections, operation, b.name) for b in backends):
+                if any(_rejection(rejections, operation, b.name) for b in selection.backends):
                     del self.selections[operation]
 
     def count(self, name: str, rows: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.resolution.refusals import install
@@ -14,7 +15,7 @@ from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.calls.splitting import RowSplit, is_worthwhile
 from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.errors.formatting import all_of
-from tokendraw.parameters.batch_facts import RowKinds
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 
 _NOT_BY_ROW = "every row is one"
 """Reason for which the rows of a call are not divided."""
@@ -41,7 +42,9 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
     if not split.num_leaving:
         return selection.backend
     leaving = RowGroup(split.leaving, call.vocab_size)
-    companion = serving_backend(selection, call, leaving)
+    companion: LoadedBackend = split.companion
+    if companion.reason_against(leaving) is not None:
+        companion = serving_backend(selection, call, leaving)  # says what is missing
     is_split = split.num_staying and (
         is_worthwhile(split.num_staying, split.num_leaving, split.rows.device)
         or companion.reason_against(call) is not None
@@ -51,7 +54,7 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
         return _whole_call(selection, call, split.reasons, f"{split.num_staying} of {rows} rows would stay")
     if is_capturing():
         selection.captured_splits.append(split)
-    _log_companion(selection, split.reasons)
+    _log_companion(selection, companion, split.reasons)
     return split
 
 
@@ -60,10 +63,11 @@ def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = No
 
     :raises SamplerUnavailableError: no selected backend supports all properties that the call may have.
     """
-    backend, companion = selection.backend, selection.companion
+    backend = selection.backend
     reason = backend.reason_against(rows or call)
     if reason is None:
         return backend
+    companion = selection.companion_for(rows or call)
     if companion is None:
         advice = install("one that can", selection.resolution.decisions)
         if selection.barred_companion is not None:
@@ -85,8 +89,7 @@ def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = No
 
 def is_served(selection: Selection, call: Call | RowGroup) -> bool:
     """Whether the selected backend or the companion supports all of a call."""
-    backends = (selection.backend, selection.companion)
-    return any(backend is not None and backend.reason_against(call) is None for backend in backends)
+    return any(backend.reason_against(call) is None for backend in selection.backends)
 
 
 def undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
@@ -115,11 +118,12 @@ def _split(selection: Selection, call: Sample, kinds: RowKinds) -> RowSplit | st
     if split is None:
         if is_capturing():
             return "a CUDA graph is captured of it before it was drawn once"
-        backend, companion = selection.backend, selection.companion
+        backend, reasons = selection.backend, _reasons_by_kind(selection.backend, call, kinds)
+        leaving = [kind for kind, reason in zip(kinds.kinds, reasons, strict=True) if reason is not None]
+        companion = selection.companion_for(RowGroup(BatchFacts.merged(leaving), call.vocab_size))
         assert companion is not None
-        unsupported = (backend.unsupported, companion.unsupported)
-        split = call.split(kinds, _reasons_by_kind(backend, call, kinds), unsupported)
-        selection.row_splits[kinds] = split
+        split = call.split(kinds, reasons, (backend.unsupported, companion.unsupported))
+        split = selection.row_splits[kinds] = replace(split, companion=companion)
     return split
 
 
@@ -133,18 +137,20 @@ def _reasons_by_kind(backend: LoadedBackend, call: Sample, kinds: RowKinds) -> l
 def _whole_call(selection: Selection, call: Call, reasons: Sequence[str], because: str) -> LoadedBackend:
     """Send a whole call to the companion, for unsupported ``reasons``, and ``because`` rows stay together."""
     companion = serving_backend(selection, call)
-    _log_companion(selection, reasons, because)
+    _log_companion(selection, companion, reasons, because)
     return companion
 
 
-def _log_companion(selection: Selection, reasons: Iterable[str], because: str = "") -> None:
-    """Log the first rows of a kind for the companion, and the first whole call on their account."""
-    assert selection.companion is not None
+def _log_companion(
+    selection: Selection, companion: LoadedBackend, reasons: Iterable[str], because: str = ""
+) -> None:
+    """Log the first rows of a kind for a companion, and the first whole call on their account."""
     for kind in reasons:
-        if (kind, bool(because)) not in selection.logged_kinds:
-            selection.logged_kinds.add((kind, bool(because)))
+        entry = companion.name, kind, bool(because)
+        if entry not in selection.logged_kinds:
+            selection.logged_kinds.add(entry)
             whole = f", and with them the whole batch, since {because}" if because else ""
-            names = selection.backend.name, kind, selection.companion.name, whole
+            names = selection.backend.name, kind, companion.name, whole
             _log.info("%r cannot serve %s: they go to %r%s", *names)
 
 

@@ -73,6 +73,8 @@ class Selection:
     backend: LoadedBackend
     companion: LoadedBackend | None = None
     """Serves the rows or calls that the backend does not support."""
+    partial_companion: LoadedBackend | None = None
+    """Serves these in place of the companion where it supports all of them in a call."""
     barred_companion: str | None = None
     """Name of the companion that the caller ruled out."""
     can_fall_back: bool = False
@@ -82,5 +84,16 @@ class Selection:
     row_splits: WeakKeyDictionary[RowKinds, RowSplit] = field(default_factory=WeakKeyDictionary, repr=False)
     captured_splits: list[RowSplit] = field(default_factory=list, repr=False)
     """Splits whose indices are part of a CUDA graph, which does not keep them alive."""
-    logged_kinds: set[tuple[str, bool]] = field(default_factory=set, repr=False)
-    """Kinds of rows that were logged as served by the companion, each with whether whole calls went with them."""
+    logged_kinds: set[tuple[str, str, bool]] = field(default_factory=set, repr=False)
+    """The logged kinds of rows by the name of their companion, each with whether whole calls went with them."""
+
+    @property
+    def backends(self) -> tuple[LoadedBackend, ...]:
+        """Return the backend and its companions."""
+        every = (self.backend, self.partial_companion, self.companion)
+        return tuple(backend for backend in every if backend is not None)
+
+    def companion_for(self, call: Call | RowGroup) -> LoadedBackend | None:
+        """Return the companion for a call or for leaving rows, whether or not it supports them; None: there is none."""
+        partial = self.partial_companion
+        return self.companion if partial is None or partial.reason_against(call) is not None else partial

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class RowSplit:
     """[num_leaving] int64: their slots."""
     slot_leaves: Tensor
     """[slots] bool."""
+    companion: Any = None
+    """The loaded backend that draws the leaving rows, once the rows are divided for a selection."""
 
     @classmethod
     def of(cls, row_kinds: RowKinds, reasons: Sequence[str | None], device: torch.device) -> Self:

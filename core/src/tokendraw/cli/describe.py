@@ -119,13 +119,14 @@ def decisions_json(decisions: Iterable[Decision]) -> list[JsonObject]:
 def resolution_json(resolution: Resolution) -> JsonObject:
     """Describe a resolution.
 
-    Keys: ``operation``, ``chosen``, ``companion``, ``companion_serves`` (kinds of rows or calls), ``host``, ``need``,
-    ``choice``, ``decisions`` (best first) and ``warnings``.
+    Keys: ``operation``, ``chosen``, ``companion``, ``partial_companion``, ``companion_serves`` (kinds of rows or
+    calls), ``host``, ``need``, ``choice``, ``decisions`` (best first) and ``warnings``.
     """
     return {
         "operation": resolution.operation,
         "chosen": resolution.chosen,
         "companion": resolution.companion,
+        "partial_companion": resolution.partial_companion,
         "companion_serves": resolution.beyond,
         "host": host_json(resolution.host),
         "need": asdict(resolution.need),
@@ -144,18 +145,18 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 def drawn_by(sampler: Sampler) -> str:
     """Write the line ``drawn by NAMES on DEVICE: REASON`` from the rows that each sampler has drawn so far."""
     resolution, rows = sampler.resolution, sampler.stats()
-    chosen, companion = resolution.chosen, resolution.companion
+    chosen, companions = resolution.chosen, resolution.companions
     reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
     beyond = ", ".join(resolution.beyond)
-    if companion and list(rows) == [companion]:
-        return f"drawn by {companion} on {sampler.device}: it draws {beyond} for {chosen} ({reason})"
+    if list(rows) in [[name] for name in companions]:
+        return f"drawn by {all_of(rows)} on {sampler.device}: it draws {beyond} for {chosen} ({reason})"
     names = chosen
     if len(rows) > 1:
         total = sum(rows.values())
         chosen_first = sorted(rows, key=lambda name: name != chosen)
         names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
     line = f"drawn by {names} on {sampler.device}: {reason}"
-    return f"{line}; {companion} draws {beyond}" if companion else line
+    return f"{line}; {' or '.join(companions)} draws {beyond}" if companions else line
 
 
 def settings_in_force(settings: Settings) -> dict[str, str]:

@@ -147,6 +147,8 @@ class Resolution:
     :ivar warnings: Warnings to give once: a plugin was passed over, an upstream version is untested.
     :ivar fallback: The entry of ``warnings`` about plugins that were passed over.
     :ivar beyond: Kinds of rows or calls that ``chosen`` cannot serve, such as ``greedy rows``.
+    :ivar partial_companion: Name of a plugin that ranks before ``chosen``, which the user named, and that serves these
+        rows or calls in place of ``companion`` where it can serve all of them in a call; None if there is none.
     """
 
     operation: str
@@ -159,6 +161,12 @@ class Resolution:
     warnings: tuple[str, ...] = ()
     fallback: str | None = None
     beyond: tuple[str, ...] = ()
+    partial_companion: str | None = None
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Names of the companions, the one that is tried first in front."""
+        return tuple(name for name in (self.partial_companion, self.companion) if name is not None)
 
     @property
     def untested(self) -> tuple[str, ...]:
@@ -169,7 +177,8 @@ class Resolution:
         """The decisions as lines of text, the chosen one first."""
         lines = [f"{self.operation} on {self.host}: {self.chosen}"]
         if self.beyond:
-            who = f"go to {self.companion}" if self.companion else "are served by no plugin here"
+            names = ", or else to ".join(self.companions)
+            who = f"go to {names}" if names else "are served by no plugin here"
             lines.append(f"  beyond {self.chosen} ({', '.join(self.beyond)}): {who}")
         lines += [f"  {'+' if d.accepted else '-'} {d.name}: {d.reason}" for d in self.decisions]
         return "\n".join(lines)

@@ -69,14 +69,14 @@ def decide(
     )
     available = [c for c in assessed if c.state is State.AVAILABLE]
     chosen = _chosen(assessed, available, operation, host, choice)
-    companion, beyond = _companion(chosen, available if companions else (), operation, need)
+    partial, companion, beyond = _companions(chosen, available if companions else (), operation, need)
     offered = chosen.capabilities(operation.name)
     if companion is None and (missing := checks.first_of(operation.default_checks, offered, host, need)):
         raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
     fallback = None
     if choice.sampler is None:
         fallback = advice.fallback(chosen, assessed, operation.name, host, choice)
-    untested = [text for c in (chosen, companion) if c is not None and (text := advice.untested(c))]
+    untested = [text for c in (chosen, partial, companion) if c is not None and (text := advice.untested(c))]
     return Resolution(
         operation=operation.name,
         host=host,
@@ -84,10 +84,11 @@ def decide(
         choice=choice,
         chosen=chosen.name,
         companion=companion.name if companion else None,
-        decisions=_decisions(assessed, chosen, companion, operation, choice),
+        decisions=_decisions(assessed, chosen, (partial, companion), operation, choice),
         warnings=(*([fallback] if fallback else []), *untested),
         fallback=fallback,
         beyond=beyond,
+        partial_companion=partial.name if partial else None,
     )
 
 
@@ -113,17 +114,26 @@ def _chosen(
     raise refusals.explicit(str(first.reason), first.name, assessed, operation.name, host, choice)
 
 
-def _companion(
+def _companions(
     chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
-) -> tuple[Candidate | None, tuple[str, ...]]:
-    """Find the best candidate for the rows or calls unsupported by the chosen candidate, and list their kinds."""
+) -> tuple[Candidate | None, Candidate | None, tuple[str, ...]]:
+    """Find the companions for the rows or calls unsupported by the chosen candidate, and list their kinds.
+
+    Returns (the best candidate for some of the kinds that ranks before the chosen one, which the user named; the best
+    candidate for all of them; kinds). Where the first is the second, or the second is missing, the first is None.
+    """
     capabilities = chosen.capabilities(operation.name)
     kinds = operation.unsupported_kinds(capabilities, need)
+    partial, is_preferred = None, True
     for other in available if kinds else ():
         offered = other.capabilities(operation.name)
-        if other.name != chosen.name and operation.covers(offered, capabilities, need):
-            return other, kinds
-    return None, kinds
+        if other.name == chosen.name:
+            is_preferred = False
+        elif operation.covers(offered, capabilities, need):
+            return partial, other, kinds
+        elif is_preferred and not set(kinds) <= set(operation.unsupported_kinds(offered, need)):
+            partial = partial or other
+    return None, None, kinds
 
 
 def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
@@ -138,7 +148,7 @@ def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) 
 def _decisions(
     assessed: Sequence[Candidate],
     chosen: Candidate,
-    companion: Candidate | None,
+    companions: tuple[Candidate | None, Candidate | None],
     operation: Operation,
     choice: Choice,
 ) -> tuple[Decision, ...]:
@@ -157,9 +167,10 @@ def _decisions(
         if candidate.state is not State.AVAILABLE:
             return str(candidate.reason)
         serves = behaviour = None
-        if candidate is companion:
-            but = _but_classes(chosen, companion, operation)
-            serves = f"serves the {operation.served} that {chosen.name} cannot{but}"
+        if candidate in companions:
+            but = _but_classes(chosen, candidate, operation)
+            where = "" if candidate is companions[1] else ", where it can serve all of them in a call"
+            serves = f"serves the {operation.served} that {chosen.name} cannot{where}{but}"
         if candidate.info and candidate.info.upstream:
             behaviour = upstream.behaviour(
                 candidate.info.upstream, candidate.upstream_version, operation.name

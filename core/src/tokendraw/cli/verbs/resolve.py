@@ -115,7 +115,7 @@ def resolve(
         print_json({**resolution_json(resolution), "settings": in_force, "built": False, "error": None})
     elif explain:
         click.echo(f"{operation} on {resolution.host}: {click.style(resolution.chosen, bold=True)}")
-        names = all_of(filter(None, (resolution.chosen, resolution.companion)))
+        names = all_of((resolution.chosen, *resolution.companions))
         untried = f"whether {names} can be built: `tokendraw doctor` builds what a program gets"
         sections = (("who serves what", _who_serves(resolution)), ("not tried", [(untried,)]))
         _explain(resolution.decisions, sections, in_force)
@@ -158,7 +158,10 @@ def _who_serves(resolution: Resolution) -> _Rows:
     served = f"all {operations.find_operation(resolution.operation).served}"
     if not beyond:
         return [(resolution.chosen, served)]
-    return [(resolution.chosen, f"{served} but {beyond}"), (resolution.companion or "nobody", beyond)]
+    rows = [(resolution.chosen, f"{served} but {beyond}"), (resolution.companion or "nobody", beyond)]
+    if resolution.partial_companion is not None:
+        rows.insert(1, (resolution.partial_companion, "these, where it can serve all of them in a call"))
+    return rows
 
 
 def _explain(

@@ -1,0 +1,76 @@
+"""Rows beyond an explicit choice go to the machine's preferred sampler where that serves all of them in a call."""
+
+import logging
+
+import pytest
+import torch
+
+from fake_dists import EVERYTHING, FakeDists, plugin
+from tokendraw import Sampler, SamplingMetadata, SamplingParams, load_sampler
+
+NO_MOMENTS = EVERYTHING.replace("row_moments=tokendraw.plugin.MOMENTS", "row_moments=()")
+GREEDY = SamplingParams(temperature=0.0)
+PLAIN = SamplingParams(top_k=2)
+RARE = SamplingParams(filters={"p_less": 1.0})
+
+
+def add(dists: FakeDists, *, build: str = "return ArgmaxSampler()") -> None:
+    """Install ``fast``, which serves most rows, and ``own``, which serves few, in this order of preference."""
+    few = NO_MOMENTS.replace("greedy=True", "greedy=False")
+    dists.add_plugin("fast", plugin("fast", priority=90, capabilities=NO_MOMENTS, build=build))
+    dists.add_plugin("own", plugin("own", priority=80, capabilities=few))
+
+
+def rows_of(sampler: Sampler, *params: SamplingParams) -> dict[str, int]:
+    """Draw a batch, and return the number of its rows by the sampler that drew them."""
+    before = sampler.stats()
+    metadata = SamplingMetadata.from_params(params)
+    logits = torch.tensor([[0.0, 9.0, 1.0]]).expand(len(params), -1).contiguous()
+    assert sampler.sample(logits, metadata).token_ids.tolist() == [1] * len(params)
+    return {name: n for name, rows in sampler.stats().items() if (n := rows - before.get(name, 0))}
+
+
+def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(
+    dists: FakeDists, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tokendraw")
+    add(dists)
+    sampler = load_sampler("own", device="cpu")
+    assert (sampler.resolution.partial_companion, sampler.resolution.companion) == ("fast", "native")
+    assert rows_of(sampler, PLAIN, PLAIN, GREEDY) == {"own": 2, "fast": 1}
+    assert rows_of(sampler, PLAIN, PLAIN, RARE) == {"own": 2, "native": 1}
+    assert rows_of(sampler, PLAIN, PLAIN, PLAIN, RARE, GREEDY) == {"own": 3, "native": 2}
+    assert rows_of(sampler, GREEDY) == {"fast": 1}
+    assert "'own' cannot serve greedy rows: they go to 'fast'" in caplog.messages
+
+
+def test_the_reasons_name_both_companions(dists: FakeDists) -> None:
+    add(dists)
+    resolution = load_sampler("own", device="cpu").resolution
+    reasons = {decision.name: decision.reason for decision in resolution.decisions}
+    assert reasons["fast"] == (
+        "available, priority 90; serves the rows that own cannot, where it can serve all of them in a call"
+    )
+    assert reasons["native"].endswith("; serves the rows that own cannot")
+    assert "): go to fast, or else to native\n" in resolution.explain()
+
+
+def test_without_companions_neither_is_built(dists: FakeDists) -> None:
+    add(dists, build="raise RuntimeError('built')")
+    sampler = load_sampler("own", device="cpu", companion=False)
+    assert (sampler.resolution.partial_companion, sampler.resolution.companion) == (None, None)
+
+
+def test_one_that_cannot_be_built_is_left_out(dists: FakeDists) -> None:
+    add(dists, build="raise RuntimeError('no kernels')")
+    sampler = load_sampler("own", device="cpu")
+    assert (sampler.resolution.partial_companion, sampler.resolution.companion) == (None, "native")
+    assert rows_of(sampler, PLAIN, GREEDY) == {"own": 1, "native": 1}
+
+
+def test_a_default_choice_has_none(dists: FakeDists) -> None:
+    """What ranks behind the default choice may be slow to build, and serves hardly a row."""
+    add(dists)
+    sampler = load_sampler(device="cpu")
+    assert (sampler.name, sampler.resolution.partial_companion) == ("fast", None)
+    assert sampler.resolution.companion == "native"
