@@ -22,7 +22,7 @@ from tokendraw_triton_gumbel.host.compilation import (
 )
 from tokendraw_triton_gumbel.host.geometry import Grid
 from tokendraw_triton_gumbel.host.launch import Launch
-from tokendraw_triton_gumbel.kernels.logits_processing import row_edits
+from tokendraw_triton_gumbel.kernels.logits_processing import edited_row
 from tokendraw_triton_gumbel.kernels.logits_processing.append_tokens import append_tokens
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
     AllowedIds,
@@ -53,27 +53,27 @@ _PROGRAMS = 16
 """Upper limit of programs a multiprocessor that the ids which occur are divided among."""
 _MASK_PROGRAMS = 64
 """Upper limit of programs a multiprocessor that masks are divided among."""
-BITMASK: int = row_edits.BITMASK.value
+BITMASK: int = edited_row.BITMASK.value
 _FLAGS = tuple(
     (name, flag.value)
     for name, flag in (
-        ("any_penalty", row_edits.PENALTIES),
-        ("any_penalty_last_n", row_edits.LAST_N),
-        ("any_bias", row_edits.BIAS),
-        ("any_allowed", row_edits.ALLOWED),
-        ("any_bad_words", row_edits.BAD_WORDS),
-        ("any_min_tokens", row_edits.MIN_TOKENS),
-        ("any_dry", row_edits.DRY),
-        ("any_thinking_budget", row_edits.THINKING),
+        ("any_penalty", edited_row.PENALTIES),
+        ("any_penalty_last_n", edited_row.LAST_N),
+        ("any_bias", edited_row.BIAS),
+        ("any_allowed", edited_row.ALLOWED),
+        ("any_bad_words", edited_row.BAD_WORDS),
+        ("any_min_tokens", edited_row.MIN_TOKENS),
+        ("any_dry", edited_row.DRY),
+        ("any_thinking_budget", edited_row.THINKING),
     )
 )
 TABLES = tuple(field.name for field in fields(RequestTables))
 """The tensors of slots."""
-LIST_EDITS: int = row_edits.BIAS.value | row_edits.BAD_WORDS.value | row_edits.MIN_TOKENS.value
+LIST_EDITS: int = edited_row.BIAS.value | edited_row.BAD_WORDS.value | edited_row.MIN_TOKENS.value
 """Flags of the edits that come from lists."""
-DRY: int = row_edits.DRY.value
-THINKING: int = row_edits.THINKING.value
-LONG_EDITS: int = LIST_EDITS | row_edits.LAST_N.value | DRY | THINKING
+DRY: int = edited_row.DRY.value
+THINKING: int = edited_row.THINKING.value
+LONG_EDITS: int = LIST_EDITS | edited_row.LAST_N.value | DRY | THINKING
 """Flags of the edits that the short kernel lacks."""
 
 
@@ -89,7 +89,7 @@ class ProcessVariant(NamedTuple):
 
 
 def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
-    """Return the possible edits of a call as bits of :mod:`~.kernels.logits_processing.row_edits`."""
+    """Return the possible edits of a call as bits of :mod:`~.kernels.logits_processing.edited_row`."""
     flags: int = sum(flag for name, flag in _FLAGS if getattr(facts, name))
     return flags | BITMASK if has_bitmask else flags
 
@@ -233,12 +233,12 @@ class ProcessLaunches:
     ) -> tuple[Grid, Division]:
         """Return the grid of a call, and the division of a row's work among programs."""
         id_programs = list_programs = mask_programs = 0
-        if flags & (row_edits.PENALTIES.value | DRY):
+        if flags & (edited_row.PENALTIES.value | DRY):
             id_programs = max(1, min(-(-max_tokens // CONFIG.IDS), self._max_programs // rows))
             list_programs = int(has_drafts)
         if flags & LIST_EDITS:
             list_programs = 1
-        if flags & (row_edits.ALLOWED.value | BITMASK | THINKING):
+        if flags & (edited_row.ALLOWED.value | BITMASK | THINKING):
             mask_programs = max(1, min(-(-vocab_size // CONFIG.TILE), self._max_mask_programs // rows))
         division = Division(id_programs, list_programs, mask_programs)
         return (rows * sum(division), 1, 1), division

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import IN_PROMPT, OUTPUT_SHIFT
+from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import IN_PROMPT, OUTPUT_SHIFT
 
 _MAX_TOKEN = tl.constexpr(2**31 - 1)
 _ONE_OUTPUT = tl.constexpr(1 << OUTPUT_SHIFT.value)

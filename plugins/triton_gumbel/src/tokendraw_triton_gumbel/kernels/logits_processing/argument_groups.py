@@ -55,7 +55,7 @@ class Occurrences(NamedTuple):
     num_ids: Any
     """[S] int32."""
     counts: Any
-    """[S, V] int32: 16 times how often an id is in the output, and the flags of :mod:`.row_edits`."""
+    """[S, V] int32: 16 times how often an id is in the output, and the flags of :mod:`.edited_row`."""
     room: Any
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import DRY, load_row, token_before
+from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import DRY, load_row
+from tokendraw_triton_gumbel.kernels.logits_processing.row_tokens import token_before
 
 _PLACES = tl.constexpr(256)
 """Tokens of a history that are looked at together."""
