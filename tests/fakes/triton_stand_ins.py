@@ -20,6 +20,7 @@ from tokendraw import Need
 from tokendraw_triton_gumbel.host import compile_lock, tuning
 from tokendraw_triton_gumbel.launches import (
     draw,
+    history_searches,
     kept_interval,
     logits_processing,
     logprobs,
@@ -68,8 +69,10 @@ SOURCES = {
     "write_plan": paged_kv,
     "process_logits": logits_processing,
     "append_tokens": logits_processing,
-    "find_repetitions": logits_processing,
-    "find_forced_ids": logits_processing,
+    "open_tables": history_searches,
+    "fill_tables": history_searches,
+    "count_window": history_searches,
+    "find_forced_ids": history_searches,
     "merge_draws": merge_launches,
     "merge_moments": merge_launches,
     "find_thresholds": merge_launches,

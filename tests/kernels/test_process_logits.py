@@ -10,7 +10,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.plugin import EDITS, LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
 from tokendraw_triton_gumbel import plugin
-from tokendraw_triton_gumbel.launches.logits_processing import BITMASK, ProcessLaunches
+from tokendraw_triton_gumbel.launches.edit_arguments import BITMASK
+from tokendraw_triton_gumbel.launches.logits_processing import ProcessLaunches
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
 from triton_stand_ins import ENDS, SOME, TARGETS, compiled_call, flat, has_machine_code, interpreted
 
@@ -18,7 +19,9 @@ CPU = torch.device("cpu")
 V = 100
 PENALTIES = 1
 DRY = {"dry_multiplier": 0.8, "dry_sequence_breakers": [7]}
+WINDOW = {"presence_penalty": 0.5, "penalty_last_n": 5}
 BUDGET = {"thinking_budget": (2, [1], [5, 6])}
+SEARCHES = ("open_tables", "fill_tables", "count_window", "find_forced_ids")
 EVERYTHING = {
     "repetition_penalty": 1.5,
     "logit_bias": {3: 1.0},
@@ -77,6 +80,19 @@ def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
         "stop_token_ids": [0, 1],
         "repetition_penalty": [0, 1],
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("programs", ["small", "usual"])
+def test_windows_and_repetitions_of_any_kind_have_the_bits_of_native_in_the_interpreter(programs):
+    result = interpreted("edits", "repetitions", 1, 30, programs)
+    assert result["wrong"] == []
+    assert result["edited"] > 300
+
+
+@pytest.mark.slow
+def test_windows_and_matches_of_thousands_of_tokens_have_the_bits_of_native_in_the_interpreter():
+    assert interpreted("edits", "long_histories") == [0, 4713, 1]
 
 
 @pytest.mark.slow
@@ -139,10 +155,10 @@ def test_masks_store_vectors_of_16_bytes_and_prefetch_partial_vectors_at_any_ali
 @pytest.mark.parametrize("target", SOME)
 def test_the_searches_of_the_history_compile(kernels, target):
     family = TARGETS[target][0]
-    process(slots_for(**DRY, **BUDGET), family=family)
-    process(slots_for(**DRY, **BUDGET), drafts=drafted(), family=family)
-    calls = [*kernels["find_repetitions"].calls, *kernels["find_forced_ids"].calls]
-    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True] * 4
+    process(slots_for(**DRY, **WINDOW, **BUDGET), family=family)
+    process(slots_for(**DRY, **WINDOW, **BUDGET), drafts=drafted(), family=family)
+    calls = [call for name in SEARCHES for call in kernels[name].calls]
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True] * 8
 
 
 @pytest.mark.slow
@@ -188,9 +204,9 @@ def test_a_call_without_edits_launches_nothing(kernels):
 
 
 def test_edits_without_a_search_of_the_history_are_one_launch(kernels):
-    process(slots_for(**EVERYTHING, penalty_last_n=5), bitmask=True, drafts=drafted())
+    process(slots_for(**EVERYTHING), bitmask=True, drafts=drafted())
     assert len(kernels["process_logits"].launches) == 1
-    assert kernels["find_repetitions"].launches == kernels["find_forced_ids"].launches == []
+    assert [kernels[name].launches for name in SEARCHES] == [[]] * 4
 
 
 def test_thinking_budgets_are_one_launch_more_whose_ids_the_edits_read(kernels):
@@ -201,19 +217,39 @@ def test_thinking_budgets_are_one_launch_more_whose_ids_the_edits_read(kernels):
     assert grid == (3, 1, 1)
     assert edited[2][2] == found[-2]
     assert edited[0] == 256
-    assert kernels["find_repetitions"].launches == []
+    assert kernels["open_tables"].launches == []
 
 
-def test_dry_is_one_launch_more_with_room_for_every_token_of_a_row(kernels):
-    slots = slots_for(**EVERYTHING, **DRY)
-    process(slots, drafts=drafted())
-    ((grid, found),), ((_, edited),) = (
-        kernels[name].launches for name in ("find_repetitions", "process_logits")
-    )
-    assert grid == (3, 1, 1)
-    assert found[-2] == edited[-2]
-    assert found[-2][-1] == 8 + 2  # max_tokens and drafts
-    assert edited[0] & 128
+@pytest.mark.parametrize(("edit", "count"), [(DRY, 2), (WINDOW, 3), (DRY | WINDOW, 3)])
+def test_dry_is_two_launches_more_and_a_window_three_with_entries_for_twice_the_tokens_of_a_row(
+    kernels, edit, count
+):
+    process(slots_for(**edit), drafts=drafted())
+    launches = [launch for name in SEARCHES for launch in kernels[name].launches]
+    ((_, edited),) = kernels["process_logits"].launches
+    assert len(launches) == count
+    assert {grid for grid, _ in launches} == {(3, 1, 1)}
+    assert all(edited[-2] in arguments for _, arguments in launches)
+    assert edited[-2][-1] == 2 * (8 + 2)  # max_tokens and drafts
+
+
+def test_a_table_has_no_more_entries_than_there_are_ids(kernels):
+    slots = RequestSlots(4, 60, V)
+    slots.add(2, SamplingParams(**DRY), [1])
+    process(slots)
+    ((_, edited),) = kernels["process_logits"].launches
+    assert edited[-2][-1] == V
+
+
+def test_several_programs_fill_the_table_of_a_long_history(kernels):
+    slots = RequestSlots(1, 40_000, 100_000)
+    slots.add(0, SamplingParams(**WINDOW), [1])
+    processor = TritonLogitsProcessor(CPU)
+    processor._launches = ProcessLaunches("cuda", processors=132)
+    for rows in (1, 256):
+        processor.process(torch.zeros(rows, 100_000), slots, torch.zeros(rows, dtype=torch.int64))
+    grids = [[grid[0] for grid, _ in kernels[name].launches] for name in SEARCHES[:3]]
+    assert grids == [[79, 256 * 33], [313, 256 * 33], [313, 256 * 33]]
 
 
 @pytest.mark.parametrize(

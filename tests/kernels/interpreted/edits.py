@@ -23,8 +23,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def use_small_programs():
-    logits_processing.CONFIG = logits_processing.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
+    logits_processing.CONFIG = logits_processing.ProcessConfig(
+        IDS=8, WORDS=4, TILE=32, REQUESTS=2, TOKENS=8, LANES=4, PLACES=2
+    )
     logits_processing._PROGRAMS, logits_processing._MASK_PROGRAMS = 24, 16
+    logits_processing._SEARCH_PROGRAMS = 20
 
 
 def fuzz(cases):
@@ -121,6 +124,98 @@ def long_lists():
     NativeProcessor().process(needed, slots, rows, None, drafts)
     TritonLogitsProcessor(CPU).process(logits, slots, rows, None, drafts)
     return [int((logits != needed).sum()), int((needed[-1] != 1).sum())]
+
+
+def repeating_tokens(rng, kind, count, vocab_size):
+    """Return tokens that repeat themselves in a way that asks something of a search for repetitions."""
+    a, b = rng.choice(vocab_size, 2, replace=False).tolist()
+    period = int(rng.choice([rng.integers(1, 40), 300]))
+    tokens = {
+        "random": lambda: rng.integers(0, vocab_size, count),
+        "few ids": lambda: rng.integers(0, min(vocab_size, 5), count),
+        "one token": lambda: np.full(count, a),
+        "two tokens": lambda: rng.choice([a, b], count),
+        "a period": lambda: np.resize(rng.integers(0, vocab_size, period), count),
+        "a period of two tokens": lambda: np.resize(rng.choice([a, b], period), count),
+        "a b x": lambda: np.stack(
+            [np.full(count, a), np.full(count, b), rng.integers(0, vocab_size, count)], 1
+        ).ravel()[:count],
+        "runs": lambda: np.repeat(rng.choice([a, b], count), rng.integers(1, 9, count))[:count],
+    }[kind]()
+    tokens = tokens.copy()
+    for _ in range(int(rng.choice([0, 0, 1, 3]))):
+        tokens[rng.integers(count)] = rng.choice([-1, vocab_size, a, b])
+    return tokens.tolist()
+
+
+KINDS = (
+    "random",
+    "few ids",
+    "one token",
+    "two tokens",
+    "a period",
+    "a period of two tokens",
+    "a b x",
+    "runs",
+)
+
+
+def repetitions(seed, count, small):
+    """Edit by windows and DRY behind repeating tokens and drafts; return the rows that differ from native's."""
+    if small == "small":
+        use_small_programs()
+    rng, wrong, edited = np.random.default_rng(int(seed)), [], 0
+    for number in range(int(count)):
+        vocab_size, limit = int(rng.choice([3, 12, 400, 5000])), int(rng.choice([20, 90, 700]))
+        slots = RequestSlots(len(KINDS), limit, vocab_size)
+        drafted = []
+        for slot, kind in enumerate(KINDS):
+            length = int(rng.integers(1, limit + 1))
+            tokens = repeating_tokens(rng, kind, length + 8, vocab_size)
+            num_prompt, allowed_length = int(rng.integers(length + 1)), int(rng.choice([0, 1, 2, 5]))
+            ids = [token for token in tokens if 0 <= token < vocab_size] or [0]
+            fields = {
+                "dry_multiplier": float(rng.choice([0.0, 0.8])),
+                "dry_base": float(rng.choice([1.0, 1.001, 1.75, 3.0])),
+                "dry_allowed_length": allowed_length,
+                "dry_penalty_last_n": int(rng.choice([-1, -1, rng.integers(1, limit)])),
+                "dry_sequence_breakers": rng.choice(ids, int(rng.choice([0, 0, 1, 9]))).tolist(),
+                "repetition_penalty": float(rng.choice([1.0, 1.5])),
+                "frequency_penalty": float(rng.choice([0.0, 0.25])),
+                "penalty_last_n": int(rng.choice([-1, rng.integers(1, limit + 1)])),
+                "logit_bias": dict.fromkeys(rng.choice(ids, int(rng.choice([0, 2]))).tolist(), 1.0),
+            }
+            slots.add(slot, SamplingParams(**fields), tokens[:num_prompt], tokens[num_prompt:length])
+            drafted.append(tokens[length : length + int(rng.integers(4))])
+        drafts = Drafts.from_lists(drafted) if rng.random() < 0.5 else None
+        rows = len(KINDS) + (0 if drafts is None else sum(map(len, drafted)))
+        given, row_index = (
+            torch.from_numpy(rng.normal(size=(rows, vocab_size))).float(),
+            torch.arange(len(KINDS)),
+        )
+        needed, logits = given.clone(), given.clone()
+        NativeProcessor().process(needed, slots, row_index, None, drafts)
+        TritonLogitsProcessor(CPU).process(logits, slots, row_index, None, drafts)
+        edited += int((needed != given).any(1).sum())
+        wrong += [[number, row] for row in (logits != needed).any(1).nonzero().ravel().tolist()]
+    return {"wrong": wrong, "edited": edited}
+
+
+def long_histories():
+    """Edit by a window and a match of several thousand tokens; count ids that differ from native's, and edited ones.
+
+    A lane then has more places than the end of the history has known matches with itself.
+    """
+    rng, vocab_size, count = np.random.default_rng(5), 40_000, 6000
+    slots = RequestSlots(2, count, vocab_size)
+    window = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.25, penalty_last_n=5000)
+    slots.add(0, window, rng.integers(0, vocab_size, count // 2), rng.integers(0, vocab_size, count // 2))
+    match = SamplingParams(dry_multiplier=0.5, dry_base=1.001, dry_allowed_length=1)
+    slots.add(1, match, np.resize(rng.integers(0, vocab_size, 300), count))
+    needed, logits = torch.ones(2, vocab_size), torch.ones(2, vocab_size)
+    NativeProcessor().process(needed, slots, torch.arange(2))
+    TritonLogitsProcessor(CPU).process(logits, slots, torch.arange(2))
+    return [int((logits != needed).sum()), *(needed != 1).sum(1).tolist()]
 
 
 def masks(tile):

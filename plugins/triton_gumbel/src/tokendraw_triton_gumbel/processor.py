@@ -12,26 +12,30 @@ from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import RequestTables
 from tokendraw_triton_gumbel.host.device import LaunchDevice
 from tokendraw_triton_gumbel.host.launch import current_stream, group
+from tokendraw_triton_gumbel.kernels.logits_processing import repetitions
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
-    Repetitions,
+    HistoryEnds,
+    IdTables,
     SlotRows,
     StepDrafts,
     StepTokens,
 )
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
-from tokendraw_triton_gumbel.launches.logits_processing import (
+from tokendraw_triton_gumbel.launches.edit_arguments import (
     DRY,
+    LAST_N,
     LONG_EDITS,
     TABLES,
     THINKING,
-    ProcessLaunches,
     ProcessVariant,
     edit_flags,
     table_groups,
 )
+from tokendraw_triton_gumbel.launches.logits_processing import ProcessLaunches
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _NO_DRAFTS = StepDrafts()
+_OVERLAPS: int = repetitions.OVERLAPS.value
 
 
 class TritonLogitsProcessor:
@@ -89,14 +93,16 @@ class TritonLogitsProcessor:
         if flags & THINKING:
             forced = torch.empty(rows, dtype=torch.int32, device=logits.device)
             (forced_ids,) = self._convert((forced,))
-            self._launches.forced_ids(variant)((rows, 1, 1), (*searched, thinking, forced_ids), stream)
-        repetitions = group(Repetitions, (history.tokens, history.tokens, history.tokens, 0))
-        if flags & DRY:
-            room = tables.history.shape[1] + (0 if drafts is None else drafts.max_drafts)
-            scratch = torch.empty(2 * room + 1, rows, dtype=torch.int32, device=logits.device)
-            parts = scratch[:room], scratch[room : 2 * room], scratch[2 * room]
-            repetitions = group(Repetitions, (*self._convert(parts), room))
-            self._launches.repetitions(variant)((rows, 1, 1), (*searched, dry, repetitions), stream)
+            self._launches.searches.find_forced_ids(variant, rows, searched, (thinking, forced_ids), stream)
+        id_tables = group(IdTables, (history.tokens, history.tokens, history.tokens, 0))
+        if flags & (LAST_N | DRY):
+            max_tokens = tables.history.shape[1] + (0 if drafts is None else drafts.max_drafts)
+            room = min(2 * max_tokens, vocab_size)
+            scratch = _table_scratch(rows, room, flags, logits.device)
+            *table_parts, lengths, overlaps = self._convert(scratch)
+            id_tables = group(IdTables, (*table_parts, room))
+            settings = penalties, dry, id_tables, group(HistoryEnds, (lengths, overlaps))
+            self._launches.searches.fill_tables(variant, flags, rows, searched, settings, stream)
         arguments = (
             flags,
             division,
@@ -111,7 +117,7 @@ class TritonLogitsProcessor:
             stops,
             words,
             dry,
-            repetitions,
+            id_tables,
         )
         launch(grid, arguments, stream)
         return logits
@@ -149,6 +155,15 @@ class TritonLogitsProcessor:
         groups = table_groups(self._convert([getattr(tables, name) for name in TABLES]), tables)
         self._cached_groups = weakref.ref(tables), groups
         return groups
+
+
+def _table_scratch(rows: int, room: int, flags: int, device: torch.device) -> list[Tensor]:
+    """Allocate keys, counts and sizes of tables with ``room`` entries a row, and the ends of the rows' histories."""
+    keys = torch.empty(rows, room, dtype=torch.int64, device=device)
+    counts = torch.empty(rows, room if flags & LAST_N else 0, dtype=torch.int32, device=device)
+    sizes, lengths = torch.empty(2, rows, dtype=torch.int32, device=device)
+    overlaps = torch.empty(rows, _OVERLAPS, dtype=torch.int32, device=device)
+    return [keys, counts, sizes, lengths, overlaps]
 
 
 def _readable(integers: Tensor) -> Tensor:

@@ -88,16 +88,26 @@ class Dry(NamedTuple):
     room: Any
 
 
-class Repetitions(NamedTuple):
-    """The ids of each row that DRY makes dearer; undefined where the flags say no DRY."""
+class IdTables(NamedTuple):
+    """A hash table of each row, if the flags say LAST_N or DRY: see :mod:`.id_table`."""
 
-    ids: Any
-    """[rows, ``room``] int32, each as often as it has a match."""
-    lengths: Any
-    """[rows, ``room``] int32: of these matches."""
-    count: Any
-    """[rows] int32."""
+    keys: Any
+    """[rows, ``room``] int64: id + 1, then 32 bits: 1 + the longest match of DRY, or 0. An empty entry is 0."""
+    counts: Any
+    """[rows, ``room``] int32: as in :class:`Occurrences`, in the window of penalties; read if the flags say LAST_N."""
+    sizes: Any
+    """[rows] int32: entries of the table in use; 0 for a row without a window and DRY."""
     room: Any
+
+
+class HistoryEnds(NamedTuple):
+    """The end of each row's tokens, with which DRY compares earlier tokens. Undefined where the flags say no DRY."""
+
+    lengths: Any
+    """[rows] int32: the length of the longest match that counts."""
+    overlaps: Any
+    """[rows, OVERLAPS of :mod:`.repetitions`] int32: number k says how many of the last tokens, read backwards, equal
+    those k places before them. Undefined from the length on."""
 
 
 class Thinking(NamedTuple):

@@ -14,10 +14,12 @@ from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import (
     OUTPUT_SHIFT,
 )
 from tokendraw_triton_gumbel.kernels.logits_processing.forbidden_ids import is_forbidden, load_restricted
+from tokendraw_triton_gumbel.kernels.logits_processing.id_table import find_entries, listed_ids, load_table
 from tokendraw_triton_gumbel.kernels.logits_processing.penalties import (
     apply_penalties,
     count_ids,
     load_penalties,
+    walks_table,
 )
 from tokendraw_triton_gumbel.kernels.logits_processing.repetition_costs import dry_costs, load_multiplier
 from tokendraw_triton_gumbel.kernels.logits_processing.row_logits import load_logits, store_logits
@@ -31,7 +33,7 @@ def edit_ids(
     occurrences,
     penalties,
     dry,
-    repetitions,
+    tables,
     history,
     drafts,
     masks,
@@ -40,9 +42,10 @@ def edit_ids(
     flags,
     config: tl.constexpr,
 ):
-    """Apply the penalties to the ids in a request's prompt and output, in turns with the other programs of the row.
+    """Apply penalties and DRY to the ids of a row, in turns with its other programs.
 
-    Loads the first ids before their number is known.
+    These are the ids in prompt and output of the request, the first of which are loaded before their number is known;
+    or those in the table of the row, where no other id is edited.
     """
     IDS: tl.constexpr = config.IDS
     start = part * IDS
@@ -58,6 +61,12 @@ def edit_ids(
     count = tl.where(
         (repeats > 0) | (row_penalties.frequency != 0.0) | (row_penalties.presence != 0.0), count, 0
     )
+    table = load_table(row, tables, flags)
+    if config.HAS_LISTS:
+        is_walked = walks_table(row_penalties, flags)
+        if is_walked:
+            count = table.size
+            ids = listed_ids(table, index)
     is_more = True
     while is_more:  # the first turn loads logits and counts before the number of ids is known
         mask = (index < count) & (ids >= 0) & (ids < row.vocab_size)
@@ -66,16 +75,22 @@ def edit_ids(
         forbidden = is_forbidden(
             ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times, occurs = count_ids(ids, index, counts, row, row_penalties, history, drafts, flags, config)
+        times, occurs = count_ids(ids, index, counts, row, row_penalties, table, drafts, flags, config)
         mask &= ((counts & HAS_BIAS) == 0) & (forbidden == 0) & (repeats + times > 0)
         value = apply_penalties(value, times, occurs, row_penalties)
         if config.HAS_LISTS:
             if multiplier != 0.0:
-                value -= dry_costs(ids, row, multiplier, dry, repetitions)
+                entry = index
+                if is_walked == 0:
+                    entry = find_entries(ids, mask, table)
+                value -= dry_costs(entry, mask, row, multiplier, dry, table)
         store_logits(row, ids, value, mask)
         start += division.of_ids * IDS
         index = start + tl.arange(0, IDS)
         ids = tl.load(id_list + index, mask=index < count, other=-1)
+        if config.HAS_LISTS:
+            if is_walked:
+                ids = listed_ids(table, index)
         is_more = start < count
 
 
@@ -85,7 +100,7 @@ def edit_biased(
     occurrences,
     penalties,
     dry,
-    repetitions,
+    tables,
     bias,
     history,
     drafts,
@@ -97,6 +112,7 @@ def edit_biased(
     """Apply bias, penalties and DRY to the ids of a request's bias list."""
     row_penalties = load_penalties(row.slot, penalties, flags)
     multiplier = load_multiplier(row, dry, flags, config)
+    table = load_table(row, tables, flags)
     is_restricted = load_restricted(row, masks, flags)
     count = tl.load(bias.count + row.slot)
     offset = row.slot * bias.room
@@ -110,10 +126,11 @@ def edit_biased(
         forbidden = is_forbidden(
             ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times, occurs = count_ids(ids, index, counts, row, row_penalties, history, drafts, flags, config)
+        entry = find_entries(ids, mask, table)
+        times, occurs = count_ids(ids, entry, counts, row, row_penalties, table, drafts, flags, config)
         value = apply_penalties(value + added, times, occurs, row_penalties)
         if multiplier != 0.0:
-            value -= dry_costs(ids, row, multiplier, dry, repetitions)
+            value -= dry_costs(entry, mask, row, multiplier, dry, table)
         store_logits(row, ids, value, mask & (forbidden == 0))
 
 
@@ -123,7 +140,7 @@ def edit_drafted(
     occurrences,
     penalties,
     dry,
-    repetitions,
+    tables,
     history,
     drafts,
     masks,
@@ -131,11 +148,16 @@ def edit_drafted(
     flags,
     config: tl.constexpr,
 ):
-    """Apply penalties and DRY once to each draft before a row that is neither in the request nor in its bias list."""
+    """Apply penalties and DRY once to each draft before a row that is neither in the request nor in its bias list.
+
+    Drafts of a row whose table is walked stand there.
+    """
     row_penalties = load_penalties(row.slot, penalties, flags)
     multiplier = load_multiplier(row, dry, flags, config)
+    table = load_table(row, tables, flags)
     is_restricted = load_restricted(row, masks, flags)
-    for start in range(0, row.step, config.IDS):
+    num_drafts = tl.where(walks_table(row_penalties, flags), 0, row.step)
+    for start in range(0, num_drafts, config.IDS):
         index = start + tl.arange(0, config.IDS)
         is_draft = (index < row.step) & (row.draft + index < drafts.count)
         ids = load_draft_ids(row, drafts, index, is_draft)
@@ -145,12 +167,13 @@ def edit_drafted(
         forbidden = is_forbidden(
             ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times, occurs = count_ids(ids, index, counts, row, row_penalties, history, drafts, flags, config)
-        drafts_before = count_drafts(ids, index, row, drafts)[1]
+        entry = find_entries(ids, mask, table)
+        times, occurs = count_ids(ids, entry, counts, row, row_penalties, table, drafts, flags, config)
+        drafts_before = count_drafts(ids, index, row, drafts)
         mask &= (
             (drafts_before == 0) & ((counts & (HAS_BIAS | IN_PROMPT)) == 0) & ((counts >> OUTPUT_SHIFT) == 0)
         )
         value = apply_penalties(value, times, occurs, row_penalties)
         if multiplier != 0.0:
-            value -= dry_costs(ids, row, multiplier, dry, repetitions)
+            value -= dry_costs(entry, mask, row, multiplier, dry, table)
         store_logits(row, ids, value, mask & (forbidden == 0))

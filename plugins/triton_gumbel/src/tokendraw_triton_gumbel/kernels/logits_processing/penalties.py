@@ -8,15 +8,13 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import (
+    DRY,
     IN_PROMPT,
     LAST_N,
     OUTPUT_SHIFT,
     PENALTIES,
 )
-from tokendraw_triton_gumbel.kernels.logits_processing.row_tokens import count_drafts, draft_id
-
-_WINDOW_TOKENS = tl.constexpr(16)
-"""Tokens of a window that are compared together."""
+from tokendraw_triton_gumbel.kernels.logits_processing.row_tokens import count_drafts
 
 
 class RowPenalties(NamedTuple):
@@ -42,44 +40,36 @@ def load_penalties(slot, penalties, flags):
 
 
 @triton.jit
-def count_ids(ids, index, counts, row, penalties, history, drafts, flags, config):
-    """Return (how often each id of a block [n] is in the output, whether it is in prompt or output).
+def walks_table(penalties, flags):
+    """Return whether the edited ids of a row all stand in its table, but for lists and masks.
 
-    Where the penalties count the last tokens alone, both are of these.
+    That is so with a window of penalties, and with DRY without penalties.
     """
-    times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, index, row, drafts)[0]
-    occurs = (times > 0) | ((counts & IN_PROMPT) != 0)
-    if config.HAS_LISTS:
-        if flags & LAST_N != 0:
-            if penalties.last_n >= 0:
-                times, total = _count_last(ids, row, penalties.last_n, history, drafts)
-                occurs = total > 0
-    return times, occurs
+    is_walked = flags < 0
+    if flags & (LAST_N | DRY) != 0:
+        is_asked = tl.where(penalties.repetition != 1.0, 1, 0)
+        is_asked = tl.where(penalties.frequency != 0.0, 1, is_asked)
+        is_asked = tl.where(penalties.presence != 0.0, 1, is_asked)
+        is_walked = (penalties.last_n >= 0) | (is_asked == 0)
+    return is_walked
 
 
 @triton.jit
-def _count_last(ids, row, last_n, history, drafts):
-    """Return (how often each id of a block [n] is in the output, how often in prompt or output) among the last tokens.
+def count_ids(ids, entry, counts, row, penalties, table, drafts, flags, config):
+    """Return (how often each id of a block [n] is in the output, whether it is in prompt or output).
 
-    Reads each of these tokens once.
+    Where the penalties count the last tokens alone, both are of these.
+
+    :param entry: of each id in ``table``; -1 or beyond the table: none.
     """
-    times = tl.zeros_like(ids)
-    total = tl.zeros_like(ids)
-    num_prompt = row.num_tokens + row.step - row.num_output
-    first = tl.maximum(row.num_tokens + row.step - last_n, 0)
-    tokens = history.tokens + row.slot * history.max_tokens
-    for start in range(first, row.num_tokens, _WINDOW_TOKENS):
-        place = start + tl.arange(0, _WINDOW_TOKENS)
-        token = tl.load(tokens + place, mask=place < row.num_tokens, other=-1)
-        meets = (ids[:, None] == token[None, :]).to(tl.int32)
-        total += tl.sum(meets, 1)
-        times += tl.sum(tl.where(place[None, :] >= num_prompt, meets, 0), 1)
-    if drafts.ids is not None:
-        for number in range(tl.maximum(first - row.num_tokens, 0), row.step):
-            meets_draft = (ids == draft_id(row, drafts, number)).to(tl.int32)
-            total += meets_draft
-            times += meets_draft
-    return times, total
+    times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, row.step, row, drafts)
+    if config.HAS_LISTS:
+        if flags & LAST_N != 0:
+            if penalties.last_n >= 0:
+                is_listed = (entry >= 0) & (entry < table.size)
+                counts = tl.load(table.counts + entry, mask=is_listed, other=0)
+                times = counts >> OUTPUT_SHIFT
+    return times, (times > 0) | ((counts & IN_PROMPT) != 0)
 
 
 @triton.jit

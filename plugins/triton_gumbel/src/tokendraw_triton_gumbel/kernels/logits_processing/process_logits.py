@@ -45,7 +45,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.mask_tiles import forbid_
         "stops",
         "words",
         "dry",
-        "repetitions",
+        "tables",
     ],
     do_not_specialize_on_alignment=[  # ids stand anywhere, and rows begin anywhere
         "rows",
@@ -59,7 +59,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.mask_tiles import forbid_
         "stops",
         "words",
         "dry",
-        "repetitions",
+        "tables",
     ],
 )
 def process_logits(
@@ -76,7 +76,7 @@ def process_logits(
     stops,
     words,
     dry,
-    repetitions,
+    tables,
     config: tl.constexpr,
 ):
     """Each program applies a part of a row's edits. Grid (rows * parts), the parts of a row side by side.
@@ -118,7 +118,7 @@ def process_logits(
                     occurrences,
                     penalties,
                     dry,
-                    repetitions,
+                    tables,
                     history,
                     drafts,
                     masks,
@@ -136,7 +136,7 @@ def process_logits(
                         occurrences,
                         penalties,
                         dry,
-                        repetitions,
+                        tables,
                         bias,
                         history,
                         drafts,
@@ -152,7 +152,7 @@ def process_logits(
                             occurrences,
                             penalties,
                             dry,
-                            repetitions,
+                            tables,
                             history,
                             drafts,
                             masks,

@@ -6,9 +6,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import DRY
-
-_REPETITIONS = tl.constexpr(8)
-"""Matches of DRY that are compared together with a block of ids."""
+from tokendraw_triton_gumbel.kernels.logits_processing.id_table import longest_matches
 
 
 @triton.jit
@@ -21,24 +19,16 @@ def load_multiplier(row, dry, flags, config):
 
 
 @triton.jit
-def dry_costs(ids, row, multiplier, dry, repetitions):
-    """Return the cost [n] of DRY of each id of a block, 0 where there is none.
+def dry_costs(entry, mask, row, multiplier, dry, table):
+    """Return the cost [n] of DRY of the ids in entries of a row's table, 0 where there is none.
 
     The power is computed in float64 by squaring.
     """
-    longest = tl.zeros_like(ids) - 1
-    offset = row.row * repetitions.room
-    count = tl.load(repetitions.count + row.row)
-    for start in range(0, count, _REPETITIONS):
-        index = start + tl.arange(0, _REPETITIONS)
-        repeated = tl.load(repetitions.ids + offset + index, mask=index < count, other=-1)
-        length = tl.load(repetitions.lengths + offset + index, mask=index < count, other=-1)
-        lengths = tl.where(ids[:, None] == repeated[None, :], length[None, :], -1)
-        longest = tl.maximum(longest, tl.max(lengths, 1))
+    longest = longest_matches(table, entry, mask & (entry >= 0))
     has_cost = longest >= 0
     rest = tl.where(has_cost, longest - tl.load(dry.allowed_length + row.slot), 0)
     factor = tl.load(dry.base + row.slot).to(tl.float64)
-    cost = tl.zeros_like(ids).to(tl.float64) + 1.0
+    cost = tl.zeros_like(entry).to(tl.float64) + 1.0
     while tl.max(rest, 0) > 0:
         cost *= tl.where((rest & 1) != 0, factor, 1.0)
         factor *= factor

@@ -33,13 +33,10 @@ def token_before(back, size, row, history, drafts):
 
 
 @triton.jit
-def count_drafts(ids, index, row, drafts):
-    """Return (how often each id of a block [n] is among the drafts of a row, how often before place ``index``)."""
+def count_drafts(ids, limit, row, drafts):
+    """Return how often each id of a block [n] is among the first ``limit`` drafts before a row."""
     times = tl.zeros_like(ids)
-    before = tl.zeros_like(ids)
     if drafts.ids is not None:
         for number in range(row.step):
-            meets = (ids == draft_id(row, drafts, number)).to(tl.int32)
-            times += meets
-            before += tl.where(number < index, meets, 0)
-    return times, before
+            times += ((ids == draft_id(row, drafts, number)) & (number < limit)).to(tl.int32)
+    return times

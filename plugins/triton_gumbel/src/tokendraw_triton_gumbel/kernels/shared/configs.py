@@ -171,7 +171,7 @@ class PlanConfig(NamedTuple):
 
 
 class ProcessConfig(NamedTuple):
-    """Constants of launch E, the edits of logits before sampling."""
+    """Constants of launch E, the edits of logits before sampling, and of the launches over histories before it."""
 
     IDS: int
     """Ids edited at once, and bad words compared at once with the output."""
@@ -181,6 +181,12 @@ class ProcessConfig(NamedTuple):
     """Ids of a mask applied at once."""
     REQUESTS: int
     """Offsets of requests read at once, to find a row's request."""
+    TOKENS: int
+    """Tokens of a window inserted or counted at once."""
+    LANES: int
+    """Lanes that look for matches of DRY at once."""
+    PLACES: int
+    """Neighbouring places of a lane, at least."""
     HAS_LISTS: bool = True
     """Whether the call may have more than masks and penalties of the whole history: other edits, or drafts."""
     IS_NVIDIA: bool = False
