@@ -61,6 +61,7 @@ def statistics(rows, vector):
         Counts(count, count, tiles, 0, 0),
         torch.full((count,), 0.7),
         None,
+        None,
         out,
         moments,
         ranked,

@@ -184,7 +184,8 @@ class LaunchContext:
 
 def _hide_above(ceiling: Tensor, logits: Tensor, token_ids: Tensor, logprobs: Tensor) -> None:
     """Set the log-probabilities of ids [rows, M] to -inf where logits exceed a ceiling [rows, 1]; id -1 is none."""
-    logprobs.masked_fill_(logits.gather(-1, token_ids.clamp(min=0)) > ceiling, -torch.inf)
+    ids = token_ids.clamp(0, logits.shape[-1] - 1)
+    logprobs.masked_fill_(logits.gather(-1, ids) > ceiling, -torch.inf)
 
 
 def _fill_seeds(seeds: Tensor) -> torch.cuda.Stream | None:
