@@ -52,7 +52,9 @@ def topk_logprobs(
         temperatures = torch.ones(rows, dtype=torch.float64, device=logits.device)
     every_id = torch.arange(logits.shape[1], device=logits.device)
     for part in row_chunks(logits if keys is None else keys):
-        token = token_ids[part, None].clamp(0, logits.shape[1] - 1)  # nothing is read at what a failed draw left
+        token = token_ids[part, None].clamp(
+            0, logits.shape[1] - 1
+        )  # nothing is read at what a failed draw left
         temperature = temperatures[part, None].to(torch.float64)
         is_greedy = ~(temperature > 0)
         temperature = torch.where(is_greedy, 1.0, temperature)

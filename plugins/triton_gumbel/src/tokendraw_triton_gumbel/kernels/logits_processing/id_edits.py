@@ -62,9 +62,11 @@ def edit_ids(
         (repeats > 0) | (row_penalties.frequency != 0.0) | (row_penalties.presence != 0.0), count, 0
     )
     table = load_table(row, tables, flags)
+    num_listed = count  # nothing is read behind the list, which may be shorter than the table
     if config.HAS_LISTS:
         is_walked = walks_table(row_penalties, flags)
         if is_walked:
+            num_listed = count * 0
             count = table.size
             ids = listed_ids(table, index)
     is_more = True
@@ -87,7 +89,7 @@ def edit_ids(
         store_logits(row, ids, value, mask)
         start += division.of_ids * IDS
         index = start + tl.arange(0, IDS)
-        ids = tl.load(id_list + index, mask=index < count, other=-1)
+        ids = tl.load(id_list + index, mask=index < num_listed, other=-1)
         if config.HAS_LISTS:
             if is_walked:
                 ids = listed_ids(table, index)
