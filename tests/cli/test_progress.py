@@ -71,7 +71,13 @@ def test_a_signal_that_ends_a_run_loses_no_finished_line(monkeypatch, number):
         signal.raise_signal(number)
 
     monkeypatch.setattr(tokendraw_testing, "run", interrupted)
-    result = check()
+    on_interrupt = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs ignore it
+    try:
+        result = check()
+    finally:
+        signal.signal(signal.SIGINT, on_interrupt)
     assert signal.getsignal(signal.SIGTERM) is before
     said = result.stderr.splitlines()
     assert said[0].startswith("Interrupted after 2 of ")
