@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from calling import CPU, Recorded, drafting, loaded, pair, selection_of
+from calling import CPU, Recorded, drafting, loaded, pair, select, selection_of
 from fake_candidates import EVERYTHING, LAPTOP, PER_ROW, candidate
 from fake_dists import EVERYTHING as EVERY_FIELD
 from fake_dists import fake_dists, faulty
@@ -131,6 +131,28 @@ def test_a_sampler_that_declares_no_such_class_is_given_none(kind):
         "tokendraw.SamplingMetadata."
     )
     assert (chosen.logits, companion.logits) == ([], [])
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_a_partial_companion_that_does_not_declare_it_is_given_no_row(rows):
+    companion, partial = Recorded(2), Recorded(3)
+    sampler = pair(FILTERS, Recorded(1), companion, companion_capabilities=DECLARING)
+    select(sampler, partial_companion=loaded("fast", partial, EVERYTHING))
+    params = [GREEDY if row == rows - 2 else PLAIN for row in range(rows)]
+    sampler.sample(logits(rows), batch(params))
+    assert (len(companion.metadata), partial.metadata) == (1, [])
+    sampler.sample(logits(rows), SamplingMetadata.from_params(params))
+    assert (len(companion.metadata), len(partial.metadata)) == (1, 1)
+
+
+def test_the_rows_of_two_classes_are_divided_apart_where_they_share_the_parameters():
+    chosen = Recorded(1)
+    sampler = pair(replace(FILTERS, metadata_classes=()), chosen, companion_capabilities=DECLARING)
+    own = batch([PLAIN, GREEDY] * 20)
+    core = SamplingMetadata(**{name: getattr(own, name) for name in SamplingMetadata.__dataclass_fields__})
+    for metadata in (core, own):
+        sampler.sample(logits(40), metadata)
+    assert [type(metadata) for metadata in chosen.metadata] == [SamplingMetadata]
 
 
 def test_where_only_the_companion_declares_it_the_companion_draws_every_row():

@@ -1,12 +1,16 @@
 """Rows beyond an explicit choice go to the machine's preferred sampler where that serves all of them in a call."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 
+from calling import Recorded, loaded, pair, select
+from fake_candidates import EVERYTHING as SERVING
 from fake_dists import EVERYTHING, FakeDists, plugin
 from tokendraw import Sampler, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw.plugin import Capabilities
 
 NO_MOMENTS = EVERYTHING.replace("row_moments=tokendraw.plugin.MOMENTS", "row_moments=()")
 GREEDY = SamplingParams(temperature=0.0)
@@ -42,6 +46,17 @@ def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(
     assert rows_of(sampler, PLAIN, PLAIN, PLAIN, RARE, GREEDY) == {"own": 3, "native": 2}
     assert rows_of(sampler, GREEDY) == {"fast": 1}
     assert "'own' cannot serve greedy rows: they go to 'fast'" in caplog.messages
+
+
+def test_metadata_of_two_vocabularies_go_to_a_companion_that_serves_each() -> None:
+    companion, partial = Recorded(2), Recorded(3)
+    sampler = pair(Capabilities(), Recorded(1), companion)
+    select(sampler, partial_companion=loaded("fast", partial, replace(SERVING, max_vocab_size=9)))
+    metadata = SamplingMetadata.from_params([SamplingParams(), GREEDY] * 20)
+    for size in (9, 10, 9):
+        sampler.sample(torch.zeros(40, size), metadata)
+    assert [logits.shape[1] for logits in partial.logits] == [9, 9]
+    assert [logits.shape[1] for logits in companion.logits] == [10]
 
 
 def test_the_reasons_name_both_companions(dists: FakeDists) -> None:

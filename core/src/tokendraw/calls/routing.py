@@ -67,7 +67,7 @@ def serving_backend(selection: Selection, call: Call, rows: RowGroup | None = No
     reason = backend.reason_against(rows or call)
     if reason is None:
         return backend
-    companion = selection.companion_for(rows or call)
+    companion = selection.companion_for(call, rows)
     if companion is None:
         advice = install("one that can", selection.resolution.decisions)
         if selection.barred_companion is not None:
@@ -114,16 +114,17 @@ def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
 
 def _split(selection: Selection, call: Sample, kinds: RowKinds) -> RowSplit | str:
     """Divide the rows of a call, or say why not."""
-    split = selection.row_splits.get(kinds)
+    splits, key = selection.row_splits.setdefault(kinds, {}), (type(call.metadata), call.vocab_size)
+    split = splits.get(key)
     if split is None:
         if is_capturing():
             return "a CUDA graph is captured of it before it was drawn once"
         backend, reasons = selection.backend, _reasons_by_kind(selection.backend, call, kinds)
         leaving = [kind for kind, reason in zip(kinds.kinds, reasons, strict=True) if reason is not None]
-        companion = selection.companion_for(RowGroup(BatchFacts.merged(leaving), call.vocab_size))
+        companion = selection.companion_for(call, RowGroup(BatchFacts.merged(leaving), call.vocab_size))
         assert companion is not None
         split = call.split(kinds, reasons, (backend.unsupported, companion.unsupported))
-        split = selection.row_splits[kinds] = replace(split, companion=companion)
+        split = splits[key] = replace(split, companion=companion)
     return split
 
 

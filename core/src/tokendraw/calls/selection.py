@@ -81,7 +81,10 @@ class Selection:
     """Whether another backend may serve a call that fails."""
     key: object = field(default_factory=object, init=False, repr=False)
     """Identifies the selection where checks of calls are cached, and keeps nothing of it alive."""
-    row_splits: WeakKeyDictionary[RowKinds, RowSplit] = field(default_factory=WeakKeyDictionary, repr=False)
+    row_splits: WeakKeyDictionary[RowKinds, dict[tuple[type, int], RowSplit]] = field(
+        default_factory=WeakKeyDictionary, repr=False
+    )
+    """Splits by the class of the metadata and the vocabulary: both decide who serves rows of the same kinds."""
     captured_splits: list[RowSplit] = field(default_factory=list, repr=False)
     """Splits whose indices are part of a CUDA graph, which does not keep them alive."""
     logged_kinds: set[tuple[str, str, bool]] = field(default_factory=set, repr=False)
@@ -93,7 +96,9 @@ class Selection:
         every = (self.backend, self.partial_companion, self.companion)
         return tuple(backend for backend in every if backend is not None)
 
-    def companion_for(self, call: Call | RowGroup) -> LoadedBackend | None:
-        """Return the companion for a call or for leaving rows, whether or not it supports them; None: there is none."""
+    def companion_for(self, call: Call, rows: RowGroup | None = None) -> LoadedBackend | None:
+        """Return the companion for a call or its leaving rows, whether or not it supports them; None: there is none."""
         partial = self.partial_companion
-        return self.companion if partial is None or partial.reason_against(call) is not None else partial
+        if partial is None or partial.undeclared_class(call) is not None:
+            return self.companion
+        return partial if partial.reason_against(rows or call) is None else self.companion
