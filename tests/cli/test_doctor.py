@@ -303,7 +303,14 @@ def test_json_is_complete(on, monkeypatch):
         "chosen": "native",
         "operations": {"sample": "native"},
         "builds": {
-            "sample": {"chosen": "native", "companion": None, "seconds": 0.0, "error": None, "rejections": {}}
+            "sample": {
+                "chosen": "native",
+                "companion": None,
+                "partial_companion": None,
+                "seconds": 0.0,
+                "error": None,
+                "rejections": {},
+            }
         },
         "heavy_imports": {},
         "findings": [],

@@ -94,6 +94,7 @@ def test_a_plugin_that_ends_the_process_leaves_a_program_without_a_sampler(dists
     assert checkup["builds"]["sample"] == {
         "chosen": None,
         "companion": None,
+        "partial_companion": None,
         "seconds": 0.0,
         "error": "building 'acme' ended the process: exit status 3",
         "rejections": {"acme": reason},
@@ -213,6 +214,16 @@ def test_the_companion_is_built_too_and_an_untested_library_of_the_successor_is_
             ],
         )
     }
+
+
+@pytest.mark.slow
+def test_both_companions_of_a_named_sampler_are_built_and_named(dists, monkeypatch):
+    some = EVERYTHING.replace("row_moments=tokendraw.plugin.MOMENTS", "row_moments=()")
+    few = some.replace("greedy=True", "greedy=False")
+    dists.add_plugin("fast", plugin("fast", priority=90, capabilities=some))
+    dists.add_plugin("own", plugin("own", priority=80, capabilities=few))
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "own")
+    assert "own         built with fast and native and proven in " in call("doctor").stdout
 
 
 def test_a_plugin_with_heavy_imports_is_told_of(dists, monkeypatch, tmp_path):

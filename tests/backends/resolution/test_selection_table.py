@@ -123,7 +123,7 @@ def _outcomes(
             except SamplerUnavailableError as error:
                 yield f"{label}, {mode}", "refused", [str(error)]
             else:
-                chosen = made.chosen if made.companion is None else f"{made.chosen}, beside {made.companion}"
+                chosen = ", beside ".join(filter(None, (made.chosen, " or ".join(made.companions))))
                 yield f"{label}, {mode}", chosen, list(made.warnings)
 
 
@@ -150,7 +150,7 @@ def _lines() -> Iterator[str]:
                 body = []
                 for asked, chosen, heard in _outcomes(vendor, name, host, installed):
                     numbers = [texts.setdefault(text, len(texts) + 1) for text in heard]
-                    body.append(f"  {asked:<54}{chosen:<34}{', '.join(map(str, numbers))}".rstrip())
+                    body.append(f"  {asked:<54}{chosen:<33} {', '.join(map(str, numbers))}".rstrip())
                 label = f"{installed.label} ({installed.version})" if installed.version else installed.label
                 blocks.setdefault(tuple(body), []).append(label)
             for body, labels in blocks.items():

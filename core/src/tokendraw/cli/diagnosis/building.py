@@ -30,7 +30,7 @@ class Build:
     """Outcome of loading one operation in a program.
 
     :ivar chosen: Name of the plugin that was built and proven; None: the program gets none.
-    :ivar seconds: Time of building and proving both, without the import of torch.
+    :ivar seconds: Time of building and proving it and its companions, without the import of torch.
     :ivar error: Reason why the program gets none.
     :ivar rejections: Reasons why building a plugin, or its proof, failed, by name.
     :ivar warnings: Warnings of the decision, less that of the plugins that were passed over.
@@ -39,6 +39,7 @@ class Build:
 
     chosen: str | None = None
     companion: str | None = None
+    partial_companion: str | None = None
     seconds: float = 0.0
     error: str | None = None
     rejections: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +142,8 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
             resolution = selection.resolution
             decisions, outcome["warnings"] = resolution.decisions, resolution.untested
             warn_of(resolution, strict=settings.strict)
-            outcome |= {"chosen": resolution.chosen, "companion": resolution.companion}
+            for role in ("chosen", "companion", "partial_companion"):
+                outcome[role] = getattr(resolution, role)
         except (TokendrawError, TokendrawWarning) as refusal:
             outcome["error"] = str(refusal)
             decisions = decisions or getattr(refusal, "decisions", ())

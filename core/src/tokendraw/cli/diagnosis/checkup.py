@@ -33,7 +33,7 @@ from tokendraw.providers import resolve as _resolve
 
 MAIN_OPERATION = "sample"
 """The operation that the verdict, and the exit code, are about."""
-_BUILD_KEYS = ("chosen", "companion", "seconds", "error", "rejections")
+_BUILD_KEYS = ("chosen", "companion", "partial_companion", "seconds", "error", "rejections")
 
 
 @dataclass

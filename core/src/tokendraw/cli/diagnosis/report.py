@@ -77,8 +77,9 @@ def _built(name: str, builds: Mapping[str, JsonObject] | None) -> Iterator[str]:
     elif outcome["chosen"] is None:
         yield str(outcome["error"])
     else:
-        companion = f" with {outcome['companion']}" if outcome["companion"] else ""
-        yield f"built{companion} and proven in {outcome['seconds']:.1f} s"
+        companions = [name for role in ("partial_companion", "companion") if (name := outcome[role])]
+        beside = f" with {all_of(companions)}" if companions else ""
+        yield f"built{beside} and proven in {outcome['seconds']:.1f} s"
 
 
 def _library_rows(libraries: Sequence[JsonObject]) -> list[tuple[str, ...]]:

@@ -8,7 +8,8 @@ JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``instal
 (``variables`` by name, ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``),
 ``origins`` (of the core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is
 usable), ``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation
-that a plugin was chosen for: ``chosen``, ``companion``, ``seconds``, ``error``, and ``rejections``, reasons by plugin),
+that a plugin was chosen for: ``chosen``, ``companion``, ``partial_companion``, ``seconds``, ``error``, and
+``rejections``, reasons by plugin),
 ``heavy_imports`` (names of modules by plugin) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
