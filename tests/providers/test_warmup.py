@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tokendraw
-from calling import loaded, one_token, selection_of
+from calling import loaded, one_token, select, selection_of
 from fake_candidates import FILTERS, SEEDS
 from fake_dists import fake_dists, faulty, place
 from isolation import drawn
@@ -115,6 +115,18 @@ def test_kinds_beyond_the_sampler_are_drawn_by_its_companion_or_left_out(has_com
     assert backend.kinds == {(*seeds, False, False, False, None, False) for seeds in SEEDS[:2]}
     assert len(companion.kinds) == (len(kinds()) - 2 if has_companion else 0)
     assert not backend.kinds & companion.kinds
+
+
+def test_each_companion_draws_the_kinds_that_it_serves():
+    backend, partial, companion = Recorder(), Recorder(), Recorder()
+    sampler = sampler_of(backend, Capabilities(), ("native", companion))
+    seeded = Capabilities(seeding="counter")
+    select(sampler, partial_companion=loaded("fast", partial, seeded))
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
+    seeded = (*SEEDS[-1], False, False, False, None)
+    assert {kind[:-1] for kind in partial.kinds} == {seeded}  # the seeded half of a batch comes by slot
+    assert (*seeded, False) not in companion.kinds
+    assert companion.kinds >= {kind for kind in kinds((SEEDS[0], SEEDS[-1])) if any(kind[3:6])}
 
 
 def test_a_vocabulary_that_nobody_serves_is_refused_in_words():
