@@ -71,6 +71,47 @@ def test_rows_draw_with_their_rules_while_rows_leave_and_join(sampler, logits):
             assert row == 3 or token == expected[row][step], (row, step)
 
 
+ORDERS = ("temperature_last", "top_k_first", "joint", None)
+
+
+def test_rows_draw_in_their_filter_order_while_rows_leave_and_join(sampler, logits):
+    """SGLang's own order is joint."""
+    fields, positions = {"temperature": 1.8, "top_k": 40, "top_p": 0.8, "min_p": 0.02}, list(range(200))
+    requests = [
+        asking({"filter_order": order} if order else {}, **fields, sampling_seed=5) for order in ORDERS
+    ]
+    expected = [
+        own_draws(
+            logits[[0] * 200],
+            positions,
+            *[tokendraw.SamplingParams(**fields, seed=5, filter_order=order or "joint")] * 200,
+        )
+        for order in ORDERS
+    ]
+    assert len({str(tokens) for tokens in expected}) == 3
+    info, rows = info_of(requests[3]), [3]
+    for step in range(200):
+        if step == 20:
+            info.merge_batch(info_of(requests[0], requests[1]))
+            rows += [0, 1]
+        if step == 100:
+            info.merge_batch(info_of(requests[2]))
+            rows.append(2)
+        if step == 150:
+            keep(info, [0, 1, 3])
+            rows = [3, 0, 2]
+        tokens, _ = draw(sampler, logits[[0] * len(rows)], info.copy_for_forward(), [step] * len(rows))
+        assert tokens.tolist() == [expected[row][step] for row in rows], (step, rows)
+
+
+def test_a_filter_beside_top_p_is_drawn_jointly_beside_any_row(sampler, logits):
+    """A row's order does not follow from the filters of its neighbours."""
+    request, positions = asking({"epsilon_cutoff": 0.01}, top_p=0.6, sampling_seed=5), list(range(300))
+    alone, _ = draw(sampler, logits[[0] * 300], info_of(*[request] * 300), positions)
+    both, _ = draw(sampler, logits[[0] * 301], info_of(*[request] * 300, Request(top_k=3)), [*positions, 9])
+    assert alone.tolist() == both.tolist()[:300]
+
+
 SOURCE = "custom_params['tokendraw']"
 
 
@@ -82,6 +123,10 @@ SOURCE = "custom_params['tokendraw']"
             f"{SOURCE} needs names of filters or parameters, found 'p_les', the nearest is 'p_less'. Correct it.",
         ),
         ({"p_less": 2}, f"{SOURCE}: 'p_less' needs 0 (off) or 1 (on), found 2."),
+        (
+            {"filter_order": "temperature_first"},
+            f"{SOURCE}: 'filter_order' needs one of top_k_first, joint, temperature_last, found 'temperature_first'.",
+        ),
         (3, f"{SOURCE} needs {{name: value}}, found int. Pass a dict."),
     ],
 )

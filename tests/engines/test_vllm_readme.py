@@ -3,8 +3,10 @@
 import re
 
 import pages
+from tokendraw_vllm import _log
 from tokendraw_vllm._engine import TESTED
-from tokendraw_vllm._log import _say, log_failed, log_kept, log_replaced
+from tokendraw_vllm._log import _say, log_failed, log_kept, log_lost, log_replaced
+from tokendraw_vllm._v2_rules import NOT_REPLACED
 
 README = pages.text_of("integrations/vllm/README.md")
 ENGINES = pages.text_of("docs/engines.md")
@@ -23,17 +25,19 @@ def test_the_named_versions_are_the_tested_versions():
     assert f"| vLLM {', '.join(TESTED)} |" in ENGINES
 
 
-def test_the_log_lines_in_the_readme_are_the_written_lines(caplog):
+def test_the_log_lines_in_the_readme_are_the_written_lines(caplog, monkeypatch):
     caplog.set_level("INFO", "vllm.tokendraw")
     _say.cache_clear()
     log_replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
     log_kept(f"vLLM 0.34.0 is untested, tested are {' and '.join(TESTED)}")
     log_kept("...", part="V2 sampler")
     log_failed("V2 sampler", "triton-gumbel", RuntimeError("..."))
+    monkeypatch.setattr(_log, "_reasons_of_losses", set())
+    log_lost(["top_n_sigma", "typical_p"], NOT_REPLACED)
     _say.cache_clear()
     for record in caplog.records:
         assert f"| `{record.getMessage()}` |" in README
-    assert len(caplog.records) == 4
+    assert len(caplog.records) == 5
 
 
 def test_the_figures_are_the_figures_of_the_table():

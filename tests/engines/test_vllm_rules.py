@@ -8,6 +8,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_vllm import _v2
 from vllm_stand_in import V2Engine, request
 
 V = 40
@@ -54,6 +55,67 @@ def test_requests_with_filters_draw_the_tokens_that_tokendraw_draws(engine, bias
     assert [found[i] for i in rows] != [plain[i] for i in rows]
 
 
+ORDERED = {
+    "llama.cpp's chain": {"temperature": 2.0, "top_k": 12, "top_p": 0.95, "min_p": 0.2},
+    "temperature below 1": {"temperature": 0.5, "top_p": 0.7, "min_p": 0.1},
+}
+
+
+@pytest.mark.parametrize("biased", [None, 3], ids=["raw logits", "processed logits"])
+@pytest.mark.parametrize("invariant", [False, True], ids=["", "batch-invariant"])
+@pytest.mark.parametrize("fields", ORDERED.values(), ids=ORDERED)
+def test_requests_draw_in_their_filter_order_beside_others(vllm, monkeypatch, fields, biased, invariant):
+    """Filters behind the temperature, and a min-p that vLLM applied before top-p, would draw other tokens."""
+    import vllm.envs
+
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", invariant)
+    tokendraw_vllm.register()
+    engine, orders = V2Engine(V), ("temperature_last", "joint", "top_k_first")
+    for slot, order in enumerate(orders):
+        engine.add(slot, asking({"filter_order": order}, **fields, seed=11))
+    engine.add(3, request(**fields, seed=11))
+    engine.add(7, request(biased=biased, temperature=0.7, seed=14))
+    slots, positions = [2, 0, 7, 1, 3] * 100, list(range(500))
+    params = {f"slot{i}": SamplingParams(**fields, seed=11, filter_order=o) for i, o in enumerate(orders)}
+    params |= {"slot3": params["slot2"], "slot7": SamplingParams(temperature=0.7, seed=14)}
+    every = needed(slots, positions, **params)
+    found = engine.draw(LOGITS.repeat(500, 1), slots, positions)
+    rows = [i for i, slot in enumerate(slots) if slot != 7]
+    assert [found[i] for i in rows] == [every[i] for i in rows]
+    assert len({str(needed([slot] * 500, positions, **params)) for slot in range(3)}) == 3
+
+
+def test_what_a_filter_order_withholds_from_vllm_is_applied_where_vllm_draws_after_all(engine, monkeypatch):
+    """vLLM's draw gets logits divided and cut by min-p, also in the step in which tokendraw fails."""
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+
+    given, original = [], Sampler._sample_random.__wrapped__
+
+    def noted(self, logits, *others):
+        given.append(logits)
+        return original(self, logits, *others)
+
+    monkeypatch.setattr(Sampler, "_sample_random", _v2._wrap_sample_random(noted))
+    engine.add(0, asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.2, seed=1))
+    engine.add(1, request(temperature=0.5, biased=3))
+    engine.draw(LOGITS.repeat(2, 1), [0, 1], [5, 5])
+    assert given == []
+
+    def broken(self, logits, metadata):
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(tokendraw.Sampler, "sample", broken)
+    for _ in range(2):
+        engine.draw(LOGITS.repeat(2, 1), [0, 1], [5, 5])
+    scaled = LOGITS.float() / 2.0
+    kept = scaled.masked_fill(scaled < scaled.max() + torch.tensor(0.2).log(), -float("inf"))
+    for logits in given:
+        assert torch.equal(logits[0], kept)
+        assert logits[1, 3] == (LOGITS[3].float() + 1000.0) / 0.5
+    assert len(given) == 2
+
+
 def test_a_slot_forgets_the_rules_of_its_last_request(engine):
     positions = list(range(60))
     engine.add(0, asking({"p_less": 1}, temperature=2.0, seed=1))
@@ -72,6 +134,22 @@ BAD = {
         f"{SOURCE} needs names of filters or parameters, found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.",
     ),
     "a bad value": ({"p_less": 2}, {}, f"{SOURCE}: 'p_less' needs 0 (off) or 1 (on), found 2."),
+    "a filter order there is none of": (
+        {"filter_order": "temperature_first"},
+        {},
+        f"{SOURCE}: 'filter_order' needs one of top_k_first, joint, temperature_last, found 'temperature_first'.",
+    ),
+    "a filter order of another type": (
+        {"filter_order": 3},
+        {},
+        f"{SOURCE}: 'filter_order' needs one of top_k_first, joint, temperature_last, found 3.",
+    ),
+    "a misspelled parameter": (
+        {"filterorder": "joint"},
+        {},
+        f"{SOURCE} needs names of filters or parameters, found 'filterorder', the nearest is 'filter_order'. "
+        "Correct it.",
+    ),
     "no JSON": (
         "{top_n_sigma}",
         {},
@@ -134,3 +212,70 @@ def test_vllm_s_own_refusals_stay(engine):
 
     with pytest.raises(ValueError, match="temperature must be non-negative"):
         InputProcessor(SimpleNamespace())._validate_params(asking({"p_les": 1}, temperature=-1), ())
+
+
+# Rules that are lost where vLLM draws.
+
+OWN = "vLLM's own V2 sampler draws"
+
+
+def lost(rules, reason):
+    return ("WARNING", f"tokendraw: requests lose their rules {rules}: {reason}")
+
+
+def losses(log_lines):
+    return [line for line in log_lines() if "lose their rules" in line[1]]
+
+
+def test_rules_lost_after_a_failed_call_are_named_once(engine, log_lines, monkeypatch):
+    def broken(self, logits, metadata):
+        raise RuntimeError("no kernel image")
+
+    engine.add(0, asking({"typical_p": 0.5, "p_less": 1, "filter_order": "joint"}))
+    engine.add(1, asking({"xtc_probability": 0.5}))
+    engine.add(2, request())
+    engine.add(3, asking({"p_less": 1}, temperature=0.0))
+    assert losses(log_lines) == []
+    engine.draw(LOGITS.repeat(2, 1), [0, 1], [3, 3])
+    assert losses(log_lines) == []
+    monkeypatch.setattr(tokendraw.Sampler, "sample", broken)
+    for slots in ([2], [3], [0], [1]):
+        engine.draw(LOGITS.repeat(1, 1), slots, [4])
+    assert losses(log_lines) == [lost("filter_order, p_less, typical_p", OWN)]
+
+
+def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept(
+    vllm, log_lines, monkeypatch
+):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    engine = V2Engine(V, kind="Watermarking")
+    engine.add(0, asking({"p_less": 1}, temperature=2.0, seed=1))
+    engine.sampler.watermarks = False
+    positions = list(range(60))
+    drawn = engine.draw(LOGITS.repeat(60, 1), [0] * 60, positions)
+    params = SamplingParams(temperature=2.0, seed=1, filters={"p_less": 1})
+    assert drawn == needed([0] * 60, positions, slot0=params)
+    assert losses(log_lines) == []
+    engine.sampler.watermarks = True
+    engine.draw(LOGITS.repeat(1, 1), [0], [3])
+    watermarked = lost("p_less", "Watermarking of vLLM draws")
+    assert losses(log_lines) == [watermarked]
+    engine.add(1, asking({"filter_order": "temperature_last", "p_less": 1}, temperature=2.0, seed=1))
+    ordered = lost("filter_order", "a sampler of vLLM's own may draw the logits that it has divided")
+    assert losses(log_lines) == [watermarked, ordered]
+    engine.sampler.watermarks = False
+    assert engine.draw(LOGITS.repeat(60, 1), [1] * 60, positions) == drawn
+
+
+@pytest.mark.parametrize(
+    "options", [{"return_sampling_mask": True}, {"logprobs_mode": "processed_logprobs"}], ids=str
+)
+def test_rules_lost_where_no_sampler_is_replaced_are_named(vllm, log_lines, monkeypatch, options):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    engine = V2Engine(V, **options)
+    engine.add(0, request())
+    assert losses(log_lines) == []
+    engine.add(0, asking({"top_n_sigma": 1.0, "xtc_probability": 0.5}))
+    assert losses(log_lines) == [lost("top_n_sigma, xtc_probability", OWN)]

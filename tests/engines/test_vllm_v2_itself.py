@@ -110,6 +110,25 @@ def test_every_row_is_drawn_from_its_distribution(ours, editing):
             assert p_value > FALSE_ALARM, (slot, p_value)
 
 
+@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "processed logits"])
+def test_filter_orders_are_kept_beside_vllms_own_edits(editing):
+    """Filters at temperature 1, as in llama.cpp; vLLM divides and filters the row beside it."""
+    kind = {"temperature": 2.5, "top_k": 12, "min_p": 0.1}
+    v2_engine, rows, draws = engine(), 200, DRAWS
+    v2_engine.add(0, **kind, extra_args={"tokendraw": {"filter_order": "temperature_last"}})
+    v2_engine.add(1, temperature=0.8, min_p=0.2, **(EDITING if editing else {}))
+    result = []
+    for start in range(0, draws, rows):
+        places = np.repeat(np.arange(start, start + rows), 2).tolist()
+        result += tokens(v2_engine.step(batch(2 * rows), [0, 1] * rows, places))
+    result = np.array(result).reshape(draws, 2)
+    kept = filtered_probabilities(LOGITS, **(kind | {"temperature": 1.0})) > 0
+    masked = LOGITS.float().masked_fill(~torch.as_tensor(kept, device=DEVICE), -float("inf"))
+    expected = filtered_probabilities(masked, temperature=2.5)
+    assert chi_square(np.ascontiguousarray(result[:, 0]), expected) > FALSE_ALARM
+    assert not editing or set(result[:, 1]) == {7}
+
+
 def test_greedy_rows_and_logprobs_are_vllms():
     """Ties of bfloat16 among them: rows of few distinct values."""
     logits = torch.randint(0, 6, (6, V), generator=torch.Generator().manual_seed(1))

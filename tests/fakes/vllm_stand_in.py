@@ -63,6 +63,16 @@ STATES = """
                 column = getattr(self, name)
                 column.gpu = column.cpu.clone()
 
+        def apply_temperature(self, logits, expanded_idx_mapping, idx_mapping_np):
+            temperature = self.temperature.gpu[expanded_idx_mapping.long()]
+            if not np.isin(self.temperature.np[idx_mapping_np], (0.0, 1.0)).all():
+                logits /= torch.where(temperature == 0.0, 1.0, temperature)[:, None]
+
+        def apply_min_p(self, logits, expanded_idx_mapping, idx_mapping_np):
+            if self.min_p.np[idx_mapping_np].any():
+                floor = self.min_p.gpu[expanded_idx_mapping.long()].log()[:, None]
+                logits.masked_fill_(logits < logits.max(1, keepdim=True).values + floor, -float("inf"))
+
         def any_explicit_seed(self, requests):
             return bool(self.seeds_set[requests].any())
 """
@@ -111,12 +121,9 @@ V2 = """
             seq_lens_upper_bound_np, return_logprobs=False,
         ):
             if self.needs_logits_processing[idx_mapping_np].any():
-                rows, states = expanded_idx_mapping.long(), self.sampling_states
-                logits = logits.float() + self.bias[rows]
-                temperature = states.temperature.gpu[rows]
-                logits /= torch.where(temperature == 0.0, 1.0, temperature)[:, None]
-                floor = logits.max(1, keepdim=True).values + states.min_p.gpu[rows].log()[:, None]
-                logits = logits.masked_fill(logits < floor, -float("inf"))
+                logits = logits.float() + self.bias[expanded_idx_mapping.long()]
+                self.sampling_states.apply_temperature(logits, expanded_idx_mapping, idx_mapping_np)
+                self.sampling_states.apply_min_p(logits, expanded_idx_mapping, idx_mapping_np)
             return self._sample_random(
                 logits, expanded_idx_mapping, idx_mapping_np, pos, None, None, False, False
             )
@@ -152,6 +159,7 @@ def forget() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
     _log._say.cache_clear()
+    _log._reasons_of_losses.clear()
 
 
 def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None, extra_args=None):

@@ -33,7 +33,7 @@ from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.discovery.settings import is_switched_off
 from tokendraw.errors.exceptions import PluginError, SettingsError
 from tokendraw.errors.formatting import all_of, format_error
-from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules
+from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules, rule_off, rule_values
 
 ENTRY_POINT_GROUP = "tokendraw.engines"
 
@@ -45,6 +45,8 @@ __all__ = [
     "examine",
     "format_error",
     "read_rules",
+    "rule_off",
+    "rule_values",
 ]
 
 

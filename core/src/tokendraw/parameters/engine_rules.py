@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tokendraw.backends.resolution.candidate import State
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import all_of, format_value, nearest, type_name
-from tokendraw.filters.installed import installed_filters
+from tokendraw.filters.installed import find_filter, installed_filters
 from tokendraw.parameters.fields import PARAMETERS
 from tokendraw.parameters.params import SamplingParams
 
 _OF_ENGINES = ("temperature", "top_k", "top_p", "min_p", "seed", "logprobs")
-RULE_FIELDS = tuple(parameter.name for parameter in PARAMETERS if parameter.name not in _OF_ENGINES)
-"""Fields of :class:`SamplingParams` that engines have no parameter for, each with a tensor in a batch."""
+_PARAMETERS = tuple(parameter.name for parameter in PARAMETERS if parameter.name not in _OF_ENGINES)
+_ORDERS = ("joint", "temperature_last")
+_FIELDS = (*_PARAMETERS, "filter_order")
+"""Fields of :class:`SamplingParams` that engines have no parameter for."""
+RULE_FIELDS = (*_PARAMETERS, *_ORDERS)
+"""Fields of the metadata for them, each with a tensor in a batch."""
+_PLAIN = SamplingParams()
 
 
-def read_rules(rules: Any, source: str) -> SamplingParams:
-    """Check the rules of a request: names of filters from moments and of :data:`RULE_FIELDS`, each with its value.
+def read_rules(rules: Any, source: str, plain: SamplingParams = _PLAIN) -> SamplingParams:
+    """Check the rules of a request: a filter order, and filters that the engine has no parameter for, by name.
 
     :param rules: {name: value}, or its JSON text, since some engines pass on no mappings; None: none.
     :param source: argument of the engine with the rules, for messages: ``extra_args['tokendraw']``.
+    :param plain: parameters of a request without rules: the engine's filter order.
     :returns: parameters with these rules and no others.
     :raises InvalidParameterError: a ValueError: a name is unknown, or belongs to the engine, or a value is bad.
     """
     if rules is None:
-        return SamplingParams()
+        return plain
     if isinstance(rules, str):
         try:
             rules = json.loads(rules)
@@ -38,17 +44,39 @@ def read_rules(rules: Any, source: str) -> SamplingParams:
             ) from None
     if not isinstance(rules, Mapping):
         raise InvalidParameterError(f"{source} needs {{name: value}}, found {type_name(rules)}. Pass a dict.")
-    values = {name: value for name, value in rules.items() if name in RULE_FIELDS}
-    filters = {name: value for name, value in rules.items() if name not in RULE_FIELDS}
+    values = {name: value for name, value in rules.items() if name in _FIELDS}
+    filters = {name: value for name, value in rules.items() if name not in _FIELDS}
     names = [record.name for record in installed_filters() if record.state is State.AVAILABLE]
     for name in filters:
         if name not in names:
-            raise InvalidParameterError(_refusal(name, [*names, *RULE_FIELDS], source))
+            raise InvalidParameterError(_refusal(name, [*names, *_FIELDS], source))
     try:
-        return SamplingParams(filters=filters or None, **values).check()
+        return replace(plain, filters=filters or None, **values).check()
     except InvalidParameterError as error:
         words = str(error).removeprefix("'filters': ")
         raise InvalidParameterError(f"{source}: {words}") from None
+
+
+def rule_values(params: SamplingParams, plain: SamplingParams = _PLAIN) -> dict[str, float]:
+    """Return the entries of a request in tensors of a batch, by filter from moments and by :data:`RULE_FIELDS`.
+
+    :param params: result of :func:`read_rules`.
+    :param plain: as there. Entries that it has too are left out.
+    :returns: numbers; bools for orders.
+    """
+    fields = _field_values(params)
+    changed = {name: value for name, value in fields.items() if value != _field_values(plain)[name]}
+    return changed | {name: float(value) for name, value in (params.filters or {}).items()}
+
+
+def rule_off(name: str, plain: SamplingParams = _PLAIN) -> float:
+    """Return the entry of requests that do not ask for a rule of :func:`rule_values`."""
+    return _field_values(plain)[name] if name in RULE_FIELDS else float(find_filter(name).off)
+
+
+def _field_values(params: SamplingParams) -> dict[str, float]:
+    numbers = {name: float(getattr(params, name)) for name in _PARAMETERS}
+    return {**numbers, **{order: params.filter_order == order for order in _ORDERS}}
 
 
 def _refusal(name: object, known: list[str], source: str) -> str:

@@ -30,15 +30,15 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
     :param info: a ``SamplingBatchInfo`` of B rows.
     :param positions: [B] integer, length of each sequence less one; read if a row may have a seed.
     """
-    temperature, joint = info.temperatures.view(-1), None
+    temperature, rules = info.temperatures.view(-1), rules_of(info)
     if info.is_any_greedy:  # SGLang writes a temperature of 0 as top_k 1 at temperature 1
         temperature = temperature.masked_fill(info.top_ks <= 1, 0.0)
     filters = {name: getattr(info, each.column) for name, each in FILTERS.items() if getattr(info, each.flag)}
-    if "top_p" in filters and len(filters) > 1:
-        joint = torch.ones_like(temperature, dtype=torch.bool)  # with one filter there is no order
-    seed, rules = info.sampling_seed, rules_of(info)
     from_moments = {name: column for name, column in rules.items() if name not in RULE_FIELDS}
     fields: dict[str, Any] = {name: column for name, column in rules.items() if name in RULE_FIELDS}
+    if "top_p" in filters and len(filters) + len(rules) > 1 and "joint" not in fields:  # one has no order
+        fields["joint"] = torch.ones_like(temperature, dtype=torch.bool)
+    seed = info.sampling_seed
     return SamplingMetadata(
         temperature=temperature,
         **filters,
@@ -47,12 +47,11 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
         seed=seed,
         seeded=None if seed is None else seed != NO_SEED,
         positions=None if seed is None else positions,
-        joint=joint,
         facts=BatchFacts(
             any_greedy=info.is_any_greedy,
             max_top_k=info.max_top_k,
             all_top_k=info.max_top_k is not None,
-            any_top_k_first=False,
+            any_top_k_first="joint" in rules,
             filters=tuple(from_moments),
         ),
     )

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules
-from tokendraw.filters import find_filter
+from tokendraw.engines import changed_signature, read_rules, rule_off, rule_values
 
 KEY = "tokendraw"
 SOURCE = f"custom_params[{KEY!r}]"
 ATTRIBUTE = "tokendraw_rules"
 _BATCH = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
 _PARAMS = "sglang.srt.sampling.sampling_params.SamplingParams"
-_PLAIN = SamplingParams()
+_PLAIN = SamplingParams(filter_order="joint")
+"""SGLang's filters all look at the whole row."""
 _NONE: Mapping[str, Tensor] = {}
 
 
@@ -79,7 +79,7 @@ def with_rules(original: Callable[..., Any], cls: Any, batch: Any, vocab_size: i
     names = sorted({name for each in values for name in each})
     if names:
         device = info.temperatures.device
-        columns = {name: [each.get(name, _off(name)) for each in values] for name in names}
+        columns = {name: [each.get(name, rule_off(name, _PLAIN)) for each in values] for name in names}
         setattr(info, ATTRIBUTE, {name: _column(column, device) for name, column in columns.items()})
     return info
 
@@ -103,7 +103,7 @@ def merge_rules(original: Callable[..., None], info: Any, other: Any) -> None:
     if names:
         parts = {
             name: [
-                rules[name] if name in rules else torch.full((rows,), _off(name), device=device)
+                rules[name] if name in rules else _column([rule_off(name, _PLAIN)] * rows, device)
                 for rules, rows in sides
             ]
             for name in names
@@ -122,22 +122,13 @@ def copy_rules(original: Callable[..., Any], info: Any) -> Any:
 def _values(params: Any) -> dict[str, float]:
     """Check and return the rules of a request by name."""
     custom = getattr(params, "custom_params", None) or {}
-    rules = read_rules(custom.get(KEY), SOURCE)
-    fields = {name: getattr(rules, name) for name in RULE_FIELDS}
-    return {
-        **{name: float(value) for name, value in fields.items() if value != getattr(_PLAIN, name)},
-        **{name: float(value) for name, value in (rules.filters or {}).items()},
-    }
-
-
-def _off(name: str) -> float:
-    """Return the value of rows that do not ask for a rule."""
-    return float(getattr(_PLAIN, name) if name in RULE_FIELDS else find_filter(name).off)
+    return rule_values(read_rules(custom.get(KEY), SOURCE, _PLAIN), _PLAIN)
 
 
 def _column(values: Sequence[float], device: torch.device) -> Tensor:
-    """Write a column [B] float32 on a device, without waiting."""
-    column = torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda")
+    """Write a column [B] on a device, bool of bools and float32 of numbers, without waiting."""
+    dtype = torch.bool if all(isinstance(value, bool) for value in values) else torch.float32
+    column = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
     return column.to(device, non_blocking=True)
 
 

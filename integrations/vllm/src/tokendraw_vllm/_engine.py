@@ -52,6 +52,8 @@ V2_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 STATES_SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "__init__": ("self", "max_num_reqs", "vocab_size"),
     "add_request": ("self", "req_idx", "sampling_params"),
+    "apply_temperature": ("self", "logits", "expanded_idx_mapping", "idx_mapping_np"),
+    "apply_min_p": ("self", "logits", "expanded_idx_mapping", "idx_mapping_np"),
 }
 """Methods of the V2 runner's ``SamplingStates`` and their leading parameters."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 
 from tokendraw.engines import format_error
 
+_reasons_of_losses: set[str] = set()
 _log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handlers and levels apply
 
 
@@ -27,6 +29,13 @@ def log_kept(reason: str, *, part: str = "") -> None:
 def log_failed(part: str, sampler: str, error: BaseException) -> None:
     """Log that a draw failed and that vLLM draws from now on."""
     _say(logging.WARNING, f"tokendraw: {part} is vLLM's own again: '{sampler}' raised {format_error(error)}")
+
+
+def log_lost(rules: Sequence[str], reason: str) -> None:
+    """Log that requests are drawn without rules that they ask for, once for each reason."""
+    if rules and reason not in _reasons_of_losses:
+        _reasons_of_losses.add(reason)
+        _say(logging.WARNING, f"tokendraw: requests lose their rules {', '.join(rules)}: {reason}")
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from tokendraw.engines import format_error
 from tokendraw_vllm import _log
 from tokendraw_vllm._replacement import unsupported_reason
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
+from tokendraw_vllm._v2_rules import log_lost
 from tokendraw_vllm._v2_slots import Slots
 
 _ATTRIBUTE = "_tokendraw"
@@ -90,6 +91,7 @@ def _wrap_add_request(original: Method) -> Method:
         slots: Slots | None = getattr(self, _ATTRIBUTE, None)
         if slots is None:
             original(self, req_idx, sampling_params)
+            log_lost(sampling_params)
         else:
             slots.add_request(req_idx, sampling_params, lambda: original(self, req_idx, sampling_params))
 
@@ -112,9 +114,10 @@ def _wrap_sample(original: Method) -> Method:
             ids = slots.draw(logits, expanded_idx_mapping, idx_mapping_np, pos, raw=True)
             if ids is not None:
                 return ids, logits
-        result: tuple[Tensor, Tensor] = original(
-            self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **keywords
-        )
+        with contextlib.nullcontext() if slots is None else slots.step(idx_mapping_np):
+            result: tuple[Tensor, Tensor] = original(
+                self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **keywords
+            )
         return result
 
     return sample
@@ -135,6 +138,7 @@ def _wrap_sample_random(original: Method) -> Method:
             ids = slots.draw(processed_logits, expanded_idx_mapping, idx_mapping_np, pos, raw=False)
             if ids is not None:
                 return ids, processed_logits
+            slots.give_back(processed_logits, expanded_idx_mapping, idx_mapping_np)
         result: tuple[Tensor, Tensor] = original(
             self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, *positional, **keywords
         )
@@ -172,8 +176,14 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
     # a subclass may do anything between the logits and its draw
-    raw = type(sampler) is _sampler_class() and not setup.batch_invariant
-    return Slots(sampler, loading.result, setup.device, raw=raw)
+    is_plain = type(sampler) is _sampler_class()
+    return Slots(
+        sampler,
+        loading.result,
+        setup.device,
+        raw=is_plain and not setup.batch_invariant,
+        has_orders=is_plain,
+    )
 
 
 def _sampler_class() -> type:

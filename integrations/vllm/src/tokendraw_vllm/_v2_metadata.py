@@ -35,7 +35,6 @@ def example_batches(
     forms = [
         make_metadata(
             columns,
-            columns["temperature"],
             BatchFacts(
                 any_greedy=greedy,
                 max_top_k=top_k,
@@ -62,7 +61,6 @@ def empty_columns(requests: int, device: torch.device) -> dict[str, Tensor]:
 
 def make_metadata(
     columns: Mapping[str, Tensor],
-    temperature: Tensor,
     facts: BatchFacts,
     rules: Mapping[str, Any],
     *,
@@ -74,7 +72,7 @@ def make_metadata(
     """
     placeholder = columns["seeds"].new_zeros(1)
     return SamplingMetadata(
-        temperature=temperature,
+        temperature=columns["temperature"],
         top_k=columns["top_k"] if facts.max_top_k else None,
         top_p=columns["top_p"] if facts.any_top_p else None,
         min_p=columns["min_p"] if facts.any_min_p else None,

@@ -7,7 +7,8 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm._v2_metadata import empty_columns, make_metadata
-from tokendraw_vllm._v2_rules import Rules
+from tokendraw_vllm._v2_orders import Orders
+from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
 _MAX_CACHED_BATCHES = 64
 """Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
@@ -43,6 +45,7 @@ class Slots:
         device: torch.device,
         *,
         raw: bool,
+        has_orders: bool,
     ) -> None:
         """Hold the states of a new sampler, without requests.
 
@@ -50,6 +53,7 @@ class Slots:
         :param wait_for_load: waits for the replacement; returns None if vLLM draws.
         :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
             may differ, so that a near tie may fall otherwise.
+        :param has_orders: whether requests may have a filter order: tokendraw draws all that the sampler has edited.
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
@@ -60,7 +64,6 @@ class Slots:
         self._columns = empty_columns(requests, device)
         self._edits_logits = np.zeros(requests, dtype=bool)
         """Requests that edit their logits by anything but temperature and filters."""
-        self._unit_temperatures = torch.zeros(requests, dtype=torch.float32, device=device)
         self._is_stale = True
         self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
         self._batches: dict[bytes, _BatchSummary] = {}
@@ -68,7 +71,11 @@ class Slots:
         self._last: tuple[bytes, _BatchSummary] | None = None
         """The last batch."""
         self._original_add_request = self._states.add_request
-        self._rules = Rules(requests, device)
+        self._rules = Rules(requests, device, has_orders=has_orders)
+        self._orders = Orders(self._states, device)
+        self._is_withheld = False
+        self._has_drawn = False
+        """Whether tokendraw has drawn the step that vLLM has begun."""
 
     def add_request(self, slot: int, sampling_params: Any, add: Callable[[], None]) -> None:
         """Note whether a request edits its logits, while vLLM's sampler adds the request.
@@ -91,6 +98,7 @@ class Slots:
         self._edits_logits[slot] = flags[slot]
         flags[slot] |= any(filtered)
         self._rules.add_request(slot, sampling_params)
+        self._orders.add_request(slot, has_order=self._rules.has_order(slot))
         self._is_stale = True
         self._batches.clear()
         self._last = None
@@ -99,7 +107,34 @@ class Slots:
         """Return whether tokendraw draws; the first call waits for the load."""
         if self._wait_for_load is not None:
             self._replacement, self._wait_for_load = self._wait_for_load(), None
-        return self._replacement is not None
+        return self._replacement is not None and self._replacement.sampler is not None
+
+    @contextlib.contextmanager
+    def step(self, requests: np.ndarray) -> Iterator[None]:
+        """Enclose a step of vLLM's sampler that edits logits, and may call :meth:`draw`.
+
+        Rules of its requests are named in the log if vLLM draws.
+        """
+        self._has_drawn = False
+        if self.can_draw() and self._orders.any(requests):
+            if self._is_stale:
+                self._refresh()
+            self._is_withheld = True
+            try:
+                with self._orders.withheld():
+                    yield
+            finally:
+                self._is_withheld = False
+        else:
+            yield
+        if not self._has_drawn and not self.all_greedy(requests):
+            by_vllm = self.can_draw() and f"{type(self._sampler).__name__} of vLLM draws"
+            self._rules.log_lost(requests, by_vllm or NOT_REPLACED)
+
+    def give_back(self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray) -> None:
+        """Have vLLM apply to logits [rows, V] what this step withholds from it, since tokendraw did not draw."""
+        if self._is_withheld:
+            self._orders.apply(logits, slot_of_row, requests)
 
     def all_greedy(self, requests: np.ndarray) -> bool:
         """Return whether every request is greedy: vLLM draws greedy batches."""
@@ -151,48 +186,50 @@ class Slots:
                 )
             return metadata_by_stage[raw].for_rows(slot_of_row, positions)
 
-        return replacement.draw(logits, metadata)
+        ids = replacement.draw(logits, metadata)
+        self._has_drawn = ids is not None
+        return ids
 
     def _refresh(self) -> None:
         """Copy the parameters after the draws of earlier steps, on the current stream."""
         for name, column in self._columns.items():
             column.copy_(getattr(self._states, name).gpu, non_blocking=True)
-        # 0 where a row is greedy, else 1: the temperature is applied already
-        torch.ne(self._columns["temperature"], 0.0, out=self._unit_temperatures)
+        self._orders.refresh(self._columns)
         self._rules.refresh()
         self._is_stale = False
 
     def _cached_metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
         """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it."""
         rules = self._rules.active(requests)
-        facts = self._facts(requests, min_p=raw, rules=rules)
+        facts = self._facts(requests, raw=raw, rules=rules)
         has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
         key = facts, raw, has_seeds, rules
         if key not in self._metadata_by_facts:
             while len(self._metadata_by_facts) >= _MAX_CACHED_BATCHES:
                 del self._metadata_by_facts[next(iter(self._metadata_by_facts))]
-            temperatures = self._columns["temperature"] if raw else self._unit_temperatures
+            columns = self._columns if raw else {**self._columns, **self._orders.columns}
             self._metadata_by_facts[key] = make_metadata(
-                self._columns, temperatures, facts, self._rules.tensors(rules), has_seeds=has_seeds
+                columns, facts, self._rules.tensors(rules), has_seeds=has_seeds
             )
         return self._metadata_by_facts[key]
 
-    def _facts(self, requests: np.ndarray, *, min_p: bool, rules: tuple[str, ...]) -> BatchFacts:
+    def _facts(self, requests: np.ndarray, *, raw: bool, rules: tuple[str, ...]) -> BatchFacts:
         """Collect the host's facts about requests.
 
-        :param min_p: whether min-p is still to be applied.
+        :param raw: whether vLLM has applied neither temperatures nor min-p.
         :param rules: names of the rules beyond vLLM's parameters.
         """
         top_k = self._states.top_k.np[requests]
         active = top_k < self._states.vocab_size
         greedy = self._states.temperature.np[requests] == 0.0
+        min_p = self._states.min_p.np[requests]
         return BatchFacts(
             any_greedy=bool(greedy.any()),
             all_greedy=bool(greedy.all()),
             max_top_k=int(top_k[active].max()) if active.any() else 0,
             all_top_k=bool((active | greedy).all()),
             any_top_p=bool((self._states.top_p.np[requests] < 1.0).any()),
-            any_min_p=min_p and bool((self._states.min_p.np[requests] > 0.0).any()),
-            any_joint=False,
+            any_min_p=bool((min_p > 0.0).any()) if raw else self._orders.any_min_p(requests),
+            any_joint="joint" in rules,
             filters=tuple(name for name in rules if name not in RULE_FIELDS),
         )
