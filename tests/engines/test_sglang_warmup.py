@@ -45,6 +45,32 @@ def test_the_warmup_draws_every_kind_of_batch_of_sglang():
         assert layout(metadata_of(info_of(*requests), torch.tensor([3, 4]))) in warmed
 
 
+@pytest.mark.parametrize(
+    "rules", [{"filter_order": "temperature_last"}, {"xtc_probability": 0.5, "p_less": 1}]
+)
+def test_the_warmup_draws_the_rules_that_a_variable_names_in_every_set(monkeypatch, rules):
+    """``layout`` of a batch names its rules' tensors and their dtypes; filters from moments stand in the facts."""
+
+    def seen(metadata):
+        return layout(metadata), metadata.facts.filters, metadata.facts.any_temperature_last
+
+    def warmed():
+        return {seen(metadata) for metadata in batches(torch.device("cpu"), V)}
+
+    asked = [rules, dict([next(iter(rules.items()))])]
+    found = [
+        seen(
+            metadata_of(
+                info_of(*[Request(**params, custom_params={"tokendraw": each})] * 2), torch.tensor([3, 4])
+            )
+        )
+        for params, each in itertools.product(FILTERS, asked)
+    ]
+    assert not warmed().intersection(found)
+    monkeypatch.setenv("TOKENDRAW_WARMUP_RULES", ",".join(rules))
+    assert warmed().issuperset(found)
+
+
 def test_the_batches_are_small_and_large():
     assert {metadata.num_rows for metadata in batches(torch.device("cpu"), V)} == set(BATCH_SIZES)
 

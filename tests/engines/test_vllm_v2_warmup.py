@@ -1,6 +1,7 @@
 """The start of a V2 sampler: the time of loads and compilations, and no compilation in later requests."""
 
 import threading
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -59,6 +60,57 @@ def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, 
     assert engine.sampler._tokendraw.can_draw()
     counts = {name: count for name, count in compilations(kernels).items() if count}
     assert counts == {"tile_statistics": 6, "draw_rows": 8, "draw_large_sets": 4}
+
+
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+@pytest.mark.parametrize(
+    ("named", "more"),
+    [
+        ("", 0),
+        ("typical_p", 0),
+        ("filter_order", 11),
+        ("xtc_probability", 9),
+        ("filter_order, xtc_probability", 23),
+        ("top_n_sigma", 10),
+    ],
+)
+def test_rules_that_a_variable_names_compile_nothing_in_requests(vllm, monkeypatch, kernels, named, more):
+    monkeypatch.setenv("TOKENDRAW_WARMUP_RULES", named)
+    vllm_stand_in.draw_through_kernels(monkeypatch)
+    tokendraw_vllm.register()
+    engine = V2Engine(320, slots=SLOTS, config=vllm_config())
+    assert engine.sampler._tokendraw.can_draw()
+    compiled = compilations(kernels)
+    assert sum(compiled.values()) == 18 + more
+    values = {
+        "typical_p": 0.5,
+        "filter_order": "temperature_last",
+        "xtc_probability": 0.3,
+        "top_n_sigma": 1.0,
+    }
+    names = [name.strip() for name in named.split(",") if name]
+    kinds = [{name: values[name]} for name in names] + [{name: values[name] for name in names}]
+    tail = {} if "top_n_sigma" in names else {"temperature": 1.5, "top_p": 0.9, "min_p": 0.1}
+    for rules, biased, fields in product(
+        kinds, (None, 3), ({}, {"top_k": 50, "top_p": 0.9, "temperature": 0.7}, tail)
+    ):
+        for slot in range(SLOTS):
+            ask = {"tokendraw": rules} if slot % 2 == 0 else None
+            engine.sampler.add_request(slot, request(**fields, biased=biased, extra_args=ask))
+        engine.sampler.sampling_states.apply_staged_writes()
+        for rows in (1, 5, SLOTS):
+            engine.draw(vllm_stand_in.model_logits(rows, 320), list(range(rows)), [3] * rows)
+            assert compilations(kernels) == compiled, (rules, rows)
+
+
+def test_an_unknown_rule_to_warm_up_is_named(vllm, monkeypatch, log_lines):
+    monkeypatch.setenv("TOKENDRAW_WARMUP_RULES", "top_nsigma")
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    assert not V2Engine(V).sampler._tokendraw.can_draw()
+    ((_, line),) = log_lines()
+    assert line.endswith("found 'top_nsigma', the nearest is 'top_n_sigma'. Correct it.")
+    assert "'TOKENDRAW_WARMUP_RULES' needs names of filters or parameters" in line
 
 
 @pytest.fixture

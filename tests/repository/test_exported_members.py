@@ -98,7 +98,8 @@ MODULES = {
         print_lines print_table progress progress_bar verbose_option warn
     """,
     tokendraw.engines: """
-        ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature examine format_error read_rules rule_off rule_values
+        ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature examine format_error read_rules rule_off
+        rule_values warmup_rules
     """,
 }
 

@@ -33,7 +33,7 @@ from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.discovery.settings import is_switched_off
 from tokendraw.errors.exceptions import PluginError, SettingsError
 from tokendraw.errors.formatting import all_of, format_error
-from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules, rule_off, rule_values
+from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules, rule_off, rule_values, warmup_rules
 
 ENTRY_POINT_GROUP = "tokendraw.engines"
 
@@ -47,6 +47,7 @@ __all__ = [
     "read_rules",
     "rule_off",
     "rule_values",
+    "warmup_rules",
 ]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from itertools import combinations
 from typing import Any
 
+from tokendraw.backends.discovery.settings import WARMUP_RULES
 from tokendraw.backends.resolution.candidate import State
-from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.exceptions import InvalidParameterError, SettingsError
 from tokendraw.errors.formatting import all_of, format_value, nearest, type_name
 from tokendraw.filters.installed import find_filter, installed_filters
 from tokendraw.parameters.fields import PARAMETERS
@@ -46,10 +49,10 @@ def read_rules(rules: Any, source: str, plain: SamplingParams = _PLAIN) -> Sampl
         raise InvalidParameterError(f"{source} needs {{name: value}}, found {type_name(rules)}. Pass a dict.")
     values = {name: value for name, value in rules.items() if name in _FIELDS}
     filters = {name: value for name, value in rules.items() if name not in _FIELDS}
-    names = [record.name for record in installed_filters() if record.state is State.AVAILABLE]
+    known = _known()
     for name in filters:
-        if name not in names:
-            raise InvalidParameterError(_refusal(name, [*names, *_FIELDS], source))
+        if name not in known:
+            raise InvalidParameterError(_refusal(name, known, source))
     try:
         return replace(plain, filters=filters or None, **values).check()
     except InvalidParameterError as error:
@@ -72,6 +75,36 @@ def rule_values(params: SamplingParams, plain: SamplingParams = _PLAIN) -> dict[
 def rule_off(name: str, plain: SamplingParams = _PLAIN) -> float:
     """Return the entry of requests that do not ask for a rule of :func:`rule_values`."""
     return _field_values(plain)[name] if name in RULE_FIELDS else float(find_filter(name).off)
+
+
+def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
+    """Return the entries of made-up requests, one for each set of the rules named by ``TOKENDRAW_WARMUP_RULES``.
+
+    Kernels differ by the rules that stand together in a batch.
+
+    :param plain: as in :func:`read_rules`.
+    :raises SettingsError: a name is unknown.
+    """
+    given = [name.strip() for name in os.environ.get(WARMUP_RULES, "").split(",")]
+    names, known = [name for name in dict.fromkeys(given) if name], _known()
+    for name in names:
+        if name not in known:
+            raise SettingsError(_refusal(name, known, repr(WARMUP_RULES)))
+    examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS} | {
+        "xtc_threshold": 0.2,
+        "filter_order": "temperature_last",
+    }
+    result = []
+    for chosen in (each for size in range(len(names)) for each in combinations(names, size + 1)):
+        values = {name: examples[name] for name in chosen if name in _FIELDS}
+        filters = {name: find_filter(name).off + 1.0 for name in chosen if name not in _FIELDS}
+        result.append(rule_values(replace(plain, filters=filters, **values), plain))
+    return result
+
+
+def _known() -> list[str]:
+    """Return the names of rules: of installed filters and of fields."""
+    return [record.name for record in installed_filters() if record.state is State.AVAILABLE] + [*_FIELDS]
 
 
 def _field_values(params: SamplingParams) -> dict[str, float]:

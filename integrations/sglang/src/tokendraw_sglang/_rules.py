@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.engines import changed_signature, read_rules, rule_off, rule_values
+from tokendraw.engines import changed_signature, read_rules, rule_off, rule_values, warmup_rules
 
 KEY = "tokendraw"
 SOURCE = f"custom_params[{KEY!r}]"
@@ -117,6 +117,12 @@ def copy_rules(original: Callable[..., Any], info: Any) -> Any:
     if rules_of(info):
         setattr(copied, ATTRIBUTE, rules_of(info))
     return copied
+
+
+def warmup_columns(rows: int, device: torch.device) -> list[Mapping[str, Tensor]]:
+    """Make columns [rows] to compile kernels for: none, and those of rules named by a variable."""
+    asked: list[dict[str, float]] = [{}, *warmup_rules(_PLAIN)]
+    return [{name: _column([value] * rows, device) for name, value in rules.items()} for rules in asked]
 
 
 def _values(params: Any) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from types import SimpleNamespace
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw_sglang._engine import FILTERS
 from tokendraw_sglang._metadata import NO_SEED, metadata_of
+from tokendraw_sglang._rules import ATTRIBUTE, warmup_columns
 
 BATCH_SIZES = (1, 64)
 _FILTERS = ((), *((name,) for name in FILTERS), ("top_k", "top_p"), tuple(FILTERS))
@@ -31,15 +33,14 @@ def warm_up(sampler: tokendraw.Sampler, logits: Tensor) -> None:
 
 
 def batches(device: torch.device, largest_k: int) -> Iterator[tokendraw.SamplingMetadata]:
-    """Yield the metadata of every combination of filters, greedy rows and seeds from SGLang."""
+    """Yield the metadata of every combination of filters, greedy rows, seeds and named rules from SGLang."""
     for rows in BATCH_SIZES:
         positions = torch.arange(rows, device=device)
-        for filters in _FILTERS:
-            for any_greedy in (False, True):
-                for any_seeded in (False, True):
-                    yield metadata_of(
-                        _info(rows, device, filters, any_greedy, any_seeded, largest_k), positions
-                    )
+        forms = product(_FILTERS, (False, True), (False, True), warmup_columns(rows, device))
+        for filters, any_greedy, any_seeded, rules in forms:
+            info = _info(rows, device, filters, any_greedy, any_seeded, largest_k)
+            setattr(info, ATTRIBUTE, rules)
+            yield metadata_of(info, positions)
 
 
 def _info(

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw.engines import RULE_FIELDS, warmup_rules
+from tokendraw_vllm._v2_rules import filled_column, metadata_fields
 
 _DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
     "temperature": torch.float32,
@@ -23,7 +25,7 @@ _DTYPES = {  # as in kernels without the parameter, so that a missing parameter 
 def example_batches(
     max_requests: int, device: torch.device, *, seeds_every_row: bool
 ) -> list[SamplingMetadata]:
-    """Make up batches like those of the V2 runner, to compile kernels.
+    """Make up batches like those of the V2 runner, to compile kernels; with rules, those that a variable names.
 
     :param max_requests: number of slots; the batches have one row, or as many rows as slots, up to 256.
     :param seeds_every_row: whether every batch has seeds, or only batches with users' seeds.
@@ -32,6 +34,10 @@ def example_batches(
     for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
         columns[name].fill_(value)
     switches = itertools.product((False, True), (0, 50), (False, True), (False, True))
+    asked: list[dict[str, float]] = [{}, *warmup_rules()]
+    rules_of_forms = [
+        {name: filled_column(max_requests, value, device) for name, value in rules.items()} for rules in asked
+    ]
     forms = [
         make_metadata(
             columns,
@@ -42,12 +48,12 @@ def example_batches(
                 any_top_p=top_p,
                 any_min_p=min_p,
                 any_joint=False,
-                filters=(),
+                filters=tuple(name for name in rules if name not in RULE_FIELDS),
             ),
-            {},
+            metadata_fields(rules),
             has_seeds=has_seeds,
         )
-        for greedy, top_k, top_p, min_p in switches
+        for (greedy, top_k, top_p, min_p), rules in itertools.product(switches, rules_of_forms)
         for has_seeds in ((True,) if seeds_every_row else (False, True))
     ]
     rows = [torch.arange(count, device=device) for count in sorted({1, min(max_requests, 256)})]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,16 +80,25 @@ class Rules:
 
     def tensors(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return fields of the metadata for some rules."""
-        filters = {name: self._column(name) for name in names if name not in RULE_FIELDS}
-        fields = {name: self._column(name) for name in names if name in RULE_FIELDS}
-        return {**fields, "filters": filters or None}
+        return metadata_fields({name: self._column(name) for name in names})
 
     def _column(self, name: str) -> Tensor:
         if name not in self._columns:
-            off = rule_off(name)
-            dtype = torch.bool if isinstance(off, bool) else torch.float32
-            self._columns[name] = torch.full((self._max_requests,), off, dtype=dtype, device=self._device)
+            self._columns[name] = filled_column(self._max_requests, rule_off(name), self._device)
         return self._columns[name]
+
+
+def filled_column(requests: int, value: float, device: torch.device) -> Tensor:
+    """Make the column [slots] of a rule with one value: float32, or bool."""
+    dtype = torch.bool if isinstance(value, bool) else torch.float32
+    return torch.full((requests,), value, dtype=dtype, device=device)
+
+
+def metadata_fields(columns: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return fields of the metadata for columns of rules."""
+    filters = {name: column for name, column in columns.items() if name not in RULE_FIELDS}
+    fields = {name: column for name, column in columns.items() if name in RULE_FIELDS}
+    return {**fields, "filters": filters or None}
 
 
 def log_lost(sampling_params: Any) -> None:
