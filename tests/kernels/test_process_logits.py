@@ -102,6 +102,10 @@ def test_masks_in_the_interpreter_change_forbidden_ids_alone_at_any_alignment():
     assert len(result) == 90
 
 
+def test_edits_of_full_slots_stay_inside_their_tensors():
+    assert interpreted("edits", "full_slots") == 3
+
+
 @pytest.mark.slow
 def test_tokens_appended_in_the_interpreter_leave_the_tables_as_torch_does():
     assert interpreted("edits", "appends", 0) == 0

@@ -227,3 +227,23 @@ def masks(tile):
         for case in edit_model.cases(dtype, int(tile)):
             result[str(case)] = case.wrong(process, CPU)
     return result
+
+
+def full_slots():
+    """Edit by windows, DRY and lists in slots that are full; return the number of calls."""
+    use_small_programs()
+    rng, size, vocab_size = np.random.default_rng(11), 40, 300
+    shared = {"repetition_penalty": 1.2, "logit_bias": {3: 1.0}, "bad_words": [[5, 6]], "stop_token_ids": [7]}
+    requests = [
+        SamplingParams(**shared, penalty_last_n=39),
+        SamplingParams(**shared, penalty_last_n=-1, dry_multiplier=1.0),
+        SamplingParams(frequency_penalty=0.5, penalty_last_n=40, dry_multiplier=1.0),
+    ]
+    slots = RequestSlots(len(requests), size, vocab_size, device=CPU)
+    for slot, params in enumerate(requests):
+        tokens = torch.from_numpy(rng.integers(0, vocab_size, size))
+        slots.add(slot, params, tokens[:10], tokens[10:])
+    for dtype in DTYPES:
+        logits = torch.randn(len(requests), vocab_size).to(dtype)
+        TritonLogitsProcessor(CPU).process(logits, slots, torch.arange(len(requests)))
+    return len(DTYPES)

@@ -23,6 +23,7 @@ warnings.simplefilter("ignore")  # numpy, with which it computes, tells of every
 
 import numpy as np  # noqa: E402
 import triton.language as tl  # noqa: E402
+from addresses import noted_accesses  # noqa: E402
 from quick_operators import constant, fits, install, operands  # noqa: E402
 from triton.language import core, semantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
@@ -194,8 +195,13 @@ def _scan_by_doubling(self, given):
 
 
 def main(script, function, *arguments):
-    """Print the result of a function as JSON."""
-    result = getattr(importlib.import_module(script), function)(*arguments)
+    """Print the result of a function as JSON; raise where a kernel reads or writes outside of its tensors."""
+    with noted_accesses() as outside:
+        result = getattr(importlib.import_module(script), function)(*arguments)
+    if outside:
+        raise AssertionError(
+            f"{len(outside)} accesses outside of a kernel's tensors, first of all {outside[0]}"
+        )
     print(json.dumps(result, default=vars))
 
 

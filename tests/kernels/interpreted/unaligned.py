@@ -49,14 +49,14 @@ class GuardedMemory:
 
 def statistics(rows, vector):
     """Return maxima, sums, sums at T = 1, granules, entropies, sums for moments and a rank of each row, as bits."""
-    (count, size), base = rows.shape, rows.as_strided((1,), (1,))
+    count, size = rows.shape
     tiles = tiles_of(size)
     out = TileStatistics(*(torch.zeros(count, tiles * n) for n in (1, 1, 1, 16, 1)))
     moments = MomentSums(*(torch.zeros(count, tiles) for _ in MomentSums._fields))
     ranked = RankedTokens(7 * torch.arange(count) % size, torch.zeros(count, dtype=torch.int64))
     access = RowAccess.of(row_layout(rows))
     tile_statistics[-(-tiles // TILES), count, 1](
-        Logits(base, rows.stride(0), size),
+        Logits(rows, rows.stride(0), size),
         DraftRows(),
         Counts(count, count, tiles, 0, 0),
         torch.full((count,), 0.7),
