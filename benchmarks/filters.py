@@ -18,7 +18,7 @@ import torch
 
 import tokendraw
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_bench import Cell, TimedCall, Timing, make_inputs, markdown_table, measure, timer_for
+from tokendraw_bench import Cell, TimedCall, make_inputs, markdown_table, measure, timer_for
 
 FILTERS = {
     "top_n_sigma = 1": {"top_n_sigma": 1.0},
@@ -109,10 +109,7 @@ def main() -> None:
                     for title, fields in (("first", each.first), ("second", each.second))
                 }
                 measured = measure(calls, buffers, timer)
-                first, second = (
-                    entry.us if isinstance(entry := measured.calls[title], Timing) else float("nan")
-                    for title in calls
-                )
+                first, second = measured.microseconds().values()
                 times = [f"{us:.1f}" for us in (measured.read.us, first, second)]
                 lines.append([str(rows), dtype, each.beside, each.name, *times, f"{second / first:.2f}"])
                 print(*lines[-1], flush=True)

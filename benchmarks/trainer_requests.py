@@ -15,7 +15,7 @@ import torch
 
 import tokendraw
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_bench import Cell, TimedCall, Timing, make_inputs, markdown_table, measure, timer_for
+from tokendraw_bench import Cell, TimedCall, make_inputs, markdown_table, measure, timer_for
 
 NUMS_GIVEN = (1, 8, 32, 128)
 BASES = {"none": {}, "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9}, "p = 0.9": {"top_p": 0.9}}
@@ -105,10 +105,7 @@ def main() -> None:
         for name, base in BASES.items():
             calls = calls_of(arguments.sampler, device, arguments.rows, arguments.vocab_size, base)
             measured = measure(calls, buffers, timer)
-            times = {
-                title: entry.us if isinstance(entry, Timing) else float("nan")
-                for title, entry in measured.calls.items()
-            }
+            times = measured.microseconds()
             head = ["dtype", "filters", "read", *times]
             draw = times["draw"]
             shown = [f"{us:.1f} ({us / draw:.2f})" for us in list(times.values())[1:]]
@@ -125,10 +122,7 @@ def main() -> None:
             )
             measured = measure(calls, buffers, timer)
             read = measured.read.us
-            times = {
-                title: entry.us if isinstance(entry, Timing) else float("nan")
-                for title, entry in measured.calls.items()
-            }
+            times = measured.microseconds()
             scored_head = ["dtype", "filters", "read", *times]
             shown = [f"{us:.0f} ({us / read:.2f})" for us in times.values()]
             scored.append([dtype, name, f"{read:.0f}", *shown])

@@ -91,6 +91,15 @@ def test_a_raising_call_is_a_failure_and_leaves_the_rest_alone(calls_before):
     assert found["b"].us == pytest.approx(2000)
 
 
+def test_a_table_of_times_names_the_call_that_raised():
+    timing = Timing(us=2.0, q1_us=1.0, q3_us=3.0, host_us=None, how="wall clock")
+    measured = floor.Measured(read=timing, read_by="sum", calls={"a": timing})
+    assert measured.microseconds() == {"a": 2.0}
+    measured.calls["b"] = Failure(reason="ValueError: top_k")
+    with pytest.raises(RuntimeError, match=r"^b has no time: ValueError: top_k$"):
+        measured.microseconds()
+
+
 def test_an_interrupt_is_no_failure():
     def draw(logits):
         raise KeyboardInterrupt
