@@ -16,7 +16,10 @@ class IntervalParams(NamedTuple):
 
 
 class FilterParams(NamedTuple):
-    """The parameters that the filters look at, written by launch I; each None where the requests' own serve."""
+    """The parameters that the filters look at, written by ``filter_params``.
+
+    Each is None where the requests' own serve.
+    """
 
     temperature: Any = None
     """[slots] floating point: 1 in slots of ``temperature_last`` that are not greedy, elsewhere the temperature."""
@@ -27,7 +30,7 @@ class FilterParams(NamedTuple):
 
 
 class KeptInterval(NamedTuple):
-    """Results and scratch of launch X; all None where no request of a batch may need the launch."""
+    """Results and scratch of ``redraw_rows``; all None where no request of a batch may need the launch."""
 
     ceiling: Any = None
     """[rows] float32: the greatest kept logit of rows that ask for XTC, elsewhere +inf. None without XTC."""

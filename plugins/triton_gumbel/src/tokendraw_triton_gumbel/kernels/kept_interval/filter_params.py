@@ -1,4 +1,4 @@
-"""Launch I: the temperature and the min-p that the filters of each slot look at. 256 slots a program.
+"""The temperature and the min-p that the filters of each slot look at. 256 slots a program.
 
 Reads and writes some numbers a slot.
 """

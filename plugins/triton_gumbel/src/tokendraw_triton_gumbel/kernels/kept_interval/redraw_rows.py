@@ -1,4 +1,4 @@
-"""Launch X, the draw of rows with XTC or ``temperature_last`` from the thresholds of launches 2 and 3.
+"""The draw of rows with XTC or ``temperature_last`` from the thresholds of launches 2 and 3.
 
 A row with few candidates is drawn from their list by one program. The tiles of another are weighed by several, the last
 of which draws. Rows that ask for neither keep their token, and so do those that launch 2 has marked. Reads 1 KB of a

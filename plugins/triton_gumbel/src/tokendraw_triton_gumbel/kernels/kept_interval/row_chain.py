@@ -1,4 +1,4 @@
-"""Loads the part of a row's filters that stands behind top-p, and tells which rows launch X has to draw.
+"""Loads the part of a row's filters that stands behind top-p, and tells which rows ``redraw_rows`` has to draw.
 
 Reads a few numbers a row.
 """
@@ -20,7 +20,7 @@ _MAX_THRESHOLD = tl.constexpr(0.5)
 _ROUNDING = tl.constexpr(1.001)
 """Margin for the error of a mass in float32."""
 KEEPS_DRAW = tl.constexpr(-1)
-"""Mark of a row among ``arrivals`` that launch X leaves alone."""
+"""Mark of a row among ``arrivals`` that ``redraw_rows`` leaves alone."""
 
 
 class RowChain(NamedTuple):
@@ -75,7 +75,7 @@ def _second_weight(survey, scale):
 
 @triton.jit
 def is_redrawn(chain, survey, scale, k, p, floor, joint):
-    """Return 1 if launch X has to draw a row, or 0 if the draw at hand is that of the row.
+    """Return 1 if ``redraw_rows`` has to draw a row, or 0 if the draw at hand is that of the row.
 
     XTC drops nothing unless two tokens are likely. Where top-p alone filters, the kept tokens weigh at least p of the
     mass.

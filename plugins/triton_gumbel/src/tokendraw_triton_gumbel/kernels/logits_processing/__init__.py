@@ -1,1 +1,1 @@
-"""Launch E edits the logits of requests before sampling, all edits in one launch; launch A appends their tokens."""
+"""Edits of the logits of requests before sampling, all in one launch, and appends of tokens to histories."""

@@ -1,4 +1,4 @@
-"""Launch A: appends the tokens of a step to the histories of requests, and counts their ids.
+"""Appends the tokens of a step to the histories of requests, and counts their ids.
 
 Lengths and counts are raised by atomics, which return what was there: an id that comes twice in a step is new once, and
 rows that name the same slot share its history.

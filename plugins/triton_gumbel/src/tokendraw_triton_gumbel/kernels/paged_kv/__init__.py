@@ -1,1 +1,1 @@
-"""Launch K: the page plan of a batch."""
+"""The page plan of a batch."""

@@ -1,4 +1,4 @@
-"""Launch K: writes the page plan of a batch, by programs that never wait for each other.
+"""Writes the page plan of a batch, by programs that never wait for each other.
 
 Each program reads all lengths, and so computes the number of pages before its own requests, and the total. A request
 has as many words in the list of pages as entries in the block table: the words beyond its pages lie behind the last

@@ -1,4 +1,4 @@
-"""Launch S: the threshold of a row from the surveys of all ranks, by :mod:`tokendraw.vocab_parallel.thresholds`.
+"""The threshold of a row from the surveys of all ranks, by :mod:`tokendraw.vocab_parallel.thresholds`.
 
 Reads the words of all ranks. Writes 20 bytes a row, and 16 if a search by digits begins. One program a row.
 """

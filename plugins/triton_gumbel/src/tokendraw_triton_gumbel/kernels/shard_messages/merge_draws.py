@@ -1,4 +1,4 @@
-"""Launch M: the token of a row from the draws of all ranks, defined by :mod:`tokendraw.vocab_parallel.merging`.
+"""The token of a row from the draws of all ranks, defined by :mod:`tokendraw.vocab_parallel.merging`.
 
 Reads the words of all ranks, and the parts of shared tiles. Writes 9 bytes a row. One program a row.
 """

@@ -1,4 +1,4 @@
-"""Launch N, the moments of a row from the sums of all ranks, by :mod:`tokendraw.vocab_parallel.moment_sums`.
+"""The moments of a row from the sums of all ranks, by :mod:`tokendraw.vocab_parallel.moment_sums`.
 
 Reads 12 to 52 bytes a rank and row, and writes 4 bytes a row for each moment. One program a row.
 """

@@ -1,4 +1,4 @@
-"""Launch D: the next digit of a threshold from the summed histogram, defined by :mod:`tokendraw.vocab_parallel.radix`.
+"""The next digit of a threshold from the summed histogram, defined by :mod:`tokendraw.vocab_parallel.radix`.
 
 Reads 2,048 bytes a row, writes 16, and with the last digit 8 more. One program a row.
 """

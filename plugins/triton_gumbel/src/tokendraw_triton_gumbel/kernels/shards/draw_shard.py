@@ -1,4 +1,4 @@
-"""Launch R: draws from a rank's columns the best full tile, and the best token of the partial tiles at both ends.
+"""Draws from a rank's columns the best full tile, and the best token of the partial tiles at both ends.
 
 Reads 8 bytes a tile, and the logits of up to three tiles a row. Writes some ten words a row, which the ranks gather.
 """

@@ -1,4 +1,4 @@
-"""Launch L: surveys a rank's columns before the draw: the K largest values, the ties with the last, masses and sums.
+"""Surveys a rank's columns before the draw: the K largest values, the ties with the last, masses and sums.
 
 Reads 8 bytes a tile, 4 to 20 more for filters from moments, the maxima of the granules, and the granules that may hold
 one of the values. If more than a fixed number of logits reach the bound, by ties or because they lie close together,

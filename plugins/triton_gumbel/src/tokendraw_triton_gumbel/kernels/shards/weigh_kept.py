@@ -1,4 +1,4 @@
-"""Launch W: weighs the kept logits of each tile of a rank's columns.
+"""Weighs the kept logits of each tile of a rank's columns.
 
 Reads 4 bytes a tile, and the logits of the tiles whose maximum reaches the threshold. Writes 4 bytes a tile.
 """

@@ -41,7 +41,7 @@ class RowConfig(NamedTuple):
 
 
 class IntervalConfig(NamedTuple):
-    """Constants of launch X, the draw of rows with XTC or ``temperature_last``."""
+    """Constants of ``redraw_rows``, the draw of rows with XTC or ``temperature_last``."""
 
     FP64: bool
     TILES: int
@@ -70,7 +70,7 @@ class LargeSetConfig(NamedTuple):
 
 
 class AcceptConfig(NamedTuple):
-    """Constants of launch V, the verification of drafts, and of launch B before it."""
+    """Constants of ``accept_drafts``, the verification of drafts, and of ``weigh_blocks`` before it."""
 
     DRAFT_KIND: int
     """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
@@ -107,7 +107,10 @@ class LogprobsConfig(NamedTuple):
 
 
 class ShardDrawConfig(NamedTuple):
-    """Constants of launch R, the draw from the columns of one rank; a field of the message is its first word, or -1."""
+    """Constants of ``draw_shard``, the draw from the columns of one rank.
+
+    A field of the message is its first word, or -1.
+    """
 
     TILES: int
     FP64: bool
@@ -134,7 +137,7 @@ class ShardDrawConfig(NamedTuple):
 
 
 class SurveyConfig(NamedTuple):
-    """Constants of launch L, the survey of a rank's columns."""
+    """Constants of ``survey_columns``, the survey of a rank's columns."""
 
     VECTOR: int
     TILES: int
@@ -151,7 +154,7 @@ class SurveyConfig(NamedTuple):
 
 
 class DigitConfig(NamedTuple):
-    """Constants of launch H, histograms by a digit."""
+    """Constants of ``add_by_digit``, histograms by a digit."""
 
     TILES: int
     """Number of tiles, rounded up to a power of two, to find the largest logit; 0 if the ranks have exchanged it."""
@@ -160,7 +163,7 @@ class DigitConfig(NamedTuple):
 
 
 class PlanConfig(NamedTuple):
-    """Constants of launch K, the page plan of a batch."""
+    """Constants of ``write_plan``, the page plan of a batch."""
 
     REQUESTS: int
     """Requests a program."""
@@ -171,7 +174,7 @@ class PlanConfig(NamedTuple):
 
 
 class ProcessConfig(NamedTuple):
-    """Constants of launch E, the edits of logits before sampling, and of the launches over histories before it."""
+    """Constants of ``process_logits``, and of the launches over histories before it."""
 
     IDS: int
     """Ids edited at once, and bad words compared at once with the output."""
@@ -194,7 +197,7 @@ class ProcessConfig(NamedTuple):
 
 
 class MergeConfig(NamedTuple):
-    """Constants of launch M, the token of a row from the draws of all ranks."""
+    """Constants of ``merge_draws``, the token of a row from the draws of all ranks."""
 
     RANKS: int
     """Number of ranks, rounded up to a power of two."""
@@ -208,7 +211,7 @@ class MergeConfig(NamedTuple):
 
 
 class ThresholdConfig(NamedTuple):
-    """Constants of launch S, the threshold of a row from the surveys of all ranks."""
+    """Constants of ``find_thresholds``, the threshold of a row from the surveys of all ranks."""
 
     N: int
     """Number of values of all ranks, rounded up to a power of two."""
@@ -225,7 +228,7 @@ class ThresholdConfig(NamedTuple):
 
 
 class MomentConfig(NamedTuple):
-    """Constants of launch N, the moments of a row from the sums of all ranks."""
+    """Constants of ``merge_moments``, the moments of a row from the sums of all ranks."""
 
     RANKS: int
     """Number of ranks, rounded up to a power of two."""

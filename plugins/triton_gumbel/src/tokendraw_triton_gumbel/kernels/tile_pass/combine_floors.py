@@ -1,4 +1,4 @@
-"""Launch F, the highest floor of each row: raises the floors of a batch to those of one filter. One launch a filter.
+"""The highest floor of each row: raises the floors of a batch to those of one filter. One launch a filter.
 
 Reads and writes 4 bytes a row and tensor.
 """

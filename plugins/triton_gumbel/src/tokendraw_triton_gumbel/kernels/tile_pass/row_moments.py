@@ -1,4 +1,4 @@
-"""Launch M, the moments of rows from the sums of their tiles, for filters that compute floors from moments.
+"""The moments of rows from the sums of their tiles, for filters that compute floors from moments.
 
 Reads 8 to 28 bytes a tile, and writes 4 bytes a row for each moment. One program a row.
 """

@@ -1,4 +1,4 @@
-"""Launch V, the last of a verification: finds the accepted drafts, and the token after them.
+"""The last of a verification: finds the accepted drafts, and the token after them.
 
 Reads some numbers and two logits a draft, of the draw's results: the token of every row, and for a verification by
 probabilities its largest logit, threshold and masses; then what :mod:`.residual` reads of the row to recover a token

@@ -1,8 +1,8 @@
 """Judges the drafts of a block together; see :mod:`tokendraw_native.verify` for the formulas.
 
-The target's p counts by the share r of the drafts before it, so each row of a block has a residual of its own. Launch B
-weighs the residuals of all rows: 8 bytes a tile, or one number of a row that keeps few tokens. Launch V reads these
-numbers, finds the accepted drafts, and draws from the residual that is there already.
+The target's p counts by the share r of the drafts before it, so each row of a block has a residual of its own.
+``weigh_blocks`` weighs the residuals of all rows: 8 bytes a tile, or one number of a row that keeps few tokens.
+``accept_drafts`` reads these numbers, finds the accepted drafts, and draws from the residual that is there already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Launch P, ahead of a verification by probabilities: whether the drafts' probabilities are any. One read of them."""
+"""Ahead of a verification by probabilities: whether the drafts' probabilities are any. One read of them."""
 
 from __future__ import annotations
 
