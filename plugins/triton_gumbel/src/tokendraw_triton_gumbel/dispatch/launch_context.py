@@ -82,8 +82,7 @@ class LaunchContext:
             )
         interval, self.ceiling = None, None
         if call.variant.interval is not None:
-            rows = call.float32_proto.new_empty(logits.shape[0])
-            self._intervals = RowIntervals(m, call.variant, params, rows)
+            self._intervals = RowIntervals(m, call.variant, params, call.float32_proto, logits.shape[0])
             self.ceiling, interval = self._intervals.ceiling, self._intervals.arguments(self.convert)
         self.arguments = group(
             LaunchArguments,

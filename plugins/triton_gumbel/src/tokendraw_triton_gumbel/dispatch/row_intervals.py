@@ -23,11 +23,13 @@ class RowIntervals:
 
     __slots__ = ("_params", "_written", "ceiling")
 
-    def __init__(self, m: SamplingMetadata, variant: Variant, params: ParamTensors, rows: Tensor) -> None:
+    def __init__(
+        self, m: SamplingMetadata, variant: Variant, params: ParamTensors, proto: Tensor, rows: int
+    ) -> None:
         """Allocate the room.
 
         :param params: of ``m``, contiguous.
-        :param rows: an empty float32 tensor with an element for each row.
+        :param proto: an empty float32 tensor on the device; ``rows`` the number of rows.
         """
         self._params = interval_tensors(m)
         temperature, min_p = params[_TEMPERATURE], params[_MIN_P]
@@ -37,7 +39,7 @@ class RowIntervals:
                 None if temperature is None or not variant.has_second_sums else torch.empty_like(temperature)
             )
             self._written = (_empty_like(temperature), other, _empty_like(min_p))
-        self.ceiling = torch.empty_like(rows) if variant.has_ceiling else None
+        self.ceiling = proto.new_empty(rows) if variant.has_ceiling else None
         """[rows] float32, filled by the last launch of the draw; None without XTC."""
 
     def arguments(self, convert: Callable[[Sequence[Tensor | None]], Sequence[Any]]) -> IntervalArguments:

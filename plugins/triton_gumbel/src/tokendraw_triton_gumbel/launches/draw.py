@@ -194,6 +194,7 @@ class DrawLaunches:
         geometry, head, params, flags, scratch, _, floors, interval = arguments
         token_ids, valid, thresholds, log_kept, least_kept = out
         logits, counts = group(Logits, (*head, self.vocab_size)), geometry.counts
+        rows = logits, drafts, counts
         maxima, sums = scratch[self.maxima], scratch[self.sums]
         raw_sums = None if self.raw_sums is None else scratch[self.raw_sums]
         granules = None if self.granules is None else scratch[self.granules]
@@ -221,8 +222,15 @@ class DrawLaunches:
             self._tile_pass,
             geometry.tile_grid,
             (
-                *(logits, drafts, counts, of_rows[0], raw_temperature, of_rows[1]),
-                *(statistics, moment_sums, ranked, queue, counters),
+                *rows,
+                of_rows[0],
+                raw_temperature,
+                of_rows[1],
+                statistics,
+                moment_sums,
+                ranked,
+                queue,
+                counters,
             ),
         )
         if not self._is_drawn:
@@ -243,36 +251,29 @@ class DrawLaunches:
                 maxima if drawn_logprobs is None else drawn_logprobs,
             ),
         )
-        yield (
-            self._row_draw,
-            geometry.row_grid,
-            (
-                *(
-                    logits,
-                    drafts,
-                    counts,
-                    weighed,
-                    params,
-                    flags,
-                    lists,
-                    queue,
-                    state,
-                    drawn,
-                    facts,
-                    drawn_out,
-                ),
-                *of_interval,
-            ),
+        row_arguments = (
+            *rows,
+            weighed,
+            params,
+            flags,
+            lists,
+            queue,
+            state,
+            drawn,
+            facts,
+            drawn_out,
+            *of_interval,
         )
+        yield self._row_draw, geometry.row_grid, row_arguments
         if self.has_filters:
             search = group(SearchScratch, scratch[self._search])
             results = group(PassResults, scratch[self._results])
             # One kernel, with drafts and without: without, the target stands in.
-            rows = group(DraftRows, (*(head if drafts.base is None else drafts[:2]), None))
+            draft_rows = group(DraftRows, (*(head if drafts.base is None else drafts[:2]), None))
             yield (
                 self._large_set_draw,
                 geometry.large_set_grid,
-                (logits, rows, counts, weighed, flags, search, queue, state, results, drawn),
+                (logits, draft_rows, counts, weighed, flags, search, queue, state, results, drawn),
             )
         if interval is not None and self._interval is not None:
             yield self._interval.redraw_step(arguments, logits, statistics, lists, facts, drawn, *of_interval)

@@ -5,7 +5,29 @@ S is the number of request slots, M the tokens of one, V the vocabulary. Tensors
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+_GROUPS = [
+    *(
+        "rows",
+        "logits",
+        "occurrences",
+        "penalties",
+        "masks",
+        "history",
+        "drafts",
+        "bias",
+        "stops",
+        "words",
+        "dry",
+    ),
+    *("tables", "ends", "thinking", "forced_ids"),
+]
+UNSPECIALIZED: Final = {
+    "do_not_specialize": ["flags", "division", "parts", *_GROUPS],
+    "do_not_specialize_on_alignment": _GROUPS,
+}
+"""Options of ``triton.jit``: one kernel serves each value of an argument, and ids and rows at each address."""
 
 
 class SlotRows(NamedTuple):
@@ -17,7 +39,7 @@ class SlotRows(NamedTuple):
     """S."""
     forced_ids: Any
     """[rows] int32: the id that a spent thinking budget forces, or -1; read if the flags say THINKING. None in other
-    launches than E."""
+    launches than ``process_logits``."""
 
 
 class StepDrafts(NamedTuple):

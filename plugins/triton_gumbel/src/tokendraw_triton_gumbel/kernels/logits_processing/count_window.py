@@ -1,4 +1,4 @@
-"""Launch N: counts the tokens in the window of penalties, by their entries in the tables of rows.
+"""Counts the tokens in the window of penalties, by their entries in the tables of rows.
 
 Several programs a row, in turns and without order. Reads each token of the window once.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import UNSPECIALIZED
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import (
     IN_PROMPT,
     LAST_N,
@@ -20,18 +21,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_tokens import token_b
 _ONE_OUTPUT = tl.constexpr(1 << OUTPUT_SHIFT.value)
 
 
-@triton.jit(
-    do_not_specialize=["parts", "rows", "logits", "history", "drafts", "stops", "penalties", "tables"],
-    do_not_specialize_on_alignment=[
-        "rows",
-        "logits",
-        "history",
-        "drafts",
-        "stops",
-        "penalties",
-        "tables",
-    ],
-)
+@triton.jit(**UNSPECIALIZED)
 def count_window(parts, rows, logits, history, drafts, stops, penalties, tables, config: tl.constexpr):
     """Each program counts some tokens of a row. Grid (rows * parts), the parts of a row side by side.
 

@@ -1,4 +1,4 @@
-"""Launch Y: inserts the ids in the window of penalties, and those that DRY makes dearer, into the tables of rows.
+"""Inserts the ids in the window of penalties, and those that DRY makes dearer, into the tables of rows.
 
 Several programs a row, in turns and without order. Reads each token of the window once, and each token of the history
 that DRY searches about twice.
@@ -9,38 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import UNSPECIALIZED
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import DRY, LAST_N, load_row
 from tokendraw_triton_gumbel.kernels.logits_processing.id_table import insert_keys, load_table, new_keys
 from tokendraw_triton_gumbel.kernels.logits_processing.repetitions import insert_matches
 from tokendraw_triton_gumbel.kernels.logits_processing.row_tokens import token_before
 
 
-@triton.jit(
-    do_not_specialize=[
-        "flags",
-        "parts",
-        "rows",
-        "logits",
-        "history",
-        "drafts",
-        "stops",
-        "penalties",
-        "dry",
-        "tables",
-        "ends",
-    ],
-    do_not_specialize_on_alignment=[
-        "rows",
-        "logits",
-        "history",
-        "drafts",
-        "stops",
-        "penalties",
-        "dry",
-        "tables",
-        "ends",
-    ],
-)
+@triton.jit(**UNSPECIALIZED)
 def fill_tables(
     flags, parts, rows, logits, history, drafts, stops, penalties, dry, tables, ends, config: tl.constexpr
 ):

@@ -1,4 +1,4 @@
-"""Launch T: the ids that spent thinking budgets force. A program a row, before launch E.
+"""The ids that spent thinking budgets force. A program a row, before ``process_logits``.
 
 Reads the history backwards until it meets the newest start and the newest end, and writes one id.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import UNSPECIALIZED
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import THINKING, load_row
 from tokendraw_triton_gumbel.kernels.logits_processing.row_tokens import token_before
 
@@ -44,10 +45,7 @@ def _num_begun(mark, most, size, row, history, drafts):
     return count
 
 
-@triton.jit(
-    do_not_specialize=["rows", "logits", "history", "drafts", "stops", "thinking", "forced_ids"],
-    do_not_specialize_on_alignment=["rows", "logits", "history", "drafts", "stops", "thinking", "forced_ids"],
-)
+@triton.jit(**UNSPECIALIZED)
 def find_forced_ids(rows, logits, history, drafts, stops, thinking, forced_ids, config: tl.constexpr):
     """Each program writes the forced id of a row, -1 where there is none. Grid (rows).
 

@@ -1,4 +1,4 @@
-"""Launch O: empties the tables of the rows with a window of penalties or DRY, and finds what DRY compares with.
+"""Empties the tables of the rows with a window of penalties or DRY, and finds what DRY compares with.
 
 Several programs a row, in turns; the first one reads the end of the history some times. Writes each entry of a table.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import UNSPECIALIZED
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import DRY, LAST_N, load_row
 from tokendraw_triton_gumbel.kernels.logits_processing.repetitions import (
     OVERLAPS,
@@ -19,32 +20,7 @@ ENTRIES = tl.constexpr(1024)
 """Entries that are emptied at once."""
 
 
-@triton.jit(
-    do_not_specialize=[
-        "flags",
-        "parts",
-        "rows",
-        "logits",
-        "history",
-        "drafts",
-        "stops",
-        "penalties",
-        "dry",
-        "tables",
-        "ends",
-    ],
-    do_not_specialize_on_alignment=[
-        "rows",
-        "logits",
-        "history",
-        "drafts",
-        "stops",
-        "penalties",
-        "dry",
-        "tables",
-        "ends",
-    ],
-)
+@triton.jit(**UNSPECIALIZED)
 def open_tables(
     flags, parts, rows, logits, history, drafts, stops, penalties, dry, tables, ends, config: tl.constexpr
 ):

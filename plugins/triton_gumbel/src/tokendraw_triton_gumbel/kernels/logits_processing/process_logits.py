@@ -1,4 +1,4 @@
-"""Launch E: bitmasks, allowed ids, bad words, early stops, biases and penalties, in place, by programs without order.
+"""Bitmasks, allowed ids, bad words, early stops, biases and penalties, in place, by programs without order.
 
 A row has programs that take the ids that occur in its request, one that takes its lists and drafts, and some that take
 tiles of ids where there are masks. Which are there, the host knows; a program without anything to do ends at once. Of
@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import UNSPECIALIZED
 from tokendraw_triton_gumbel.kernels.logits_processing.edited_row import (
     ALLOWED,
     BAD_WORDS,
@@ -31,37 +32,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.id_edits import edit_bias
 from tokendraw_triton_gumbel.kernels.logits_processing.mask_tiles import forbid_others, forbid_unset
 
 
-@triton.jit(
-    do_not_specialize=[
-        "flags",
-        "division",
-        "rows",
-        "logits",
-        "occurrences",
-        "masks",
-        "history",
-        "drafts",
-        "bias",
-        "stops",
-        "words",
-        "dry",
-        "tables",
-    ],
-    do_not_specialize_on_alignment=[  # ids stand anywhere, and rows begin anywhere
-        "rows",
-        "logits",
-        "occurrences",
-        "penalties",
-        "masks",
-        "history",
-        "drafts",
-        "bias",
-        "stops",
-        "words",
-        "dry",
-        "tables",
-    ],
-)
+@triton.jit(**UNSPECIALIZED)
 def process_logits(
     flags,
     division,

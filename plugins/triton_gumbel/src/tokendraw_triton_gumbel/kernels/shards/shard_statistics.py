@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
-from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
+from tokendraw_triton_gumbel.kernels.tile_pass.reduce_tiles import reduce_tiles
 
 _BINS = tl.constexpr(256)
 
