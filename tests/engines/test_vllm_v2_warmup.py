@@ -68,9 +68,9 @@ def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, 
     [
         ("", 0),
         ("typical_p", 0),
-        ("filter_order", 11),
-        ("xtc_probability", 9),
-        ("filter_order, xtc_probability", 23),
+        ("filter_order", 8),
+        ("xtc_probability", 6),
+        ("filter_order, xtc_probability", 20),
         ("top_n_sigma", 10),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel.launches.logprobs import SEARCHES
-from triton_stand_ins import SOME, compiled, has_machine_code, interpreted, sampler_for
+from triton_stand_ins import ENDS, SOME, compiled, has_machine_code, interpreted, sampler_for
 
 V = 4096
 
@@ -21,6 +21,7 @@ COMPARISONS = {
     "NaN, infinities and ties": ("special", 14 * (2 * 6 + 4)),
     "more of the best than are compared all with all": ("wide", 7 * 17),
     "scores of tokens and of padding": ("scores", 8 * 17),
+    "scores of rows that keep intervals": ("interval_scores", 10 * 24),
     "parameters by slot, absent or out of range": ("tensors", 16 * 6),
     "values of -inf in the order of their ids": ("order", 2 * 2 * 2 * 3),
     "logits that require grad, and calls without ranks": ("calls", 2 * 2 * 3),
@@ -112,6 +113,21 @@ def test_the_kernels_of_scores_compile(kernels, target, dtype):
         assert has_machine_code(compiled(kernels[name], target))
     scored(target, dtype, top_p=0.9)
     assert has_machine_code(compiled(kernels["score_rows"], target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ENDS)
+def test_scores_of_kept_intervals_compile(kernels, target):
+    """In raw modes and in others the entropies of rows with two temperatures are those of different sums."""
+    fields = {"min_p": 0.1, "top_p": 0.9, "filter_order": "temperature_last", "xtc_probability": 0.5}
+    for dtype, mode in (
+        (torch.bfloat16, "raw_logprobs"),
+        (torch.float32, "temperature_logprobs"),
+        (torch.bfloat16, "processed_logprobs"),
+    ):
+        scored(target, dtype, mode, **fields)
+        for name in ("tile_statistics", "draw_rows", "redraw_rows", "score_rows"):
+            assert has_machine_code(compiled(kernels[name], target))
 
 
 def test_given_ids_of_any_number_take_one_kernel(kernels):

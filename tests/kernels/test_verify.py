@@ -46,10 +46,20 @@ def test_verifications_equal_natives(what):
     assert len(result.get("judged", "none")) > 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["rejection", "block", "coupled"])
+def test_verifications_of_kept_intervals_equal_natives(mode):
+    """Tokens, accepted drafts, logprobs and bounds, with XTC and ``temperature_last`` beside all other filters."""
+    result = interpreted("verifications", "intervals", mode)
+    assert result["wrong"] == {}
+    assert min(result["accepted"], result["recovered"]) > 30
+    assert result["rows"] > 300
+
+
 def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
     assert described["verify"] == VerifyCapabilities.of(
-        described["score"],  # like a score, a chain takes no shard, no XTC and no temperature_last
+        described["score"],  # like a score, a chain takes no shard
         verify_modes=("rejection", "block", "coupled"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,
@@ -117,6 +127,23 @@ def test_probabilities_of_any_dtype_compile(kernels, target, draft):
     assert has_machine_code(compiled(kernels["check_probs"], target))
 
 
+INTERVALS = replace(
+    FILTERED, min_p=0.1, filter_order="temperature_last", xtc_probability=0.5, xtc_threshold=0.2
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ENDS)
+def test_verifications_of_kept_intervals_compile(kernels, target):
+    """Rows of drafts stand behind the target's in every launch, and kept masses go to the last launches."""
+    judged(target, logits_of_drafts(), params=replace(INTERVALS, logprobs=0), mode="block", threshold=True)
+    for name in ("tile_statistics", "draw_rows", "redraw_rows", "weigh_blocks", "accept_drafts"):
+        assert has_machine_code(compiled(kernels[name], target))
+    judged(target, probs_of_drafts(torch.float32), dtype=torch.float32, params=INTERVALS)
+    for name in ("draw_rows", "redraw_rows", "accept_drafts"):
+        assert has_machine_code(compiled(kernels[name], target))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SOME)
 def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(kernels, target):
@@ -169,19 +196,25 @@ def verified(sampler, params=FILTERED, mode="rejection", **q):
         ("draft_probs", FILTERED, "block", [1, 1, 1, 1, 1, 1]),
         ("draft_probs", FILTERED, "coupled", [1, 1, 1, 0, 0, 1]),
         ("draft_logits", SamplingParams(temperature=0.0), "block", [1, 1, 0, 0, 0, 1]),
+        ("draft_logits", INTERVALS, "block", [1, 1, 1, 0, 1, 1]),
+        ("draft_probs", INTERVALS, "rejection", [1, 1, 1, 1, 0, 1]),
     ],
 )
 def test_target_and_drafts_share_their_launches(kernels, q, params, mode, launches):
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     verified(sampler, params, mode, **({} if q is None else {q: torch.zeros(3, 3000)}))
     assert [len(kernels[name].launches) for name in KERNELS] == launches
+    assert [len(kernels[name].launches) for name in ("filter_params", "redraw_rows")] == [
+        params is INTERVALS
+    ] * 2
 
 
+@pytest.mark.parametrize("params", [FILTERED, INTERVALS], ids=["filters", "intervals"])
 @pytest.mark.parametrize("q", ["draft_logits", "draft_probs", None])
-def test_every_launch_is_given_addresses_and_numbers(kernels, q):
+def test_every_launch_is_given_addresses_and_numbers(kernels, q, params):
     sampler, rows = TritonGumbelSampler(torch.device("cpu"), Need()), torch.zeros(3, 3000)
     for _ in range(2):
-        target, drafts = verified(sampler, **({} if q is None else {q: rows}))
+        target, drafts = verified(sampler, params, **({} if q is None else {q: rows}))
         for kernel in kernels.values():
             for _, arguments in kernel.launches:
                 addresses = flat(arguments[: len(arguments) - kernel.constants])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from interval_requests import LIKELY, interval_logits, interval_requests
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES
 from tokendraw_native.sampler import NativeSampler
@@ -210,6 +211,44 @@ def scores():
                 for name in ("entropy", "log_kept_mass", "threshold")
                 if not torch.allclose(getattr(answer, name), getattr(expected, name), 0, 3e-6, equal_nan=True)
             ]
+    return tally
+
+
+def interval_scores():
+    """Score tokens of rows with XTC and ``temperature_last``; of rows without a seed XTC drops nothing."""
+    rng, tally = np.random.default_rng(10), Tally()
+    for size, dtype in ((3000, torch.float32), (5003, torch.bfloat16)):
+        for number, mode in enumerate(LOGPROBS_MODES):
+            rows = np.arange(24)
+            logits = torch.from_numpy(interval_logits(rng, rows, size)).to(dtype)
+            requests = interval_requests(rng, len(rows), is_described=True)
+            unseeded = [replace(p, seed=p.seed if i % 3 else None) for i, p in enumerate(requests)]
+            hot = [replace(p, temperature=1.0) for p in requests]  # without a tensor of temperatures
+            params = hot if number == 4 and dtype == torch.float32 else unseeded
+            m = SamplingMetadata.from_params(params, positions=rows.tolist())
+            need = Need(logprobs_mode=mode, threshold=True)
+            samplers = [kind(logits.device, need) for kind in (TritonGumbelSampler, NativeSampler)]
+            drawn = samplers[1].sample(logits, m).token_ids
+            others = torch.from_numpy(rng.choice([*LIKELY, -1, size, 7], len(rows)))
+            ids = torch.where(torch.from_numpy(rng.random(len(rows)) < 0.5), drawn, others)
+            answer, expected = (sampler.score(logits, ids, m) for sampler in samplers)
+            tally.judged += len(rows)
+            label = f"V = {size} {dtype} {mode}"
+            tally.wrong += [
+                f"{label} row {i}, {params[i]}: {what}"
+                for i, what in faults(answer.logprobs, expected.logprobs)
+            ]
+            pairs = {
+                name: (getattr(answer, name), getattr(expected, name))
+                for name in ("entropy", "log_kept_mass", "threshold", "ceiling")
+            }
+            pairs["given_logprobs"] = answer.logprobs.given_logprobs, expected.logprobs.given_logprobs
+            for name, (found, needed) in pairs.items():
+                is_close = torch.isclose(found, needed, 0, 4e-6, equal_nan=True).view(len(rows), -1).all(-1)
+                tally.wrong += [
+                    f"{label} row {i}, {params[i]}: {name} {found[i].tolist()}, not {needed[i].tolist()}"
+                    for i in (~is_close).nonzero().flatten().tolist()
+                ]
     return tally
 
 

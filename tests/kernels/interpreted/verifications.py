@@ -6,12 +6,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from interval_requests import interval_logits, interval_requests
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
+from tokendraw.row_parameters import RowParameters
+from tokendraw_native.ceilings import decide_xtc
+from tokendraw_native.distributions import ProcessedLogits
+from tokendraw_native.row_stats import row_stats
+from tokendraw_native.sampler import NativeSampler
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from verifying import Batch, gaussian, native, row_metadata, softmax, verify
 
 NAN, INF = float("nan"), float("inf")
 PLAIN = SamplingParams()
+MODES = ("processed_logprobs", "raw_logprobs", "temperature_logprobs", "processed_logits", "raw_logits")
 
 
 def build(gumbel_dtype="fp32", logprobs_mode="raw_logprobs", processors=1):
@@ -36,13 +43,16 @@ def differences(samplers, call):
         for mine, reference in zip(tensors(result), tensors(expected), strict=True)
         if mine.dtype != reference.dtype or not torch.equal(mine, reference)
     ]
-    if result.logprobs is not None and not torch.allclose(
-        result.logprobs.logprobs, expected.logprobs.logprobs, atol=1e-5
-    ):
-        wrong.append(["logprobs", (result.logprobs.logprobs - expected.logprobs.logprobs).tolist()])
-    masses = [output.log_kept_mass for output in (result, expected) if output.log_kept_mass is not None]
-    if masses and not torch.allclose(*masses, atol=1e-5):
-        wrong.append(["log_kept_mass", *(mass.tolist() for mass in masses)])
+    for name in ("logprobs", "given_logprobs") if result.logprobs is not None else ():
+        found, needed = getattr(result.logprobs, name), getattr(expected.logprobs, name)
+        if needed is not None and not torch.allclose(found, needed, atol=1e-5):
+            wrong.append([name, (found - needed).tolist()])
+    for name in ("log_kept_mass", "threshold", "ceiling"):
+        found, needed = getattr(result, name), getattr(expected, name)
+        if (found is None) != (needed is None) or (
+            found is not None and not torch.allclose(found, needed, atol=1e-5, equal_nan=True)
+        ):
+            wrong.append([name, str(found), str(needed)])
     return wrong
 
 
@@ -106,6 +116,73 @@ def batches(most_usual="rejection"):
     case("thousands of tokens kept", wide, "logits", build(processors=3))
     case("one request", batch_of(1, 5000, seed=12, params=PLAIN), "logits", build(processors=2))
     return faults(cases)
+
+
+def intervals(mode):
+    """Verify drafts of rows with XTC and ``temperature_last``, alone and beside all other filters.
+
+    Most drafts are drawn as ``draft`` draws them, so that many are accepted, in blocks too; some are any token.
+    """
+    rng, cases, rows = np.random.default_rng(13), {}, 0
+    accepted, recovered = 0, 0
+    for number, (dtype, kind) in enumerate(
+        (dtype, kind)
+        for dtype in (torch.float32, torch.bfloat16)
+        for kind in (("logits", "probs", None) if mode != "coupled" else ("logits", None))
+    ):
+        for is_described in (False, True):
+            size = 5003 if is_described else 3000
+            counts = [int(count) for count in rng.integers(0, 4, 16)]
+            requests = interval_requests(rng, len(counts), is_described=is_described)
+            kept = np.concatenate([np.arange(count + 1) < count for count in counts])
+            logits = interval_logits(rng, np.repeat(np.arange(len(counts)), np.add(counts, 1)), size)
+            nearby = logits[kept] + rng.normal(0, 0.2, (int(kept.sum()), size)).astype(np.float32)
+            target, draft = (torch.from_numpy(each).to(dtype) for each in (logits, nearby))
+            offsets = speculative.cu_num_logits(torch.tensor(counts))
+            empty = Drafts.from_counts(torch.zeros(len(draft), dtype=torch.int64), counts)
+            metadata = row_metadata(empty, requests, [int(first) for first in rng.integers(0, 1000, 16)])
+            rows += len(target)
+            of_drafts = replace(
+                metadata,
+                row_index=metadata.row_index[kept],
+                positions=metadata.positions[kept],
+                row_kinds=None,
+            )
+            ids = native("cpu").sample(draft, of_drafts, draft=True).token_ids
+            if kind is None or mode == "coupled":
+                drawn = native("cpu").sample(target, metadata).token_ids[kept]
+                ids = torch.where(torch.from_numpy(rng.random(len(ids))) < 0.7, drawn, ids)
+            any_ids = torch.from_numpy(rng.integers(-1, size, len(ids)))
+            ids = torch.where(torch.from_numpy(rng.random(len(ids))) < 0.1, any_ids, ids)
+            q = {}
+            if kind == "logits":
+                q = {"draft_logits": draft}
+            elif kind == "probs":
+                params = decide_xtc(RowParameters.of(of_drafts, len(draft), draft.device), None, "fp32")
+                stats = row_stats(draft, params, masses=False)
+                q = {
+                    "draft_probs": ProcessedLogits(draft, stats, params)
+                    .probs(torch.arange(len(draft)))
+                    .float()
+                }
+            drafts = Drafts.from_counts(ids, counts, **q)
+            assert torch.equal(drafts.cu_num_logits, offsets)
+            logprobs_mode = MODES[number % len(MODES)] if is_described else "raw_logprobs"
+            need = Need(
+                logprobs_mode=logprobs_mode,
+                threshold=is_described,
+                gumbel_dtype="fp64" if number == 1 and not is_described else "fp32",
+            )
+            mine = TritonGumbelSampler(torch.device("cpu"), need)
+            mine._target = mine._target._replace(processors=1 + 3 * (number % 2))
+            samplers = mine, NativeSampler(torch.device("cpu"), need)
+            call = lambda sampler, args=(target, drafts, metadata): sampler.verify(*args, mode=mode)  # noqa: E731
+            name = f"{dtype}, {kind}, {logprobs_mode if is_described else None}"
+            cases[name] = samplers, call
+            numbers = call(samplers[1]).num_accepted
+            accepted += int(numbers.sum())
+            recovered += int((numbers < torch.tensor(counts)).sum())
+    return faults(cases) | {"rows": rows, "accepted": accepted, "recovered": recovered}
 
 
 def layouts():

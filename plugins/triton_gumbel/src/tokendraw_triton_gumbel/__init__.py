@@ -60,12 +60,7 @@ _SAMPLE = Capabilities(
     vocab_parallel=True,
     compiles_on_demand=True,
 )
-_SCORE = replace(
-    _SAMPLE,
-    filters=tuple([item for item in _SAMPLE.filters if item[0] != "xtc"]),
-    filter_orders=("top_k_first", "joint"),
-    vocab_parallel=False,
-)
+_SCORE = replace(_SAMPLE, vocab_parallel=False)
 _VERIFY = VerifyCapabilities.of(
     _SCORE,
     verify_modes=("rejection", "block", "coupled"),

@@ -102,7 +102,8 @@ class TritonGumbelSampler:
         context.launch(call.draw.steps(context.arguments, out, ranked=ranked))
         scored = tokens, entropy, None if call.variant.is_drawn else least_kept
         logprobs = context.logprobs(metadata, (argmax, thresholds, log_kept), ranks, best, scored)
-        return ScoreOutput(logprobs, log_kept, entropy, least_kept)
+        ceiling = context.ceiling if call.variant.wants_least_kept else None
+        return ScoreOutput(logprobs, log_kept, entropy, least_kept, ceiling)
 
     def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
         if logits.get_device() != self._current_index():
@@ -189,14 +190,15 @@ class TritonGumbelSampler:
                 least_kept=least_out,
             )
         )
+        ceiling = context.ceiling if call.variant.wants_least_kept else None
         if token_per_row is None:
-            return VerifyOutput(token_ids, num_accepted, valid, threshold=least_kept)
+            return VerifyOutput(token_ids, num_accepted, valid, threshold=least_kept, ceiling=ceiling)
         thresholds, log_kept = (context.row_buffer(index) for index in verify.row_facts[:2])
         logprobs = context.logprobs(m, (token_per_row, thresholds, log_kept), ranks, best)
         steps = offsets, num_accepted, width
         masses = log_kept_mass_by_step(log_kept, *steps)
         by_step = logprobs_by_step(logprobs, *steps)
-        return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept)
+        return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept, ceiling)
 
     def _make_shard_sampler(self) -> ShardSampler:
         # Few callers hold a shard of the vocabulary, so these modules are imported when one does.

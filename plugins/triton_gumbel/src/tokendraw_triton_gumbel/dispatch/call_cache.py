@@ -108,5 +108,5 @@ class CallCache:
             is_drawn=kind != SAMPLED_SCORE or layout.has_filters,
             has_entropy_sums=is_scored and not (layout.has_filters and mode.startswith("processed")),
             moments=layout.moments,
-            interval=layout.interval if kind is None else None,
+            interval=layout.interval,
         )

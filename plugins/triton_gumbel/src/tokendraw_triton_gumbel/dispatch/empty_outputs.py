@@ -37,7 +37,13 @@ def empty_score_output(logits: Tensor, m: SamplingMetadata, need: Need) -> Score
     num_best = m.facts.logprobs_width(logits.shape[1]) or 0
     logprobs = _empty_logprobs(logits, m, num_best, wants_ranks=need.logprob_ranks)
     number = logits.new_empty(0, dtype=torch.float32)
-    return ScoreOutput(logprobs, number, number, number if need.threshold else None)
+    return ScoreOutput(
+        logprobs,
+        number,
+        number,
+        number if need.threshold else None,
+        number if need.threshold and m.facts.any_xtc else None,
+    )
 
 
 def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, need: Need) -> VerifyOutput:
@@ -53,6 +59,9 @@ def empty_verify_output(target: Tensor, drafts: Drafts, m: SamplingMetadata, nee
         None if logprobs is None else logprobs_by_step(logprobs, drafts.cu_num_logits, num_accepted, width),
         None if logprobs is None else target.new_empty(0, width + 1, dtype=torch.float32),
         target.new_full((len(target),), float("nan"), dtype=torch.float32) if need.threshold else None,
+        target.new_full((len(target),), float("nan"), dtype=torch.float32)
+        if need.threshold and m.facts.any_xtc
+        else None,
     )
 
 

@@ -16,7 +16,11 @@ from tokendraw_triton_gumbel.host.row_layout import RowAccess
 from tokendraw_triton_gumbel.host.scratch import PER_CALL, PER_PROGRAM, PER_ROW, Scratch
 from tokendraw_triton_gumbel.host.tuning import Configuration
 from tokendraw_triton_gumbel.host.variant import Target, Variant
-from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import IntervalParams, KeptInterval
+from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import (
+    IntervalParams,
+    KeptInterval,
+    KeptMasses,
+)
 from tokendraw_triton_gumbel.kernels.large_set.draw_large_set import draw_large_sets
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
@@ -50,7 +54,7 @@ from tokendraw_triton_gumbel.launches.moments import MomentLaunches
 
 MIN_TILES = 256
 """Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
-NO_DRAFTS = DraftRows()
+NO_DRAFTS, NO_MASSES = DraftRows(), KeptMasses()
 _NO_FACTS, _NO_LOGPROBS, _NO_RANKS = RowSummary(), (None, None, None), RankedTokens()
 _NO_INTERVAL = IntervalParams(), KeptInterval()
 _NO_LISTS, _NO_QUEUE, _NO_STATE = CandidateLists(), WorkQueue(), RowState()
@@ -65,10 +69,14 @@ def tile_pass(
     is_aligned: bool,
     has_raw_sums: bool,
     has_further_sums: bool = False,
+    is_raw: bool = False,
 ) -> Launch:
-    """Return the launch of a pass over logits, with the statistics of every tile as its result."""
+    """Return the launch of a pass over logits, with the statistics of every tile as its result.
+
+    :param is_raw: whether entropies of rows with two temperatures are wanted at T = 1.
+    """
     itemsize, is_nvidia = logits.dtype.itemsize, target.is_nvidia
-    config = TileConfig(configuration.span(itemsize), logits.vector, is_aligned, is_nvidia)
+    config = TileConfig(configuration.span(itemsize), logits.vector, is_aligned, is_nvidia, is_raw)
     registers = configuration.raw_registers(itemsize) if has_raw_sums and not has_further_sums else None
     return Launch(kernel, {"config": config}, target.options(configuration.tile_warps, registers))
 
@@ -119,6 +127,7 @@ class DrawLaunches:
             is_aligned=variant.is_aligned,
             has_raw_sums=variant.has_second_sums,
             has_further_sums=variant.has_entropy_sums or variant.moments != (),
+            is_raw=variant.has_entropy_sums and variant.is_tempered_last and variant.has_raw_sums,
         )
         self._row_draw = Launch(
             draw_rows,
@@ -181,6 +190,7 @@ class DrawLaunches:
         facts: RowSummary = _NO_FACTS,
         counters: Any = None,
         ranked: RankedTokens = _NO_RANKS,
+        kept: KeptMasses = NO_MASSES,
     ) -> Iterator[Step]:
         """Yield the launches.
 
@@ -190,6 +200,7 @@ class DrawLaunches:
         :param facts: of a verification, where the maxima, masses and numbers of candidates of the rows go.
         :param counters: of a verification, [rows], set to 0.
         :param ranked: tokens to be scored, whose ranks are counted.
+        :param kept: of a verification by probabilities whose rows may keep intervals: their masses, to be filled in.
         """
         geometry, head, params, flags, scratch, _, floors, interval = arguments
         token_ids, valid, thresholds, log_kept, least_kept = out
@@ -211,7 +222,6 @@ class DrawLaunches:
         raw_temperature, of_interval = None, _NO_INTERVAL
         if interval is not None and self._interval is not None:
             of_interval = interval.params, self._interval.results(arguments, interval)
-            counters = of_interval[1].arrivals
             if interval.params.temperature_last is not None:
                 yield self._interval.filter_step(arguments, interval)
                 params = params_of_filters(params, interval)
@@ -276,4 +286,6 @@ class DrawLaunches:
                 (logits, draft_rows, counts, weighed, flags, search, queue, state, results, drawn),
             )
         if interval is not None and self._interval is not None:
-            yield self._interval.redraw_step(arguments, logits, statistics, lists, facts, drawn, *of_interval)
+            yield self._interval.redraw_step(
+                arguments, logits, drafts, statistics, lists, facts, drawn, *of_interval, kept
+            )

@@ -13,12 +13,17 @@ import torch
 from tokendraw_triton_gumbel.host.launch import IntervalArguments, Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
 from tokendraw_triton_gumbel.host.variant import Target, Variant
-from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import IntervalParams, KeptInterval
+from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import (
+    IntervalParams,
+    KeptInterval,
+    KeptMasses,
+)
 from tokendraw_triton_gumbel.kernels.kept_interval.filter_params import SLOTS_PER_PROGRAM, filter_params
 from tokendraw_triton_gumbel.kernels.kept_interval.redraw_rows import redraw_rows
 from tokendraw_triton_gumbel.kernels.row_draw.small_set import SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
+    DraftRows,
     DrawResults,
     Logits,
     RowParams,
@@ -63,27 +68,33 @@ class IntervalLaunches:
         )
 
     def results(self, arguments: LaunchArguments, interval: IntervalArguments) -> KeptInterval:
-        """Return the results and the scratch of the last launch; the first pass has to set ``arrivals`` to 0."""
+        """Return the results and the scratch of the last launch; the draw of rows writes ``arrivals``."""
         return group(KeptInterval, (interval.ceiling, *arguments.scratch[self._scratch]))
 
     def redraw_step(
         self,
         arguments: LaunchArguments,
         logits: Logits,
+        drafts: DraftRows,
         statistics: TileStatistics,
         lists: CandidateLists,
         summary: RowSummary,
         drawn: DrawResults,
         params: IntervalParams,
         results: KeptInterval,
+        kept: KeptMasses,
     ) -> Step:
-        """Return the launch that draws the rows again; all groups are those of the draw."""
-        rows = arguments.geometry.size.rows
+        """Return the launch that draws the rows again; all groups but the last are those of the draw.
+
+        :param kept: to be filled in for a verification by probabilities.
+        """
+        rows, *_ = arguments.geometry.row_grid
         return (
             self._redraw,
             (rows, max(1, min(self._max_parts, self._programs // rows)), 1),
             (
                 logits,
+                drafts,
                 arguments.geometry.counts,
                 statistics,
                 arguments.params,
@@ -93,6 +104,7 @@ class IntervalLaunches:
                 summary,
                 drawn,
                 results,
+                kept,
             ),
         )
 

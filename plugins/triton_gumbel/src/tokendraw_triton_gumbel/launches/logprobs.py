@@ -203,8 +203,9 @@ class LogprobsLaunches:
         """
         draw, (geometry, head, _, _, scratch, *_) = self._draw, arguments
         ids, values, *of_rows = out
+        interval = arguments.interval
         candidates = RowCandidates()
-        if draw.summary is not None:
+        if draw.entropy_sums is None and draw.summary is not None:
             candidates = RowCandidates(scratch[draw.candidates][1], scratch[draw.summary[-1]])
         return (
             self._score,
@@ -216,6 +217,7 @@ class LogprobsLaunches:
                 scored,
                 None if draw.entropy_sums is None else scratch[draw.entropy_sums],
                 candidates,
+                None if interval is None else interval.ceiling,
                 group(Scores, (ids, values, 1 + self.num_best, *of_rows)),
                 self._flags,
             ),

@@ -14,6 +14,7 @@ from tokendraw_triton_gumbel.host.geometry import ACCEPT_WARPS
 from tokendraw_triton_gumbel.host.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.host.scratch import PER_REQUEST, PER_ROW, Scratch
 from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, PROBS, Target, Variant, VerifyVariant
+from tokendraw_triton_gumbel.kernels.kept_interval.argument_groups import KeptMasses
 from tokendraw_triton_gumbel.kernels.row_draw.small_set import SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
@@ -29,7 +30,7 @@ from tokendraw_triton_gumbel.kernels.shared.configs import AcceptConfig
 from tokendraw_triton_gumbel.kernels.verify.accept_drafts import accept_drafts
 from tokendraw_triton_gumbel.kernels.verify.block_acceptance import weigh_blocks
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE, check_probs
-from tokendraw_triton_gumbel.launches.draw import NO_DRAFTS, DrawLaunches
+from tokendraw_triton_gumbel.launches.draw import NO_DRAFTS, NO_MASSES, DrawLaunches
 
 _ACCEPT_REGISTERS = 128
 """Limit of registers a thread of the launch over the requests, so that its programs fit. NVIDIA."""
@@ -48,10 +49,15 @@ class VerifyLaunches:
         self._valid = scratch.reserve(torch.bool, 1, PER_ROW)
         num_facts = 4 if not is_coupled else 2 if variant.needs_thresholds else 0
         self.row_facts = [scratch.reserve(real, 1, PER_ROW) for _ in range(num_facts)]
-        """Thresholds and kept masses of the rows, then maxima and masses."""
-        self._num_candidates = self._counters = self._weights = None
+        """Thresholds and kept masses of the rows; then maxima and masses, or where rows may keep intervals their
+        greatest kept logits and kept masses."""
+        self._num_candidates = self._counters = self._weights = self._log_shares = None
         if not is_coupled:
-            if variant.has_filters:
+            if variant.interval is not None and draw.summary is not None:
+                # The draw's summary is of rows before XTC, and the last launch reads the kept masses.
+                self._num_candidates = draw.summary[-1]
+                self._log_shares = scratch.reserve(real, 1, PER_ROW)
+            elif variant.has_filters:
                 self._num_candidates = scratch.reserve(whole, 1, PER_ROW)
             self._counters = scratch.reserve(whole, 1, PER_ROW)
             self._weights = scratch.reserve(real, 2 * draw.tiles, PER_ROW if verify.is_block else PER_REQUEST)
@@ -63,6 +69,7 @@ class VerifyLaunches:
             TILES=draw.max_tiles,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             HAS_FILTERS=variant.has_filters,
+            HAS_CEILING=variant.has_ceiling,
             WARPS=ACCEPT_WARPS,
             VECTOR=draw.vector,
             IS_NVIDIA=target.is_nvidia,
@@ -99,6 +106,10 @@ class VerifyLaunches:
         tokens, valid, counters = scratch[self._tokens], scratch[self._valid], buffer(self._counters)
         row_facts = [scratch[i] for i in self.row_facts] + [None] * (4 - len(self.row_facts))
         thresholds, log_kept, maxima, masses = row_facts
+        kept, log_shares = NO_MASSES, log_kept
+        if self._log_shares is not None:
+            log_shares = scratch[self._log_shares]
+            kept = group(KeptMasses, (maxima, masses, log_shares))
         facts = group(RowSummary, (maxima, masses, buffer(self._num_candidates)))
         rows = group(DraftRows, (*drafts, chain[2]))
         yield from draw.steps(
@@ -108,11 +119,12 @@ class VerifyLaunches:
             drafts=rows if self._draft_kind == LOGITS else NO_DRAFTS,
             facts=facts,
             counters=counters,
+            kept=kept,
         )
         if self._draft_kind == PROBS:
             checked = (*drafts, draw.vocab_size, counters, size.requests)
             yield self._check_probs, geometry.probs_grid, checked
-        bounds = (None, None) if self._draft_kind == COUPLED else (thresholds, log_kept)
+        bounds = (None, None) if self._draft_kind == COUPLED else (thresholds, log_shares)
         judged = group(DrawResults, (tokens, valid, *bounds, None))
         shared = (
             group(Logits, (*head, draw.vocab_size)),

@@ -37,4 +37,15 @@ class KeptInterval(NamedTuple):
     sums: Any = None
     """[rows, tiles] float32 of scratch: the weights of the tiles of a row."""
     arrivals: Any = None
-    """[rows] int32 of scratch, 0 before launch 2: programs of a row that have weighed their part, or a mark."""
+    """[rows] int32 of scratch, written by launch 2: programs of a row that have weighed their part, or a mark."""
+
+
+class KeptMasses(NamedTuple):
+    """Kept masses for a verification by probabilities, of its target and of its drafts; all None elsewhere."""
+
+    peaks: Any = None
+    """[rows] float32: the greatest kept logit."""
+    masses: Any = None
+    """[rows] float32: ``masses * exp(log_shares)`` is the sum of ``exp((x - peak) / T)`` over the kept logits."""
+    log_shares: Any = None
+    """[rows] float32."""

@@ -17,13 +17,14 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import TileStatistic
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept, least_reaching
 from tokendraw_triton_gumbel.kernels.shared.noise import streams_of
+from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import (
+    DRAFT,
     LEAST_KEPT,
     load_filters,
     noise_key,
     slot_of,
 )
-from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, lowest_kept, scaled, weigh
@@ -100,6 +101,7 @@ def _exchange_sums(statistics, first_tile, tiles, TILES: tl.constexpr):
 )
 def redraw_rows(
     logits,
+    drafts,
     counts,
     statistics,
     row_params,
@@ -109,11 +111,14 @@ def redraw_rows(
     summary,
     out,
     interval,
+    kept,
     config: tl.constexpr,
 ):
     """Draw the rows again that ask for XTC or ``temperature_last``. Grid (rows, parts of a row with many tokens).
 
-    :param logits: :class:`~..shared.argument_groups.Logits`; ``counts`` :class:`~..shared.argument_groups.Counts`.
+    :param logits: :class:`~..shared.argument_groups.Logits`; ``drafts`` :class:`~..shared.argument_groups.DraftRows`,
+        behind them, which XTC leaves alone.
+    :param counts: :class:`~..shared.argument_groups.Counts`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics` at the temperature of the filters;
         ``raw_sums`` are those at the other one of 1 and the row's temperature. Afterwards they are at T = 1, and
         ``sums`` at the row's temperature.
@@ -122,22 +127,31 @@ def redraw_rows(
     :param lists: :class:`~..shared.argument_groups.CandidateLists`, and ``summary``
         :class:`~..shared.argument_groups.RowSummary`, as launch 2 left them.
     :param out: :class:`~..shared.argument_groups.DrawResults`, read and written.
-    :param interval: :class:`.KeptInterval`, written.
+    :param interval: :class:`.KeptInterval`, written; ``kept`` :class:`.KeptMasses`, written.
     :param config: :class:`~..shared.configs.IntervalConfig`.
     """
-    row = tl.program_id(0)
-    slot = slot_of(row, flags, row_params)
-    key = noise_key(row, slot, flags, row_params)
+    row, target_row = row_of(tl.program_id(0), drafts, counts)
+    is_target = tl.full((), 1, tl.int32)
+    chain_flags = flags
+    if drafts.cu_num_logits is not None:
+        if row < 0:
+            return
+        is_target = (row < counts.target_rows).to(tl.int32)
+        chain_flags = tl.where(is_target > 0, flags, flags | DRAFT)
+    slot = slot_of(target_row, flags, row_params)
+    key = noise_key(target_row, slot, flags, row_params)
     inverse, greedy = inverse_temperature(row_params.temperature, slot)
-    chain = load_chain(slot, greedy, key, interval_params, flags, config.FP64)
+    chain = load_chain(slot, greedy, key, row_params, interval_params, chain_flags, config.FP64)
     max_logit = tl.load(summary.max_logit + row)
     peak = max_logit
     first_tile = row.to(tl.int64) * counts.tiles
     is_finisher = (tl.program_id(1) == 0).to(tl.int32)
+    token = tl.full((), -1, tl.int32)
+    kept_mass = tl.full((), 0.0, tl.float32)
     is_bounded = (max_logit > float("-inf")).to(tl.int32) * (max_logit < float("inf")).to(tl.int32)
     is_bounded *= (tl.load(interval.arrivals + row) != KEEPS_DRAW).to(tl.int32)
     if (chain.is_last + chain.applies) * is_bounded > 0:
-        source = RowAddress(logits.base + row.to(tl.int64) * logits.row_stride, logits.vocab_size)
+        source = row_logits(row, logits, drafts, counts)
         maxima = statistics.maxima + first_tile
         filter_scale = tl.where(chain.is_last > 0, 1.0, inverse) * LOG2_E
         earlier_threshold = tl.load(out.threshold + row)
@@ -148,8 +162,6 @@ def redraw_rows(
             threshold = tl.maximum(threshold, lowest_kept(max_logit, one, min_p, off))
         is_raised = (threshold > earlier_threshold).to(tl.int32)
         num_candidates = tl.load(summary.num_candidates + row)
-        token = tl.full((), -1, tl.int32)
-        kept_mass = tl.full((), 0.0, tl.float32)
         if num_candidates < 0:
             granules = statistics.granules + first_tile * GRANULES_PER_TILE
             mass = tl.load(summary.total_weight + row) * tl.exp(tl.load(out.log_kept + row))
@@ -202,7 +214,7 @@ def redraw_rows(
         if is_raised * is_finisher > 0:
             tl.store(out.threshold + row, threshold)
         is_dropped_above = (peak < max_logit).to(tl.int32)
-        is_wanted = ((flags & LEAST_KEPT) != 0).to(tl.int32) * is_finisher
+        is_wanted = ((flags & LEAST_KEPT) != 0).to(tl.int32) * is_finisher * is_target
         if is_wanted * (is_raised + is_dropped_above) > 0:
             least = least_reaching(source, threshold)
             if is_dropped_above == 0:
@@ -215,7 +227,14 @@ def redraw_rows(
                 if chain.is_last * is_finisher > 0:
                     tl.debug_barrier()  # the sums were read
                     _exchange_sums(statistics, first_tile, counts.tiles, config.TILES)
-    if interval.ceiling is not None:
+    if kept.peaks is not None:
         if is_finisher > 0:
+            # Where the earlier draw holds, its numbers do, bit for bit.
+            earlier_mass, log_share = tl.load(summary.total_weight + row), tl.load(out.log_kept + row)
+            tl.store(kept.peaks + row, peak)
+            tl.store(kept.masses + row, tl.where(token >= 0, kept_mass, earlier_mass))
+            tl.store(kept.log_shares + row, tl.where(token >= 0, 0.0, log_share))
+    if interval.ceiling is not None:
+        if is_finisher * is_target > 0:
             ceiling = tl.where(max_logit > float("-inf"), peak, float("nan"))
             tl.store(interval.ceiling + row, tl.where(chain.has_xtc > 0, ceiling, float("inf")))

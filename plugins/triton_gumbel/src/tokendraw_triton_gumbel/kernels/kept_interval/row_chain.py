@@ -12,7 +12,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import weigh_tiles
 from tokendraw_triton_gumbel.kernels.shared.noise import XTC, uniform
-from tokendraw_triton_gumbel.kernels.shared.row_params import DRAFT
+from tokendraw_triton_gumbel.kernels.shared.row_params import DRAFT, has_noise
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _DEFAULT_THRESHOLD = tl.constexpr(0.1)
@@ -29,7 +29,7 @@ class RowChain(NamedTuple):
     is_last: Any
     """1 if the filters look at temperature 1 and the draw does not."""
     has_xtc: Any
-    """1 if the row asks for XTC."""
+    """1 if the row asks for XTC, and has noise to decide it."""
     applies: Any
     """1 if the uniform of the row applies XTC."""
     limit: Any
@@ -37,10 +37,11 @@ class RowChain(NamedTuple):
 
 
 @triton.jit
-def load_chain(slot, greedy, key, interval_params, flags, FP64: tl.constexpr):
+def load_chain(slot, greedy, key, row_params, interval_params, flags, FP64: tl.constexpr):
     """Return the :class:`RowChain` of a row.
 
-    :param interval_params: :class:`.IntervalParams`.
+    :param row_params: :class:`~..shared.argument_groups.RowParams`; ``interval_params`` :class:`.IntervalParams`.
+    :param flags: with the bit DRAFT of a draft's row, which XTC leaves alone.
     """
     is_sampled = (greedy == 0).to(tl.int32)
     is_last = tl.full((), 0, tl.int32)
@@ -51,7 +52,7 @@ def load_chain(slot, greedy, key, interval_params, flags, FP64: tl.constexpr):
     limit = tl.full((), _DEFAULT_THRESHOLD, tl.float64)
     if interval_params.xtc_probability is not None:
         probability = tl.load(interval_params.xtc_probability + slot).to(tl.float64)
-        has_xtc = (probability > 0).to(tl.int32)
+        has_xtc = (probability > 0).to(tl.int32) * has_noise(slot, flags, row_params)
         u = tl.max(uniform(key, tl.zeros((1,), tl.int32), XTC, FP64), 0)
         if interval_params.xtc_threshold is not None:
             limit = tl.load(interval_params.xtc_threshold + slot).to(tl.float64)

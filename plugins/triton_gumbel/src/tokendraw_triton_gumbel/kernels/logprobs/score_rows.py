@@ -13,6 +13,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.logprobs.mode_values import row_scale, visible_value
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
+from tokendraw_triton_gumbel.kernels.shared.row_params import PROCESSED
 from tokendraw_triton_gumbel.kernels.shared.row_values import RowAddress
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
@@ -47,7 +48,7 @@ class Scores(NamedTuple):
 @triton.jit(
     do_not_specialize=["tiles", "flags"],
     # Scalar reads and writes at addresses without alignment.
-    do_not_specialize_on_alignment=["requested", "draws", "token_ids", "out"],
+    do_not_specialize_on_alignment=["requested", "draws", "token_ids", "ceiling", "out"],
 )
 def score_rows(
     logits,
@@ -57,6 +58,7 @@ def score_rows(
     token_ids,
     entropy_sums,
     candidates,
+    ceiling,
     out,
     flags,
     AT_ONCE: tl.constexpr,
@@ -72,6 +74,7 @@ def score_rows(
     :param entropy_sums: [rows, tiles], as :class:`~..shared.argument_groups.TileStatistics` has them; None: the kept
         logits are weighed, those of ``AT_ONCE`` tiles at once.
     :param candidates: :class:`RowCandidates`.
+    :param ceiling: [rows] float32: the greatest kept logit, at least the largest one where XTC drops nothing; or None.
     :param out: :class:`Scores`.
     :param flags: what the mode shows of logits: see :mod:`~..shared.row_params`.
     """
@@ -93,6 +96,11 @@ def score_rows(
     x = tl.load(source.base + token, mask=is_token, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
     value = visible_value(x, max_logit, inverse, shift, lowest, flags)
+    peak = max_logit
+    if ceiling is not None:
+        greatest = tl.load(ceiling + row)
+        peak = tl.where(greatest < max_logit, greatest, max_logit)  # NaN in a row without tokens
+        value = tl.where((x > peak) & ((flags & PROCESSED) != 0), float("-inf"), value)
     of_argmax = tl.where(has_tokens, 0.0, float("-inf"))
     is_argmax = token == tl.load(draws.token_ids + row)
     value = tl.where(greedy, tl.where(is_argmax, of_argmax, float("-inf")), value)
@@ -112,12 +120,10 @@ def score_rows(
         num_candidates = tl.load(candidates.count + row)
         if num_candidates >= 0:
             listed = candidates.logits + row * CANDIDATES
-            mass, total = _candidate_sums(
-                listed, num_candidates, max_logit, threshold, own_inverse, CANDIDATES
-            )
+            mass, total = _candidate_sums(listed, num_candidates, peak, threshold, own_inverse, CANDIDATES)
         else:
             mass, total = _kept_sums(
-                source, draws.maxima + row * tiles, tiles, max_logit, threshold, own_inverse, AT_ONCE
+                source, draws.maxima + row * tiles, tiles, peak, threshold, own_inverse, AT_ONCE
             )
     entropy = tl.maximum(tl.log(mass) - _LN_2 * (total / mass), 0.0)
     entropy = tl.where(greedy, 0.0, entropy)
@@ -128,32 +134,33 @@ def score_rows(
 
 
 @triton.jit
-def _weights(x, max_logit, inverse):
+def _weights(x, peak, inverse):
     """Return the weights w of logits, and ``w log2 w``: 0 for -inf, and 1 and 0 for +inf."""
-    y = tl.maximum(scaled(x, max_logit, inverse, False) * LOG2_E, -_LARGEST_DISTANCE)
+    y = tl.maximum(scaled(x, peak, inverse, False) * LOG2_E, -_LARGEST_DISTANCE)
     weight = tl.exp2(y)
     return weight, weight * y
 
 
 @triton.jit
-def _candidate_sums(listed, count, max_logit, threshold, inverse, CANDIDATES: tl.constexpr):
+def _candidate_sums(listed, count, peak, threshold, inverse, CANDIDATES: tl.constexpr):
     """Return the sums of :func:`_kept_sums` from the list of a row's candidates."""
     i = tl.arange(0, CANDIDATES)
     x = tl.load(listed + i, mask=i < count, other=float("-inf"))
-    weight, entropies = _weights(tl.where(x >= threshold, x, float("-inf")), max_logit, inverse)
+    weight, entropies = _weights(tl.where((x >= threshold) & (x <= peak), x, float("-inf")), peak, inverse)
     return tl.sum(weight, 0), tl.sum(entropies, 0)
 
 
 @triton.jit
-def _kept_sums(source, maxima, tiles, max_logit, threshold, inverse, AT_ONCE: tl.constexpr):
+def _kept_sums(source, maxima, tiles, peak, threshold, inverse, AT_ONCE: tl.constexpr):
     """Return the sums of weights w and of ``w log2 w`` of the kept logits of a row, ``AT_ONCE`` tiles at once.
 
     :param maxima: [tiles] in memory.
+    :param peak: the greatest kept logit; the weights are relative to it.
     """
     masses = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)
     totals = tl.zeros((AT_ONCE, TILE_SIZE), tl.float32)
     lowest = tl.maximum(threshold, LOWEST)
-    is_steady = steady(max_logit, inverse * LOG2_E) * (max_logit < float("inf")).to(tl.int32)
+    is_steady = steady(peak, inverse * LOG2_E) * (peak < float("inf")).to(tl.int32)
     start = tl.zeros((), tl.int32)
     while start < tiles:
         tile = start + tl.arange(0, AT_ONCE)
@@ -162,13 +169,14 @@ def _kept_sums(source, maxima, tiles, max_logit, threshold, inverse, AT_ONCE: tl
             ids = tile[:, None] * TILE_SIZE + tl.arange(0, TILE_SIZE)[None, :]
             inside = is_read[:, None] & (ids < source.vocab_size)
             x = tl.load(source.base + ids, mask=inside, other=float("-inf")).to(tl.float32)
+            kept = (x >= lowest) & (x <= peak)
             if is_steady > 0:
-                y = (x - max_logit) * (inverse * LOG2_E)
-                weight = tl.where(x >= lowest, tl.exp2(y), 0.0)
+                y = (x - peak) * (inverse * LOG2_E)
+                weight = tl.where(kept, tl.exp2(y), 0.0)
                 masses += weight
-                totals += tl.where(x >= lowest, weight * y, 0.0)
+                totals += tl.where(kept, weight * y, 0.0)
             else:
-                weight, entropies = _weights(tl.where(x >= lowest, x, float("-inf")), max_logit, inverse)
+                weight, entropies = _weights(tl.where(kept, x, float("-inf")), peak, inverse)
                 masses += weight
                 totals += entropies
         start += AT_ONCE

@@ -21,6 +21,7 @@ from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
 from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import (
+    DRAFT,
     EXACT,
     HAS_FLOOR,
     LEAST_KEPT,
@@ -114,11 +115,13 @@ def draw_rows(
                 temperature, _ = load_temperature(row_params.temperature, slot)
             filters = RowFilters(k, p, lowest_kept(max_logit, temperature, min_p, floor), joint)
             if interval.arrivals is not None:
-                chain = load_chain(slot, greedy, key, interval_params, flags, config.FP64)
+                chain_flags = flags
+                if drafts.cu_num_logits is not None:
+                    chain_flags = tl.where(wants_token, flags, flags | DRAFT)
+                chain = load_chain(slot, greedy, key, row_params, interval_params, chain_flags, config.FP64)
                 is_exact = is_redrawn(chain, survey, inverse * LOG2_E, k, p, filters.floor, joint)
                 row_flags = tl.where(is_exact > 0, flags | EXACT, flags)
                 tl.store(state.ints + row.to(tl.int64) * STATE_INTS + IS_EXACT, row_flags & EXACT)
-                tl.store(interval.arrivals + row, KEEPS_DRAW, mask=(row_flags & EXACT) == 0)
             token, mass, threshold, share, num_candidates, is_large = draw_filtered(
                 source,
                 row,
@@ -135,6 +138,8 @@ def draw_rows(
                 state,
                 config,
             )
+        if interval.arrivals is not None:
+            tl.store(interval.arrivals + row, tl.where((row_flags & EXACT) != 0, 0, KEEPS_DRAW))
     if is_large == 0:
         if (token < 0) & wants_token:
             if config.HAS_FILTERS:

@@ -59,8 +59,8 @@ class TileStatistics(NamedTuple):
     granules: Any
     """[rows, tiles, 16] of the logits' dtype: the maxima of the granules of each tile; or None."""
     entropy_sums: Any
-    """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``raw_sums`` adds up, or without these
-    ``sums``; or None."""
+    """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w at the temperature of the call's mode, which
+    ``raw_sums`` add up, or without these ``sums``; or None."""
 
 
 class MomentSums(NamedTuple):

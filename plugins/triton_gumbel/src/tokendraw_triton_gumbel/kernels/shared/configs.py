@@ -16,6 +16,8 @@ class TileConfig(NamedTuple):
     """Whether every row begins at a multiple of 16 bytes."""
     IS_NVIDIA: bool
     """Whether PTX may be used; elsewhere nothing but Triton is."""
+    IS_RAW: bool = False
+    """Which entropies are wanted where every row has two temperatures: those at T = 1, or those at the other one."""
 
 
 class RowConfig(NamedTuple):
@@ -82,6 +84,8 @@ class AcceptConfig(NamedTuple):
     TILES: int
     SMALL_CANDIDATES: int
     HAS_FILTERS: bool
+    HAS_CEILING: bool
+    """Whether a row of the target may drop its largest logits."""
     WARPS: int
     VECTOR: int
     IS_NVIDIA: bool

@@ -63,6 +63,14 @@ def noise_key(row, slot, flags, params):
 
 
 @triton.jit
+def has_noise(slot, flags, params):
+    """Return 1 if a row has a seed, of its own or a fresh one; a score makes no fresh seeds."""
+    is_seeded = tl.load(params.seeded + slot, mask=(flags & HAS_SEEDED) != 0, other=1).to(tl.int32)
+    is_seeded *= ((flags & HAS_SEEDS) != 0).to(tl.int32)
+    return tl.maximum((is_seeded != 0).to(tl.int32), ((flags & HAS_FRESH) != 0).to(tl.int32))
+
+
+@triton.jit
 def load_filters(slot, vocab_size, flags, params):
     """Return (k in [1, V) or 0; p or 1, float64; min-p or 0, float64; whether the order is joint).
 

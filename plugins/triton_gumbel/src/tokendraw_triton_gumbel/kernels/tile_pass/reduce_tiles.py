@@ -47,6 +47,20 @@ def _scale_of(temperature, row_index, row):
 
 
 @triton.jit
+def _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config: tl.constexpr):
+    """Return the one of two entropies that the call wants; the second, unless rows have two temperatures.
+
+    One of the two temperatures of a row is 1, and either may stand first.
+    """
+    if raw_temperature is not None:
+        if config.IS_RAW:
+            raw_entropy = tl.where(raw_scale == LOG2_E, raw_entropy, entropy)
+        else:
+            raw_entropy = tl.where(raw_scale == LOG2_E, entropy, raw_entropy)
+    return raw_entropy
+
+
+@triton.jit
 def _lane_maxima_of_pairs(pairs, SPAN: tl.constexpr):
     """Reduce pairs [LANES, SPAN, pairs of a vector] to the maxima of lanes, [LANES, SPAN]."""
     first, second = tl.split(tl.reshape(pairs, (LANES, SPAN, 2, 2)))
@@ -169,10 +183,11 @@ def reduce_tiles(
             if statistics.raw_sums is not None:
                 raw = total
                 if scale != raw_scale:
-                    raw, entropy, _, _, _, raw_fine = sum_pairs(
+                    raw, raw_entropy, _, _, _, raw_fine = sum_pairs(
                         a, b, c, d, max_logit, raw_scale, HAS_ENTROPY, False, False, IS_NVIDIA
                     )
                     is_exact &= raw_fine
+                    entropy = _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config)
             if HAS_RANKS:
                 if tl.max(max_logit, 0) >= ranked_logit:
                     reached = _reached_by_pair(a, ranked_logit) + _reached_by_pair(b, ranked_logit)
@@ -211,10 +226,11 @@ def reduce_tiles(
         if statistics.raw_sums is not None:
             raw = total
             if scale != raw_scale:
-                raw, entropy, _, _, _, raw_fine = sum_logits(
+                raw, raw_entropy, _, _, _, raw_fine = sum_logits(
                     x, max_logit, raw_scale, HAS_ENTROPY, False, False, IS_NVIDIA
                 )
                 is_exact &= raw_fine
+                entropy = _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config)
         if HAS_RANKS:
             if tl.max(max_logit, 0) >= ranked_logit:
                 number = tl.sum(tile_sums((x >= ranked_logit).to(tl.int32)), 0)
@@ -235,7 +251,8 @@ def reduce_tiles(
         # In Triton -total is 0 - total, which has no sign where total is 0.
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
-            raw, entropy, _ = sum_carefully(clean, max_logit, raw_scale, HAS_ENTROPY, False)
+            raw, raw_entropy, _ = sum_carefully(clean, max_logit, raw_scale, HAS_ENTROPY, False)
+            entropy = _wanted_entropy(entropy, raw_entropy, raw_temperature, raw_scale, config)
         if HAS_DISTANCES:
             count, distance, square = sum_distances_carefully(clean, max_logit)
         if HAS_RANKS:

@@ -48,7 +48,8 @@ def accept_drafts(
         logits or probabilities, with the offsets of the requests.
     :param tokens: :class:`~.argument_groups.DraftTokens`.
     :param draws: :class:`~.argument_groups.DrawResults` of the launches before, like ``summary`` and ``lists``: first
-        the target's rows, then the rows of ``drafts`` if it holds logits.
+        the target's rows, then the rows of ``drafts`` if it holds logits. Where rows may keep intervals, ``log_kept``,
+        the largest logits and the masses are those of :class:`~..kept_interval.argument_groups.KeptMasses`.
     :param scratch: :class:`~.argument_groups.ResidualScratch`.
     :param out: :class:`~.argument_groups.VerifyResults`.
     :param config: :class:`~.configs.AcceptConfig`.

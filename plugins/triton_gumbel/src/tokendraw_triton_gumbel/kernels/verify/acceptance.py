@@ -38,8 +38,11 @@ class Steps(NamedTuple):
 
 @triton.jit
 def _weight(x, ids, max_logit, threshold, scale):
-    """Return ``exp(y)`` of kept logits, else 0: of +inf 1, and of a row of -inf 1 at token 0."""
-    weight = tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0)
+    """Return ``exp(y)`` of kept logits, else 0: of +inf 1, and of a row of -inf 1 at token 0.
+
+    :param max_logit: the greatest kept logit.
+    """
+    weight = tl.where((x >= threshold) & (x <= max_logit), weigh(x, max_logit, scale), 0.0)
     extreme = tl.where(tl.where(max_logit > 0, x == float("inf"), ids == 0), 1.0, 0.0)
     return tl.where(tl.abs(max_logit) < float("inf"), weight, extreme)
 

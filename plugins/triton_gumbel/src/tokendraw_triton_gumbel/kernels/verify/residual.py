@@ -31,7 +31,7 @@ class KeptSet(NamedTuple):
     """The kept logits of a row."""
 
     max_logit: Any
-    """The largest logit."""
+    """The greatest kept logit: the largest, unless XTC dropped that."""
     threshold: Any
     """The least kept logit."""
     log2_mass: Any
@@ -124,7 +124,7 @@ def clean_probs(probs):
 @triton.jit
 def _share(x, ids, kept, scale, IS_NVIDIA: tl.constexpr):
     """Return the probabilities of logits: equal shares for +inf, and 1 at token 0 in a row of -inf."""
-    is_kept = (x >= kept.threshold) & (x > float("-inf"))
+    is_kept = (x >= kept.threshold) & (x <= kept.max_logit) & (x > float("-inf"))
     distance = tl.where(is_kept, x - kept.max_logit, 0.0)
     share = tl.where(is_kept, exp2(times(distance, scale) - kept.log2_mass, IS_NVIDIA), 0.0)
     extreme = tl.where(
@@ -188,9 +188,13 @@ def recover_from_candidates(rejected, values, ids, count, key, config: tl.conste
 
 
 @triton.jit
-def _apply_fast_share(x, kept, fast_share, scale, HAS_FILTERS: tl.constexpr, IS_NVIDIA: tl.constexpr):
-    share = exp2(tl.fma(x, scale, fast_share.offset), IS_NVIDIA) * fast_share.factor
-    return tl.where(x >= kept.threshold, share, 0.0) if HAS_FILTERS else share
+def _apply_fast_share(x, kept, fast_share, scale, config: tl.constexpr):
+    share = exp2(tl.fma(x, scale, fast_share.offset), config.IS_NVIDIA) * fast_share.factor
+    if config.HAS_FILTERS:
+        share = tl.where(x >= kept.threshold, share, 0.0)
+    if config.HAS_CEILING:
+        share = tl.where(x <= kept.max_logit, share, 0.0)
+    return share
 
 
 @triton.jit(noinline=True)
@@ -215,11 +219,11 @@ def weigh_residual(rejected, tiles, group, end_group, weights, config: tl.conste
         ids = group * (WARPS * TILE_SIZE) + element_ids(WARPS, config.VECTOR)
         if config.DRAFT_KIND == LOGITS:
             y = tl.load(rejected.draft + ids).to(tl.float32)
-            q = _apply_fast_share(y, rejected.q, fast_q, scale, config.HAS_FILTERS, IS_NVIDIA)
+            q = _apply_fast_share(y, rejected.q, fast_q, scale, config)
         else:
             q = _draft_share(rejected, ids, ids < rejected.vocab_size, True, config.DRAFT_KIND, IS_NVIDIA)
         x = tl.load(rejected.target + ids).to(tl.float32)
-        p = _apply_fast_share(x, rejected.p, fast_p, scale, config.HAS_FILTERS, IS_NVIDIA)
+        p = _apply_fast_share(x, rejected.p, fast_p, scale, config)
         _store_tiles(weights, group, tiles, p, q, WARPS)
         group += 1
     while group < end_group:  # the rest: the end of the row, or all of a row with extreme logits
@@ -227,10 +231,10 @@ def weigh_residual(rejected, tiles, group, end_group, weights, config: tl.conste
         mask = ids < rejected.vocab_size
         x = tl.load(rejected.target + ids, mask=mask, other=float("-inf")).to(tl.float32)
         if is_ordinary > 0:
-            p = _apply_fast_share(x, rejected.p, fast_p, scale, config.HAS_FILTERS, IS_NVIDIA)
+            p = _apply_fast_share(x, rejected.p, fast_p, scale, config)
             if config.DRAFT_KIND == LOGITS:
                 y = tl.load(rejected.draft + ids, mask=mask, other=float("-inf")).to(tl.float32)
-                q = _apply_fast_share(y, rejected.q, fast_q, scale, config.HAS_FILTERS, IS_NVIDIA)
+                q = _apply_fast_share(y, rejected.q, fast_q, scale, config)
             else:
                 q = _draft_share(rejected, ids, mask, False, config.DRAFT_KIND, IS_NVIDIA)
             _store_tiles(weights, group, tiles, p, q, WARPS)
