@@ -167,6 +167,33 @@ class Faulty(ArgmaxSampler):
 """
 
 
+def offering(operation: str, capabilities: str, backend: str, name: str = "acme") -> str:
+    """Source of a plugin for one operation.
+
+    :param capabilities: a call in ``tokendraw.plugin``, such as ``HostCapabilities()``.
+    :param backend: source that defines ``build(device, need)``.
+    """
+    return f"""\
+import tokendraw
+
+{backend}
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        operations = {{{operation!r}: tokendraw.plugin.{capabilities}}}
+        return tokendraw.plugin.PluginInfo(name={name!r}, api_version=1, priority=50, operations=operations)
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        return build(device, need)
+
+
+plugin = Plugin()
+"""
+
+
 def place(source: str, statement: str, name: str = "acme") -> str:
     """Return the place of a ``statement`` of a plugin's source as reasons show it: ``(fake_acme.py:42)``."""
     (line,) = [i for i, text in enumerate(source.splitlines(), 1) if statement in text]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import FakeDists
+from fake_dists import FakeDists, offering
 from paged_kv_model import SENTINEL, ints, lists, model, sentinels, table_of
 from tokendraw import PagedKVPlan, SamplerFallbackWarning
 
@@ -13,11 +13,8 @@ LENGTHS, TABLE = [5, 0, 33], table_of(3, 4)
 
 def planner(plan: str = "return super().plan(seq_lens, *rest)") -> str:
     """Return the source of a plugin ``acme``: native's planner, except for the statements ``plan``."""
-    return f"""\
-import tokendraw
-
-
-def build():
+    backend = f"""
+def build(device, need):
     from tokendraw_native.paged_kv import NativePlanner
 
     class Planner(NativePlanner):
@@ -28,23 +25,8 @@ def build():
             {plan}
 
     return Planner()
-
-
-class Plugin:
-    @tokendraw.plugin.hookimpl
-    def tokendraw_describe(self):
-        offered = tokendraw.plugin.HostCapabilities(device_types=None)
-        return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{"plan_paged_kv": offered}}
-        )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_build(self, operation, device, need):
-        return build()
-
-
-plugin = Plugin()
 """
+    return offering("plan_paged_kv", "HostCapabilities(device_types=None)", backend)
 
 
 def test_the_best_plans_and_native_is_the_reserve(dists: FakeDists) -> None:

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 import tokendraw
+from fake_dists import offering
 from tokendraw import Drafts, PluginError, RequestSlots, SamplerFallbackWarning, SamplingParams
 
 VOCAB_SIZE = 40
-PLUGIN = """
-import tokendraw
+OFFERED = (
+    'ProcessCapabilities(dtypes=("float32", "bfloat16"), max_vocab_size=50, edits=tokendraw.plugin.EDITS)'
+)
+PROCESSOR = """
 from tokendraw_native.logits_processing import NativeProcessor
 
 CALLS = []
@@ -23,27 +26,14 @@ class Processor(NativeProcessor):
         return super().process(logits, slots, row_index, bitmask, drafts)
 
 
-class Plugin:
-    @tokendraw.plugin.hookimpl
-    def tokendraw_describe(self):
-        offered = tokendraw.plugin.ProcessCapabilities(
-            dtypes=("float32", "bfloat16"), max_vocab_size=50, edits=tokendraw.plugin.EDITS
-        )
-        return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{"process_logits": offered}}
-        )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_build(self, operation, device, need):
-        return Processor()
-
-
-plugin = Plugin()
+def build(device, need):
+    return Processor()
 """
 
 
 def add(dists, process=""):
-    module = importlib.import_module(dists.add_plugin("acme", PLUGIN.format(process=process)))
+    source = offering("process_logits", OFFERED, PROCESSOR.format(process=process))
+    module = importlib.import_module(dists.add_plugin("acme", source))
     processor = tokendraw.load("process_logits", device="cpu")
     module.CALLS.clear()
     return module, processor

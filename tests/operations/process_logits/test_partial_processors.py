@@ -5,6 +5,7 @@ import torch
 
 import tokendraw
 from calling import provider_of
+from fake_dists import offering
 from tokendraw import PluginError, RequestSlots, SamplingParams
 from tokendraw.operations.process_logits.provider import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
@@ -28,28 +29,15 @@ LATER_FIELDS = {
     "dry_multiplier": {"dry_multiplier": 0.8},
 }
 """Fields of a request for each edit that a processor names to serve it."""
-PLUGIN = """
-import tokendraw
-from tokendraw_native.logits_processing import NativeProcessor
+NATIVE = (
+    "from tokendraw_native.logits_processing import NativeProcessor\nbuild = lambda *given: NativeProcessor()"
+)
 
 
-class Plugin:
-    @tokendraw.plugin.hookimpl
-    def tokendraw_describe(self):
-        offered = tokendraw.plugin.ProcessCapabilities(
-            dtypes=tokendraw.plugin.INPUT_DTYPES, drafts=True, edits={edits}
-        )
-        return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{"process_logits": offered}}
-        )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_build(self, operation, device, need):
-        return NativeProcessor()
-
-
-plugin = Plugin()
-"""
+def add_processor_of(dists, edits):
+    """Install native's processor as ``acme``, with some edits."""
+    offered = f"ProcessCapabilities(dtypes=tokendraw.plugin.INPUT_DTYPES, drafts=True, edits={edits!r})"
+    dists.add_plugin("acme", offering("process_logits", offered, NATIVE))
 
 
 def slots_of(*requests):
@@ -92,7 +80,7 @@ def test_a_graph_under_capture_may_serve_what_captured_edits_say(monkeypatch):
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_call_beyond_the_edits_goes_whole_to_the_companion(dists, edit):
     others = tuple(name for name in EDITS if name != edit)
-    dists.add_plugin("acme", PLUGIN.format(edits=others))
+    add_processor_of(dists, others)
     processor = tokendraw.load("process_logits", device="cpu")
     assert (processor.name, processor.resolution.companion) == ("acme", "native")
     words = torch.full((1, 2), -1, dtype=torch.int32)
@@ -105,7 +93,7 @@ def test_a_call_beyond_the_edits_goes_whole_to_the_companion(dists, edit):
 
 
 def test_the_resolution_and_the_page_of_a_plugin_name_what_it_lacks(dists):
-    dists.add_plugin("acme", PLUGIN.format(edits=("bitmask", "logit_bias", "repetition_penalty")))
+    add_processor_of(dists, ("bitmask", "logit_bias", "repetition_penalty"))
     processor = tokendraw.load("process_logits", device="cpu")
     assert processor.resolution.beyond == (
         "requests with allowed_token_ids",
@@ -129,7 +117,7 @@ def test_the_resolution_and_the_page_of_a_plugin_name_what_it_lacks(dists):
     ],
 )
 def test_unknown_names_are_refused_in_the_description(dists, edits, found):
-    dists.add_plugin("acme", PLUGIN.format(edits=repr(edits)))
+    add_processor_of(dists, edits)
     (acme,) = (candidate for candidate in tokendraw.discover() if candidate.name == "acme")
     assert acme.state is State.BROKEN
     assert acme.reason == (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, place, plugin
+from fake_dists import EVERYTHING, offering, place
 from tokendraw import Drafts, SamplerFallbackWarning, SamplingMetadata, SamplingParams
 
 VERIFIES = (
@@ -18,15 +18,9 @@ FAILS = "raise RuntimeError('no kernel image')"
 DAMAGE = "target_logits.zero_(); drafts.draft_token_ids.zero_(); drafts.draft_probs.numpy()[:] = 7.0; "
 
 
-def verifier(fault, *, after=0, also="sample"):
-    """Return the source of a plugin: verifies as native through its proof and ``after`` calls, then runs ``fault``
-    first.
-    """
-    source = plugin("acme", capabilities=VERIFIES, build="return Verifying(device, need)")
-    source = source.replace("Capabilities(", "VerifyCapabilities(").replace(
-        '{"sample": tokendraw', '{"verify": tokendraw'
-    )
-    return f"""{source}
+def verifier(fault):
+    """Return the source of a plugin: verifies as native through its proof, then runs ``fault`` first."""
+    backend = f"""
 class Verifying:
     calls = 0
 
@@ -40,10 +34,14 @@ class Verifying:
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         self.calls += 1
-        if self.calls > {after} + 1:
+        if self.calls > 1:
             {fault}
         return self.native.verify(target_logits, drafts, metadata, mode=mode)
+
+
+build = Verifying
 """
+    return offering("verify", f"VerifyCapabilities({VERIFIES})", backend)
 
 
 def given():
