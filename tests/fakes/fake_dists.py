@@ -28,6 +28,21 @@ EVERYTHING = (
 """Arguments of Capabilities for a plugin that needs no companion."""
 
 
+FILTER = """
+import math
+import torch
+from tokendraw.filters import Filter
+from tokendraw import InvalidParameterError
+
+class Acme(Filter):
+    name = {name!r}
+    moments = ({moments})
+    {head}
+    def floor(self, moments, value):
+        {floor}
+"""
+
+
 class FakeDists:
     """Writes each distribution into a sub-folder, and puts the sub-folder on sys.path."""
 
@@ -55,6 +70,25 @@ class FakeDists:
         owner = distribution or f"{name}-tokendraw"
         self.add(owner, version, plugins={name: f"{module}:plugin"}, modules={module: source})
         return module
+
+    def add_filter(
+        self,
+        floor: str,
+        *,
+        name: str = "acme",
+        moments: str = "",
+        head: str = "",
+        distribution: str = "acme-filters",
+    ) -> None:
+        """Install a filter from moments.
+
+        :param floor: the statements of its method.
+        :param moments: a tuple of names, without brackets.
+        :param head: other statements of the class.
+        """
+        module = f"filter_{name}_{len(self.folders)}"
+        source = FILTER.format(name=name, floor=floor, moments=moments, head=head)
+        self.add(distribution, filters={name: f"{module}:Acme"}, modules={module: source})
 
     def forget(self) -> None:
         """Take the modules out of sys.modules, since another test may use the same names."""

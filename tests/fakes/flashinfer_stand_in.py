@@ -205,29 +205,23 @@ SOURCES = {
 
 def softmax(logits: Tensor, temperature: Any, enable_pdl: Any) -> Tensor:
     """As the kernel: the temperature is divided by before the maximum is known, so large logits overflow."""
-    _note("softmax", logits=logits, temperature=temperature)
-    _check_rows(logits)
+    _note("softmax", "temperature", logits=logits, temperature=temperature)
     assert enable_pdl is None
     if temperature is not None:
-        _check_parameter(temperature, logits)
         logits = logits * (1 / temperature.float()).unsqueeze(-1)
     return torch.softmax(logits.double(), -1).float()
 
 
 def top_k_renorm_probs(probs: Tensor, top_k: Tensor) -> Tensor:
     """Keep probabilities at least as large as the k-th; none for k = 0, all for k >= V."""
-    _note("top_k_renorm_probs", probs=probs, top_k=top_k)
-    _check_rows(probs)
-    _check_parameter(top_k, probs)
+    _note("top_k_renorm_probs", "top_k", probs=probs, top_k=top_k)
     kept = torch.where(count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
     return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
 
 
 def top_p_renorm_probs(probs: Tensor, top_p: Tensor) -> Tensor:
     """Keep probabilities with less than p of the row's mass above, as the kernels for 2048 tokens or more do."""
-    _note("top_p_renorm_probs", probs=probs, top_p=top_p)
-    _check_rows(probs)
-    _check_parameter(top_p, probs)
+    _note("top_p_renorm_probs", "top_p", probs=probs, top_p=top_p)
     assert len(probs) < 65536, "more are beyond a grid"
     assert ((top_p < 1) | (top_p > 1e6)).all(), "of a flat row, 2 keeps no more than 1 does"
     weights = probs.double()
@@ -238,29 +232,23 @@ def top_p_renorm_probs(probs: Tensor, top_p: Tensor) -> Tensor:
 
 def top_k_mask_logits(logits: Tensor, top_k: Tensor) -> Tensor:
     """Set logits below the k-th to -inf."""
-    _note("top_k_mask_logits", logits=logits, top_k=top_k)
-    _check_rows(logits)
-    _check_parameter(top_k, logits)
+    _note("top_k_mask_logits", "top_k", logits=logits, top_k=top_k)
     return logits.masked_fill(count_above(logits) >= top_k.unsqueeze(-1), -torch.inf)
 
 
 def draw(name: str, arguments: dict[str, Any]) -> Any:
     """Run a function that draws from probabilities."""
-    _note(name, **arguments)
+    _note(name, "top_k", "top_p", "min_p", **arguments)
     probs, top_k, top_p, min_p = (arguments.get(key) for key in ("probs", "top_k", "top_p", "min_p"))
-    _check_rows(probs)
     assert not arguments["check_nan"], "that would wait for the device"
     assert arguments["indices"] is None
     weights = probs.double()
     kept = weights > 0  # NaN is not
     if top_k is not None:
-        _check_parameter(top_k, probs)
         kept &= count_above(probs) < top_k.unsqueeze(-1)
     if top_p is not None:
-        _check_parameter(top_p, probs)
         kept &= mass_above(weights) < top_p.unsqueeze(-1)
     if min_p is not None:
-        _check_parameter(min_p, probs)
         assert (min_p > 0).all(), "0 admits tokens without mass"
         kept &= weights >= weights.amax(-1, keepdim=True) * min_p.unsqueeze(-1)
     if name == "sampling_from_probs":
@@ -311,9 +299,7 @@ def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tenso
 
 def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: Any) -> Tensor:
     """Keep exactly k tokens, lower ids first, then the shortest prefix of mass p; seeded on the host."""
-    _note("fused", probs=probs, top_k=top_k, top_p=top_p, top_k_max=top_k_max)
-    _check_rows(probs)
-    _check_parameter(top_k, probs)
+    _note("fused", "top_k", probs=probs, top_k=top_k, top_p=top_p, top_k_max=top_k_max)
     assert top_k_max is not None, "without it the device is waited for"
     assert 1 <= int(top_k.max()) <= top_k_max <= min(1024, probs.shape[-1] - 1)
     values, ids = torch.sort(probs.double(), dim=-1, descending=True, stable=True)
@@ -326,8 +312,15 @@ def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: An
     return ids.gather(-1, picked.long().unsqueeze(-1)).squeeze(-1).int()
 
 
-def _note(name: str, **arguments: Any) -> None:
+def _note(name: str, *parameters: str, **arguments: Any) -> None:
+    """Note a call, and check its rows and those of its arguments that hold a value a row."""
     CALLS.append((name, arguments))
+    if parameters:
+        rows = arguments["logits"] if "logits" in arguments else arguments["probs"]
+        _check_rows(rows)
+        for key in parameters:
+            if arguments.get(key) is not None:
+                _check_parameter(arguments[key], rows)
 
 
 def _check_rows(rows: Tensor) -> None:

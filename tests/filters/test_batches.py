@@ -9,7 +9,7 @@ import torch
 
 import tokendraw
 from calling import refused
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import (
     BatchFacts,
     InvalidInputError,
@@ -36,12 +36,6 @@ NAMES = ("epsilon_cutoff", "top_n_sigma")
 @pytest.fixture(scope="module")
 def native():
     return tokendraw.load_sampler("native", device="cpu", need=Need(threshold=True))
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def batch(*requests, **options):
@@ -122,18 +116,9 @@ class TestAtTheDoor:
         )
 
     def test_a_check_that_raises_is_the_filter_s_fault(self, dists):
-        source = """
-            from tokendraw.filters import Filter
-            class Acme(Filter):
-                name = "acme"
-                def check(self, value):
-                    return {}[value]
-                def floor(self, moments, value):
-                    return -value
-        """
-        dists.add("acme-filters", filters={"acme": "acme_check:Acme"}, modules={"acme_check": source})
+        dists.add_filter("return -value", head="def check(self, value): return {}[value]")
         with pytest.raises(
-            FilterError, match=r"^The check of the filter 'acme' failed: it raised KeyError: 1 \(acme"
+            FilterError, match=r"^The check of the filter 'acme' failed: it raised KeyError: 1 \(filter_acme"
         ):
             batch(SamplingParams(filters={"acme": 1}))
 
@@ -250,29 +235,14 @@ class TestOfACall:
             sampler.sample(LOGITS, batch(SIGMA, PLAIN, PLAIN, PLAIN))
 
     def test_a_filter_without_moments_still_needs_a_sampler_that_applies_floors(self, dists):
-        source = """
-            from tokendraw.filters import Filter
-            class Band(Filter):
-                name = "band"
-                def floor(self, moments, value):
-                    return -value
-        """
-        dists.add("acme-filters", filters={"band": "acme_band:Band"}, modules={"acme_band": source})
+        dists.add_filter("return -value", name="band")
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.partition(", row_moments")[0]))
         sampler = tokendraw.load_sampler("acme", device="cpu", need=Need())
         sampler.sample(LOGITS, batch(SamplingParams(filters={"band": 2.0}), PLAIN, PLAIN, PLAIN))
         assert sampler.stats() == {"acme": 3, "native": 1}
 
     def test_a_filter_that_fails_raises_and_no_sampler_is_to_blame(self, dists):
-        source = """
-            from tokendraw.filters import Filter
-            class Acme(Filter):
-                name = "acme"
-                moments = ("std",)
-                def floor(self, moments, value):
-                    return moments.std[:1]
-        """
-        dists.add("acme-filters", filters={"acme": "acme_fails:Acme"}, modules={"acme_fails": source})
+        dists.add_filter("return moments.std[:1]", moments="'std',")
         dists.add_plugin("beta", plugin("beta", priority=-5, capabilities=EVERYTHING))
         sampler = tokendraw.load_sampler(device="cpu")
         bad = batch(SamplingParams(filters={"acme": 1.0}), PLAIN, PLAIN, PLAIN)

@@ -5,34 +5,16 @@ import math
 import pytest
 import torch
 
-from fake_dists import fake_dists
 from tokendraw.filters import FilterError, RowMoments, combined_floor
 
 NAN, INF = math.nan, math.inf
-FLOOR = """
-import torch
-from tokendraw.filters import Filter
-
-class Acme(Filter):
-    name = "acme"
-    moments = ("mean",)
-    off = -1.0
-
-    def floor(self, moments, value):
-        {body}
-"""
 MEAN = torch.tensor([-2.0, -3.0, NAN, -INF, 5.0])
 
 
 @pytest.fixture
-def acme(tmp_path, monkeypatch):
+def acme(dists):
     """Install the filter ``acme`` with a body of its floor."""
-    with fake_dists(tmp_path, monkeypatch) as dists:
-        yield lambda body: dists.add(
-            "acme-filters",
-            filters={"acme": "acme_floor:Acme"},
-            modules={"acme_floor": FLOOR.format(body=body)},
-        )
+    return lambda body: dists.add_filter(body, moments="'mean',", head="off = -1.0")
 
 
 def floors(values, names=("acme",), **moments):
@@ -60,8 +42,8 @@ def test_the_highest_of_several_floors_counts(acme):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("raise ZeroDivisionError('by 0')", "its floor raised ZeroDivisionError: by 0 (acme_floor.py:11)"),
-        ("raise SystemExit(3)", "its floor raised SystemExit: 3 (acme_floor.py:11)"),
+        ("raise ZeroDivisionError('by 0')", "its floor raised ZeroDivisionError: by 0 (filter_acme_0.py:12)"),
+        ("raise SystemExit(3)", "its floor raised SystemExit: 3 (filter_acme_0.py:12)"),
         ("return None", "its floor needs to be a tensor, found None"),
         ("return 0.5", "its floor needs to be a tensor, found float"),
         (

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from fake_dists import fake_dists
 from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.filters import installed_filters, required_moments
 
@@ -22,12 +21,6 @@ class Acme(Filter):
         return value * moments.mean
 """
 SHIPPED = ["epsilon_cutoff", "eta_cutoff", "p_less", "top_n_sigma"]
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def install(dists, source=SOURCE, name="acme", value="acme_filters:Acme", distribution="acme-filters"):

@@ -121,13 +121,6 @@ def test_another_number_of_rows_is_laid_out_without_looking_at_anything_else(ker
 
 
 def test_a_filter_that_reads_no_moments_has_floors_too(kernels, dists):
-    source = """
-        from tokendraw.filters import Filter
-        class Acme(Filter):
-            name = "acme"
-            def floor(self, moments, value):
-                return -value
-    """
-    dists.add("acme-filters", filters={"acme": "acme_reads:Acme"}, modules={"acme_reads": source})
+    dists.add_filter("return -value")
     draw(sampler_here(), SamplingParams(filters={"acme": 0.5}))
     assert len(kernels["combine_floors"].launches) == 1

@@ -6,25 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import InvalidParameterError, TokendrawError
 from tokendraw_testing import Status, check_filter
 from tokendraw_testing.filters.definitions import SHIPPED, read_definition
 from tokendraw_testing.filters.run import line_names
 
-FILTER = """
-import math
-import torch
-from tokendraw.filters import Filter
-from tokendraw import InvalidParameterError
-
-class Acme(Filter):
-    name = "acme"
-    moments = ({moments})
-    {check}
-    def floor(self, moments, value):
-        {body}
-"""
 LINE_OF_BODY = 12
 STD = '"std", "count", "mean"'
 ETA = '"entropy", "log_mass"'
@@ -48,15 +35,8 @@ class Sampler:
 """
 
 
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
-
 def install(dists, body, moments=STD, check=""):
-    source = FILTER.format(body=body, moments=moments, check=check)
-    dists.add("acme-filters", filters={"acme": "acme_filters:Acme"}, modules={"acme_filters": source})
+    dists.add_filter(body, moments=moments, head=check)
 
 
 def failures(name="acme", sampler="native", **options):
@@ -90,8 +70,8 @@ def test_without_a_definition_one_line_says_what_it_needs(dists):
     assert not failures(only=only, definition=TOP_N_SIGMA)
 
 
-AT_BODY = f"the floor of 'acme' (acme_filters.py:{LINE_OF_BODY})"
-AT_METHOD = f"the floor of 'acme' (acme_filters.py:{LINE_OF_BODY - 1})"
+AT_BODY = f"the floor of 'acme' (filter_acme_0.py:{LINE_OF_BODY})"
+AT_METHOD = f"the floor of 'acme' (filter_acme_0.py:{LINE_OF_BODY - 1})"
 BUGS = {
     "above the largest": (
         {"body": "return value * moments.std", "only": ("reach",)},
@@ -180,8 +160,8 @@ BUGS = {
         },
         "values",
         "'check' needs to refuse None by InvalidParameterError, found: The check of the filter 'acme' failed: it "
-        "raised TypeError: '<' not supported between instances of 'NoneType' and 'int' (acme_filters.py:11). Report it "
-        "to the author of the filter, or leave it out of SamplingParams.filters.",
+        "raised TypeError: '<' not supported between instances of 'NoneType' and 'int' (filter_acme_0.py:11). Report "
+        "it to the author of the filter, or leave it out of SamplingParams.filters.",
     ),
     "a refusal without its name": (
         {

@@ -187,9 +187,7 @@ def merged(rows, wrong, right):
         ours, theirs = getattr(wrong, name), getattr(right, name)
         if isinstance(ours, LogprobsTensors):
             return merged(rows, ours, theirs)
-        if ours is None:
-            return None
-        return torch.where(rows.reshape(-1, *[1] * (ours.dim() - 1)), ours, theirs)
+        return None if ours is None else torch.where(rows.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
 
     return replace(right, **{field.name: column(field.name) for field in fields(right)})
 
@@ -304,14 +302,20 @@ def ranks(change):
     return output
 
 
-def kept_mass(change):
-    """Replace the ``log_kept_mass`` of an output: ``change(call, mass)``."""
+def _column(name):
+    """Replace a float column of an output: ``change(call, values)``."""
 
-    def output(call, output):
-        mass = output.log_kept_mass
-        return output if mass is None else replace(output, log_kept_mass=change(call, mass).float())
+    def made(change):
+        def output(call, output):
+            values = getattr(output, name)
+            return output if values is None else replace(output, **{name: change(call, values).float()})
 
-    return output
+        return output
+
+    return made
+
+
+kept_mass, threshold = _column("log_kept_mass"), _column("threshold")
 
 
 def given(change):
@@ -325,16 +329,6 @@ def given(change):
         return {"given_token_ids": ids, "given_logprobs": values}
 
     return logprobs(fields)
-
-
-def threshold(change):
-    """Replace the thresholds of an output: ``change(call, threshold)``."""
-
-    def output(call, output):
-        found = output.threshold
-        return output if found is None else replace(output, threshold=change(call, found).float())
-
-    return output
 
 
 def tokens(change):
