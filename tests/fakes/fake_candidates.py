@@ -3,7 +3,15 @@
 import math
 from dataclasses import replace
 
-from tokendraw.plugin import FILTER_ORDERS, MOMENTS, Capabilities, Host, PluginInfo, Upstream
+from tokendraw.plugin import (
+    FILTER_ORDERS,
+    MOMENTS,
+    Capabilities,
+    Host,
+    PluginInfo,
+    Upstream,
+    VerifyCapabilities,
+)
 from tokendraw.resolution import Candidate, State
 
 PER_ROW = (("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row"))
@@ -28,6 +36,14 @@ EVERYTHING = Capabilities(
     sync_free=True,
     batch_invariant=True,
     vocab_parallel=True,
+)
+
+VERIFYING = VerifyCapabilities.of(
+    EVERYTHING,
+    verify_modes=("rejection", "coupled"),
+    draft_kinds=("probs", "logits", "chosen"),
+    ragged_drafts=True,
+    placeholder_drafts=True,
 )
 
 

@@ -133,26 +133,6 @@ result = [epoch(), epoch(), expected]
 
 
 @pytest.mark.slow
-def test_processes_of_multiprocessing_draw_different_tokens_too() -> None:
-    drawn = result(
-        """
-import multiprocessing
-
-sampler, fork = load(), multiprocessing.get_context("fork")
-torch.manual_seed(7)
-answers = fork.SimpleQueue()
-processes = [fork.Process(target=lambda: answers.put(draw())) for _ in range(4)]
-for process in processes:
-    process.start()
-result = [answers.get() for process in processes]
-for process in processes:
-    process.join()
-"""
-    )
-    assert distinct(drawn) == 4
-
-
-@pytest.mark.slow
 def test_before_the_first_sampler_torch_is_left_as_it_is() -> None:
     code = """
 torch.manual_seed(7)

@@ -1,6 +1,5 @@
 """Penalties that count the last tokens alone: what leaves the window is no longer penalized."""
 
-import pytest
 import torch
 
 import tokendraw
@@ -52,21 +51,7 @@ def test_drafts_before_a_row_push_tokens_out_of_the_window_and_placeholders_do_t
     ]
 
 
-@pytest.mark.parametrize("last_n", [2, 100])
-def test_a_window_as_long_as_the_history_counts_all(last_n):
-    whole = slots_with(**PENALTIES)
-    assert edited(slots_with(**PENALTIES, penalty_last_n=last_n)) == edited(whole)
-
-
 def test_an_empty_window_is_no_edit():
     slots = slots_with(**PENALTIES, penalty_last_n=0)
     assert slots.edits == ()
     assert not slots.facts.any_edit
-
-
-def test_requests_with_a_window_and_without_share_a_batch():
-    slots = slots_with(**PENALTIES, penalty_last_n=1)
-    slots.add(0, SamplingParams(**PENALTIES), [0, 1])
-    processor = tokendraw.load("process_logits", "native", device="cpu")
-    logits = processor.process(torch.full((2, V), 8.0), slots, torch.tensor([0, 1]))
-    assert logits[:, :3].tolist() == [[4, 4, 8], [8, 4, 8]]

@@ -7,7 +7,6 @@ from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
 from tokendraw_native.logits_processing import NativeProcessor
 
 V = 10
-PLACEHOLDERS = (-1, V, V + 5, 2**31 - 1, 2**31, -(2**40), 2**70)
 
 
 def row(params, prompt, output=(), drafts=()):
@@ -22,12 +21,6 @@ def row(params, prompt, output=(), drafts=()):
 
 def forbidden(values):
     return [token for token, value in enumerate(values) if value == float("-inf")]
-
-
-@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
-def test_a_prompt_with_placeholders_is_edited_as_its_ids_alone(placeholder):
-    penalties = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, presence_penalty=0.5)
-    assert row(penalties, [1, placeholder, 7]) == row(penalties, [1, 7])
 
 
 @pytest.mark.parametrize("placeholder", [V, V + 5, 2**31 - 1])

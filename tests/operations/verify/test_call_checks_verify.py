@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calling import drafting
-from fake_candidates import EVERYTHING
+from fake_candidates import VERIFYING
 from tokendraw import (
     Drafts,
     InvalidInputError,
@@ -18,15 +18,7 @@ from tokendraw import (
     SamplingParams,
     VerifyOutput,
 )
-from tokendraw.plugin import VerifyCapabilities
 
-VERIFYING = VerifyCapabilities.of(
-    EVERYTHING,
-    verify_modes=("rejection", "coupled"),
-    draft_kinds=("probs", "logits", "chosen"),
-    ragged_drafts=True,
-    placeholder_drafts=True,
-)
 IDS = [[1, 2], [], [3]]
 V = 5
 GIVEN = {

@@ -8,7 +8,7 @@ import torch
 
 import tokendraw
 from calling import drafting, one_token, selected
-from fake_candidates import EVERYTHING, FILTERS, SEEDS
+from fake_candidates import FILTERS, SEEDS, VERIFYING
 from fake_dists import EVERYTHING as OF_A_PLUGIN
 from fake_dists import fake_dists, plugin
 from tokendraw import (
@@ -24,13 +24,6 @@ from tokendraw.plugin import VerifyCapabilities
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
-VERIFYING = VerifyCapabilities.of(
-    EVERYTHING,
-    verify_modes=("rejection", "coupled"),
-    draft_kinds=("probs", "logits", "chosen"),
-    ragged_drafts=True,
-    placeholder_drafts=True,
-)
 PROBS_ALONE = VerifyCapabilities(verify_modes=("rejection",), draft_kinds=("probs",))
 """What a kernel takes that knows probabilities alone, as many drafts for every request, no seeds and no filters."""
 FLOAT32 = {"dtypes": [torch.float32], "batch_sizes": [4]}
