@@ -10,7 +10,6 @@ import shard_cases
 import tokendraw
 from calling import provider_of
 from fake_candidates import EVERYTHING
-from fake_dists import fake_dists
 from tokendraw import Need, SamplerUnavailableError, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.filters import FilterError
 from tokendraw.plugin import MOMENTS
@@ -20,25 +19,6 @@ from tokendraw_testing.shards.thread_ranks import on_ranks
 V, ROWS = 2500, 42
 BORDERS = ((0, V), (0, 1100, V), (0, 0, 7, 1500, V))
 SHIPPED = [{name: value} for name, value in shard_cases.FILTERS.items()]
-ACME = """
-    from tokendraw.filters import Filter
-    class Acme(Filter):
-        name = "acme"
-        moments = {moments}
-        def floor(self, moments, value):
-            {floor}
-"""
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
-
-def install(dists, floor, moments=()):
-    source = ACME.format(moments=moments, floor=floor)
-    dists.add("acme-filters", filters={"acme": "acme_ranks:Acme"}, modules={"acme_ranks": source})
 
 
 def load():
@@ -91,13 +71,13 @@ def test_every_rank_has_the_tokens_thresholds_and_logprobs_of_one_device(params)
 @pytest.mark.parametrize(
     ("moments", "floor"),
     [
-        (("mean", "count"), "return moments.mean * value + moments.count.log() / 8"),
-        ((), "return -0.5 * value"),
+        ("'mean', 'count'", "return moments.mean * value + moments.count.log() / 8"),
+        ("", "return -0.5 * value"),
     ],
     ids=["of mean and count", "of the value alone"],
 )
 def test_so_has_a_filter_that_anyone_adds(dists, moments, floor):
-    install(dists, floor, moments)
+    dists.add_filter(floor, moments=moments)
     found = require_one_device(batch({"acme": 0.5}, None, logprobs=2))
     assert (found.threshold[6::2] > -torch.inf).all()
     assert (found.threshold[7::2] == -torch.inf).all()
@@ -114,7 +94,7 @@ def test_so_has_a_filter_that_anyone_adds(dists, moments, floor):
     ],
 )
 def test_a_filter_that_fails_is_the_same_error_on_every_rank(dists, floor, reason):
-    install(dists, floor)
+    dists.add_filter(floor)
     found = on_each(BORDERS[-1], torch.zeros(ROWS, V), batch({"acme": 1.0}))
     assert found == [found[0]] * 4
     assert found[0].startswith(f"The filter 'acme' failed, so nothing was drawn: {reason}")
@@ -131,7 +111,7 @@ def test_a_sampler_without_the_moments_is_no_sampler_for_these_rows_over_ranks()
 
 
 def test_ranks_agree_on_the_values_and_the_code_of_filters(dists):
-    install(dists, "return -value")
+    dists.add_filter("return -value")
     described = []
 
     class Rank(shard_cases.EchoingRank):
@@ -144,7 +124,7 @@ def test_ranks_agree_on_the_values_and_the_code_of_filters(dists):
         load().sample(torch.zeros(ROWS, V), metadata, shard=VocabShard(0, V, Rank(0, 1)))
     names = [name for name in described[0] if described[0][name] != described[1][name]]
     assert names == ["'filters' of the metadata"]
-    assert described[0]["the filter 'acme'"] == "acme_ranks:Acme of acme-filters 1.0"
+    assert described[0]["the filter 'acme'"] == "filter_acme_0:Acme of acme-filters 1.0"
 
 
 def test_moments_of_parts_far_apart_are_those_of_all_columns():

@@ -10,7 +10,7 @@ import tokendraw
 from calling import drafting, one_token, selected
 from fake_candidates import FILTERS, SEEDS, VERIFYING
 from fake_dists import EVERYTHING as OF_A_PLUGIN
-from fake_dists import fake_dists, plugin
+from fake_dists import plugin
 from tokendraw import (
     BatchFacts,
     LogprobsTensors,
@@ -219,20 +219,19 @@ def test_a_kind_of_drafts_that_nobody_serves_is_refused_in_words():
     assert backend.verified == []
 
 
-def test_where_nobody_verifies_the_error_is_that_of_a_verification(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as dists:
-        dists.add_plugin("acme", plugin("acme", capabilities=OF_A_PLUGIN))
-        sampler = tokendraw.load_sampler("acme", device="cpu")
-        drawn = []
-        selected(sampler).backend.object.sample = lambda *given, **options: drawn.append(given)
-        errors = []
-        for call in (
-            lambda: sampler.verify(torch.zeros(1, 5), tokendraw.Drafts.from_lists([[]]), SamplingMetadata()),
-            lambda: sampler.warmup(5, **FLOAT32, max_drafts=1),
-        ):
-            with pytest.raises(SamplerUnavailableError) as refused:
-                call()
-            errors.append(str(refused.value))
+def test_where_nobody_verifies_the_error_is_that_of_a_verification(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=OF_A_PLUGIN))
+    sampler = tokendraw.load_sampler("acme", device="cpu")
+    drawn = []
+    selected(sampler).backend.object.sample = lambda *given, **options: drawn.append(given)
+    errors = []
+    for call in (
+        lambda: sampler.verify(torch.zeros(1, 5), tokendraw.Drafts.from_lists([[]]), SamplingMetadata()),
+        lambda: sampler.warmup(5, **FLOAT32, max_drafts=1),
+    ):
+        with pytest.raises(SamplerUnavailableError) as refused:
+            call()
+        errors.append(str(refused.value))
     assert errors[0] == errors[1]
     assert drawn == []
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fake_dists import deadly, fake_dists
+from fake_dists import deadly
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
 from tokendraw_testing import Line, Report, Status, Subject, properties, run
@@ -19,15 +19,14 @@ LINES = ["output", "rows of shared slots", "torch.manual_seed", "process edits",
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install(dists):
     """``install(**options)`` makes a subject of a deadly plugin."""
-    with fake_dists(tmp_path, monkeypatch) as dists:
 
-        def install(**options):
-            dists.add_plugin("acme", deadly(**options))
-            return Subject.installed("acme", device="cpu", quick=True, seed=4)
+    def install(**options):
+        dists.add_plugin("acme", deadly(**options))
+        return Subject.installed("acme", device="cpu", quick=True, seed=4)
 
-        yield install
+    return install
 
 
 def without_times(report: Report):
