@@ -165,12 +165,9 @@ def _line(
         about=about,
         status=status,
         detail=outcome.detail,
-        checks=trial.checks,
-        draws=trial.draws,
-        p_value=trial.least[0] if trial.least else None,
-        worst=trial.least[1] if trial.least else "",
         traceback=outcome.traceback,
         seconds=time.perf_counter() - start,
+        **trial.figures,
     )
 
 

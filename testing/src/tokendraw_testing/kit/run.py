@@ -126,13 +126,10 @@ def check(subject: Subject, prop: Property) -> Line | None:
         about=prop.about,
         status=status,
         detail=detail,
-        checks=trial.checks,
-        draws=trial.draws,
-        p_value=trial.least[0] if trial.least else None,
-        worst=trial.least[1] if trial.least else "",
         traceback=traceback,
         seconds=time.perf_counter() - start,
         looked=order_places(view.looked, view.places()),
+        **trial.figures,
     )
 
 

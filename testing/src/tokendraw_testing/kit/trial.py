@@ -60,6 +60,12 @@ class Trial:
         self.least: tuple[float, str] | None = None
         """Smallest p-value of the first looks, or p-value of the failed second look, with its check."""
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return the fields of a line about statistics."""
+        p_value, worst = self.least or (None, "")
+        return {"checks": self.checks, "draws": self.draws, "p_value": p_value, "worst": worst}
+
     def generator(self, label: str, look: int = 0) -> Generator:
         """Return the random numbers of one check, which depend only on the run's seed and the check's name."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])

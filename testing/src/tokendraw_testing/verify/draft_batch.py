@@ -71,7 +71,7 @@ class DraftBatch:
         families: list[Family] = [gaussian, zipf, *[tied] * (capabilities.tie_rule == "value")]
         seeds, first = random_seeds(rng, count)
         seed_torch(rng)
-        rows: list[tuple[Array, Array, Array, list[int], SamplingParams]] = []
+        batch = cls(target=[], draft=[], probs=[], ids=[], params=[], first=first, dtype=dtype)
         for i in range(count):
             params = request_kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(request_kinds)))]
             n = int(rng.integers(5)) if capabilities.ragged_drafts else 3
@@ -87,22 +87,13 @@ class DraftBatch:
                     ids[step] = int(rng.integers(size))
                 elif kind < 0.2 and capabilities.placeholder_drafts:
                     ids[step] = int(rng.choice([-1, size, OUTSIDE_ID]))
-            request_params = (
-                replace(params, seed=seeds[i]) if seed and capabilities.seeding == "counter" else params
-            )
-            rows.append((target, draft, np.array(probs, np.float32).reshape(n, size), ids, request_params))
-        target_rows, draft_rows, probs_rows, drafted, params_of = (
-            list(column) for column in zip(*rows, strict=True)
-        )
-        return cls(
-            target=target_rows,
-            draft=draft_rows,
-            probs=probs_rows,
-            ids=drafted,
-            params=params_of,
-            first=first,
-            dtype=dtype,
-        )
+            is_seeded = seed and capabilities.seeding == "counter"
+            batch.target.append(target)
+            batch.draft.append(draft)
+            batch.probs.append(np.array(probs, np.float32).reshape(n, size))
+            batch.ids.append(ids)
+            batch.params.append(replace(params, seed=seeds[i]) if is_seeded else params)
+        return batch
 
     def __len__(self) -> int:
         return len(self.ids)
