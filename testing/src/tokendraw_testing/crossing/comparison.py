@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tokendraw import SamplingParams
+from tokendraw import LogprobsTensors, SamplingParams
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.factors import Kind
 from tokendraw_testing.crossing.rows import CrossedRow
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.draws import random_seeds
-from tokendraw_testing.rows.logprobs import TOLERANCE, require_values
-from tokendraw_testing.rows.requests import describe
+from tokendraw_testing.rows.logprobs import TOLERANCE, given_columns, require_values
+from tokendraw_testing.rows.requests import describe, scalar_filters
+from tokendraw_testing.rows.subjects import RowSubject
+from tokendraw_testing.rows.thresholds import require_ceiling, require_threshold
 
 Array = NDArray[Any]
 NamedToken = tuple[int, float]
@@ -78,6 +80,19 @@ class LogprobColumns:
     """[M] int64; so many ``logprob_token_ids`` has a row of the batch."""
     given_values: Array
     """[M] float32."""
+
+    @classmethod
+    def of_rows(cls, mode: LogprobsMode, logprobs: LogprobsTensors, masses: torch.Tensor) -> list[Self]:
+        """Return the logprobs of each row of a call.
+
+        :param masses: ``log_kept_mass`` of the call, [B].
+        """
+        assert logprobs.ranks is not None
+        ids, values = logprobs.token_ids.cpu().numpy(), logprobs.logprobs.cpu().numpy()
+        columns = zip(
+            ids, values, logprobs.ranks.tolist(), masses.tolist(), *given_columns(logprobs), strict=True
+        )
+        return [cls(mode, *row) for row in columns]
 
 
 def make_requests(row: CrossedRow, kinds: Sequence[Kind], rng: Generator) -> list[CrossedRequest]:
@@ -146,6 +161,17 @@ def stack_logits(batch: Sequence[CrossedRequest], device: torch.device) -> torch
     return unique_rows[torch.tensor([places[id(request.row.logits)] for request in batch], device=device)]
 
 
+def parts_of_equal_scalars(
+    subject: RowSubject, batch: Sequence[CrossedRequest]
+) -> list[list[CrossedRequest]]:
+    """Divide a batch by the values of the scalar filters."""
+    names = scalar_filters(subject.capabilities)
+    parts: dict[tuple[object, ...], list[CrossedRequest]] = {}
+    for request in batch:
+        parts.setdefault(tuple(getattr(request.params, name) for name in names), []).append(request)
+    return list(parts.values())
+
+
 def named_tokens(batch: Sequence[CrossedRequest], dtype: GumbelDtype) -> list[NamedToken | None]:
     """Return the reference's token for each request, with its lead; None for unseeded draws and uncertain filters.
 
@@ -189,6 +215,30 @@ def require_tokens(
                 possible[token], f"{where} needs one of {possible.sum()} kept tokens, found {token}"
             )
     return len(batch) - answers.count(None)
+
+
+def require_thresholds(
+    trial: Trial,
+    batch: Sequence[CrossedRequest],
+    thresholds: Sequence[float],
+    ceilings: Sequence[float | None],
+) -> int:
+    """Compare thresholds and ceilings of a call with the reference; return the number of rows that it knows.
+
+    :param ceilings: None for a row without.
+    :raises Violation: one of them differs.
+    """
+    num_known = 0
+    for i, (request, threshold, ceiling) in enumerate(zip(batch, thresholds, ceilings, strict=True)):
+        if request.params.temperature > 0 and not request.row.is_settled:
+            continue
+        row = reference.prepare(request.row.sorted_logits, request.row_params)
+        what = f"row {i} of {len(batch)}: {request}"
+        require_threshold(trial, what, threshold, row)
+        if ceiling is not None:
+            require_ceiling(trial, what, ceiling, row, request.params)
+        num_known += 1
+    return num_known
 
 
 def require_logprobs(

@@ -52,6 +52,11 @@ def sites(capabilities: Capabilities, effort: Effort) -> list[Site]:
     return [Site(dtype, size) for size in sizes for dtype in capabilities.dtypes]
 
 
+def some_sites(capabilities: Capabilities, effort: Effort) -> list[Site]:
+    """List the sites; where kernels are interpreted each dtype with one vocabulary, and each vocabulary with one."""
+    return sites(capabilities, effort)[:: 1 + len(capabilities.dtypes) if effort.interpreted else 1]
+
+
 def request_factors(capabilities: Capabilities) -> Factors:
     """Return the advertised temperatures, filters, per row or scalar, and filter orders."""
     filters = {name for name, _ in capabilities.filters}

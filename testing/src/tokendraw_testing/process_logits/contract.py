@@ -56,8 +56,9 @@ def shapes(subject: ProcessSubject, trial: Trial) -> str:
 def strides(subject: ProcessSubject, trial: Trial) -> str:
     """Logits may be columns of wider ones, and so may bitmasks; what lies beside the logits keeps its bits."""
     vocab_size, rows = subject.vocab_size(_VOCAB_SIZE), 5
-    for dtype in subject.dtypes:
-        for num_before, num_after in ((0, 1), (3, 0), (1, 7), (8, 8)):
+    for turn, dtype in enumerate(subject.dtypes):
+        step = len(subject.dtypes) if subject.effort.interpreted else 1
+        for num_before, num_after in ((0, 1), (3, 0), (1, 7), (8, 8))[turn % step :: step]:
             rng = trial.generator(f"{num_before}, {num_after}, {dtype}")
             requests = {slot: random_edits(rng, vocab_size) for slot in range(rows)}
             buffer = subject.logits(rng, rows, num_before + vocab_size + num_after, dtype)

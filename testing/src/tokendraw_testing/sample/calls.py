@@ -36,7 +36,8 @@ def inputs_unmodified(subject: SampleSubject, trial: Trial) -> str:
     requests = combinations(subject.capabilities, size)
     for mode in modes:
         chosen_requests = requests[:: 1 if mode is None else max(1, len(requests) // 5)]
-        for turn, batch in enumerate(batches(subject, chosen_requests, len(rows))):
+        made = batches(subject, chosen_requests, len(rows))
+        for turn, batch in enumerate(made[-1:] if mode is not None and subject.effort.mixed else made):
             logits = round_in_turn(subject, turn, rows)[0].to(subject.device)
             params_list = [replace(params, logprobs=None if mode is None else 3) for params in batch]
             metadata = SamplingMetadata.from_params(params_list, device=subject.device)

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
-from tokendraw.plugin import LogprobsMode
 from tokendraw_testing.crossing.comparison import CrossedRequest
 from tokendraw_testing.crossing.covering import covering, random_case
-from tokendraw_testing.crossing.factors import Site, is_allowed, sites
+from tokendraw_testing.crossing.factors import Site, is_allowed, sites, some_sites
 from tokendraw_testing.crossing.rows import LARGEST_Y_SHIFT, TOPS, CrossedRow, crossed_row, row_of
 from tokendraw_testing.crossing.table import factors, threshold_rows
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import pool_tokens, worst_distance
-from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw_testing.rows.draws import fit_experiment, random_seeds, seed_torch
 from tokendraw_testing.rows.requests import has_counter, scalar_filters, tokens_of
 from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders
@@ -186,58 +185,54 @@ class _Crowd:
 @properties.required("noise of distant rows")
 def distant_rows(subject: SampleSubject, trial: Trial) -> str:
     """No two rows of a batch or of successive batches share noise, at any distance, in any dtype and vocabulary."""
-    all_sites = sites(subject.capabilities, subject.effort)
+    all_sites = some_sites(subject.capabilities, subject.effort)
     crowds = [_Crowd(site, subject.effort.crowd_of(site.size)) for site in all_sites]
     crowds = [crowd for crowd in crowds if crowd.site.size > 4 * crowd.rows]
     if not crowds:
         limit = subject.capabilities.max_vocab_size
         trial.skip(f"needs a vocabulary in which few rows draw the same token, found a limit of {limit}")
     for turn, crowd in enumerate(crowds):
-        logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
-        is_narrow = crowd.site.size <= _NARROW_SIZE and crowd.rows > _SMALL_BATCH_ROWS
-        requests = _unfiltered_requests(subject, crowd.site)[: None if is_narrow else 2]
-        mixed_requests = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
-        modes = subject.capabilities.logprobs_modes
-        mode = modes[turn % len(modes)] if modes and is_narrow else None
-
-        def experiment(
-            rng: Generator,
-            calls: int,
-            crowd: _Crowd = crowd,
-            logits: torch.Tensor = logits,
-            mixed_requests: list[SamplingParams] = mixed_requests,
-            requests: list[SamplingParams] = requests,
-            mode: LogprobsMode | None = mode,
-            is_narrow: bool = is_narrow,
-        ) -> Verdict:
-            seed_torch(rng)
-            seeds, positions = random_seeds(rng, crowd.rows)
-            partly_seeded = [
-                replace(requests[0], seed=seed if i % 7 == 3 and has_counter(subject.capabilities) else None)
-                for i, seed in enumerate(seeds)
-            ]
-            batch, num_few = logits.expand(crowd.rows, -1), _SMALL_BATCH_ROWS
-            parts = []
-            for _ in range(calls):
-                parts += [
-                    tokens_of(subject, batch, params, positions) for params in (mixed_requests, partly_seeded)
-                ]
-                if is_narrow and not scalar_filters(subject.capabilities):
-                    slots = torch.arange(num_few) % len(requests)
-                    parts.append(subject.tokens(batch[:num_few], requests, row_index=slots))
-                if mode is not None:
-                    logprob_requests = [replace(params, logprobs=1) for params in mixed_requests[:num_few]]
-                    parts.append(tokens_of(subject, batch[:num_few], logprob_requests, mode=mode))
-            tokens, size = np.concatenate(parts), crowd.site.size
-            verdicts = [coincidences(tokens, size)]
-            if size > 4 * TILE_SIZE:
-                shares = np.bincount(np.arange(size) // TILE_SIZE) / size
-                verdicts.append(coincidences(tokens // TILE_SIZE, 1 / (shares**2).sum(), "tiles"))
-            worst = min(verdicts, key=lambda verdict: verdict.p_value)
-            return replace(worst, p_value=min(1.0, worst.p_value * len(verdicts)))
-
+        experiment = _crowd_experiment(subject, crowd, turn)
         trial.judge(f"{crowd.rows} rows of {crowd.site}", experiment, 1)
     return ", ".join(f"{crowd.rows} rows of {crowd.site}" for crowd in crowds)
+
+
+def _crowd_experiment(subject: SampleSubject, crowd: _Crowd, turn: int) -> Experiment:
+    """Make the experiment that draws a crowd under filters that keep all, beside seeds, by slots and with logprobs."""
+    rows, size = crowd.rows, crowd.site.size
+    batch = torch.zeros(1, size, dtype=crowd.site.torch_dtype, device=subject.device).expand(rows, -1)
+    is_narrow = size <= _NARROW_SIZE and rows > _SMALL_BATCH_ROWS
+    requests = _unfiltered_requests(subject, crowd.site)[: None if is_narrow else 2]
+    mixed_requests = [requests[i // 2 % len(requests)] for i in range(rows)]
+    modes = subject.capabilities.logprobs_modes
+
+    def experiment(rng: Generator, calls: int) -> Verdict:
+        seed_torch(rng)
+        seeds, positions = random_seeds(rng, rows)
+        partly_seeded = [
+            replace(requests[0], seed=seed if i % 7 == 3 and has_counter(subject.capabilities) else None)
+            for i, seed in enumerate(seeds)
+        ]
+        few, parts = batch[:_SMALL_BATCH_ROWS], []
+        for _ in range(calls):
+            parts += [
+                tokens_of(subject, batch, params, positions) for params in (mixed_requests, partly_seeded)
+            ]
+            if is_narrow and not scalar_filters(subject.capabilities):
+                slots = torch.arange(len(few)) % len(requests)
+                parts.append(subject.tokens(few, requests, row_index=slots))
+            if is_narrow and modes:
+                shown = [replace(params, logprobs=1) for params in mixed_requests[: len(few)]]
+                parts.append(tokens_of(subject, few, shown, mode=modes[turn % len(modes)]))
+        tokens = np.concatenate(parts)
+        verdicts = [coincidences(tokens, size)]
+        if size > 4 * TILE_SIZE:
+            shares = np.bincount(np.arange(size) // TILE_SIZE) / size
+            verdicts.append(coincidences(tokens // TILE_SIZE, 1 / (shares**2).sum(), "tiles"))
+        worst = min(verdicts, key=lambda verdict: verdict.p_value)
+        return replace(worst, p_value=min(1.0, worst.p_value * len(verdicts)))
+
+    return experiment
 
 
 def _unfiltered_requests(subject: SampleSubject, site: Site) -> list[SamplingParams]:

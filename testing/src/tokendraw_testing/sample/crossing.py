@@ -21,7 +21,7 @@ from tokendraw_testing.crossing.comparison import (
 )
 from tokendraw_testing.crossing.factors import NO_FILTERS, Kind, Site, kinds
 from tokendraw_testing.crossing.rows import PLATEAU, CrossedRow, crossed_row, round_to_dtype, row_of
-from tokendraw_testing.crossing.table import covering_rows, threshold_rows
+from tokendraw_testing.crossing.table import covering_rows
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES
@@ -61,20 +61,18 @@ _KEEPING_FILTERS: Final[tuple[dict[str, Any], ...]] = (
 def crossed_requests(subject: SampleSubject, trial: Trial) -> str:
     """Each row, alone and in a large batch, draws a kept token, its argmax, or its seed's token."""
     rng = trial.generator("table")
-    rows = covering_rows(subject, rng)
+    rows = covering_rows(subject, rng, on_thresholds=True)
     row_kinds = kinds(subject.capabilities)
     settled_kind: Kind = "seeded" if "seeded" in row_kinds else "unseeded"
     num_rows = num_named = 0
     seed_torch(rng)
-    for site, table_rows in rows.items():
-        site_rows = list(table_rows)
-        if site.size <= _WIDE_SIZE:
-            site_rows += threshold_rows(subject.capabilities, site, rng)
+    for number, (site, site_rows) in enumerate(rows.items()):
         copies = -(-subject.effort.batch_of(site.size) // len(site_rows))
         batch = requests_in_turn(site_rows, row_kinds, copies, rng)
         batch += _unfiltered_requests(subject, site, rng)
         calls = [([batch[i] for i in rng.permutation(len(batch))], subject.gumbel_dtype)]
-        calls += [(make_requests(row, [settled_kind], rng), subject.gumbel_dtype) for row in site_rows]
+        rows_alone = site_rows[number % 2 :: 2] if subject.effort.interpreted else site_rows
+        calls += [(make_requests(row, [settled_kind], rng), subject.gumbel_dtype) for row in rows_alone]
         calls += [
             ([request for row in site_rows for request in make_requests(row, ["seeded"], rng)], dtype)
             for dtype in subject.capabilities.gumbel_dtypes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,14 @@ from numpy.typing import NDArray
 from tokendraw import SamplingParams
 from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities, Filter
-from tokendraw_testing import reference
-from tokendraw_testing.crossing.comparison import (
-    CrossedRequest,
-    make_requests,
-    requests_in_turn,
-    stack_logits,
-)
-from tokendraw_testing.crossing.factors import Site, kinds, sites
+from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, requests_in_turn
+from tokendraw_testing.crossing.factors import Site, kinds, some_sites
 from tokendraw_testing.crossing.rows import CrossedRow, row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders, row_refusal
-from tokendraw_testing.rows.thresholds import require_ceiling, require_threshold
-from tokendraw_testing.sample.crossed_calls import judge_logprobs, judge_output, parts_of_equal_scalars
+from tokendraw_testing.sample.crossed_calls import judge_logprobs, judge_thresholds
 from tokendraw_testing.sample.sharded_subject import over_ranks
 
 properties = Properties("sample")
@@ -92,42 +85,18 @@ def judge_batches(
     view = subject.with_need(threshold=True) if subject.capabilities.threshold else subject
     num_rows = num_kept = 0
     seed_torch(rng)
-    # In an interpreter each dtype with one vocabulary, and each vocabulary with one dtype.
-    step = 1 + len(subject.capabilities.dtypes) if subject.effort.interpreted else 1
-    for number, site in enumerate(sites(subject.capabilities, subject.effort)[::step]):
+    for number, site in enumerate(some_sites(subject.capabilities, subject.effort)):
         if number and (subject.effort.skips(site.size, number) or site.size > (largest or site.size)):
             continue
         batch = make_batch(site, number, rng)
         num_rows += len(batch)
-        num_kept += _judge_kept(view, trial, batch)
+        num_kept += judge_thresholds(view, trial, batch)
         if modes:
-            shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
+            step = 3 if subject.effort.interpreted else 1
+            some = enumerate(batch[number % step :: step])
+            shown = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in some]
             judge_logprobs(subject, trial, shown, modes[number % len(modes)], subject.gumbel_dtype)
     return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
-
-
-def _judge_kept(view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest]) -> int:
-    """Draw a batch, and judge tokens and, where there are any, thresholds; return the number of known ones."""
-    num_known = 0
-    for part in parts_of_equal_scalars(view, batch):
-        output = view.sample(
-            stack_logits(part, view.device),
-            [request.params for request in part],
-            [request.position for request in part],
-        )
-        judge_output(view, trial, part, output)
-        if output.threshold is None:
-            continue
-        ceilings = None if output.ceiling is None else output.ceiling.tolist()
-        for i, (request, found) in enumerate(zip(part, output.threshold.tolist(), strict=True)):
-            if request.params.temperature == 0 or request.row.is_settled:
-                row = reference.prepare(request.row.sorted_logits, request.row_params)
-                what = f"row {i} of {len(part)}: {request}"
-                require_threshold(trial, what, found, row)
-                if ceilings is not None:
-                    require_ceiling(trial, what, ceilings[i], row, request.params)
-                num_known += 1
-    return num_known
 
 
 def _rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow]:

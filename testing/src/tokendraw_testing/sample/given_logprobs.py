@@ -42,7 +42,8 @@ def given_logprobs(subject: SampleSubject, trial: Trial) -> str:
     seed_torch(rng)
     for number, (site, rows) in enumerate(covering_rows(subject, rng).items()):
         for turn, mode in enumerate(modes):
-            if turn != number % len(modes) and subject.effort.skips(site.size, number + turn):
+            is_first, effort = turn == number % len(modes), subject.effort
+            if not is_first and (effort.fewer > 1 or effort.skips(site.size, number + turn)):
                 continue
             requests = requests_in_turn(rows, row_kinds, 1, rng, turn)
             batch = [_giving(request, i, rng) for i, request in enumerate(requests)]

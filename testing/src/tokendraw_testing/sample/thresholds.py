@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokendraw.plugin import Capabilities, LogprobsMode
-from tokendraw_testing import reference
-from tokendraw_testing.crossing.comparison import CrossedRequest, requests_in_turn, stack_logits
-from tokendraw_testing.crossing.factors import kinds
-from tokendraw_testing.crossing.table import covering_rows, rows_of_designs, threshold_rows
+from tokendraw_testing.crossing.comparison import CrossedRequest, requests_in_turn
+from tokendraw_testing.crossing.factors import kinds, some_sites
+from tokendraw_testing.crossing.table import (
+    covering_rows,
+    rows_of_designs,
+    share_among_dtypes,
+    threshold_rows,
+)
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.subjects import SampleSubject
-from tokendraw_testing.rows.thresholds import require_threshold
 from tokendraw_testing.sample import corners
-from tokendraw_testing.sample.crossed_calls import judge_output, parts_of_equal_scalars
+from tokendraw_testing.sample.crossed_calls import judge_thresholds
 from tokendraw_testing.sample.sharded_subject import over_ranks
 
 properties = Properties("sample")
 
-_WIDE_SIZE = 1 << 14
 _SPECIAL_SIZE = 64
 _RANK_SIZE = 1 << 13
 """Largest vocabulary over ranks."""
@@ -38,13 +40,11 @@ def thresholds(subject: SampleSubject, trial: Trial) -> str:
     row_kinds, modes = kinds(subject.capabilities), (None, *subject.capabilities.logprobs_modes)
     num_rows = num_judged = 0
     seed_torch(rng)
-    for number, (site, table_rows) in enumerate(covering_rows(subject, rng).items()):
-        rows = list(table_rows)
-        if site.size <= _WIDE_SIZE:
-            rows += threshold_rows(subject.capabilities, site, rng)
+    rows_by_site = covering_rows(subject, rng, on_thresholds=True)
+    for number, (site, rows) in enumerate(rows_by_site.items()):
         if site.size >= _SPECIAL_SIZE:
-            rows += corners.make_special_rows(subject, site, rng)
-        for turn in range(2):
+            rows.extend(share_among_dtypes(subject, site, corners.make_special_rows(subject, site, rng)))
+        for turn in range(1 if subject.effort.mixed else 2):
             batch = requests_in_turn(rows, row_kinds, 1, rng, turn)
             batch = [batch[i] for i in rng.permutation(len(batch))]
             num_rows += len(batch)
@@ -61,7 +61,7 @@ def sharded_thresholds(subject: SampleSubject, trial: Trial) -> str:
     with over_ranks(subject, trial) as ranks:
         view = ranks.with_need(threshold=True)
         seed_torch(rng)
-        for site in covering_rows(subject, rng):
+        for site in some_sites(subject.capabilities, subject.effort):
             if site.size > _RANK_SIZE:
                 continue
             rows = rows_of_designs(subject.capabilities, site, rng)
@@ -79,26 +79,7 @@ def sharded_thresholds(subject: SampleSubject, trial: Trial) -> str:
 def _judge(
     view: SampleSubject, trial: Trial, batch: Sequence[CrossedRequest], mode: LogprobsMode | None
 ) -> int:
-    """Draw a batch, and judge tokens and thresholds; return the number of known thresholds.
-
-    :param mode: of logprobs; None: no row asks for any.
-    """
-    num_judged = 0
+    """Judge tokens and thresholds of a batch, of which two rows in three ask for logprobs if there is a mode."""
     if mode is not None:
         batch = [request.with_logprobs((0, 3, None)[i % 3]) for i, request in enumerate(batch)]
-    for part in parts_of_equal_scalars(view, batch):
-        output = view.sample(
-            stack_logits(part, view.device),
-            [request.params for request in part],
-            [request.position for request in part],
-            mode=mode,
-        )
-        judge_output(view, trial, part, output)
-        assert output.threshold is not None
-        for i, (request, found) in enumerate(zip(part, output.threshold.tolist(), strict=True)):
-            greedy = request.params.temperature == 0
-            if greedy or request.row.is_settled:
-                row = reference.prepare(request.row.sorted_logits, request.params)
-                require_threshold(trial, f"row {i} of {len(part)}: {request}", found, row)
-                num_judged += 1
-    return num_judged
+    return judge_thresholds(view, trial, batch, mode)

@@ -14,20 +14,20 @@ from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import (
     CrossedRequest,
     LogprobColumns,
+    parts_of_equal_scalars,
     requests_in_turn,
     require_logprobs,
+    require_thresholds,
     stack_logits,
 )
 from tokendraw_testing.crossing.factors import Kind
-from tokendraw_testing.crossing.table import covering_rows, threshold_rows
+from tokendraw_testing.crossing.table import covering_rows
 from tokendraw_testing.kit.inputs import require_unmodified
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.refusals import offers, require_unadvertised
 from tokendraw_testing.kit.trial import Trial
-from tokendraw_testing.rows.logprobs import given_columns
-from tokendraw_testing.rows.requests import has_filter, scalar_filters
+from tokendraw_testing.rows.requests import has_filter
 from tokendraw_testing.rows.subjects import RowSubject, SampleSubject
-from tokendraw_testing.rows.thresholds import require_threshold
 from tokendraw_testing.score.subject import ScoreSubject
 
 properties = Properties("score")
@@ -44,10 +44,8 @@ def scores(subject: ScoreSubject, trial: Trial) -> str:
     rng = trial.generator("table")
     modes, row_kinds = subject.capabilities.logprobs_modes, _kinds(subject)
     num_rows = 0
-    for number, (site, table_rows) in enumerate(covering_rows(subject, rng).items()):
-        rows = list(table_rows)
-        if site.size <= _WIDE_SIZE:
-            rows += threshold_rows(subject.capabilities, site, rng)
+    rows_by_site = covering_rows(subject, rng, on_thresholds=True)
+    for number, (site, rows) in enumerate(rows_by_site.items()):
         for turn, mode in enumerate(modes):
             is_first, effort = turn == number % len(modes), subject.effort
             if not is_first and (effort.fewer > 1 or effort.skips(site.size, number + turn)):
@@ -56,9 +54,9 @@ def scores(subject: ScoreSubject, trial: Trial) -> str:
             batch = [
                 request.with_logprobs(_NUMS_BEST[i % len(_NUMS_BEST)]) for i, request in enumerate(requests)
             ]
-            tokens = [_token(request, i, int(rng.integers(site.size))) for i, request in enumerate(batch)]
-            for part in _parts_of_equal_scalars(subject, batch):
-                _judge(subject, trial, [batch[i] for i in part], [tokens[i] for i in part], mode)
+            for part in parts_of_equal_scalars(subject, batch):
+                tokens = [_token(request, i, int(rng.integers(site.size))) for i, request in enumerate(part)]
+                _judge(subject, trial, part, tokens, mode)
             num_rows += len(batch)
     return f"{num_rows} rows in {len(modes)} modes"
 
@@ -75,21 +73,14 @@ def scores_of_draws(subject: ScoreSubject, trial: Trial) -> str:
         mode = modes[number % len(modes)]
         requests = requests_in_turn(rows, row_kinds, 1, rng, number)
         batch = [request.with_logprobs(i % 3) for i, request in enumerate(requests)]
-        for part in _parts_of_equal_scalars(subject, batch):
-            params, logits = (
-                [batch[i].params for i in part],
-                stack_logits([batch[i] for i in part], subject.device),
-            )
+        for part in parts_of_equal_scalars(subject, batch):
+            params, logits = [request.params for request in part], stack_logits(part, subject.device)
             drawn = sampler.sample(logits, params, [0] * len(part), mode=mode)
             scored = subject.score(logits, drawn.token_ids.tolist(), params, mode)
-            pairs: list[tuple[str, Any, Any]] = [
-                ("log_kept_mass", scored.log_kept_mass, drawn.log_kept_mass),
-                *(
-                    (name, getattr(scored.logprobs, name), getattr(drawn.logprobs, name))
-                    for name in ("token_ids", "logprobs", "ranks")
-                ),
-            ]
-            for name, found, expected in pairs:
+            pairs: dict[str, tuple[Any, Any]] = {"log_kept_mass": (scored.log_kept_mass, drawn.log_kept_mass)}
+            for name in ("token_ids", "logprobs", "ranks"):
+                pairs[name] = getattr(scored.logprobs, name), getattr(drawn.logprobs, name)
+            for name, (found, expected) in pairs.items():
                 trial.require(
                     torch.equal(found, expected),
                     f"{site}, {mode}: '{name}' needs the bits of the draw, found others",
@@ -132,13 +123,7 @@ def output(subject: ScoreSubject, trial: Trial) -> str:
     refusals = (
         *((offers("dtypes", name), Refusal({"dtype": name})) for name in INPUT_DTYPES),
         *((offers("logprobs_modes", mode), Refusal({"logprobs_mode": mode})) for mode in LOGPROBS_MODES),
-        *(
-            (
-                has_filter(name),
-                _refusal(params),
-            )
-            for name, params in _FILTERED.items()
-        ),
+        *((has_filter(name), _refusal(params)) for name, params in _FILTERED.items()),
         (lambda c: c.greedy, _refusal(SamplingParams(temperature=0.0))),
     )
     return "4 shapes" + require_unadvertised(subject, refusals)
@@ -149,37 +134,21 @@ def thresholds(subject: ScoreSubject, trial: Trial) -> str:
     """Each row's threshold is its least kept logit."""
     rng, num_judged = trial.generator("table"), 0
     view = subject.with_need(threshold=True)
-    for site, table_rows in covering_rows(subject, rng).items():
+    for site, rows in covering_rows(subject, rng, on_thresholds=True).items():
         if site.size > _WIDE_SIZE:
             continue
-        rows = [*table_rows, *threshold_rows(subject.capabilities, site, rng)]
         batch = requests_in_turn(rows, _kinds(subject), 1, rng)
-        for part in _parts_of_equal_scalars(subject, batch):
-            requests = [batch[i] for i in part]
-            scored = view.score(
-                stack_logits(requests, view.device), [0] * len(part), [each.params for each in requests]
-            )
+        for part in parts_of_equal_scalars(subject, batch):
+            params = [request.params for request in part]
+            scored = view.score(stack_logits(part, view.device), [0] * len(part), params)
             assert scored.threshold is not None
-            for request, found in zip(requests, scored.threshold.tolist(), strict=True):
-                if request.params.temperature == 0 or request.row.is_settled:
-                    row = reference.prepare(request.row.sorted_logits, request.params)
-                    require_threshold(trial, str(request), found, row)
-                    num_judged += 1
+            num_judged += require_thresholds(trial, part, scored.threshold.tolist(), [None] * len(part))
     return f"{num_judged} rows"
 
 
 def _kinds(subject: RowSubject) -> list[Kind]:
     """Return kinds of rows that differ for a score: seeds are ignored."""
     return ["unseeded", "greedy"] if subject.capabilities.greedy else ["unseeded"]
-
-
-def _parts_of_equal_scalars(subject: RowSubject, batch: Sequence[CrossedRequest]) -> list[list[int]]:
-    """Divide the numbers of the rows of a batch by the values of the scalar filters."""
-    names = scalar_filters(subject.capabilities)
-    parts: dict[tuple[object, ...], list[int]] = {}
-    for i, request in enumerate(batch):
-        parts.setdefault(tuple(getattr(request.params, name) for name in names), []).append(i)
-    return list(parts.values())
 
 
 def _token(request: CrossedRequest, number: int, random_id: int) -> int:
@@ -200,18 +169,12 @@ def _judge(
         scored = subject.score(logits, tokens, [request.params for request in batch], mode)
     best = scored.logprobs
     _require_padding(trial, best, tokens, batch[0].row.site.size)
-    ids, values = best.token_ids.cpu().numpy(), best.logprobs.cpu().numpy()
-    given_ids, given_values = given_columns(best)
-    ranks = [0] * len(tokens) if best.ranks is None else best.ranks.tolist()
-    masses = scored.log_kept_mass.tolist()
+    columns = LogprobColumns.of_rows(mode, best, scored.log_kept_mass)
     for i, (request, token, entropy) in enumerate(zip(batch, tokens, scored.entropy.tolist(), strict=True)):
         where = f"row {i} of {len(batch)}: "
         _require_entropy(trial, f"{where}{request}, {mode}", request, mode, entropy)
         if token >= 0:
-            columns = LogprobColumns(
-                mode, ids[i], values[i], ranks[i], masses[i], given_ids[i], given_values[i]
-            )
-            require_logprobs(trial, request, token, columns, where)
+            require_logprobs(trial, request, token, columns[i], where)
 
 
 def _require_padding(trial: Trial, best: LogprobsTensors, tokens: Sequence[int], size: int) -> None:
