@@ -165,12 +165,6 @@ class TestAResultThatIsAnError:
         return json.loads(result.stdout), result.stderr
 
 
-def test_an_error_after_the_object_adds_no_second(monkeypatch):
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
-    result = call("resolve", "--json")
-    assert (json.loads(result.stdout)["error"] + "\n", result.exit_code) == (result.stderr, 1)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(name, monkeypatch, capsys):
     def fail(*arguments, **options):

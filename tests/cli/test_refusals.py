@@ -13,21 +13,10 @@ OPERATIONS = "'sample', 'verify', 'score', 'plan_paged_kv', 'pack_sm90_w4', 'pro
 STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
 SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
 CHECK = ("check", "native", "--device", "cpu")
-UNKNOWN = (
-    "no plugin of that name is installed, the nearest installed name is 'native'. Available here: native. "
-)
-ASKED = f"'nativ', asked for by --sampler, cannot serve the operation 'sample' on cpu: {UNKNOWN}"
 
 
 def out_of_range(option, value, need):
     return (*SAMPLE, option, value), f"'{option}' needs {need}, found {value}."
-
-
-def of_another_operation(about, operation, *options):
-    return (
-        ("bench", *options),
-        f"'{options[0]}' is about {about}. Add --op {operation}, or leave it out.",
-    )
 
 
 USAGE = [
@@ -111,15 +100,7 @@ USAGE = [
         "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.",
     ),
     # bench
-    (("bench", "--batch", "0"), "Invalid value for '--batch': 0 is not in the range x>=1."),
-    (("bench", "--vocab-size", "127"), "Invalid value for '--vocab-size': 127 is not in the range x>=128."),
-    (("bench", "--repeats", "2"), "Invalid value for '--repeats': 2 is not in the range x>=3."),
-    of_another_operation("drafts to verify", "verify", "--drafts", "4"),
-    of_another_operation("drafts to verify", "verify", "--verify-mode", "coupled"),
-    of_another_operation("block tables", "plan_paged_kv", "--page-indices"),
-    of_another_operation("block tables", "plan_paged_kv", "--no-page-indices"),
-    of_another_operation("weights to pack", "pack_sm90_w4", "--format", "scales"),
-    of_another_operation("edits of logits", "process_logits", "--edits", "all"),
+    (("bench", "--drafts", "4"), "'--drafts' is about drafts to verify. Add --op verify, or leave it out."),
     (
         ("bench", "--output", "none/table.md"),
         "'--output' needs a file in a folder that exists, found 'none/table.md'. Make the folder 'none'.",
@@ -147,11 +128,6 @@ USAGE = [
         ("new", "acme", "out", "--operation", "verify"),
         "Invalid value for '--operation': 'verify' is not one of 'sample', 'process_logits'.",
     ),
-    (
-        ("new", "native", "out"),
-        "'NAME' needs a name of its own, found 'native', which is reserved for the distribution tokendraw-native. "
-        "Choose another.",
-    ),
 ]
 FAILURES = [
     (
@@ -170,13 +146,6 @@ FAILURES = [
         ("sample", "logits.npy", "--tensor", "b"),
         "'logits.npy' holds one tensor without a name, but 'b' was asked for. Leave --tensor out.",
     ),
-    *[
-        (
-            (*command, "--sampler", "nativ", "--device", "cpu"),
-            f"{ASKED}Leave out --sampler to let tokendraw choose.",
-        )
-        for command in (("sample", "logits.npy"), ("generate", "The"))
-    ],
     (
         ("new", "acme", "."),
         "'DIR' needs a folder that is empty or not there, found '.', one with files in it. Choose another.",

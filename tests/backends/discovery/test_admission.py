@@ -38,7 +38,8 @@ def test_a_stranger_who_claims_a_reserved_name_is_not_imported(dists):
         ("tokendraw-native", State.AVAILABLE, None),
     ]
     assert module not in sys.modules
-    assert tokendraw.resolve(host=LAPTOP).chosen == "native"
+    resolution = tokendraw.resolve(host=LAPTOP)
+    assert (resolution.chosen, resolution.warnings) == ("native", ())
 
 
 def test_a_first_party_distribution_is_known_under_any_spelling(dists):

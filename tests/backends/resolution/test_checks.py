@@ -186,16 +186,6 @@ def test_processed_logprobs_are_the_business_of_the_sampler_that_filters():
         assert processed_logprobs(nothing, LAPTOP, Need(logprobs_mode=mode)) is None
 
 
-def test_no_check_answers_with_a_bare_boolean():
-    weakest = Capabilities(
-        device_types=("cuda",), compute_capability=((99, 0), None), filter_orders=("joint",)
-    )
-    for check in CHECKS:
-        for host in (LAPTOP, H100, MI300X):
-            answer = check(weakest, host, Need(valid_flag=True, dtype="float16"))
-            assert answer is None or (isinstance(answer, str) and answer)
-
-
 def test_every_field_of_a_need_is_looked_at_by_some_check():
     """A need without a check would be granted in silence."""
     demanding = {

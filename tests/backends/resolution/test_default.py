@@ -162,28 +162,3 @@ def test_an_unknown_operation_is_an_error_that_lists_the_known_ones():
     assert str(refusal.value) == (
         f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'samlpe'. Pass one of these."
     )
-
-
-# Upstream versions
-
-
-@pytest.mark.parametrize("installed", ["0.6.11.post2", "0.7.2.post1+cu130"])
-def test_another_tested_upstream_and_a_local_version_are_used_without_a_word(installed):
-    resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
-    assert resolution.warnings == ()
-
-
-@pytest.mark.parametrize("installed", ["0.7.2", "0.7.3rc1", "0.7.3+cu130"])
-def test_another_untested_upstream_is_used_with_a_warning(installed):
-    resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
-    assert resolution.chosen == "flashinfer"
-    assert resolution.warnings == (
-        "'flashinfer' needs flashinfer-python >=0.6.7,<0.8 and was tested with "
-        f"0.6.11.post2 and 0.7.2.post1, found {installed}. Install a tested version to silence this.",
-    )
-    assert resolution.fallback is None
-
-
-def test_a_prerelease_of_the_end_of_the_range_is_outside():
-    resolution = resolve([NATIVE, replace(FLASHINFER, upstream_version="0.8.0rc1")], H100, NEED, DEFAULT)
-    assert resolution.decisions[1].reason == "needs flashinfer-python >=0.6.7,<0.8, found 0.8.0rc1"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fake_candidates import ALL, EVERYTHING, H100, LAPTOP, NATIVE, T4, candidate
+from fake_candidates import ALL, LAPTOP, NATIVE, T4
 from tokendraw import Need, SamplerUnavailableError, resolve
 from tokendraw.resolution import Candidate, Choice, DuplicatePluginError, State
 
@@ -17,16 +17,6 @@ def asked(name, source="TOKENDRAW_SAMPLER"):
 
 
 # The explicit choice
-
-
-def test_an_explicit_choice_goes_before_everything_better():
-    resolution = resolve(ALL, H100, NEED, asked("native"))
-    assert resolution.chosen == "native"
-    assert resolution.decisions[0].reason == "asked for by TOKENDRAW_SAMPLER"
-    assert [d.reason for d in resolution.decisions[1:3]] == [
-        "available, priority 80",
-        "available, priority 60",
-    ]
 
 
 def test_a_refusal_names_the_file_that_asked_and_how_to_undo_it():
@@ -82,19 +72,6 @@ def two_claims(state=State.FOUND):
 CLAIMED = "the name 'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0; uninstall one of them"
 
 
-def test_by_default_others_serve_beside_a_name_that_two_distributions_claim_with_a_warning():
-    resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("aiter",)))
-    assert resolution.chosen == "native"
-    assert [(d.name, d.state, d.reason) for d in resolution.decisions] == [
-        ("native", State.AVAILABLE, "best available, priority 0"),
-        ("acme", State.BROKEN, CLAIMED),
-        ("acme", State.BROKEN, CLAIMED),
-    ]
-    assert resolution.warnings == (
-        f"'acme' was passed over: {CLAIMED}. Using 'native'. Set TOKENDRAW_DISABLE=aiter,acme to silence this.",
-    )
-
-
 def test_three_claimants_are_all_named():
     third = Candidate(name="acme", state=State.FOUND, distribution="third-tokendraw", version="3.0")
     resolution = resolve([NATIVE, *two_claims(), third], LAPTOP, NEED, DEFAULT)
@@ -147,29 +124,6 @@ def test_one_distribution_under_two_spellings_is_no_conflict():
     claims = two_claims()
     claims[1] = replace(claims[1], distribution="Acme_Tokendraw")
     assert resolve([NATIVE, *claims], LAPTOP, NEED, DEFAULT).chosen == "native"
-
-
-def test_a_stranger_who_claims_a_reserved_name_is_broken_and_the_genuine_plugin_serves():
-    stranger = replace(NATIVE, distribution="evil-native", version="3.0", first_party=False)
-    resolution = resolve([stranger, NATIVE], LAPTOP, NEED, asked("native"))
-    assert resolution.chosen == "native"
-    assert [(d.state, d.reason) for d in resolution.decisions] == [
-        (State.AVAILABLE, "asked for by TOKENDRAW_SAMPLER"),
-        (
-            State.BROKEN,
-            "the name 'native' is reserved for the distribution tokendraw-native, "
-            "found it in evil-native 3.0; rename the entry point",
-        ),
-    ]
-    assert resolve([stranger, NATIVE], LAPTOP, NEED, DEFAULT).warnings == ()
-
-
-def test_first_party_only_leaves_the_plugins_of_others_out():
-    other = candidate("acme", 99, EVERYTHING)
-    resolution = resolve([NATIVE, other], LAPTOP, NEED, Choice(first_party_only=True))
-    assert resolution.chosen == "native"
-    assert resolution.decisions[1].reason == ("not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others")
-    assert resolution.warnings == ()
 
 
 def test_a_candidate_that_never_described_itself_is_not_available():

@@ -38,27 +38,6 @@ def test_both_filter_orders_on_an_mi300x_make_aiter_the_best_beside_its_companio
     assert (resolution.chosen, resolution.companion) == ("aiter", "triton-gumbel")
 
 
-def test_the_explanation_shows_who_serves_what_and_every_decision():
-    resolution = resolve(ALL, H100, NEED, DEFAULT)
-    assert resolution.explain() == (
-        "sample on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
-        f"  beyond flashinfer ({UNSUPPORTED}): "
-        "go to triton-gumbel\n"
-        "  + flashinfer: best available, priority 80\n"
-        "  + triton-gumbel: available, priority 60; serves the rows that flashinfer cannot\n"
-        "  + native: available, priority 0\n"
-        "  - aiter: needs a rocm device, found cuda"
-    )
-
-
-def test_the_explanation_says_when_nobody_serves_the_other_rows():
-    resolution = resolve([FLASHINFER], H100, NEED, DEFAULT)
-    assert resolution.companion is None
-    assert resolution.explain().splitlines()[1] == (
-        f"  beyond flashinfer ({UNSUPPORTED}): are served by no plugin here"
-    )
-
-
 # Ranking
 
 
