@@ -3,13 +3,10 @@
 With the switch a fault is never hidden by a fallback; without it a wrong form counts as a call that raised.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty
+from fake_dists import EVERYTHING, fake_dists, faulty
 from tokendraw import PluginError, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.parameters.batch_facts import BatchFacts
 
@@ -18,20 +15,20 @@ NAN = float("nan")
 
 
 @pytest.fixture
-def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+def dists(tmp_path, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DEBUG", "1")
     with fake_dists(tmp_path, monkeypatch) as found:
         yield found
 
 
-def batch(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def batch(dtype=torch.float32):
     """Rows in wider storage, with NaN and a negative zero."""
     wide = torch.zeros(2, 5, dtype=dtype)
     wide[0, :4] = torch.tensor([-0.0, 9.0, NAN, 1.0])
     return wide[:, :4]
 
 
-def out(token_ids: str = "logits.argmax(-1)", valid: str = "torch.ones(2, dtype=torch.bool)") -> str:
+def out(token_ids="logits.argmax(-1)", valid="torch.ones(2, dtype=torch.bool)"):
     return f"return tokendraw.SamplerOutput({token_ids}, {valid})"
 
 
@@ -91,9 +88,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("choice", [None, "acme"])
 @pytest.mark.parametrize(("fault", "found"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_fault_is_an_error_that_names_the_sampler(
-    dists: FakeDists, fault: str, found: str, choice: str | None
-) -> None:
+def test_a_fault_is_an_error_that_names_the_sampler(dists, fault, found, choice):
     dists.add_plugin("acme", faulty("acme", fault, after=1))
     sampler = load_sampler(choice, device="cpu")
     sampler.sample(batch(), METADATA)
@@ -104,13 +99,13 @@ def test_a_fault_is_an_error_that_names_the_sampler(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_sound_calls_pass_and_nan_is_no_change(dists: FakeDists, dtype: torch.dtype) -> None:
+def test_sound_calls_pass_and_nan_is_no_change(dists, dtype):
     sampler = load_sampler("native", device="cpu")
     for logits in (batch(dtype), batch(dtype)[:0]):
         assert sampler.sample(logits, METADATA).token_ids.shape == (len(logits),)
 
 
-def test_an_error_of_a_call_that_kept_its_logits_is_dealt_with_as_ever(dists: FakeDists) -> None:
+def test_an_error_of_a_call_that_kept_its_logits_is_dealt_with_as_ever(dists):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
     sampler = load_sampler(device="cpu")
     with pytest.warns(UserWarning, match="'acme' failed"):
@@ -118,7 +113,7 @@ def test_an_error_of_a_call_that_kept_its_logits_is_dealt_with_as_ever(dists: Fa
     assert sampler.name == "native"
 
 
-def test_a_call_that_is_captured_is_not_looked_at(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_captured_is_not_looked_at(dists, monkeypatch):
     dists.add_plugin("acme", faulty("acme", "logits.zero_()"))
     sampler = load_sampler(device="cpu")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -129,7 +124,7 @@ def test_a_call_that_is_captured_is_not_looked_at(dists: FakeDists, monkeypatch:
 
 
 @pytest.mark.gpu
-def test_with_the_switch_a_graph_can_be_captured(dists: FakeDists) -> None:
+def test_with_the_switch_a_graph_can_be_captured(dists):
     sampler, logits = load_sampler("native", device="cuda"), batch().cuda()
     metadata = SamplingMetadata(temperature=torch.zeros(2, device="cuda"))
     drawn = sampler.sample(logits, metadata).token_ids.tolist()
@@ -141,9 +136,7 @@ def test_with_the_switch_a_graph_can_be_captured(dists: FakeDists) -> None:
 
 
 @pytest.mark.parametrize("switch", ["", "0"])
-def test_without_the_switch_no_value_is_looked_at(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, switch: str
-) -> None:
+def test_without_the_switch_no_value_is_looked_at(dists, monkeypatch, switch):
     monkeypatch.setenv("TOKENDRAW_DEBUG", switch)
     dists.add_plugin("acme", faulty("acme", out("torch.tensor([0, 4])")))
     assert load_sampler(device="cpu").sample(batch(), METADATA).token_ids.tolist() == [0, 4]
@@ -153,9 +146,7 @@ def test_without_the_switch_no_value_is_looked_at(
 
 
 @pytest.mark.parametrize(("fault", "found"), FORMS.values(), ids=FORMS.keys())
-def test_a_wrong_form_counts_as_a_call_that_raised(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, fault: str, found: str
-) -> None:
+def test_a_wrong_form_counts_as_a_call_that_raised(dists, monkeypatch, fault, found):
     monkeypatch.delenv("TOKENDRAW_DEBUG")
     dists.add_plugin("acme", faulty("acme", fault))
     explicit, default = load_sampler("acme", device="cpu"), load_sampler(device="cpu")
@@ -212,9 +203,7 @@ BEST = {
 
 
 @pytest.mark.parametrize(("best", "mass", "found"), BEST.values(), ids=BEST.keys())
-def test_so_does_a_wrong_form_of_logprobs_that_were_asked_for(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, best: str, mass: str, found: str
-) -> None:
+def test_so_does_a_wrong_form_of_logprobs_that_were_asked_for(dists, monkeypatch, best, mass, found):
     monkeypatch.delenv("TOKENDRAW_DEBUG")
     valid = "torch.ones(2, dtype=torch.bool)"
     fault = f"return tokendraw.SamplerOutput(logits.argmax(-1), {valid}, {best}, {mass})"
@@ -242,7 +231,7 @@ FOUND_ABOVE = {
 
 @pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logprobs"])
 @pytest.mark.parametrize("what", ABOVE)
-def test_logprobs_above_their_bound_are_a_fault(dists: FakeDists, what: str, mode: str) -> None:
+def test_logprobs_above_their_bound_are_a_fault(dists, what, mode):
     values, mass = ABOVE[what]
     valid, best = "torch.ones(2, dtype=torch.bool)", BEST_OF_BATCH.format(values=values)
     fault = f"return tokendraw.SamplerOutput(logits.argmax(-1), {valid}, {best}, {mass})"
@@ -256,7 +245,7 @@ def test_logprobs_above_their_bound_are_a_fault(dists: FakeDists, what: str, mod
     )
 
 
-def test_raw_logits_may_lie_above_0(dists: FakeDists) -> None:
+def test_raw_logits_may_lie_above_0(dists):
     valid, best = "torch.ones(2, dtype=torch.bool)", BEST_OF_BATCH.format(values="torch.ones(2, 3)")
     fault = f"return tokendraw.SamplerOutput(logits.argmax(-1), {valid}, {best}, torch.zeros(2))"
     raw = EVERYTHING.replace("'raw_logprobs'", "'raw_logits'")
@@ -266,7 +255,7 @@ def test_raw_logits_may_lie_above_0(dists: FakeDists) -> None:
     assert output.logprobs.logprobs.tolist() == [[1.0] * 3] * 2
 
 
-def test_what_is_captured_is_looked_at_too(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_captured_is_looked_at_too(dists, monkeypatch):
     dists.add_plugin("acme", faulty("acme", "return None"))
     sampler = load_sampler(device="cpu")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -6,8 +6,8 @@ import warnings
 import pytest
 import torch
 
-from fake_dists import FakeDists, serving_both
-from tokendraw import Drafts, Sampler, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
+from fake_dists import serving_both
+from tokendraw import Drafts, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.calls.device_faults import is_device_fault
 
 LOGITS = torch.zeros(3, 50)
@@ -15,13 +15,13 @@ METADATA = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3
 ILLEGAL = "raise RuntimeError('CUDA error: an illegal memory access was encountered')"
 
 
-def verify(sampler: Sampler) -> str:
+def verify(sampler):
     """Verify, and return the name of the verifier."""
     sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), METADATA)
     return sampler.verify_resolution.chosen
 
 
-def reason(sampler: Sampler) -> str:
+def reason(sampler):
     """The reason against acme as a verifier."""
     (decision,) = [d for d in sampler.verify_resolution.decisions if d.name == "acme"]
     return decision.reason
@@ -40,14 +40,14 @@ def reason(sampler: Sampler) -> str:
     ],
     ids=str,
 )
-def test_what_is_a_fault_of_the_device(error: BaseException | None, expected: bool) -> None:
+def test_what_is_a_fault_of_the_device(error, expected):
     assert is_device_fault(error) is expected
 
 
 @pytest.mark.skipif(
     not hasattr(torch, "AcceleratorError"), reason="this torch has no class of its own for it"
 )
-def test_whatever_torch_raises_as_an_error_of_the_accelerator_is_one() -> None:
+def test_whatever_torch_raises_as_an_error_of_the_accelerator_is_one():
     assert is_device_fault(torch.AcceleratorError("misaligned address"))
 
 
@@ -74,9 +74,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("operations", [("sample",), ("sample", "verify")], ids=str)
 @pytest.mark.parametrize("while_", FAULTS)
-def test_a_fault_of_the_device_counts_for_every_operation_and_another_for_its_own(
-    dists: FakeDists, while_: str, operations: tuple[str, ...]
-) -> None:
+def test_a_fault_of_the_device_counts_for_every_operation_and_another_for_its_own(dists, while_, operations):
     statements, names, built = FAULTS[while_]
     module = dists.add_plugin("acme", serving_both(**statements))
     with warnings.catch_warnings(record=True) as caught:

@@ -2,18 +2,15 @@
 
 import sys
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, faulty, place, plugin
+from fake_dists import EVERYTHING, faulty, place, plugin
 from tokendraw import (
     InvalidInputError,
     InvalidParameterError,
-    Sampler,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     SamplingMetadata,
@@ -39,29 +36,27 @@ NOT_FROM_THESE = (
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12"
 
 
-def batch() -> torch.Tensor:
+def batch():
     return torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]])
 
 
-def draw(sampler: Sampler, metadata: SamplingMetadata = GREEDY) -> list[int]:
+def draw(sampler, metadata=GREEDY):
     return sampler.sample(batch(), metadata).token_ids.tolist()
 
 
-def warnings_of(call: Callable[[], object]) -> list[str]:
+def warnings_of(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
     return [str(warning.message) for warning in caught]
 
 
-def reasons(sampler: Sampler) -> dict[str, str]:
+def reasons(sampler):
     return {decision.name: decision.reason for decision in sampler.resolution.decisions}
 
 
 @pytest.mark.parametrize("after", [0, 1], ids=["first call", "later call"])
-def test_without_another_sampler_the_error_is_the_cause_of_an_unavailable_one(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+def test_without_another_sampler_the_error_is_the_cause_of_an_unavailable_one(dists, monkeypatch, after):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     dists.add_plugin("acme", faulty("acme", FAILS, after=after))
     sampler = load_sampler(device="cpu")
@@ -89,9 +84,7 @@ def test_without_another_sampler_the_error_is_the_cause_of_an_unavailable_one(
     ],
 )
 @pytest.mark.parametrize("choice", [None, "acme"])
-def test_what_says_nothing_against_a_sampler_passes_unchanged(
-    dists: FakeDists, fault: str, kind: type[BaseException], choice: str | None
-) -> None:
+def test_what_says_nothing_against_a_sampler_passes_unchanged(dists, fault, kind, choice):
     dists.add_plugin("acme", faulty("acme", fault))
     sampler = load_sampler(choice, device="cpu")
     for _ in range(2):
@@ -101,9 +94,7 @@ def test_what_says_nothing_against_a_sampler_passes_unchanged(
     assert sampler.name == "acme"
 
 
-def test_while_a_graph_is_captured_the_error_passes_and_nothing_is_copied(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_a_graph_is_captured_the_error_passes_and_nothing_is_copied(dists, monkeypatch):
     module = dists.add_plugin("acme", faulty("acme", f"CALLED.append(logits.data_ptr()); {FAILS}"))
     sampler = load_sampler(device="cpu")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -118,7 +109,7 @@ def test_while_a_graph_is_captured_the_error_passes_and_nothing_is_copied(
 
 
 @pytest.mark.gpu
-def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place(dists: FakeDists) -> None:
+def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place(dists):
     dists.add_plugin("acme", faulty("acme", f"logits.argmax(-1); {FAILS}", after=1, priority=99))
     sampler = load_sampler(device="cuda")
     logits, metadata = batch().cuda(), SamplingMetadata(temperature=torch.zeros(2, device="cuda"))
@@ -133,7 +124,7 @@ def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place
         sampler.sample(logits, metadata)
 
 
-def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists: FakeDists) -> None:
+def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
     dists.add_plugin("beta", faulty("beta", FAILS, priority=40))
     sampler = load_sampler("acme", device="cpu")
@@ -146,7 +137,7 @@ def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists: FakeD
     assert sampler.resolution.companion == "beta"
 
 
-def test_an_error_that_is_raised_again_carries_its_note_once(dists: FakeDists) -> None:
+def test_an_error_that_is_raised_again_carries_its_note_once(dists):
     dists.add_plugin("acme", "ERROR = RuntimeError('again')\n" + faulty("acme", "raise ERROR"))
     sampler = load_sampler("acme", device="cpu")
     for _ in range(3):
@@ -160,7 +151,7 @@ def test_an_error_that_is_raised_again_carries_its_note_once(dists: FakeDists) -
 BAD_SLOT = "if logits[0, 0] > 50: raise IndexError('slot 7')"
 
 
-def two_that_agree(dists: FakeDists, patch: pytest.MonkeyPatch, other: str = BAD_SLOT) -> Sampler:
+def two_that_agree(dists, patch, other=BAD_SLOT):
     """acme and beta fail the same batches, with different errors; no other sampler is installed."""
     patch.setenv("TOKENDRAW_DISABLE", "native")
     dists.add_plugin("acme", faulty("acme", BAD_SLOT))
@@ -182,8 +173,8 @@ def two_that_agree(dists: FakeDists, patch: pytest.MonkeyPatch, other: str = BAD
     ids=["the same way", "for memory", "as invalid input", "with no output"],
 )
 def test_what_the_successor_fails_too_is_the_callers_mistake_and_nobody_is_replaced(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, other: str, found: str
-) -> None:
+    dists, monkeypatch, other, found
+):
     sampler, bad = two_that_agree(dists, monkeypatch, other), torch.full((2, 3), 60.0)
     for _ in range(2):
         with pytest.raises(IndexError) as raised:
@@ -196,18 +187,7 @@ def test_what_the_successor_fails_too_is_the_callers_mistake_and_nobody_is_repla
     assert (sampler.name, sampler.stats()) == ("acme", {"acme": 2})
 
 
-def test_so_it_is_between_batches_that_are_drawn(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler, bad = two_that_agree(dists, monkeypatch), torch.full((2, 3), 60.0)
-    for _ in range(3):
-        assert draw(sampler) == [1, 0]
-        with pytest.raises(IndexError, match="slot 7"):
-            sampler.sample(bad, GREEDY)
-    assert (draw(sampler), sampler.name) == ([1, 0], "acme")
-
-
-def test_failures_of_a_batch_that_nobody_can_draw_count_against_no_sampler(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_of_a_batch_that_nobody_can_draw_count_against_no_sampler(dists, monkeypatch):
     """A batch that acme alone cannot draw goes to beta, the second in rank, which failed an earlier batch as well."""
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     dists.add_plugin("acme", faulty("acme", "if logits[0, 0] > 0: raise IndexError('slot 7')"))
@@ -227,8 +207,8 @@ def test_failures_of_a_batch_that_nobody_can_draw_count_against_no_sampler(
 @pytest.mark.parametrize("damage", ["", "logits.neg_(); ", "logits.numpy()[:] = 7.0; "])
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_takes_over(
-    dists: FakeDists, damage: str, inference: bool
-) -> None:
+    dists, damage, inference
+):
     fault = damage + FAILS
     dists.add_plugin("acme", faulty("acme", fault, after=2))
     sampler = load_sampler(device="cpu")
@@ -240,19 +220,19 @@ def test_a_later_call_of_a_kind_that_raises_raises_its_own_error_and_nobody_take
             assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
 
 
-def test_the_first_call_of_another_kind_is_taken_over_after_a_later_call_has_failed(dists: FakeDists) -> None:
+def test_the_first_call_of_another_kind_is_taken_over_after_a_later_call_has_failed(dists):
     dists.add_plugin("acme", faulty("acme", FAILS, after=1))
     sampler = load_sampler(device="cpu")
     draw(sampler)
     with pytest.raises(RuntimeError, match="no kernel image"):
         draw(sampler)
-    tokens: list[int] = []
+    tokens = []
     told = warnings_of(lambda: tokens.extend(draw(sampler, PLAIN)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
 
 
-def test_a_call_that_raises_once_costs_its_sampler_nothing(dists: FakeDists) -> None:
+def test_a_call_that_raises_once_costs_its_sampler_nothing(dists):
     module = dists.add_plugin(
         "acme", faulty("acme", f"CALLED[-1] = logits.data_ptr()\n            if self.calls == 4: {FAILS}")
     )
@@ -272,17 +252,17 @@ def test_a_call_that_raises_once_costs_its_sampler_nothing(dists: FakeDists) -> 
 class Watched:
     """Loads samplers of a plugin that draws as native, and says which batches it was given as copies."""
 
-    def __init__(self, dists: FakeDists, choice: str | None = None) -> None:
+    def __init__(self, dists, choice=None):
         source = faulty("acme", "CALLED[-1] = logits.data_ptr()", capabilities=HALVES)
         self._module = dists.add_plugin("acme", source)
         self.sampler = load_sampler(choice, device="cpu")
 
-    def gets_copy(self, logits: torch.Tensor, metadata: SamplingMetadata = GREEDY) -> bool:
+    def gets_copy(self, logits, metadata=GREEDY):
         self.sampler.sample(logits, metadata)
         return bool(sys.modules[self._module].CALLED[-1] != logits.data_ptr())
 
 
-def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(dists: FakeDists) -> None:
+def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(dists):
     watched = Watched(dists)
     kinds = [
         (torch.zeros(2, 3), PLAIN),
@@ -306,28 +286,17 @@ def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(di
     assert not watched.gets_copy(*more_rows)
 
 
-def test_what_a_warmup_drew_is_not_copied_any_more(dists: FakeDists, warmup_on_a_cpu: None) -> None:
+def test_what_a_warmup_drew_is_not_copied_any_more(dists, warmup_on_a_cpu):
     watched = Watched(dists)
     watched.sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
     assert not watched.gets_copy(batch())
 
 
-def test_the_kinds_that_are_remembered_have_an_end(dists: FakeDists) -> None:
+def test_the_kinds_that_are_remembered_have_an_end(dists):
     watched, plain = Watched(dists), SamplingMetadata()
     assert [size for size in range(2, 400) if watched.gets_copy(torch.zeros(1, size), plain)] == [
         *range(2, 258)
     ]
-
-
-def test_threads_that_fail_at_once_get_one_successor(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", f"logits.neg_(); import time; time.sleep(0.05); {FAILS}"))
-    sampler = load_sampler(device="cpu")
-    with ThreadPoolExecutor(8) as pool:
-        tokens: list[list[int]] = []
-        told = warnings_of(lambda: tokens.extend(pool.map(lambda _: draw(sampler), range(8))))
-    assert tokens == [[1, 0]] * 8
-    assert told == [f"{FAILED}Set TOKENDRAW_DISABLE=acme to silence this."]
-    assert (sampler.name, sampler.stats()) == ("native", {"native": 16})
 
 
 @pytest.mark.parametrize(
@@ -340,21 +309,19 @@ def test_threads_that_fail_at_once_get_one_successor(dists: FakeDists) -> None:
     ids=["default", "explicit", "nobody else"],
 )
 def test_only_the_first_batch_of_a_sampler_that_can_be_replaced_is_copied(
-    dists: FakeDists,
-    monkeypatch: pytest.MonkeyPatch,
-    choice: str | None,
-    disabled: str,
-    copied: list[bool],
-) -> None:
+    dists,
+    monkeypatch,
+    choice,
+    disabled,
+    copied,
+):
     monkeypatch.setenv("TOKENDRAW_DISABLE", disabled)
     watched = Watched(dists, choice)
     assert [watched.gets_copy(batch()) for _ in copied] == copied
 
 
-def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def clone(logits: torch.Tensor) -> torch.Tensor:
+def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(dists, monkeypatch):
+    def clone(logits):
         raise torch.OutOfMemoryError
 
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
@@ -363,13 +330,11 @@ def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(
     assert draw(sampler) == [1, 0]
 
 
-def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_sampler(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_sampler(dists, monkeypatch):
     """The memory suffices for one copy, which the first sampler is given."""
     copied, calls = Call.copied, []
 
-    def copied_once(call: Call) -> Call:
+    def copied_once(call):
         calls.append(call)
         if len(calls) > 1:
             raise torch.OutOfMemoryError
@@ -387,11 +352,11 @@ def test_a_batch_that_a_successor_may_have_overwritten_is_given_to_no_other_samp
 # Who draws instead
 
 
-def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dists: FakeDists) -> None:
+def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dists):
     dists.add_plugin("acme", faulty("acme", "logits.neg_(); raise OSError('no acme')"))
     dists.add_plugin("beta", faulty("beta", "logits.neg_(); raise OSError('no beta')", priority=40))
     sampler = load_sampler(device="cpu")
-    tokens: list[int] = []
+    tokens = []
     told = warnings_of(lambda: tokens.extend(draw(sampler)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [
@@ -406,7 +371,7 @@ def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dis
     }
 
 
-def test_a_successor_has_to_prove_itself_as_well(dists: FakeDists) -> None:
+def test_a_successor_has_to_prove_itself_as_well(dists):
     dists.add_plugin("acme", faulty("acme", FAILS))
     beta = plugin("beta", priority=40, build="raise OSError('no nvcc')")
     dists.add_plugin("beta", beta)
@@ -418,9 +383,7 @@ def test_a_successor_has_to_prove_itself_as_well(dists: FakeDists) -> None:
     )
 
 
-def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stays(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stays(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
     dists.add_plugin("beta", faulty("beta", FAILS, priority=40))
@@ -440,7 +403,7 @@ def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stay
 # What the user reads
 
 
-def test_a_fallback_at_load_does_not_swallow_the_one_of_a_call(dists: FakeDists) -> None:
+def test_a_fallback_at_load_does_not_swallow_the_one_of_a_call(dists):
     dists.add_plugin("gone", "raise OSError('no libgone')")
     dists.add_plugin("acme", faulty("acme", FAILS))
     with pytest.warns(SamplerFallbackWarning, match="'gone' was passed over"):
@@ -448,16 +411,14 @@ def test_a_fallback_at_load_does_not_swallow_the_one_of_a_call(dists: FakeDists)
     assert len(warnings_of(lambda: draw(sampler))) == 1
 
 
-def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loaded(dists: FakeDists) -> None:
+def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loaded(dists):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError(f'failure {len(CALLED)}')"))
     samplers = [load_sampler(device="cpu") for _ in range(3)]
     assert [len(warnings_of(lambda: draw(sampler))) for sampler in samplers] == [1, 0, 0]  # noqa: B023
     assert reasons(samplers[2])["acme"] == f"its call raised RuntimeError: failure 3 {HERE}"
 
 
-def test_the_warning_points_at_the_caller_and_names_all_that_is_switched_off(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_warning_points_at_the_caller_and_names_all_that_is_switched_off(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "other")
     dists.add_plugin("other", plugin("other"))
     dists.add_plugin("acme", faulty("acme", FAILS))
@@ -469,9 +430,7 @@ def test_the_warning_points_at_the_caller_and_names_all_that_is_switched_off(
     assert Path(warning.filename).name == "test_fallback.py"
 
 
-def test_strict_raises_the_warning_every_time_and_falls_back_never(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strict_raises_the_warning_every_time_and_falls_back_never(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     dists.add_plugin("acme", faulty("acme", FAILS))
     sampler = load_sampler(device="cpu")
@@ -486,7 +445,7 @@ def test_strict_raises_the_warning_every_time_and_falls_back_never(
     assert sampler.name == "acme"
 
 
-def test_an_untested_upstream_of_the_successor_is_told_of_too(dists: FakeDists) -> None:
+def test_an_untested_upstream_of_the_successor_is_told_of_too(dists):
     dists.add("beta-kernels", "2.5")
     upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
     dists.add_plugin("acme", faulty("acme", FAILS))

@@ -3,13 +3,12 @@
 import logging
 from dataclasses import replace
 
-import pytest
 import torch
 
 from calling import Recorded, loaded, pair, select
 from fake_candidates import EVERYTHING as SERVING
-from fake_dists import EVERYTHING, FakeDists, plugin
-from tokendraw import Sampler, SamplingMetadata, SamplingParams, load_sampler
+from fake_dists import EVERYTHING, plugin
+from tokendraw import SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.plugin import Capabilities
 
 NO_MOMENTS = EVERYTHING.replace("row_moments=tokendraw.plugin.MOMENTS", "row_moments=()")
@@ -18,14 +17,14 @@ PLAIN = SamplingParams(top_k=2)
 RARE = SamplingParams(filters={"p_less": 1.0})
 
 
-def add(dists: FakeDists, *, build: str = "return ArgmaxSampler()") -> None:
+def add(dists, *, build="return ArgmaxSampler()"):
     """Install ``fast``, which serves most rows, and ``own``, which serves few, in this order of preference."""
     few = NO_MOMENTS.replace("greedy=True", "greedy=False")
     dists.add_plugin("fast", plugin("fast", priority=90, capabilities=NO_MOMENTS, build=build))
     dists.add_plugin("own", plugin("own", priority=80, capabilities=few))
 
 
-def rows_of(sampler: Sampler, *params: SamplingParams) -> dict[str, int]:
+def rows_of(sampler, *params):
     """Draw a batch, and return the number of its rows by the sampler that drew them."""
     before = sampler.stats()
     metadata = SamplingMetadata.from_params(params)
@@ -34,9 +33,7 @@ def rows_of(sampler: Sampler, *params: SamplingParams) -> dict[str, int]:
     return {name: n for name, rows in sampler.stats().items() if (n := rows - before.get(name, 0))}
 
 
-def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(
-    dists: FakeDists, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(dists, caplog):
     caplog.set_level(logging.INFO, "tokendraw")
     add(dists)
     sampler = load_sampler("own", device="cpu")
@@ -48,7 +45,7 @@ def test_rows_go_to_the_first_companion_that_serves_all_of_a_call(
     assert "'own' cannot serve greedy rows: they go to 'fast'" in caplog.messages
 
 
-def test_metadata_of_two_vocabularies_go_to_a_companion_that_serves_each() -> None:
+def test_metadata_of_two_vocabularies_go_to_a_companion_that_serves_each():
     companion, partial = Recorded(2), Recorded(3)
     sampler = pair(Capabilities(), Recorded(1), companion)
     select(sampler, partial_companion=loaded("fast", partial, replace(SERVING, max_vocab_size=9)))
@@ -59,7 +56,7 @@ def test_metadata_of_two_vocabularies_go_to_a_companion_that_serves_each() -> No
     assert [logits.shape[1] for logits in companion.logits] == [10]
 
 
-def test_the_reasons_name_both_companions(dists: FakeDists) -> None:
+def test_the_reasons_name_both_companions(dists):
     add(dists)
     resolution = load_sampler("own", device="cpu").resolution
     reasons = {decision.name: decision.reason for decision in resolution.decisions}
@@ -70,20 +67,20 @@ def test_the_reasons_name_both_companions(dists: FakeDists) -> None:
     assert "): go to fast, or else to native\n" in resolution.explain()
 
 
-def test_without_companions_neither_is_built(dists: FakeDists) -> None:
+def test_without_companions_neither_is_built(dists):
     add(dists, build="raise RuntimeError('built')")
     sampler = load_sampler("own", device="cpu", companion=False)
     assert (sampler.resolution.partial_companion, sampler.resolution.companion) == (None, None)
 
 
-def test_one_that_cannot_be_built_is_left_out(dists: FakeDists) -> None:
+def test_one_that_cannot_be_built_is_left_out(dists):
     add(dists, build="raise RuntimeError('no kernels')")
     sampler = load_sampler("own", device="cpu")
     assert (sampler.resolution.partial_companion, sampler.resolution.companion) == (None, "native")
     assert rows_of(sampler, PLAIN, GREEDY) == {"own": 1, "native": 1}
 
 
-def test_a_default_choice_has_none(dists: FakeDists) -> None:
+def test_a_default_choice_has_none(dists):
     """What ranks behind the default choice may be slow to build, and serves hardly a row."""
     add(dists)
     sampler = load_sampler(device="cpu")

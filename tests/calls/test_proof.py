@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, FakeDists, place, plugin
+from fake_dists import EVERYTHING, place, plugin
 from tokendraw import (
     Need,
     SamplerFallbackWarning,
@@ -101,9 +101,7 @@ plugin = Plugin()
 
 
 @pytest.mark.parametrize(("build", "reason"), BAD_DRAWS.values(), ids=BAD_DRAWS.keys())
-def test_what_does_not_prove_itself_is_passed_over_with_its_reason(
-    dists: FakeDists, build: str, reason: str
-) -> None:
+def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists, build, reason):
     source = plugin("acme", capabilities=EVERYTHING, build=build).replace("\nplugin = Plugin()\n", FAKE)
     reason = reason.format(here=place(source, build) if "{here}" in reason else "")
     dists.add_plugin("acme", source)
@@ -115,7 +113,7 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(
     ]
 
 
-def test_an_explicit_choice_that_does_not_prove_itself_is_refused_with_its_cause(dists: FakeDists) -> None:
+def test_an_explicit_choice_that_does_not_prove_itself_is_refused_with_its_cause(dists):
     source = plugin("acme", build="raise RuntimeError('nvcc not found')")
     dists.add_plugin("acme", source)
     with pytest.raises(SamplerUnavailableError) as refusal:
@@ -130,13 +128,13 @@ def test_an_explicit_choice_that_does_not_prove_itself_is_refused_with_its_cause
     assert isinstance(cause.__cause__, RuntimeError)
 
 
-def test_an_interrupt_while_building_passes_through(dists: FakeDists) -> None:
+def test_an_interrupt_while_building_passes_through(dists):
     dists.add_plugin("acme", plugin("acme", build="raise KeyboardInterrupt"))
     with pytest.raises(KeyboardInterrupt):
         load_sampler(device="cpu")
 
 
-def test_each_candidate_that_fails_is_tried_once(dists: FakeDists) -> None:
+def test_each_candidate_that_fails_is_tried_once(dists):
     modules = [
         dists.add_plugin(name, plugin(name, priority=90, build="raise OSError"))
         for name in ("acme", "beta", "gamma")
@@ -146,9 +144,7 @@ def test_each_candidate_that_fails_is_tried_once(dists: FakeDists) -> None:
     assert [len(sys.modules[module].BUILT) for module in modules] == [1, 1, 1]
 
 
-def test_when_every_candidate_fails_the_error_gives_all_reasons(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_every_candidate_fails_the_error_gives_all_reasons(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     source = plugin("acme", build="raise OSError('no driver')")
     dists.add_plugin("acme", source)
@@ -162,7 +158,7 @@ def test_when_every_candidate_fails_the_error_gives_all_reasons(
     )
 
 
-def test_the_proof_draw_uses_the_filters_and_the_dtype_that_are_advertised(dists: FakeDists) -> None:
+def test_the_proof_draw_uses_the_filters_and_the_dtype_that_are_advertised(dists):
     source = plugin(
         "acme",
         capabilities="dtypes=('bfloat16',), filters=(('top_k', 'scalar'),), filter_orders=('joint',), "
@@ -182,8 +178,8 @@ def test_the_proof_draw_uses_the_filters_and_the_dtype_that_are_advertised(dists
 
 @pytest.mark.parametrize(("need", "is_filtered"), [(Need(), False), (Need(dtype="float32"), True)])
 def test_the_proof_draw_of_what_compiles_on_demand_has_filters_where_the_dtype_is_known(
-    dists: FakeDists, need: Need, is_filtered: bool
-) -> None:
+    dists, need, is_filtered
+):
     source = plugin("acme", capabilities=f"{EVERYTHING}, compiles_on_demand=True").replace(
         "        import torch\n", "        import torch\n        BUILT.append(metadata)\n"
     )
@@ -193,7 +189,7 @@ def test_the_proof_draw_of_what_compiles_on_demand_has_filters_where_the_dtype_i
     assert (metadata.facts.max_top_k > 0, metadata.facts.any_top_p) == (is_filtered, is_filtered)
 
 
-def test_loading_leaves_the_random_state_alone(dists: FakeDists) -> None:
+def test_loading_leaves_the_random_state_alone(dists):
     source = plugin("acme", build="import torch; torch.rand(1); torch.manual_seed(0); return ArgmaxSampler()")
     dists.add_plugin("acme", source)
     torch.manual_seed(7)

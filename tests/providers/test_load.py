@@ -1,16 +1,14 @@
 """Loading: built and wrapped samplers, by arguments and settings."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, place, plugin
+from fake_dists import EVERYTHING, place, plugin
 from tokendraw import (
     InvalidParameterError,
     Need,
-    Sampler,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     SamplingMetadata,
@@ -20,12 +18,12 @@ from tokendraw import (
 )
 
 
-def built(module: str) -> int:
+def built(module):
     """How often the plugin's build hook ran."""
     return len(sys.modules[module].BUILT)
 
 
-def draw(sampler: Sampler) -> list[int]:
+def draw(sampler):
     logits = torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]])
     metadata = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 2)
     return sampler.sample(logits, metadata).token_ids.tolist()
@@ -34,7 +32,7 @@ def draw(sampler: Sampler) -> list[int]:
 # What is loaded
 
 
-def test_native_is_loaded_on_the_cpu_and_draws(dists: FakeDists) -> None:
+def test_native_is_loaded_on_the_cpu_and_draws(dists):
     sampler = load_sampler(device="cpu")
     assert (sampler.name, sampler.device) == ("native", torch.device("cpu"))
     assert sampler.resolution.chosen == "native"
@@ -42,7 +40,7 @@ def test_native_is_loaded_on_the_cpu_and_draws(dists: FakeDists) -> None:
     assert draw(sampler) == [1, 0]
 
 
-def test_the_best_plugin_is_loaded_and_built_once(dists: FakeDists) -> None:
+def test_the_best_plugin_is_loaded_and_built_once(dists):
     module = dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     sampler = load_sampler(device=torch.device("cpu"))
     assert sampler.name == "acme"
@@ -50,13 +48,13 @@ def test_the_best_plugin_is_loaded_and_built_once(dists: FakeDists) -> None:
     assert draw(sampler) == [1, 0]
 
 
-def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists: FakeDists) -> None:
+def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists):
     capabilities = EVERYTHING.replace("greedy=True", "greedy=False")
     module = dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
     sampler = load_sampler(device="cpu")
     assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
 
-    def no_rows_please(self: object, logits: object, metadata: object) -> None:
+    def no_rows_please(self, logits, metadata):
         raise RuntimeError("a row came to acme")
 
     sys.modules[module].ArgmaxSampler.sample = no_rows_please
@@ -65,7 +63,7 @@ def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists:
         sampler.sample(torch.zeros(1, 3), SamplingMetadata.from_params([SamplingParams()]))
 
 
-def test_a_companion_that_fails_its_proof_makes_room_for_the_next(dists: FakeDists) -> None:
+def test_a_companion_that_fails_its_proof_makes_room_for_the_next(dists):
     dists.add_plugin("acme", plugin("acme", capabilities="dtypes=('float32',)"))
     beta = plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
     dists.add_plugin("beta", beta)
@@ -75,7 +73,7 @@ def test_a_companion_that_fails_its_proof_makes_room_for_the_next(dists: FakeDis
     assert reasons["beta"] == f"tokendraw_build raised OSError: no driver {place(beta, 'driver', 'beta')}"
 
 
-def test_the_need_reaches_the_build_hook(dists: FakeDists) -> None:
+def test_the_need_reaches_the_build_hook(dists):
     source = plugin("acme", capabilities=EVERYTHING, build="BUILT[-1] = need; return ArgmaxSampler()")
     module = dists.add_plugin("acme", source)
     load_sampler(device="cpu", need=Need(valid_flag=True))
@@ -88,7 +86,7 @@ def test_the_need_reaches_the_build_hook(dists: FakeDists) -> None:
     ] == sys.modules[module].BUILT
 
 
-def test_the_processed_logprobs_that_were_asked_for_decide_the_default_choice(dists: FakeDists) -> None:
+def test_the_processed_logprobs_that_were_asked_for_decide_the_default_choice(dists):
     dists.add_plugin("acme", plugin("acme", capabilities="logprobs_modes=('raw_logprobs',)"))
     with pytest.warns(SamplerFallbackWarning, match="needs processed_logits, found raw_logprobs"):
         sampler = load_sampler(device="cpu", logprobs_mode="processed_logits")
@@ -96,13 +94,13 @@ def test_the_processed_logprobs_that_were_asked_for_decide_the_default_choice(di
 
 
 @pytest.mark.gpu
-def test_the_accelerator_is_the_default_device() -> None:
+def test_the_accelerator_is_the_default_device():
     sampler = load_sampler("native")
     assert sampler.device == torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.mark.gpu
-def test_the_proof_draw_leaves_the_random_state_of_the_gpu_alone() -> None:
+def test_the_proof_draw_leaves_the_random_state_of_the_gpu_alone():
     torch.cuda.manual_seed(7)
     before = torch.cuda.get_rng_state()
     load_sampler("native", device="cuda")
@@ -110,22 +108,22 @@ def test_the_proof_draw_leaves_the_random_state_of_the_gpu_alone() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
-def test_the_cpu_is_the_default_device_where_there_is_no_accelerator(dists: FakeDists) -> None:
+def test_the_cpu_is_the_default_device_where_there_is_no_accelerator(dists):
     assert load_sampler().device == torch.device("cpu")
 
 
 # Arguments that are refused
 
 
-def test_a_sampler_that_is_no_name_is_a_type_error() -> None:
+def test_a_sampler_that_is_no_name_is_a_type_error():
     with pytest.raises(TypeError) as error:
-        load_sampler(3)  # type: ignore[arg-type]
+        load_sampler(3)
     assert str(error.value) == "'sampler' needs a plugin's name or None, found int. Pass a str."
 
 
-def test_an_unknown_logprobs_mode_lists_the_five() -> None:
+def test_an_unknown_logprobs_mode_lists_the_five():
     with pytest.raises(ValueError, match="logprobs_mode") as error:
-        load_sampler(logprobs_mode="raw")  # type: ignore[arg-type]
+        load_sampler(logprobs_mode="raw")
     assert isinstance(error.value, InvalidParameterError)
     assert str(error.value) == (
         "'logprobs_mode' needs raw_logprobs, raw_logits, processed_logprobs, processed_logits or "
@@ -134,14 +132,14 @@ def test_an_unknown_logprobs_mode_lists_the_five() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
-def test_a_gpu_that_is_not_there_is_refused_before_any_plugin_is_loaded(dists: FakeDists) -> None:
+def test_a_gpu_that_is_not_there_is_refused_before_any_plugin_is_loaded(dists):
     module = dists.add_plugin("acme", plugin("acme"))
     with pytest.raises(SamplerUnavailableError, match="'cuda' needs a CUDA or ROCm device"):
         load_sampler(device="cuda")
     assert module not in sys.modules
 
 
-def test_malformed_settings_are_refused(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_settings_are_refused(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_STRICT", "yes")
     with pytest.raises(SettingsError):
         load_sampler(device="cpu")
@@ -150,9 +148,7 @@ def test_malformed_settings_are_refused(dists: FakeDists, monkeypatch: pytest.Mo
 # Settings that choose
 
 
-def test_the_argument_goes_before_the_variable_and_the_variable_before_the_file(
-    dists: FakeDists, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_argument_goes_before_the_variable_and_the_variable_before_the_file(dists, tmp_path, monkeypatch):
     for name in ("acme", "beta"):
         dists.add_plugin(name, plugin(name, priority=-5, capabilities=EVERYTHING))
     path = tmp_path / "config.toml"
@@ -165,7 +161,7 @@ def test_the_argument_goes_before_the_variable_and_the_variable_before_the_file(
     assert load_sampler("native", device="cpu").name == "native"
 
 
-def test_the_users_order_decides_the_default(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_order_decides_the_default(dists, monkeypatch):
     dists.add_plugin("acme", plugin("acme", priority=-5, capabilities=EVERYTHING))
     monkeypatch.setenv("TOKENDRAW_PRIORITY", "acme,native")
     assert load_sampler(device="cpu").name == "acme"

@@ -1,18 +1,16 @@
 """``tokendraw.load`` and the arguments ``operations`` and ``companion`` of ``load_sampler``; one discovery for all."""
 
 import sys
-from collections.abc import Callable
 
 import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, ONE_OF_THE_OPERATIONS, FakeDists, faulty, plugin, serving_both
+from fake_dists import EVERYTHING, ONE_OF_THE_OPERATIONS, faulty, plugin, serving_both
 from tokendraw import (
     Drafts,
     InvalidParameterError,
     Need,
-    Sampler,
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
@@ -29,14 +27,14 @@ GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 3)
 # Providers of one operation
 
 
-def test_a_provider_of_sample_draws_as_a_sampler_does() -> None:
+def test_a_provider_of_sample_draws_as_a_sampler_does():
     provider = load("sample", "native", device="cpu")
     assert (provider.name, provider.resolution.operation) == ("native", "sample")
     drawn = load_sampler("native", device="cpu").sample(LOGITS, SEEDED)
     assert torch.equal(provider.sample(LOGITS, SEEDED).token_ids, drawn.token_ids)
 
 
-def test_a_provider_of_verify_verifies_as_a_sampler_does() -> None:
+def test_a_provider_of_verify_verifies_as_a_sampler_does():
     provider = load("verify", "native", device="cpu", need=Need(vocab_size=50))
     assert (provider.name, provider.resolution.need) == ("native", Need(vocab_size=50))
     drafts = Drafts.from_lists([[1, 2]])
@@ -44,13 +42,13 @@ def test_a_provider_of_verify_verifies_as_a_sampler_does() -> None:
     assert torch.equal(provider.verify(LOGITS, drafts, SEEDED).token_ids, expected.token_ids)
 
 
-def test_a_plugin_that_is_no_name_is_a_type_error() -> None:
+def test_a_plugin_that_is_no_name_is_a_type_error():
     with pytest.raises(TypeError) as refused:
-        load("sample", 3)  # type: ignore[arg-type]
+        load("sample", 3)
     assert str(refused.value) == "'plugin' needs a plugin's name or None, found int. Pass a str."
 
 
-def test_a_plugin_that_is_not_installed_is_refused() -> None:
+def test_a_plugin_that_is_not_installed_is_refused():
     with pytest.raises(SamplerUnavailableError) as refused:
         load("verify", "natve", device="cpu")
     assert str(refused.value).startswith(
@@ -77,9 +75,7 @@ def test_a_plugin_that_is_not_installed_is_refused() -> None:
     ],
     ids=["sample", "verify", "a warmup with drafts", "at load"],
 )
-def test_verify_is_built_at_first_use_or_at_load(
-    dists: FakeDists, operations: tuple[str, ...], act: Callable[[Sampler], object], built: list[str]
-) -> None:
+def test_verify_is_built_at_first_use_or_at_load(dists, operations, act, built):
     name = dists.add_plugin("acme", serving_both())
     sampler = load_sampler(device="cpu", operations=operations)
     for _ in range(2):
@@ -88,7 +84,7 @@ def test_verify_is_built_at_first_use_or_at_load(
     assert (built, built) == (module.BUILT, module.PROBED)
 
 
-def test_a_sampler_that_cannot_verify_is_refused_at_load(dists: FakeDists) -> None:
+def test_a_sampler_that_cannot_verify_is_refused_at_load(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     with pytest.raises(SamplerUnavailableError) as refused:
         load_sampler("acme", device="cpu", operations=("sample", "verify"))
@@ -109,16 +105,16 @@ def test_a_sampler_that_cannot_verify_is_refused_at_load(dists: FakeDists) -> No
         ((3,), f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 3. Pass one of these."),
     ],
 )
-def test_operations_that_there_are_not_are_refused(operations: object, message: str) -> None:
+def test_operations_that_there_are_not_are_refused(operations, message):
     with pytest.raises(InvalidParameterError) as refused:
-        load_sampler(device="cpu", operations=operations)  # type: ignore[arg-type]
+        load_sampler(device="cpu", operations=operations)
     assert str(refused.value) == message
 
 
 # Exactly one sampler
 
 
-def test_without_companion_nobody_serves_what_the_chosen_one_cannot(dists: FakeDists) -> None:
+def test_without_companion_nobody_serves_what_the_chosen_one_cannot(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
     assert load_sampler(device="cpu").sample(LOGITS, GREEDY).valid.all()
     alone = load_sampler(device="cpu", companion=False)
@@ -133,9 +129,7 @@ def test_without_companion_nobody_serves_what_the_chosen_one_cannot(dists: FakeD
 
 
 @pytest.mark.parametrize("companion", [True, False])
-def test_where_the_only_companion_is_switched_off_the_refusal_says_so(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, companion: bool
-) -> None:
+def test_where_the_only_companion_is_switched_off_the_refusal_says_so(dists, monkeypatch, companion):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     with pytest.raises(SamplerUnavailableError) as refused:
@@ -147,7 +141,7 @@ def test_where_the_only_companion_is_switched_off_the_refusal_says_so(
     )
 
 
-def test_without_companion_nobody_takes_over(dists: FakeDists) -> None:
+def test_without_companion_nobody_takes_over(dists):
     dists.add_plugin("acme", faulty("acme", "raise OSError('gone')"))
     alone = load_sampler(device="cpu", companion=False)
     for _ in range(2):
@@ -160,9 +154,7 @@ def test_without_companion_nobody_takes_over(dists: FakeDists) -> None:
 
 
 @pytest.mark.parametrize("operations", [("sample",), ("sample", "verify")])
-def test_a_load_is_one_discovery_and_an_operation_that_is_selected_later_another(
-    dists: FakeDists, operations: tuple[str, ...]
-) -> None:
+def test_a_load_is_one_discovery_and_an_operation_that_is_selected_later_another(dists, operations):
     module = dists.add_plugin("acme", serving_both())
     sampler = load_sampler(device="cpu", operations=operations)
     acme = sys.modules[module]
@@ -175,7 +167,7 @@ def test_a_load_is_one_discovery_and_an_operation_that_is_selected_later_another
     assert acme.PROBED == ["sample", "verify"]
 
 
-def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:
+def test_show_of_every_operation_is_one_discovery(dists):
     module = dists.add_plugin("acme", serving_both())
     from tokendraw.providers.resolve import discover_all
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tokendraw
-from fake_dists import EVERYTHING, FakeDists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw import (
     SamplerFallbackWarning,
     SettingsWarning,
@@ -16,7 +16,7 @@ from tokendraw import (
 )
 
 
-def load_and_catch() -> list[warnings.WarningMessage]:
+def load_and_catch():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         load_sampler(device="cpu")
@@ -26,7 +26,7 @@ def load_and_catch() -> list[warnings.WarningMessage]:
 USING = "Using 'native'. "
 NO_LIBRARY = "raise OSError('no libacme')"
 UPSTREAM = "tokendraw.plugin.Upstream('acme-kernels', '>=2,<3', ('2.1',))"
-WARNINGS: dict[str, tuple[str, dict[str, str], type[Warning], str]] = {
+WARNINGS = {
     "a plugin that is passed over": (
         NO_LIBRARY,
         {},
@@ -61,8 +61,8 @@ WARNINGS: dict[str, tuple[str, dict[str, str], type[Warning], str]] = {
 
 @pytest.mark.parametrize("name", WARNINGS)
 def test_a_warning_comes_once_a_process_and_points_at_the_caller_and_strict_raises_it_every_time(
-    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+    dists, monkeypatch, name
+):
     source, settings, category, message = WARNINGS[name]
     dists.add("acme-kernels", "2.5")
     dists.add_plugin("acme", source)
@@ -82,22 +82,22 @@ def test_a_warning_comes_once_a_process_and_points_at_the_caller_and_strict_rais
         )
 
 
-def test_a_second_plugin_that_is_passed_over_is_not_told_of(dists: FakeDists) -> None:
+def test_a_second_plugin_that_is_passed_over_is_not_told_of(dists):
     dists.add_plugin("acme", NO_LIBRARY)
     assert len(load_and_catch()) == 1
     dists.add_plugin("beta", "raise OSError('no libbeta')")
     assert load_and_catch() == []
 
 
-def test_what_the_warning_names_silences_it(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_warning_names_silences_it(dists, monkeypatch):
     dists.add_plugin("acme", NO_LIBRARY)
     monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
     assert load_and_catch() == []
 
 
-def test_sixteen_threads_hear_of_a_fallback_once(dists: FakeDists) -> None:
+def test_sixteen_threads_hear_of_a_fallback_once(dists):
     dists.add_plugin("acme", NO_LIBRARY)
-    names: list[str] = []
+    names = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         threads = [
@@ -111,13 +111,13 @@ def test_sixteen_threads_hear_of_a_fallback_once(dists: FakeDists) -> None:
     assert len(caught) == 1
 
 
-def test_an_untested_upstream_whose_draw_fails_is_only_passed_over(dists: FakeDists) -> None:
+def test_an_untested_upstream_whose_draw_fails_is_only_passed_over(dists):
     dists.add("acme-kernels", "2.5")
     dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM, build="raise OSError"))
     assert [w.category for w in load_and_catch()] == [SamplerFallbackWarning]
 
 
-def test_resolving_and_discovering_warn_of_nothing(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolving_and_discovering_warn_of_nothing(dists, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPELR", "native")
     dists.add_plugin("acme", NO_LIBRARY)
     with warnings.catch_warnings(record=True) as caught:

@@ -3,7 +3,6 @@
 import importlib
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -63,19 +62,19 @@ FACES = {
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
-def test_a_face_exports_these_names(face: ModuleType) -> None:
+def test_a_face_exports_these_names(face):
     assert sorted(face.__all__) == FACES[face].split()
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
-def test_a_type_checker_reads_every_name_as_exported(face: ModuleType) -> None:
+def test_a_type_checker_reads_every_name_as_exported(face):
     """A name imported ``as`` itself is exported; no second table repeats the names."""
     source = Path(str(face.__file__)).read_text(encoding="utf-8")
     assert [name for name in face.__all__ if f" {name} as {name}" not in source] == []
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
-def test_every_exported_name_can_be_imported_and_is_documented(face: ModuleType) -> None:
+def test_every_exported_name_can_be_imported_and_is_documented(face):
     for name in face.__all__:
         value = getattr(face, name)
         if isinstance(value, type):
@@ -84,7 +83,7 @@ def test_every_exported_name_can_be_imported_and_is_documented(face: ModuleType)
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
-def test_dir_shows_what_is_exported(face: ModuleType) -> None:
+def test_dir_shows_what_is_exported(face):
     assert dir(face) == sorted(face.__all__)
 
 
@@ -105,14 +104,14 @@ MODULES = {
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_a_public_module_exports_its_listed_names(module: ModuleType) -> None:
+def test_a_public_module_exports_its_listed_names(module):
     assert sorted(module.__all__) == MODULES[module].split()
 
 
 @pytest.mark.parametrize(
     ("face", "package"), [(tokendraw.testing, tokendraw_testing), (tokendraw.bench, tokendraw_bench)]
 )
-def test_a_distribution_of_its_own_has_a_face_in_the_core(face: ModuleType, package: ModuleType) -> None:
+def test_a_distribution_of_its_own_has_a_face_in_the_core(face, package):
     assert (face.__all__, dir(face)) == (package.__all__, sorted(package.__all__))
     assert all(getattr(face, name) is getattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError) as error:
@@ -121,9 +120,7 @@ def test_a_distribution_of_its_own_has_a_face_in_the_core(face: ModuleType, pack
 
 
 @pytest.mark.parametrize("part", ["testing", "bench"])
-def test_a_face_without_the_distribution_names_the_command_to_install(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_face_without_the_distribution_names_the_command_to_install(part, monkeypatch):
     face = importlib.import_module(f"tokendraw.{part}")
     monkeypatch.setitem(sys.modules, f"tokendraw_{part}", None)
     with pytest.raises(ImportError) as error:
@@ -134,19 +131,19 @@ def test_a_face_without_the_distribution_names_the_command_to_install(
     )
 
 
-def test_a_name_of_another_face_is_not_found_here() -> None:
+def test_a_name_of_another_face_is_not_found_here():
     for name in ("hookimpl", "Candidate"):
         with pytest.raises(AttributeError):
             getattr(tokendraw, name)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError) as error:
         tokendraw.load_smapler  # noqa: B018
     assert str(error.value) == "module 'tokendraw' has no attribute 'load_smapler'"
 
 
-def test_errors_and_warnings_have_the_documented_bases() -> None:
+def test_errors_and_warnings_have_the_documented_bases():
     errors = [
         tokendraw.SamplerUnavailableError,
         tokendraw.InvalidParameterError,

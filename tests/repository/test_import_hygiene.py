@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ import isolation
 HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "safetensors")
 
 
-def python(code: str) -> str:
+def python(code):
     """Return the output of a fresh interpreter without the developer's settings."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     run = subprocess.run(
@@ -25,12 +24,12 @@ def python(code: str) -> str:
 REPORT = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
 
 
-def loaded_after(code: str) -> set[str]:
+def loaded_after(code):
     """Top-level names in sys.modules after ``code``."""
     return set(json.loads(python(f"{code}\n{REPORT}").splitlines()[-1]))
 
 
-def printed_after_torch(code: str) -> Any:
+def printed_after_torch(code):
     """Return the last line that ``code`` prints in a process that has imported torch, from JSON."""
     run = isolation.run_forked(code)
     assert run.returncode == 0, run.stderr
@@ -50,11 +49,11 @@ def printed_after_torch(code: str) -> Any:
         "import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench",
     ],
 )
-def test_neither_torch_nor_a_backend_is_loaded(code: str) -> None:
+def test_neither_torch_nor_a_backend_is_loaded(code):
     assert loaded_after(code).isdisjoint(HEAVY)
 
 
-def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alone() -> None:
+def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alone():
     foreign = {
         name
         for name in loaded_after("import tokendraw") - loaded_after("pass")
@@ -64,7 +63,7 @@ def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alon
 
 
 @pytest.mark.slow
-def test_sampling_loads_descriptions_of_further_operations_alone() -> None:
+def test_sampling_loads_descriptions_of_further_operations_alone():
     code = """
 import json, sys, torch, tokendraw
 
@@ -82,7 +81,7 @@ print(json.dumps([before, after]))
 
 
 @pytest.mark.slow
-def test_draws_of_large_batches_load_no_symbolic_algebra() -> None:
+def test_draws_of_large_batches_load_no_symbolic_algebra():
     """``torch.broadcast_shapes`` loads sympy: half a second, three without cached bytecode."""
     code = """
 import torch, tokendraw
@@ -100,7 +99,7 @@ for mode in ("rejection", "coupled", "block"):
     assert "sympy" not in set(printed_after_torch(f"{code}\n{REPORT}")) - loaded_after("import torch")
 
 
-def test_importing_tokendraw_reads_no_setting() -> None:
+def test_importing_tokendraw_reads_no_setting():
     code = """
 import os
 

@@ -16,12 +16,12 @@ FILES = {
 }
 
 
-def of(operation: str) -> tuple[str, ...]:
+def of(operation):
     """Return the folders of an operation."""
     return (f"operations/{operation}/", f"testing/{operation}/")
 
 
-def test_few_files_outside_the_folders_of_verify_mention_verify() -> None:
+def test_few_files_outside_the_folders_of_verify_mention_verify():
     """The faces, the registry, the sampler and the bench."""
     mentioning = {name for name, text in FILES.items() if "verify" in text.lower()}
     assert len({name for name in mentioning if not name.startswith(of("verify"))}) <= 7
@@ -29,13 +29,13 @@ def test_few_files_outside_the_folders_of_verify_mention_verify() -> None:
 
 @pytest.mark.parametrize("operation", operations.FOLDERS)
 @pytest.mark.fast_first
-def test_nothing_branches_on_the_name_of_an_operation(operation: str) -> None:
+def test_nothing_branches_on_the_name_of_an_operation(operation):
     comparison = re.compile(rf"""([!=]=|\bin|\bcase)\s*\(?["']{operation}["']|["']{operation}["']\s*[!=]=""")
     assert [name for name, text in FILES.items() if comparison.search(text)] == []
 
 
 @pytest.mark.parametrize("operation", operations.FOLDERS)
-def test_the_record_of_an_operation_is_in_the_folder(operation: str) -> None:
+def test_the_record_of_an_operation_is_in_the_folder(operation):
     record = operations.find_operation(operation)
     assert record.name == operation
     assert operations.FOLDERS[operation] == f"tokendraw.operations.{operation}"
