@@ -26,6 +26,13 @@ def search(found):
     )
 
 
+NO_SEEDS = {
+    "generator": (seed for seed in [1, 2]),
+    "Generator": torch.Generator(),
+    "str": "12",
+    "set": {1, 2},
+    "float": 1.0,
+}
 REFUSED = {
     "beams": ({"num_beams": 2, "do_sample": False}, search("beam_search")),
     "beams that sample": ({"num_beams": 2}, search("beam_sample")),
@@ -45,26 +52,14 @@ REFUSED = {
         {"seeds": [1]},
         "'seeds' needs one entry a row, 2, found 1. Pass a list of integers or None.",
     ),
-    "a generator for seeds": (
-        {"seeds": (seed for seed in [1, 2])},
-        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a generator. Pass one of these.",
-    ),
-    "a generator of torch for seeds": (
-        {"seeds": torch.Generator()},
-        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a Generator. Pass one of these.",
-    ),
-    "text for seeds": (
-        {"seeds": "12"},
-        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a str. Pass one of these.",
-    ),
-    "a set for seeds": (
-        {"seeds": {1, 2}},
-        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a set. Pass one of these.",
-    ),
-    "a float for seeds": (
-        {"seeds": 1.0},
-        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a float. Pass one of these.",
-    ),
+    **{
+        f"{found} for seeds": (
+            {"seeds": seeds},
+            "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a "
+            f"{found}. Pass one of these.",
+        )
+        for found, seeds in NO_SEEDS.items()
+    },
     "a base seed that is too large": (
         {"seeds": 2**64},
         "'seeds' needs a base seed in [-2**63, 2**64), found 18446744073709551616. Pass an integer in that range.",

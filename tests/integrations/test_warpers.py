@@ -53,6 +53,7 @@ CASES = {
         SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.1, filter_order="joint"),
         [K],
     ),
+    "top-k and min-p": ([K, M], [], SamplingParams(top_k=40, min_p=0.1), []),
     "min-p 0": ([K, P, MinPLogitsWarper(0.0)], [], SamplingParams(top_k=40, top_p=0.9), []),
     "top-p 0": ([TopPLogitsWarper(0.0)], [], SamplingParams(temperature=0.0), []),
     "a processor behind a warper": ([T, K, PENALTY], [T, K, PENALTY], SamplingParams(), []),
@@ -94,12 +95,6 @@ def test_warpers_are_taken_from_the_end_of_the_list(prepared, processors, params
     assert result.params == params
     assert list(result.narrowing) == narrowing
     assert [*result.processors, *result.recorded] == prepared
-
-
-def test_top_k_and_min_p_mean_the_same_in_both_orders():
-    result = plan([K, M], do_sample=True)
-    assert result.params == SamplingParams(top_k=40, min_p=0.1)
-    assert list(result.narrowing) == []
 
 
 def test_greedy_decoding_takes_nothing():

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import subprocess
 import sys
 
 import pytest
@@ -75,13 +74,6 @@ def test_a_check_leaves_no_trace_in_what_a_request_is():
     SamplingParams(top_k=1).check()
     with pytest.raises(InvalidParameterError):
         equal.check()
-
-
-def test_a_check_imports_no_torch():
-    code = (
-        "import sys, tokendraw; tokendraw.SamplingParams(seed=1).check(100); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def capped(limit):

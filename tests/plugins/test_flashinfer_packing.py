@@ -215,23 +215,19 @@ def test_the_gemm_is_never_compiled_for_it(dists):
     assert probe() == f"{NEEDED}none{ADVICE}"
 
 
-@pytest.mark.parametrize("version", ["0.7.2.post1", "0.7.2.post1+cu130"])
-def test_a_jit_cache_of_its_version_is_enough(dists, version):
+@pytest.mark.parametrize(
+    ("version", "module", "reason"),
+    [
+        ("0.7.2.post1", "fused_moe_90", None),
+        ("0.7.2.post1+cu130", "fused_moe_90", None),
+        ("0.7.2.post1", "sampling", f"{NEEDED}none{ADVICE}"),
+        ("0.7.1", "fused_moe_90", f"{NEEDED}none, and flashinfer-jit-cache 0.7.1 of another version{ADVICE}"),
+    ],
+)
+def test_a_jit_cache_is_enough_with_the_gemm_and_of_its_version(dists, version, module, reason):
     install(dists)
-    add_jit_cache(dists, version, module="fused_moe_90")
-    assert probe() is None
-
-
-def test_a_jit_cache_without_the_gemm_is_not(dists):
-    install(dists)
-    add_jit_cache(dists, "0.7.2.post1", module="sampling")
-    assert probe() == f"{NEEDED}none{ADVICE}"
-
-
-def test_a_jit_cache_of_another_version_is_not(dists):
-    install(dists)
-    add_jit_cache(dists, "0.7.1", module="fused_moe_90")
-    assert probe() == f"{NEEDED}none, and flashinfer-jit-cache 0.7.1 of another version{ADVICE}"
+    add_jit_cache(dists, version, module=module)
+    assert probe() == reason
 
 
 def test_a_module_compiled_earlier_needs_ninja_and_a_toolkit_to_be_loaded(dists, monkeypatch):

@@ -45,6 +45,8 @@ def printed_after_torch(code):
         "from tokendraw import Need, SamplingParams, SamplerOutput",
         "from tokendraw.plugin import Call, Capabilities, Operation, PluginInfo, Requirement",
         "from tokendraw.resolution import Candidate",
+        "import tokendraw.sm90_w4",
+        "import tokendraw; tokendraw.SamplingParams(seed=1).check(100)",
         "import tokendraw_native",
         "import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench",
     ],

@@ -1,10 +1,7 @@
 """Variables and the configuration file: their order, and the messages about malformed settings."""
 
-import re
-
 import pytest
 
-import pages
 from tokendraw import SettingsError
 from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES, Settings, read_settings
 from tokendraw.cli.describe import settings_in_force
@@ -216,11 +213,6 @@ def test_an_unknown_variable_that_resembles_none_is_told_of_with_all_that_there_
         f"'TOKENDRAW_CACHE_DIR' is no variable of tokendraw, known are {', '.join((*VARIABLES, *ENGINE_SWITCHES))}. "
         "Correct it, or unset it.",
     )
-
-
-def test_the_documentation_for_operators_lists_exactly_the_known_variables():
-    listed = re.findall(r"^\| `(TOKENDRAW_[A-Z_]+)=", pages.text_of("docs/operators.md"), re.MULTILINE)
-    assert sorted(listed) == sorted((*VARIABLES, *ENGINE_SWITCHES))
 
 
 # Names that no plugin has
