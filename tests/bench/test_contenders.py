@@ -70,17 +70,22 @@ def test_a_name_without_a_near_match_leads_to_the_list():
         select_contenders(("greedy",), CPU)
 
 
-def test_a_sampler_for_another_machine_gives_the_reason(dists):
-    dists.add_plugin("acme", plugin("acme", probe="'needs a licence, found none'"))
+@pytest.mark.parametrize(
+    ("name", "operation", "reason"),
+    [
+        ("licensed", "sample", "needs a licence, found none"),
+        ("acme", "verify", "needs the operation verify, found sample"),
+        ("torch-sort", "verify", "needs the operation sample, found verify"),
+        ("flashinfer-direct", "sample", "needs an NVIDIA GPU, found cpu"),
+        ("flashinfer-direct", "verify", "needs an NVIDIA GPU, found cpu"),
+    ],
+)
+def test_a_contender_of_another_machine_or_operation_gives_the_reason(dists, name, operation, reason):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    dists.add_plugin("licensed", plugin("licensed", probe="'needs a licence, found none'"))
     with pytest.raises(SamplerUnavailableError) as error:
-        select_contenders(("acme",), CPU)
-    assert str(error.value) == "'acme' cannot be timed on cpu: needs a licence, found none."
-
-
-def test_a_baseline_for_another_machine_gives_the_reason():
-    with pytest.raises(SamplerUnavailableError) as error:
-        select_contenders(("flashinfer-direct",), CPU)
-    assert str(error.value) == "'flashinfer-direct' cannot be timed on cpu: needs an NVIDIA GPU, found cpu."
+        select_contenders((name,), CPU, operation)
+    assert str(error.value) == f"'{name}' cannot be timed on cpu: {reason}."
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from goodness_of_fit import FALSE_ALARM, chi_square
-from sglang_engine import Request, backend, draw, info_of, keep
+from sglang_engine import Request, backend, draw, info_of
 
 pytestmark = pytest.mark.usefixtures("sglang")
 V, DRAWS = 60, 10_000
@@ -135,21 +135,6 @@ def test_logprobs_of_greedy_batches_are_sglangs_own(sampler, reference):
     expected, theirs = draw(reference, logits, info, top=[3, 1])
     assert tokens.tolist() == expected.tolist()
     assert torch.equal(ours.next_token_logprobs, theirs.next_token_logprobs)
-
-
-def test_leaving_and_joining_rows_keep_the_parameters_of_the_rest(sampler):
-    """A row of top_k 2 among changing greedy rows always draws one of its two best tokens."""
-    torch.manual_seed(8)
-    logits = torch.randn(6, V)
-    info = info_of(*[Request(temperature=0.0)] * 3, Request(top_k=2))
-    draw(sampler, logits[:4], info)
-    keep(info, [1, 3])
-    info.merge_batch(info_of(Request(), Request(top_p=0.01)))
-    for _ in range(20):
-        first, second, _, fourth = draw(sampler, logits[[1, 3, 4, 5]], info)[0].tolist()
-        assert first == int(logits[1].argmax())
-        assert second in logits[3].topk(2).indices.tolist()
-        assert fourth == int(logits[5].argmax())
 
 
 def test_tokens_are_int32_as_sglangs_own_draws(sampler, reference):

@@ -53,26 +53,6 @@ def test_a_seeded_row_keeps_tokens_beside_rows_of_every_kind(sampler, logits):
         assert tokens[order.index(0)] == expected
 
 
-def test_a_seeded_row_keeps_tokens_while_rows_leave_and_join(sampler, logits):
-    seeded = {"sampling_seed": 7, **PARAMS}
-    expected = own_draws(logits[[0] * 12], [7] * 12, list(range(12)))
-    info = info_of(Request(), Request(**seeded), Request(temperature=0.0))
-    rows = [1, 0, 2]  # of the logits; row 0 is the seeded one's
-    for position in range(12):
-        if position == 3:
-            keep(info, [1])
-            rows = [0]
-        if position == 6:
-            info.merge_batch(info_of(Request(), Request(top_p=0.5)))
-            rows = [0, 3, 4]
-        if position == 9:
-            joined = info_of(Request(min_p=0.2))
-            joined.merge_batch(info)
-            info, rows = joined, [2, 0, 3, 4]
-        tokens, _ = draw(sampler, logits[rows], info.copy_for_forward(), [position] * len(rows))
-        assert tokens[rows.index(0)] == expected[position]
-
-
 @pytest.mark.slow
 def test_unseeded_rows_beside_a_seeded_row_draw_anew(sampler, logits):
     torch.manual_seed(2)

@@ -284,45 +284,32 @@ def test_equal_distributions_are_accepted_even_if_u_is_1(verifier, kind, params,
     assert output.num_accepted.tolist() == [1] * 3000
 
 
-@pytest.mark.parametrize("bad", [0.0, -0.5, NAN, INF, -INF])
-@pytest.mark.fast_first
-def test_an_impossible_draft_is_rejected(verifier, bad):
-    """The next token comes from the residual all the same, the rejected token included."""
-    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
-    q = torch.tensor([bad, 0.05, 0.5, 0.45]).expand(requests, 4)
-    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), draft_probs=q)
-    assert not output.num_accepted.any()
-    assert output.valid.tolist() == [bad == 0.0] * requests
-    residual = np.array([0.4, 0.25, 0.0, 0.0])
-    assert chi_square(output.token_ids[:, 0].numpy(), residual / residual.sum()) > FALSE_ALARM
+P = np.array([0.4, 0.3, 0.2, 0.1])
+RESIDUALS = {
+    **{
+        f"an impossible draft, q = {bad}": ([bad, 0.05, 0.5, 0.45], 0.0, [0.4, 0.25, 0.0, 0.0], bad == 0.0)
+        for bad in (0.0, -0.5, NAN, INF, -INF)
+    },
+    "invalid probabilities, which count as 0": ([0.8, NAN, -2.0, INF], 0.5, [0.0, 0.5, 1 / 3, 1 / 6], False),
+    "q above p everywhere, as after a sum in float16": (2 * P, 0.5, P, True),
+}
+"""Probabilities of the drafts, the share of accepted ones, where the next token comes from, and the flag."""
 
 
+@pytest.mark.parametrize(("q", "share", "residual", "is_valid"), RESIDUALS.values(), ids=RESIDUALS)
 @pytest.mark.fast_first
-def test_an_invalid_probability_counts_as_0_in_a_residual(verifier):
-    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
-    q = torch.tensor([0.8, NAN, -2.0, INF]).expand(requests, 4)
-    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), draft_probs=q)
+def test_a_rejected_draft_is_replaced_from_the_residual(verifier, q, share, residual, is_valid):
+    """The rejected token may be drawn again; an empty residual gives way to the target."""
+    requests = 40_000
+    target = np.tile(np.log(P).astype(np.float32), (2 * requests, 1))
+    drafts = torch.tensor(np.asarray(q)).expand(requests, 4)
+    output = verify(verifier, target, [[0]] * requests, SamplingParams(), draft_probs=drafts)
     rejected = output.num_accepted.numpy() == 0
-    low, high = binomial_interval(requests, 0.5)
+    low, high = binomial_interval(requests, 1 - share)
     assert low <= rejected.sum() <= high
-    assert chi_square(output.token_ids.numpy()[rejected, 0], np.array([0.0, 0.5, 1 / 3, 1 / 6])) > FALSE_ALARM
-    assert not output.valid.any()
-
-
-@pytest.mark.fast_first
-def test_an_empty_residual_gives_way_to_the_target(verifier):
-    """q exceeds p everywhere, as after a sum in float16."""
-    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
-    q = torch.from_numpy(2 * p).expand(requests, 4)
-    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
-    output = verify(verifier, target, [[0]] * requests, SamplingParams(), draft_probs=q)
-    low, high = binomial_interval(requests, 0.5)
-    rejected = output.num_accepted.numpy() == 0
-    assert low <= rejected.sum() <= high
-    assert chi_square(output.token_ids.numpy()[rejected, 0], p) > FALSE_ALARM
-    assert output.valid.all()
+    drawn = output.token_ids.numpy()[rejected, 0]
+    assert chi_square(drawn, np.array(residual) / np.sum(residual)) > FALSE_ALARM
+    assert output.valid.tolist() == [is_valid] * requests
 
 
 @pytest.mark.parametrize("outside", [-1, 50, 2**31 - 1, -(2**63)])
