@@ -337,15 +337,6 @@ def test_a_run_along_an_axis_has_a_time_for_every_cell(options, axes, monkeypatc
         assert ("extra_memory" in entry) == ("--memory" in options)
 
 
-@pytest.mark.parametrize(
-    "option", [("--single",), ("--memory",), ("--cache", "warm"), ("--no-graphs",)], ids=str
-)
-def test_ranks_refuse_options_of_a_single_process(option, monkeypatch):
-    result = call("bench", "--device", "cpu", "--ranks", 2, *option)
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert f"'{option[0]}' is about one process. Leave out --ranks, or leave it out." in result.stderr
-
-
 def test_the_command_repeats_none(monkeypatch):
     monkeypatch.setattr(WallTimer, "buffers", lambda timer, nbytes: 2)
     result = call(

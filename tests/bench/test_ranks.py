@@ -167,20 +167,6 @@ def test_a_sampler_is_held_against_itself_behind_an_all_gather(alone, monkeypatc
 
 
 class TestRefusals:
-    def test_of_another_operation(self):
-        result = call("bench", "--op", "verify", "--ranks", 2, "--device", "cpu")
-        assert result.stderr.splitlines()[-1] == (
-            "Error: '--ranks' is about a vocabulary over ranks. Add --op sample, or leave it out."
-        )
-        assert result.exit_code == 2
-
-    def test_of_a_baseline(self):
-        result = call("bench", "--ranks", 2, "--device", "cpu", "--sampler", "torch-sort")
-        assert result.stderr == (
-            "'torch-sort' cannot be timed on cpu: needs all of the logits on one device, found them on ranks.\n"
-        )
-        assert result.exit_code == 1
-
     @pytest.mark.parametrize("found", [0, 1, 3])
     def test_of_fewer_gpus_than_ranks(self, found, monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: found)

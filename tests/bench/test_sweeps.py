@@ -196,27 +196,3 @@ class TestCommand:
         assert [text.count("\n## ") for text in texts] == [0, 1, 2]
         assert texts[-1].startswith("`tokendraw bench --preset cliffs --sweep mixed-nuclei --sweep family ")
         assert "\n## family: logits, k = 50 with p = 0.9\n\n| batch | " in texts[-1]
-
-    @pytest.mark.parametrize(
-        ("options", "said"),
-        [
-            (
-                ("--preset", "cliffs", "--op", "verify"),
-                "'--op' is about a grid of cells. Leave out --preset cliffs, or leave it out.",
-            ),
-            (
-                ("--preset", "cliffs", "--unseeded"),
-                "'--unseeded' is about a grid of cells. Leave out --preset cliffs, or leave it out.",
-            ),
-            (("--sweep", "top-k"), "'--sweep' is about sweeps. Add --preset cliffs, or leave it out."),
-            (
-                ("--preset", "design", "--small"),
-                "'--small' is about sweeps. Add --preset cliffs, or leave it out.",
-            ),
-        ],
-        ids=str,
-    )
-    def test_options_of_grids_and_of_sweeps_do_not_mix(self, options, said):
-        result = call("bench", "--device", "cpu", *options)
-        assert (result.stdout, result.exit_code) == ("", 2)
-        assert result.stderr.endswith(f"{said}\n")

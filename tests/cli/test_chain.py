@@ -153,30 +153,3 @@ class TestTheCommand:
         ]
         params = found["texts"][0]["params"]
         assert (params["min_p"], params["top_k"], params["filters"]) == (0.0, 2, {"top_n_sigma": 3.0})
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (
-                ("--show-chain", "--compare"),
-                "'--show-chain' follows one text of the n-gram model. Leave out --compare and --model, or "
-                "--show-chain.",
-            ),
-            (
-                ("--samplers", "top_k", "--filter-order", "joint"),
-                "'--samplers' says the order. Leave out --filter-order, or --samplers.",
-            ),
-            (
-                ("--filter", "top_n_sigma"),
-                "Invalid value for '--filter': 'top_n_sigma' needs the form NAME=VALUE, such as top_n_sigma=1.0.",
-            ),
-            (
-                ("--samplers", "topk"),
-                "'--samplers' needs stages of a chain, found 'topk', the nearest is 'top_k'. Correct it.",
-            ),
-        ],
-    )
-    def test_what_means_nothing_is_refused(self, options, message):
-        result = call("generate", "The cat", *NATIVE_ON_CPU, *options)
-        assert result.stderr.splitlines()[-1].removeprefix("Error: ") == message
-        assert (result.stdout, result.exit_code) == ("", 2)

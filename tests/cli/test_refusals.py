@@ -12,7 +12,9 @@ INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
 OPERATIONS = "'sample', 'verify', 'score', 'plan_paged_kv', 'pack_sm90_w4', 'process_logits'"
 STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
 SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
+GENERATE = ("generate", "The cat", *NATIVE_ON_CPU)
 CHECK = ("check", "native", "--device", "cpu")
+FILTER = ("check", "--filter", "p_less", "--device", "cpu")
 
 
 def out_of_range(option, value, need):
@@ -99,8 +101,42 @@ USAGE = [
         (*CHECK, "--operation", "plan_paged_kv", "--gumbel-dtype", "fp64"),
         "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.",
     ),
+    ((*FILTER, "--value", "2"), "'filters': 'p_less' needs 0 (off) or 1 (on), found 2.0."),
+    (
+        (*FILTER, "--definition", "here"),
+        "'--definition' needs FILE:FUNCTION with a Python file, such as definition.py:kept, found 'here'.",
+    ),
+    (
+        (*FILTER, "--fuzz", "3"),
+        "'--fuzz' is about samplers, '--filter' about a filter. Leave out one of them.",
+    ),
+    ((*CHECK, "--value", "1"), "'--value' is about '--filter'. Add '--filter NAME', or leave it out."),
     # bench
     (("bench", "--drafts", "4"), "'--drafts' is about drafts to verify. Add --op verify, or leave it out."),
+    (
+        ("bench", "--preset", "cliffs", "--op", "verify"),
+        "'--op' is about a grid of cells. Leave out --preset cliffs, or leave it out.",
+    ),
+    (
+        ("bench", "--preset", "cliffs", "--unseeded"),
+        "'--unseeded' is about a grid of cells. Leave out --preset cliffs, or leave it out.",
+    ),
+    (("bench", "--sweep", "top-k"), "'--sweep' is about sweeps. Add --preset cliffs, or leave it out."),
+    (
+        ("bench", "--preset", "design", "--small"),
+        "'--small' is about sweeps. Add --preset cliffs, or leave it out.",
+    ),
+    (
+        ("bench", "--op", "verify", "--ranks", "2"),
+        "'--ranks' is about a vocabulary over ranks. Add --op sample, or leave it out.",
+    ),
+    *[
+        (
+            ("bench", "--ranks", "2", *option),
+            f"'{option[0]}' is about one process. Leave out --ranks, or leave it out.",
+        )
+        for option in (("--single",), ("--memory",), ("--cache", "warm"), ("--no-graphs",))
+    ],
     (
         ("bench", "--output", "none/table.md"),
         "'--output' needs a file in a folder that exists, found 'none/table.md'. Make the folder 'none'.",
@@ -123,6 +159,22 @@ USAGE = [
     ),
     (("generate", "The", "--top-p", "2.0"), "'--top-p' needs a number in (0, 1] (1: off), found 2.0."),
     (("generate", "The", "--stream", "--compare"), STREAM),
+    (
+        (*GENERATE, "--show-chain", "--compare"),
+        "'--show-chain' follows one text of the n-gram model. Leave out --compare and --model, or --show-chain.",
+    ),
+    (
+        (*GENERATE, "--samplers", "top_k", "--filter-order", "joint"),
+        "'--samplers' says the order. Leave out --filter-order, or --samplers.",
+    ),
+    (
+        (*GENERATE, "--samplers", "topk"),
+        "'--samplers' needs stages of a chain, found 'topk', the nearest is 'top_k'. Correct it.",
+    ),
+    (
+        (*GENERATE, "--filter", "top_n_sigma"),
+        "Invalid value for '--filter': 'top_n_sigma' needs the form NAME=VALUE, such as top_n_sigma=1.0.",
+    ),
     # new
     (
         ("new", "acme", "out", "--operation", "verify"),
@@ -134,12 +186,24 @@ FAILURES = [
         ("check", "nativ"),
         "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native",
     ),
+    (
+        (*FILTER, "nativ"),
+        "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native",
+    ),
+    (
+        ("check", "--filter", "p_les"),
+        "'--filter' needs an installed filter, found 'p_les', the nearest is 'p_less'. Correct it.",
+    ),
     (("show", "nativ"), "'nativ' needs to be an installed sampler, found native. Try: tokendraw show native"),
     (("check", "greedy"), "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
     (
         ("bench", "--sampler", "nativ"),
         f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort, "
         "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler native",
+    ),
+    (
+        ("bench", "--ranks", "2", "--device", "cpu", "--sampler", "torch-sort"),
+        "'torch-sort' cannot be timed on cpu: needs all of the logits on one device, found them on ranks.",
     ),
     (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
     (
