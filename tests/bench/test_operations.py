@@ -10,6 +10,7 @@ from command_line import call, documented_keys
 from tokendraw_bench import operations
 
 TINY = {
+    "sample": ("--batch", 2, "--vocab-size", 1000, "--dtype", "bfloat16", "--sampler", "torch-sort"),
     "verify": ("--batch", 2, "--vocab-size", 256, "--dtype", "bfloat16", "--filters", "both"),
     "plan_paged_kv": ("--batch", 2),
     "pack_sm90_w4": ("--experts", 1, "--rows", 64, "--columns", 128),
@@ -121,12 +122,20 @@ def test_json_has_the_axes_of_the_operation_under_documented_keys(operation, opt
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "more"),
-    [("verify", ("--seeded",)), ("verify", ("--unseeded",)), ("plan_paged_kv", ()), ("pack_sm90_w4", ())],
+    [
+        ("sample", ()),
+        ("verify", ("--seeded",)),
+        ("verify", ("--unseeded",)),
+        ("plan_paged_kv", ()),
+        ("pack_sm90_w4", ()),
+    ],
 )
 def test_a_short_run_by_the_clock_on_the_wall(operation, more):
     result = bench(operation, *TINY[operation], "--sampler", "native", "--repeats", 3, *more, "--json")
-    floor = operations.get(operation).floor.name
-    for cell in json.loads(result.stdout)["cells"]:
-        for entry in (cell[floor], cell["entries"]["native"]):
+    found, floor = json.loads(result.stdout), operations.get(operation).floor.name
+    assert found["method"] == "wall clock over buffers of 128 MiB in rotation"
+    assert (result.stderr, result.exit_code) == (found["busy"] and f"{found['busy']}\n", 0)
+    for cell in found["cells"]:
+        for entry in (cell[floor], *cell["entries"].values()):
             assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
             assert entry["reason"] == ""

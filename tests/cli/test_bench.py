@@ -280,22 +280,6 @@ SHORT = ("--batch", "2", "--vocab-size", "1000", "--sampler", "native", "--sampl
 
 
 @pytest.mark.slow
-def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
-    filters = [word for name in ("none", "both", "mixed") for word in ("--filters", name)]
-    result = in_a_process(*SHORT, *filters, "--dtype", "bfloat16", "--json", capture_output=True)
-    found = json.loads(result.stdout)
-    assert (result.stderr, result.returncode) == (found["busy"] and f"{found['busy']}\n", 0)
-    assert found["threads"] == 1
-    assert found["method"] == "wall clock over buffers of 128 MiB in rotation"
-    for cell in found["cells"]:
-        assert 29 <= cell["nucleus"] <= 31
-        assert list(cell["entries"]) == ["native", "torch-sort"]
-        for entry in (cell["read"], *cell["entries"].values()):
-            assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
-            assert entry["reason"] == ""
-
-
-@pytest.mark.slow
 def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed(terminal):
     options = (*SHORT, "--filters", "none")
     shown, result = terminal(lambda stderr: in_a_process(*options, stdout=subprocess.PIPE, stderr=stderr))
