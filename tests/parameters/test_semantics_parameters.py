@@ -1,6 +1,7 @@
-"""DESIGN section 2, the parameter table: ranges, off values, bad values; and the shapes of a call."""
+"""DESIGN section 2, the parameter table: ranges, off values, bad values, facts; and the shapes of a call."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from calling import call, shown_values, tokens
 from tokendraw import BatchFacts, InvalidInputError, SamplingMetadata, SamplingParams
-from tokendraw_testing.logits_families import gaussian
+from tokendraw_testing.logits_families import gaussian, zipf
 
 V = 37
 NAN, INF = math.nan, math.inf
@@ -159,3 +160,20 @@ def test_logits_that_cannot_be_sampled_are_refused_before_anything_happens(sampl
     with pytest.raises(InvalidInputError) as caught:
         sampler.sample(logits.to(device), metadata)
     assert str(caught.value) == message
+
+
+def test_facts_change_nothing_but_what_is_skipped(load_native, device):
+    """A batch of known kinds gives the result of a batch that "may hold" anything, bit for bit."""
+    rng = np.random.default_rng(9)
+    filters = [(0, 1.0, 0.0), (20, 1.0, 0.0), (0, 0.9, 0.0), (20, 0.9, 0.0), (0, 1.0, 0.05), (20, 0.9, 0.05)]
+    params = [SamplingParams(t, *of_row, seed=8, logprobs=3) for t in (0.5, 1.3) for of_row in filters]
+    sampler = load_native("processed_logprobs")
+    for one in params:
+        logits = torch.from_numpy(np.stack([zipf(rng, 3000) for _ in range(4)])).to(device)
+        known = SamplingMetadata.from_params([one] * 4, device=device, positions=[0, 1, 2, 3])
+        joint = torch.zeros(4, dtype=torch.bool, device=device)
+        unknown = replace(known, joint=joint, facts=BatchFacts(max_logprobs=3), row_kinds=None)
+        one_way, other_way = sampler.sample(logits, known), sampler.sample(logits, unknown)
+        assert tokens(one_way) == tokens(other_way)
+        assert torch.equal(one_way.logprobs.token_ids, other_way.logprobs.token_ids)
+        torch.testing.assert_close(one_way.logprobs.logprobs, other_way.logprobs.logprobs, rtol=0, atol=2e-6)
