@@ -161,10 +161,7 @@ class MutationCheck:
         self._copies = {name: tensor.clone() for name, tensor in self._tensors.items()}
 
     def check(self, error: BaseException | None = None) -> None:
-        """Compare the tensors with their copies, bit by bit.
-
-        :param error: exception that the backend raised, if any, as the cause of a PluginError.
-        """
+        """Compare the tensors with their copies, bit by bit."""
         for name, tensor in self._tensors.items():
             bits = _BITS[tensor.element_size()]
             changed = tensor.view(bits) != self._copies[name].view(bits)

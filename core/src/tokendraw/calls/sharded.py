@@ -98,10 +98,7 @@ def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard
 
 
 def dispatch_over_ranks(negotiator: Negotiator, operation: Operation, call: ShardedSample) -> SamplerOutput:
-    """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another.
-
-    Raises as :func:`tokendraw.calls.dispatch.dispatch` does.
-    """
+    """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another."""
     selection = negotiator.select(operation)
     backend = selection.backend
     reseed_if_due()

@@ -155,10 +155,7 @@ def _xtc(row: _Row, kept: Tensor, params: SamplingParams) -> Tensor:
 
 
 def chain_rows(steps: Sequence[tuple[str, Sequence[Stage]]]) -> tuple[list[str], list[list[str]]]:
-    """Write a table with a row for each step: the header, and the cells.
-
-    :param steps: the drawn text and the stages of each.
-    """
+    """Write a table with a row for each step: the header, and the cells."""
     header = ["step", "drawn", *(stage.name for stage in steps[0][1])]
     rows = [
         [str(number), repr(text), *(f"{stage.tokens:,} ({stage.mass:.3f})" for stage in stages)]

@@ -149,10 +149,7 @@ class BatchFacts:
         )
 
     def tightened(self, given: Collection[str]) -> Self:
-        """Mark each parameter without a tensor as off, whatever the caller left at "may hold".
-
-        :param given: names of the parameters that have a tensor.
-        """
+        """Mark each parameter without a tensor as off, whatever the caller left at "may hold"."""
         filters = tuple(
             sorted(name.removeprefix(FILTER_PREFIX) for name in given if name.startswith(FILTER_PREFIX))
         )
@@ -286,10 +283,7 @@ def row_kinds(columns: Columns) -> Iterable[RowKind]:
 
 
 def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """Check the slot of each row; None stays None.
-
-    :raises InvalidParameterError: one of them is no slot; names the row.
-    """
+    """Check the slot of each row; None stays None."""
     if row_index is None:
         return None
     return integers("row_index", row_index, 0, slots - 1)

@@ -14,12 +14,7 @@ from tokendraw.parameters.ranges import LARGEST_FLOAT32, of_row, real
 
 
 def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float], ...]:
-    """Check ``SamplingParams.filters``, and return the active filters by name, each with its value.
-
-    :param row: in its batch, or its place in words, for the message.
-    :raises InvalidParameterError: a name is unknown, or the filter refuses its value; names the row.
-    :raises FilterError: the check of a filter raised another exception.
-    """
+    """Check ``SamplingParams.filters``, and return the active filters by name, each with its value."""
     if filters is None:
         return ()
     owner = of_row(row)

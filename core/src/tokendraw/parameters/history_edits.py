@@ -97,7 +97,6 @@ def read_ids(
 ) -> list[int]:
     """Return token ids as a list of ints, empty for None.
 
-    :param row: in its batch, or its place in words, for the message.
     :param vocab_size: None: it is not known, and ids are only held against the least.
     """
     if found is None:

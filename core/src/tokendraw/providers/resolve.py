@@ -42,10 +42,7 @@ def discover(
 
 @untraced
 def discover_all() -> dict[str, tuple[Candidate, ...]]:
-    """List every installed plugin for this machine by operation, sorted by name.
-
-    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
-    """
+    """List every installed plugin for this machine by operation, sorted by name."""
     discovery = gather(detect.detect_host(), _settings.read_settings().choice())
     return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
@@ -84,10 +81,7 @@ def resolve(
 def decide(
     candidates: Iterable[Candidate], host: Host, need: HostNeed, choice: Choice, *, operation: str = "sample"
 ) -> Resolution:
-    """Decide from facts alone: a pure function.
-
-    Raises as :func:`resolve` does.
-    """
+    """Decide from facts alone: a pure function, which raises as :func:`resolve` does."""
     about = operations.find_operation(operation)
     return _decide(candidates, host, needed(about, need), choice, operation=about)
 

@@ -42,10 +42,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
     @property
     @untraced
     def verify_resolution(self) -> Resolution:
-        """Decisions on every candidate for verification, negotiated at the first draft or verification.
-
-        :raises SamplerUnavailableError: no plugin verifies.
-        """
+        """Decisions on every candidate for verification, negotiated at the first draft or verification."""
         return self._negotiator.select(VERIFY).resolution
 
     @untraced

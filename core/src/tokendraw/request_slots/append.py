@@ -75,8 +75,6 @@ def _workspace(lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int
     """Make the workspace of steps with K tokens a request.
 
     :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the most tokens.
-    :param max_tokens: M.
-    :param width: K.
     """
     rows, device = lengths.shape[1], lengths.device
     slots = rows - 1
@@ -121,7 +119,6 @@ class Histories:
 
         :param tokens: [2, S, M] int32: ``history`` and ``distinct``.
         :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the capacity.
-        :param counts: [S, V] int32, of :class:`RequestTables`.
         """
         self._tokens = tokens
         self._lengths = lengths

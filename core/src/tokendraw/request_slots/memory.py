@@ -65,10 +65,7 @@ class Parameters:
         return cls(memory, blocks, at_rest, places["first"], places["step"])
 
     def write(self, slot: int, column: Tensor) -> None:
-        """Write the parameters of a slot.
-
-        :param column: [P] uint8 on the device.
-        """
+        """Write the parameters of a slot, a column [P] uint8 on the device."""
         self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
 
     @property

@@ -39,10 +39,7 @@ class Requirement:
 
 
 def first_reason(unsupported: tuple[Requirement, ...], call: Any, capabilities: Any) -> str | None:
-    """Name the first unsupported property of a call; None: all are supported.
-
-    :param unsupported: the requirements that the backend does not meet.
-    """
+    """Name the first unsupported property of a call; None: all are supported."""
     for requirement in unsupported:
         if requirement.is_asked(call, capabilities):
             return (requirement.reason or requirement.kind).format(capabilities=capabilities)

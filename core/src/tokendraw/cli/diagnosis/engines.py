@@ -25,10 +25,7 @@ def engines() -> list[EngineState]:
 
 
 def report(name: str, value: str) -> None:
-    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process.
-
-    :param value: of the entry point, ``package.module:function``.
-    """
+    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process."""
 
     def ask() -> EngineState:
         state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()

@@ -124,11 +124,7 @@ def resolve(
 
 
 def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
-    """Make the need of an operation.
-
-    :param assignments: fields with their values, ``FIELD=VALUE``.
-    :raises UsageError: something was given that is no part of it, or twice.
-    """
+    """Make the need of an operation."""
     ctx, declared = click.get_current_context(), operations.find_operation(operation).need
     field_names = {field.name for field in fields(declared)}
     assigned_names = {
