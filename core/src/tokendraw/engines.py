@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
+from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.discovery.settings import is_switched_off
 from tokendraw.errors.exceptions import PluginError, SettingsError
 from tokendraw.errors.formatting import all_of, format_error

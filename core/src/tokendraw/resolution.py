@@ -11,7 +11,7 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.host import Host as Host
-    from tokendraw.backends.discovery.installed import installed_version as installed_version
+    from tokendraw.backends.discovery.entry_points import installed_version as installed_version
     from tokendraw.backends.discovery.settings import Settings as Settings
     from tokendraw.backends.discovery.settings import read_settings as read_settings
     from tokendraw.backends.machine.detect import detect_host as detect_host

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -152,13 +152,3 @@ def _xtc(row: _Row, kept: Tensor, params: SamplingParams) -> Tensor:
     if u >= params.xtc_probability or int(likely.sum()) < 2:
         return kept
     return row.x <= row.x[likely].min()
-
-
-def chain_rows(steps: Sequence[tuple[str, Sequence[Stage]]]) -> tuple[list[str], list[list[str]]]:
-    """Write a table with a row for each step: the header, and the cells."""
-    header = ["step", "drawn", *(stage.name for stage in steps[0][1])]
-    rows = [
-        [str(number), repr(text), *(f"{stage.tokens:,} ({stage.mass:.3f})" for stage in stages)]
-        for number, (text, stages) in enumerate(steps, 1)
-    ]
-    return header, rows

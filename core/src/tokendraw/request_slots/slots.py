@@ -13,15 +13,12 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.edits import Edit
-from tokendraw.parameters.history_edits import MAX_ID
+from tokendraw.parameters.edits import MAX_ID, Edit
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
 from tokendraw.request_slots.append import Histories
 from tokendraw.request_slots.capacity import Room, check_sizes
-from tokendraw.request_slots.filter_values import FilterValues
-from tokendraw.request_slots.logprob_ids import LogprobIds
 from tokendraw.request_slots.memory import allocate
 from tokendraw.request_slots.metadata import (
     HasTokenIds,
@@ -32,6 +29,7 @@ from tokendraw.request_slots.metadata import (
     row_input,
     upload_inputs,
 )
+from tokendraw.request_slots.rare_parameters import FilterValues, LogprobIds
 from tokendraw.request_slots.requests import Population, check_history, check_request
 from tokendraw.request_slots.slot_writes import RequestPacker, clean_slot, write_request
 from tokendraw.request_slots.tables import EditFacts, RequestTables

@@ -21,10 +21,9 @@ from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo
 from tokendraw.backends.discovery import torch_state
-from tokendraw.backends.discovery.entry_points import find_entry_points
+from tokendraw.backends.discovery.entry_points import find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
-from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
 from tokendraw.backends.resolution.admission import admit, author_of
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State

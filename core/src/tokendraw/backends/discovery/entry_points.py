@@ -1,7 +1,8 @@
 """Lists the entry points of plugins and commands and their distributions, without running any of their code.
 
 The core walks them itself, since a loader that stops at the first broken plugin would let one distribution switch off
-all others.
+all others. Versions come from metadata, never from an import and never from ``find_spec``: a folder or another project
+may have the same import name.
 """
 
 from __future__ import annotations
@@ -107,3 +108,14 @@ def _identity(distribution: Any) -> tuple[str, str]:
         return name, distribution.version or ""
     except Exception:
         return name, ""
+
+
+def installed_version(distribution: str) -> str | None:
+    """Read the installed version of a distribution; ``""`` if the metadata hold none, None if not installed."""
+    try:
+        version: str | None = importlib_metadata.version(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return None
+    except Exception:  # damaged metadata: KeyError, FileNotFoundError, UnicodeDecodeError, by their damage
+        return ""
+    return printable(version or "")

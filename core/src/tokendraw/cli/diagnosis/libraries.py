@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tokendraw.backends.description.plugin_info import Upstream
-from tokendraw.backends.discovery.installed import installed_version
+from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.backends.resolution.upstream import is_tested, is_version, release_of, words_of
 from tokendraw.cli.describe import JsonObject, described

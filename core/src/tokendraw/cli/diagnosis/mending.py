@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tokendraw.backends.description.plugin_info import API_VERSION
-from tokendraw.backends.discovery.installed import installed_version
+from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.resolution.admission import FIRST_PARTY, author_of, conflicts
 from tokendraw.backends.resolution.advice import disable_setting
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State

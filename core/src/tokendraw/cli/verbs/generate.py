@@ -9,6 +9,7 @@ without the prompt). With ``--show-chain`` also ``chain``, one entry a token of 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,18 @@ from click.core import ParameterSource
 
 from tokendraw.backends.description.capabilities import GumbelDtype, Need
 from tokendraw.cli import options
-from tokendraw.cli.chain_tracer import ChainTracer
 from tokendraw.cli.command import GuardedCommand
-from tokendraw.cli.describe import drawn_by, sampler_json
+from tokendraw.cli.describe import JsonObject, drawn_by, sampler_json
 from tokendraw.cli.llama_chain import chain_fields
-from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
+from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, print_table, progress
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.install_commands import how_to_install
 from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.params import SamplingParams, stored_values
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tokendraw.providers.sampler import Sampler
 
 COMPARED = (
@@ -125,8 +127,16 @@ def generate(
     settings = _compared(params) if compare else [params]
 
     num_pieces = 0
-    tracer = ChainTracer(params)
-    look = {"look": tracer.look} if show_chain else {}
+    steps: list[JsonObject] = []
+
+    def follow(position: int, logits: Tensor, token_id: int, piece: str) -> None:
+        """Follow the row of a token through the stages of its request."""
+        from tokendraw.cli.chain_table import chain
+
+        stages = [stage._asdict() for stage in chain(logits, params, position)]
+        steps.append({"token_id": token_id, "piece": piece, "stages": stages})
+
+    look = {"look": follow} if show_chain else {}
 
     def show(piece: str) -> None:
         """Print a piece of the text, the first behind the prompt and below the line on the samplers."""
@@ -142,7 +152,7 @@ def generate(
         write(prompt, settings, tokens, show, **look)
         show("\n")
         if show_chain:
-            tracer.print()
+            _print_chain(steps)
         return
     with progress("drawing"):
         texts = write(prompt, settings, tokens, **look)
@@ -153,14 +163,14 @@ def generate(
             {"params": asdict(setting), "token_ids": token_ids, "text": text}
             for setting, (token_ids, text) in zip(settings, texts, strict=True)
         ]
-        chain = {"chain": tracer.as_json()} if show_chain else {}
-        print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries, **chain})
+        traced = {"chain": steps} if show_chain else {}
+        print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries, **traced})
     elif compare:
         print_side_by_side([(_label(s), prompt + text) for s, (_, text) in zip(settings, texts, strict=True)])
     else:
         click.echo(prompt + texts[0][1])
         if show_chain:
-            tracer.print()
+            _print_chain(steps)
 
 
 def _model(folder: str | None, drawer: Sampler) -> Any:
@@ -193,3 +203,13 @@ def _label(params: SamplingParams) -> str:
     filters = [f"{name.replace('_', '-')} {values[name]:.12g}" for name in active]
     filters += [f"{name} {value:g}" for name, value in values["filters"]]
     return ", ".join([f"temperature {params.temperature:g}", *filters])
+
+
+def _print_chain(steps: Sequence[JsonObject]) -> None:
+    """Print a row for each token of a text, with a column for each stage."""
+    rows = []
+    for number, step in enumerate(steps, 1):
+        counts = [f"{stage['tokens']:,} ({stage['mass']:.3f})" for stage in step["stages"]]
+        rows.append([str(number), repr(step["piece"]), *counts])
+    click.echo()
+    print_table(["step", "drawn", *(stage["name"] for stage in steps[0]["stages"])], rows)
