@@ -14,13 +14,11 @@ _TIE_NEEDS = ("value", "exact_k", "either")
 
 BATCH = Axis(
     field="batch",
-    option="--batch",
     help="Rows, or requests that have drafts or pages; may be given again.",
     subject="rows",
 )
 VOCABULARY = Axis(
     field="vocab_size",
-    option="--vocab-size",
     title="vocabulary",
     help="Logits a row; may be given again.",
     subject="logits",
@@ -28,7 +26,6 @@ VOCABULARY = Axis(
 )
 DTYPE = Axis(
     field="dtype",
-    option="--dtype",
     help="Of the logits; may be given again.",
     subject="logits",
     choices=INPUT_DTYPES,
@@ -38,7 +35,6 @@ DTYPE = Axis(
 def _single(field: str, symbol: str, default: str, **limits: Any) -> Axis:
     return Axis(
         field=field,
-        option=f"--{field.replace('_', '-')}",
         help=f"{symbol} of the rows that have it. Default: {default}.",
         subject="draws",
         single=True,
@@ -50,7 +46,6 @@ def _single(field: str, symbol: str, default: str, **limits: Any) -> Axis:
 def _optional(field: str, words: str, subject: str = "draws", **values: Any) -> Axis:
     return Axis(
         field=field,
-        option=f"--{field.replace('_', '-')}",
         title=field.replace("_", " "),
         help=f"{words}; may be given again.",
         subject=subject,
@@ -63,7 +58,6 @@ def _optional(field: str, words: str, subject: str = "draws", **values: Any) -> 
 REQUESTS = (
     Axis(
         field="filters",
-        option="--filters",
         help="What the rows ask for; may be given again. Both: top-k and top-p. Mixed: each row another. Kinds: rows "
         "with a seed, without, greedy and with min-p in turn, top-k and top-p in all.",
         subject="draws",
@@ -72,7 +66,6 @@ REQUESTS = (
     ),
     Axis(
         field="family",
-        option="--family",
         title="logits",
         help="What the logits look like, by the size of the nucleus of p = 0.9: 1 to 30,000 tokens, mixed, thousands, "
         "most of the vocabulary; or unusual ones: equal, of two values, sorted, Cauchy, 99 % -inf. May be given again.",
@@ -89,7 +82,6 @@ REQUESTS = (
     ),
     Axis(
         field="gumbel_dtype",
-        option="--gumbel-dtype",
         help="Precision of the random numbers. Default: fp32.",
         subject="draws",
         choices=GUMBEL_DTYPES,

@@ -66,22 +66,6 @@ def _spread_out(logits: Tensor, generator: torch.Generator) -> Tensor:
     return logits.normal_(0.0, 3.0, generator=generator)
 
 
-def _equal(logits: Tensor, generator: torch.Generator) -> Tensor:
-    return logits.copy_(logits[:, :1].uniform_(generator=generator).clone())
-
-
-def _two_values(logits: Tensor, generator: torch.Generator) -> Tensor:
-    return (logits.uniform_(generator=generator) < 0.1).float()
-
-
-def _ascending(logits: Tensor, generator: torch.Generator) -> Tensor:
-    return _spread_out(logits, generator).sort(-1).values
-
-
-def _descending(logits: Tensor, generator: torch.Generator) -> Tensor:
-    return _spread_out(logits, generator).sort(-1, descending=True).values
-
-
 def _cauchy(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Fill in heavy tails, within the range of float16."""
     return logits.uniform_(generator=generator).sub_(0.5).mul_(torch.pi).tan_().clamp_(-60_000, 60_000)
@@ -95,10 +79,10 @@ def _masked(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 _UNUSUAL: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = MappingProxyType(
     {
-        "equal": _equal,
-        "two-values": _two_values,
-        "ascending": _ascending,
-        "descending": _descending,
+        "equal": lambda x, generator: x.copy_(x[:, :1].uniform_(generator=generator).clone()),
+        "two-values": lambda x, generator: (x.uniform_(generator=generator) < 0.1).float(),
+        "ascending": lambda x, generator: _spread_out(x, generator).sort(-1).values,
+        "descending": lambda x, generator: _spread_out(x, generator).sort(-1, descending=True).values,
         "cauchy": _cauchy,
         "masked": _masked,
     }

@@ -37,8 +37,8 @@ class Axis:
 
     field: str
     """Name in a cell, a preset and JSON."""
-    option: str
-    """Name on the command line, such as ``--drafts``; ``--seeded/--unseeded`` for true and false."""
+    option: str = ""
+    """Name on the command line, ``--seeded/--unseeded`` for true and false; by default that of the field."""
     help: str
     subject: str
     """Subject in the error about the option with another operation."""
@@ -58,6 +58,9 @@ class Axis:
     """Whether a run has a single value: it is in the head, has no column, and defaults to the cell's field."""
     changes_inputs: bool = True
     """Whether the inputs of a call depend on it. Cells with equal values of such axes share inputs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "option", self.option or f"--{self.field.replace('_', '-')}")
 
     @property
     def heading(self) -> str:

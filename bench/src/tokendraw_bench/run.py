@@ -22,8 +22,7 @@ from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.floor import measure
 from tokendraw_bench.timing.memory import extra_memory
-from tokendraw_bench.timing.rank_group import RankGroup
-from tokendraw_bench.timing.timer import Failure, SamplePlan, TimedCall, Timer, Timing, WallTimer
+from tokendraw_bench.timing.timer import Failure, RankGroup, SamplePlan, TimedCall, Timer, Timing, WallTimer
 
 
 def report_of(
@@ -115,13 +114,10 @@ def run(
             if not keeps_going:
                 raise
             reason = str(error) if isinstance(error, TokendrawError) else format_error(error)
-            lines.append(_failed_line(cell, contenders, Failure(reason=reason)))
+            failure = Failure(reason=reason)
+            entries = {contender.name: failure for contender in contenders}
+            lines.append(CellResult(cell=cell, buffers=0, floor=failure, floor_by="", entries=entries))
     return tuple(lines)
-
-
-def _failed_line(cell: AnyCell, contenders: Sequence[Contender], failure: Failure) -> CellResult:
-    entries = {contender.name: failure for contender in contenders}
-    return CellResult(cell=cell, buffers=0, floor=failure, floor_by="", entries=entries)
 
 
 def timer_for(

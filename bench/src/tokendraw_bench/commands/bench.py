@@ -183,7 +183,10 @@ def bench(
     if ranks is not None and any(options.values()):
         option = next(name for name, is_set in options.items() if is_set)
         raise click.UsageError(f"'{option}' is about one process. Leave out --ranks, or leave it out.")
-    _check_output(output)
+    if output is not None and not output.parent.is_dir():
+        raise InvalidParameterError(
+            f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
+        )
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     is_sweep, small = preset == CLIFFS, small or target.type == "cpu"
@@ -240,17 +243,6 @@ def _timed(
     with progress_bar(len(cells), "cells") as show:
         return report_of(
             cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
-        )
-
-
-def _check_output(output: Path | None) -> None:
-    """Check before the run that ``--output`` can be written after it.
-
-    :raises InvalidParameterError: there is no such folder.
-    """
-    if output is not None and not output.parent.is_dir():
-        raise InvalidParameterError(
-            f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
         )
 
 

@@ -95,7 +95,6 @@ PRESETS = MappingProxyType(
 def _axis(field: str, noun: str, choices: tuple[str, ...] = (), minimum: int = 1) -> Axis:
     return Axis(
         field=field,
-        option=f"--{field}",
         help=f"{noun}, with --op pack_sm90_w4; may be given again.",
         subject="weights to pack",
         choices=choices,

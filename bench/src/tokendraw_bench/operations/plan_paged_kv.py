@@ -61,13 +61,11 @@ AXES = (
     BATCH,
     Axis(
         field="width",
-        option="--width",
         help="Columns of the block table, with --op plan_paged_kv; may be given again.",
         subject="block tables",
     ),
     Axis(
         field="page_size",
-        option="--page-size",
         title="page size",
         help="Tokens a page, with --op plan_paged_kv; may be given again. Default: 16.",
         subject="block tables",

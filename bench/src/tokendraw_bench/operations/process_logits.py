@@ -75,7 +75,6 @@ AXES = (
     DTYPE,
     Axis(
         field="edits",
-        option="--edits",
         help="What the requests ask for, with --op process_logits; may be given again. All: penalties, bias, a bad "
         "word, min_tokens and a bitmask.",
         subject="edits of logits",
@@ -84,14 +83,12 @@ AXES = (
     ),
     Axis(
         field="distinct",
-        option="--distinct",
         help="Ids that occur in each request, with --op process_logits; may be given again. Default: 512.",
         subject="edits of logits",
         changes_inputs=False,
     ),
     Axis(
         field="bitmask",
-        option="--bitmask",
         help="Ids that bitmasks allow, with --op process_logits: half of them, anywhere, in runs of 256, or the lower "
         "half; 1 % of them; or all. May be given again. Default: half.",
         subject="edits of logits",

@@ -50,7 +50,6 @@ class RankCell(Cell):
 
 RANKS = Axis(
     field="ranks",
-    option="--ranks",
     help="Split the vocabulary over so many processes, by gloo on CPUs, by NCCL on a GPU each, with --op sample. "
     "Beside every sampler stands the same one behind an all-gather of the logits.",
     subject="a vocabulary over ranks",

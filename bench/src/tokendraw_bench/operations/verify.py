@@ -87,7 +87,6 @@ PRESETS = MappingProxyType(
 DRAFTS = (
     Axis(
         field="drafts",
-        option="--drafts",
         help="Of each request, with --op verify; may be given again. Default: 4.",
         subject="drafts to verify",
     ),

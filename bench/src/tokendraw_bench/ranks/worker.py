@@ -24,8 +24,7 @@ from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult,
 from tokendraw_bench.run import make_inputs, report_of, timer_for
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.memory import memory_use
-from tokendraw_bench.timing.rank_group import DistributedRanks
-from tokendraw_bench.timing.timer import TimedCall, Timing
+from tokendraw_bench.timing.timer import DistributedRanks, TimedCall, Timing
 
 _TIMEOUT = datetime.timedelta(minutes=5)
 """Longest wait for another rank, which makes inputs and compiles kernels between collectives."""

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from tokendraw_bench.operation import Axis
-from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult
+from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult, Traffic
 from tokendraw_bench.timing.timer import Failure, Timing
 
+_T = TypeVar("_T", int, float)
 _NOTABLE_SPREAD = 0.05
-_EDGE_TITLE = "edge"
-_TRAFFIC_TITLES = ("collectives", "received", "a row", "peak")
+
+
+class _Column(NamedTuple):
+    """A column of the table."""
+
+    title: str
+    text: Callable[[CellResult], str]
+    """Writes the value of a cell."""
+    is_in_words: bool = False
+    """Whether the column is flush left."""
 
 
 def header(report: BenchReport) -> list[str]:
-    """List the titles of the columns, with those of optional measures."""
-    largest, least = (
-        ["largest"] * _has(report, "largest_us"),
-        ["least host us"] * _has(report, "least_host_us"),
-    )
-    host = ["host us"] * _has(report, "host_us")
-    memory = ["extra memory"] * _has_memory(report)
-    optional = (*largest, *host, *least, *memory, *[*_TRAFFIC_TITLES] * _has_traffic(report))
-    names = [
-        title
-        for name in report.contenders
-        for title in (f"{name} us", *["of all-gather"] * _is_paired(name, report), *optional)
-    ]
-    facts = [axis.heading for axis in _axes(report)]
-    edge = [_EDGE_TITLE] * _has_edges(report)
-    return [*facts, *_figure_titles(report), f"{report.operation.floor.name} us", *names, *edge]
+    """List the titles of the columns."""
+    return [column.title for column in _columns(report)]
 
 
 def rows(report: BenchReport) -> list[list[str]]:
     """Return the cells as text."""
-    return [[*_facts(line, report), *_entries(line, report)] for line in report.lines]
+    columns = _columns(report)
+    return [[column.text(line) for column in columns] for line in report.lines]
 
 
 def as_text(report: BenchReport) -> list[str]:
     """Write lines without rules; no column is ever cut."""
+    columns = _columns(report)
     table = [header(report), *rows(report)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    in_words = _in_words(report)
-    left = [title in in_words for title in table[0]]
-    return ["  ".join(_padded(row, widths, left)).rstrip() for row in table]
+    widths = [max(map(len, texts)) for texts in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if column.is_in_words else text.rjust(width)
+            for text, width, column in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in table
+    ]
 
 
 def as_markdown(report: BenchReport) -> str:
@@ -55,7 +56,8 @@ def as_markdown(report: BenchReport) -> str:
 
 def as_section(report: BenchReport) -> str:
     """Write the table and the notes in Markdown."""
-    table = markdown_table(header(report), rows(report), in_words=_in_words(report))
+    in_words = {column.title for column in _columns(report) if column.is_in_words}
+    table = markdown_table(header(report), rows(report), in_words)
     notes = "\n".join(f"* {note}" for note in report.notes)
     return "\n\n".join(part for part in (table, notes) if part)
 
@@ -71,72 +73,63 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_word
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
-def _axes(report: BenchReport) -> list[Axis]:
-    """List the axes with a column: optional ones only where a cell deviates from the default."""
-    cells = [line.cell for line in report.lines]
-    return [
-        axis
-        for axis in report.cell_axes
-        if not (axis.optional and all(getattr(cell, axis.field) == _default(axis, cell) for cell in cells))
+def _columns(report: BenchReport) -> list[_Column]:
+    """List the columns: axes, figures of the inputs, the floor, the contenders, and edges of a sweep."""
+    columns = [_axis_column(axis) for axis in report.cell_axes if _has_column(axis, report)]
+    columns += [
+        _figure_column(name) for name in dict.fromkeys(f for line in report.lines for f in line.figures)
     ]
-
-
-def _default(axis: Axis, cell: Any) -> Any:
-    return type(cell).__dataclass_fields__[axis.field].default
-
-
-def _in_words(report: BenchReport) -> set[str]:
-    """List the titles of the columns of words, which are flush left."""
-    return {axis.heading for axis in _axes(report) if axis.choices} | {_EDGE_TITLE}
-
-
-def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
-    return [
-        text.ljust(width) if flush else text.rjust(width)
-        for text, width, flush in zip(row, widths, left, strict=True)
-    ]
-
-
-def _facts(line: CellResult, report: BenchReport) -> list[str]:
-    values = [getattr(line.cell, axis.field) for axis in _axes(report)]
-    facts = ["none" if value is None else str(value) for value in values]
-    figures = [
-        f"{line.figures[title]:,.0f}" if title in line.figures else "-" for title in _figure_titles(report)
-    ]
-    floor = line.floor
-    return [*facts, *figures, "-" if isinstance(floor, Failure) else _microseconds(floor) + _spread(floor)]
-
-
-def _entries(line: CellResult, report: BenchReport) -> list[str]:
-    texts = []
+    columns.append(_Column(f"{report.operation.floor.name} us", _floor))
     for name in report.contenders:
-        entry = line.entries[name]
-        texts.append(_entry(line, entry))
-        if _is_paired(name, report):
-            share = line.share_of_gather(name)
-            texts.append("-" if math.isnan(share) else f"{share:.2f}x")
-        if _has(report, "largest_us"):
-            texts.append(_largest(entry))
-        for field in ("host_us", "least_host_us"):
-            if _has(report, field):
-                host = None if isinstance(entry, Failure) else getattr(entry, field)
-                texts.append("-" if host is None else _number(host))
-        if _has_memory(report):
-            texts.append(_size(line.memory[name]) if name in line.memory else "-")
-        if _has_traffic(report):
-            texts += _traffic_cells(line, name)
-    if _has_edges(report):
-        texts.append(", ".join(f"{name} {growth:.1f}x" for name, growth in (line.edges or {}).items()))
-    return texts
+        columns += _contender_columns(name, report)
+    if any(line.edges is not None for line in report.lines):
+        columns.append(_Column("edge", _edges, is_in_words=True))
+    return columns
 
 
-def _traffic_cells(line: CellResult, name: str) -> list[str]:
-    """Return the columns of :data:`_TRAFFIC_TITLES`."""
-    traffic = line.traffic.get(name)
-    if traffic is None:
-        return ["-"] * len(_TRAFFIC_TITLES)
-    a_row = traffic.received / max(1, line.cell.num_rows)
-    return [f"{traffic.collectives}", _size(traffic.received), _size(round(a_row)), _size(traffic.peak)]
+def _has_column(axis: Axis, report: BenchReport) -> bool:
+    """Whether an axis has a column: an optional one only where a cell deviates from the default."""
+    default = report.operation.cell.__dataclass_fields__[axis.field].default
+    return not (axis.optional and all(getattr(line.cell, axis.field) == default for line in report.lines))
+
+
+def _axis_column(axis: Axis) -> _Column:
+    def text(line: CellResult) -> str:
+        value = getattr(line.cell, axis.field)
+        return "none" if value is None else str(value)
+
+    return _Column(axis.heading, text, is_in_words=bool(axis.choices))
+
+
+def _figure_column(name: str) -> _Column:
+    return _Column(name, lambda line: f"{line.figures[name]:,.0f}" if name in line.figures else "-")
+
+
+def _floor(line: CellResult) -> str:
+    return "-" if isinstance(line.floor, Failure) else _number(line.floor.us) + _spread(line.floor)
+
+
+def _edges(line: CellResult) -> str:
+    return ", ".join(f"{name} {growth:.1f}x" for name, growth in (line.edges or {}).items())
+
+
+def _contender_columns(name: str, report: BenchReport) -> Iterator[_Column]:
+    """Yield the columns of a contender: its time, and what else was measured."""
+    yield _Column(f"{name} us", lambda line: _entry(line, line.entries[name]))
+    if BEHIND_GATHER + name in report.contenders:
+        yield _Column("of all-gather", lambda line: _or_dash(line.share_of_gather(name), "{:.2f}x".format))
+    timings = [entry for line in report.lines for entry in line.entries.values() if isinstance(entry, Timing)]
+    if any(timing.largest_us is not None for timing in timings):
+        yield _Column("largest", lambda line: _largest(line.entries[name]))
+    if any(timing.host_us is not None for timing in timings):
+        yield _Column("host us", lambda line: _host(line.entries[name], "host_us"))
+    if any(timing.least_host_us is not None for timing in timings):
+        yield _Column("least host us", lambda line: _host(line.entries[name], "least_host_us"))
+    if any(line.memory for line in report.lines):
+        yield _Column("extra memory", lambda line: _or_dash(line.memory.get(name), _size))
+    if any(line.traffic for line in report.lines):
+        for title, text in _TRAFFIC.items():
+            yield _Column(title, partial(_traffic, name, text))
 
 
 def _entry(line: CellResult, entry: Timing | Failure) -> str:
@@ -144,7 +137,7 @@ def _entry(line: CellResult, entry: Timing | Failure) -> str:
         return "-"
     ratio = line.ratio(entry)
     places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
-    return f"{_microseconds(entry)} ({ratio:.{places}f}x){_spread(entry)}"
+    return f"{_number(entry.us)} ({ratio:.{places}f}x){_spread(entry)}"
 
 
 def _largest(entry: Timing | Failure) -> str:
@@ -154,8 +147,18 @@ def _largest(entry: Timing | Failure) -> str:
     return f"{_number(entry.largest_us)} ({entry.largest_us / entry.us:.2f}x)"
 
 
-def _microseconds(timing: Timing) -> str:
-    return _number(timing.us)
+def _host(entry: Timing | Failure, field: str) -> str:
+    return _or_dash(getattr(entry, field, None), _number)
+
+
+def _traffic(name: str, text: Callable[[Traffic, CellResult], str], line: CellResult) -> str:
+    traffic = line.traffic.get(name)
+    return "-" if traffic is None else text(traffic, line)
+
+
+def _or_dash(value: _T | None, text: Callable[[_T], str]) -> str:
+    """Write a value; a dash for None and NaN."""
+    return "-" if value is None or value != value else text(value)
 
 
 def _number(us: float) -> str:
@@ -173,27 +176,10 @@ def _size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def _is_paired(name: str, report: BenchReport) -> bool:
-    return BEHIND_GATHER + name in report.contenders
-
-
-def _figure_titles(report: BenchReport) -> list[str]:
-    return list(dict.fromkeys(title for line in report.lines for title in line.figures))
-
-
-def _has_edges(report: BenchReport) -> bool:
-    return any(line.edges is not None for line in report.lines)
-
-
-def _has_traffic(report: BenchReport) -> bool:
-    return any(line.traffic for line in report.lines)
-
-
-def _has_memory(report: BenchReport) -> bool:
-    return any(line.memory for line in report.lines)
-
-
-def _has(report: BenchReport, field: str) -> bool:
-    """Whether a contender has a time of an optional field of :class:`Timing`."""
-    timings = (entry for line in report.lines for entry in line.entries.values())
-    return any(getattr(timing, field, None) is not None for timing in timings)
+_TRAFFIC: Mapping[str, Callable[[Traffic, CellResult], str]] = {
+    "collectives": lambda traffic, line: str(traffic.collectives),
+    "received": lambda traffic, line: _size(traffic.received),
+    "a row": lambda traffic, line: _size(round(traffic.received / max(1, line.cell.num_rows))),
+    "peak": lambda traffic, line: _size(traffic.peak),
+}
+"""Columns of the traffic of a call over ranks."""

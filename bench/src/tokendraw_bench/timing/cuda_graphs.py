@@ -24,8 +24,17 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tokendraw.tools import format_error
-from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
-from tokendraw_bench.timing.timer import Clock, Draw, Failure, SamplePlan, TimedCall, Timing, summary
+from tokendraw_bench.timing.timer import (
+    Clock,
+    Draw,
+    Failure,
+    RankGroup,
+    SamplePlan,
+    SingleRank,
+    TimedCall,
+    Timing,
+    summary,
+)
 
 _L2_MULTIPLE = 4
 _MIN_WORKING_SET_BYTES = 128 << 20

@@ -24,7 +24,10 @@ _READ_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 
 def readers(device: torch.device) -> Mapping[str, TimedCall]:
     """Return the reading passes by their name in reports."""
-    passes = {"torch.sum": TimedCall(draw=_sum), "torch.amax": TimedCall(draw=_amax)}
+    passes = {
+        "torch.sum": TimedCall(draw=lambda logits: words_of(logits).sum()),
+        "torch.amax": TimedCall(draw=lambda logits: words_of(logits).amax()),
+    }
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from tokendraw_bench.timing.read_kernel import read
 
@@ -111,14 +114,6 @@ def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     length = 1 + sum((size - 1) * stride for size, stride in zip(logits.shape, logits.stride(), strict=True))
     flat = logits.as_strided((length,), (1,))
     return flat[: flat.numel() - flat.numel() * flat.element_size() % 4 // 2].view(dtype)
-
-
-def _sum(logits: Tensor) -> Tensor:
-    return words_of(logits).sum()
-
-
-def _amax(logits: Tensor) -> Tensor:
-    return words_of(logits).amax()
 
 
 def _by_triton(read: Callable[[Tensor, int, int], Tensor], words: int, warps: int, logits: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tokendraw.tools import format_error
-from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
+
+if TYPE_CHECKING:
+    import torch
 
 Draw: TypeAlias = Callable[[Any], object]
 """Function of a set of inputs, such as a buffer of logits [B, V]."""
@@ -107,6 +109,55 @@ class Timer(Protocol):
 
     def time(self, calls: Mapping[str, TimedCall], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
+
+
+class RankGroup(Protocol):
+    """Ranks that make each call at the same time; the slowest rank's time counts.
+
+    All ranks make the same number of calls, since a collective waits for all of them. A call that raises on some ranks
+    ends the run at the timeout of the process group.
+    """
+
+    def wait(self) -> None:
+        """Wait for all ranks."""
+
+    def maximum(self, number: float) -> float:
+        """Return the largest number of all ranks."""
+
+
+class SingleRank:
+    """A process by itself."""
+
+    def wait(self) -> None:
+        """Go on at once."""
+
+    def maximum(self, number: float) -> float:
+        """Return the number."""
+        return number
+
+
+class DistributedRanks:
+    """The ranks of the default process group of torch.distributed.
+
+    :param device: where their tensors are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        self._number = torch.zeros(1, dtype=torch.float64, device=device)
+
+    def wait(self) -> None:
+        """Wait for all ranks and their devices."""
+        self.maximum(0.0)
+
+    def maximum(self, number: float) -> float:
+        """Return the largest number of all ranks, after a wait for them."""
+        import torch.distributed as dist
+
+        self._number.fill_(number)
+        dist.all_reduce(self._number, op=dist.ReduceOp.MAX)
+        return float(self._number)
 
 
 class WallTimer:
