@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any
 
 
 def lazy_names(
@@ -24,7 +24,8 @@ def lazy_names(
     def homes() -> dict[str, str]:
         """Read the defining module of each name."""
         loader: Any = sys.modules[face].__loader__
-        (block,) = [node for node in ast.parse(loader.get_source(face)).body if _is_for_type_checkers(node)]
+        blocks = [node for node in ast.parse(loader.get_source(face)).body if isinstance(node, ast.If)]
+        (block,) = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
         imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
         return {alias.name: str(node.module) for node in imports for alias in node.names}
 
@@ -40,10 +41,6 @@ def lazy_names(
         return value
 
     return get, lambda: sorted(homes())
-
-
-def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

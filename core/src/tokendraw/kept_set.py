@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_dtype, check_plain
+from tokendraw._torch.tensor_checks import check_device_of, check_dtype, check_plain
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 
 _INF = float("inf")
@@ -158,10 +158,7 @@ def _check_bound(name: str, bound: Tensor, logits: Tensor) -> None:
         raise InvalidInputError(
             f"'{name}' needs a number for each of {len(logits)} rows, found shape {list(bound.shape)}."
         )
-    if bound.device != logits.device:
-        raise InvalidInputError(
-            f"'{name}' needs the device of 'logits', {logits.device}, found {bound.device}."
-        )
+    check_device_of(name, bound.device, "'logits'", logits.device)
 
 
 def _chunks(logits: Tensor) -> list[slice]:

@@ -13,10 +13,9 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_dtype, check_integers, check_vector
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import format_value
-from tokendraw.parameters.ranges import integer
+from tokendraw._torch.tensor_checks import check_device_of, check_dtype, check_integers, check_vector
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.parameters.ranges import check_flag, integer
 
 HostSeqLens = Literal["none", "upper_bound", "sync"]
 """How the host has to know the lengths of the sequences; see :class:`Requirements`."""
@@ -107,9 +106,8 @@ def requirements(
         integer(name, count, None, 0, _LARGEST)
     flags = {"prefill_on_device": prefill_on_device, "decode_on_device": decode_on_device}
     flags |= {"dcp": dcp, "causal": causal, "upper_bound_known": upper_bound_known}
-    for name, flag in flags.items():
-        if type(flag) is not bool:
-            raise InvalidParameterError(f"'{name}' needs True or False, found {format_value(flag)}.")
+    for name, value in flags.items():
+        check_flag(name, value)
     page_indices = (num_prefills > 0 and not prefill_on_device) or (num_decodes > 0 and not decode_on_device)
     host_seq_lens: HostSeqLens = "sync"
     if causal and not dcp and not page_indices:
@@ -150,10 +148,7 @@ def advance(
             raise InvalidInputError(
                 f"'{name}' needs the shape of 'num_computed', {list(num_computed.shape)}, found {list(tensor.shape)}."
             )
-        if tensor.device != num_computed.device:
-            raise InvalidInputError(
-                f"'{name}' needs the device of 'num_computed', {num_computed.device}, found {tensor.device}."
-            )
+        check_device_of(name, tensor.device, "'num_computed'", num_computed.device)
     rejected = (num_logits - num_sampled).masked_fill_(num_logits == 0, 0)
     kept = (num_computed + query_lens).sub_(rejected)
     return kept, kept + next_query_lens

@@ -35,11 +35,9 @@ def parse(device: str | None) -> tuple[str | None, int | None]:
 
 
 def _is_kind(kind: str) -> bool:
-    return kind in _KINDS or (kind != "meta" and kind not in _ALIASES and _is_out_of_tree(kind))
-
-
-def _is_out_of_tree(kind: str) -> bool:
-    """Return whether a distribution may bring this kind to torch, as Ascend's does npu."""
+    """Return whether torch has this kind, or a distribution may bring it to torch, as Ascend's does npu."""
+    if kind in _KINDS or kind == "meta" or kind in _ALIASES:
+        return kind in _KINDS
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "_C"):
         return bool(torch._C._get_privateuse1_backend_name() == kind)

@@ -77,6 +77,14 @@ def check_dense_rows(name: str, tensor: Tensor, elements: str, mend: str = "") -
         )
 
 
+def check_device_of(name: str, found: torch.device, owner: str, needed: torch.device, mend: str = "") -> None:
+    """Refuse another device than that of ``owner``, another argument in quotes."""
+    if found != needed:
+        raise InvalidInputError(
+            f"'{name}' needs the device of {owner}, {needed}, found {found}. {mend}".rstrip()
+        )
+
+
 def same_device(device: torch.device, needed: torch.device) -> bool:
     """Whether two devices are the same; the needed device may lack an index."""
     return device == needed or (device.type == needed.type and needed.index is None)

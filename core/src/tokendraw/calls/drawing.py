@@ -40,11 +40,6 @@ class RowCall(Call):
         self.logits = logits
         self.metadata = metadata
 
-    @property
-    @abstractmethod
-    def tokens_shape(self) -> tuple[int, ...]:
-        """Return the shape of the output's tokens."""
-
     @abstractmethod
     def wrong_tokens(self, output: Any) -> str | None:
         """Describe the first wrong token of an output of the right form."""
@@ -74,6 +69,11 @@ class RowCall(Call):
     def undeclared_class(self, capabilities: Capabilities) -> str | None:
         name = plugin_class(self.metadata)
         return None if name in capabilities.metadata_classes else name
+
+    @property
+    def tokens_shape(self) -> tuple[int, ...]:
+        """Return the shape of the output's tokens: [B] unless a class says otherwise."""
+        return self.logits.shape[:1]
 
     @property
     def facts(self) -> BatchFacts:
@@ -118,10 +118,6 @@ class Sample(RowCall):
 
     def signature(self) -> Hashable:
         return logits_signature(self.logits, self.facts)
-
-    @property
-    def tokens_shape(self) -> tuple[int, ...]:
-        return self.logits.shape[:1]
 
     @property
     def num_rows(self) -> int:

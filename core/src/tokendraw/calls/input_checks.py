@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import check_plain, is_plain, same_device
+from tokendraw._torch.tensor_checks import check_device_of, check_plain, is_plain, same_device
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, Need
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
@@ -63,6 +63,14 @@ def has_form(logits: object, form: LogitsForm) -> bool:
     )
 
 
+def check_type(name: str, value: object, needed: type, mend: str) -> None:
+    """Refuse anything but an object of one of tokendraw's public classes."""
+    if not isinstance(value, needed):
+        raise InvalidInputError(
+            f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(value)}. {mend}"
+        )
+
+
 def check_batch(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
@@ -79,17 +87,12 @@ def check_metadata(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
     """Refuse anything but metadata on the device of the logits, of any number of rows."""
-    if not isinstance(metadata, SamplingMetadata):
-        raise InvalidInputError(
-            f"'metadata' needs a tokendraw.SamplingMetadata, found {type_name(metadata)}. "
-            "Pass SamplingMetadata.from_params(params, device=...)."
-        )
-    device = metadata.device
-    if device is not None and device != logits.device:
-        raise InvalidInputError(
-            f"'metadata' needs the device of '{name}', {logits.device}, found {device}. "
-            "Pass device= to SamplingMetadata.from_params."
-        )
+    check_type(
+        "metadata", metadata, SamplingMetadata, "Pass SamplingMetadata.from_params(params, device=...)."
+    )
+    if metadata.device is not None:
+        mend = "Pass device= to SamplingMetadata.from_params."
+        check_device_of("metadata", metadata.device, f"'{name}'", logits.device, mend)
     given_id, size = metadata.facts.max_logprob_token_id, vocab_size or logits.shape[1]
     if given_id is not None and given_id >= size:
         raise InvalidParameterError(

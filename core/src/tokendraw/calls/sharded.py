@@ -23,7 +23,6 @@ from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.routing import undeclared_class
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import type_name
 from tokendraw.errors.install_commands import NATIVE
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -49,33 +48,21 @@ class ShardedSample(Sample):
         agree(self.shard, self.logits, self.metadata, need, backend, error)
 
     def check(self, device: torch.device, need: Need) -> None:
-        if not isinstance(self.shard, VocabShard):
-            raise InvalidInputError(
-                f"'shard' needs a tokendraw.VocabShard, found {type_name(self.shard)}. "
-                "Pass VocabShard(start, vocab_size)."
-            )
+        input_checks.check_type("shard", self.shard, VocabShard, "Pass VocabShard(start, vocab_size).")
         input_checks.check_logits("logits", self.logits, device, least_columns=0)
         input_checks.check_batch("logits", self.logits, self.metadata, need, self.shard.vocab_size)
-        if self.metadata.facts.any_logprob_token_ids:
-            raise InvalidInputError(
-                "'logprob_token_ids' needs all columns of the logits on one device, found a shard of the vocabulary. "
-                "Gather the logits, or ask for the best tokens with logprobs=."
-            )
         facts = self.metadata.facts
-        for name, is_asked in (
-            ("typical_p", facts.any_typical_p),
-            ("xtc_probability", facts.any_xtc),
+        for name, is_asked, instead in (
+            ("'logprob_token_ids'", facts.any_logprob_token_ids, "ask for the best tokens with logprobs="),
+            ("'typical_p'", facts.any_typical_p, "use min_p, top_k and top_p"),
+            ("'xtc_probability'", facts.any_xtc, "use min_p, top_k and top_p"),
+            ("'filter_order' temperature_last", facts.any_temperature_last, "use top_k_first or joint"),
         ):
             if is_asked:
                 raise InvalidInputError(
-                    f"'{name}' needs all columns of the logits on one device, found a shard of the vocabulary. "
-                    "Gather the logits, or use min_p, top_k and top_p."
+                    f"{name} needs all columns of the logits on one device, found a shard of the vocabulary. "
+                    f"Gather the logits, or {instead}."
                 )
-        if facts.any_temperature_last:
-            raise InvalidInputError(
-                "'filter_order' temperature_last needs all columns of the logits on one device, found a shard of the "
-                "vocabulary. Gather the logits, or use top_k_first or joint."
-            )
 
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata, shard=self.shard)

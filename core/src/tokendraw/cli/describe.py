@@ -50,14 +50,6 @@ def candidate_rows(candidates: Iterable[JsonObject]) -> list[tuple[str, ...]]:
     ]
 
 
-FILTER_HEADER = ("filter", "state", "moments", "what it keeps, or why it cannot")
-
-
-def filter_rows(filters: Iterable[JsonObject]) -> list[tuple[str, ...]]:
-    """Write a row of a table for each record of a :class:`tokendraw.filters.InstalledFilter`."""
-    return [(f["name"], f["state"], ", ".join(f["moments"]), f["reason"] or f["summary"]) for f in filters]
-
-
 def candidate_json(candidate: Candidate) -> JsonObject:
     """Describe a plugin.
 

@@ -15,9 +15,10 @@ from packaging.utils import canonicalize_name
 
 from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of, printable_name
 from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
 from tokendraw.cli.terminal.tables import plugins_at_work
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import all_of, printable, type_name
+from tokendraw.errors.formatting import printable, type_name
 from tokendraw.errors.install_commands import how_to_install
 
 ENTRY_POINT_GROUP = "tokendraw.commands"
@@ -112,11 +113,7 @@ def _command(declaration: Declaration) -> InstalledCommand:
     )
     reason = fault_of(declaration)
     if reason is None and not command.is_callable:
-        owner = OWNERS.get(command.name, "tokendraw")
-        reason = (
-            f"the name {command.name!r} is reserved for the distribution {owner}, "
-            f"found it in {command.owner}; rename the entry point"
-        )
+        reason = reserved_reason(command.name, OWNERS.get(command.name, "tokendraw"), command.owner)
     return replace(command, reason=reason)
 
 
@@ -125,6 +122,4 @@ def _disputed(command: InstalledCommand, commands: Sequence[InstalledCommand]) -
     claimants = [c.owner for c in commands if c.name == command.name and c.reason is None]
     if command.reason is not None or len(claimants) < 2:
         return command
-    surplus = "one" if len(claimants) == 2 else "all but one"
-    reason = f"the name {command.name!r} is claimed by {all_of(claimants)}; uninstall {surplus} of them"
-    return replace(command, reason=reason)
+    return replace(command, reason=disputed_reason(command.name, claimants))

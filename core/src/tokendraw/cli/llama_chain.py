@@ -7,7 +7,7 @@ from typing import Any
 
 from tokendraw.backends.resolution.candidate import State
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import all_of, nearest
+from tokendraw.errors.formatting import nearest_or_all
 from tokendraw.filters.installed import installed_filters
 
 TEMPERATURE_LAST = "temperature_last"
@@ -52,12 +52,7 @@ def chain_fields(text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     words = [_ALIASES.get(word, word) for word in words]
     for word in words:
         if word not in filters and word not in _WORDS:
-            near = nearest(word, [*_WORDS, *filters])
-            hint = (
-                f"known are {all_of([*_WORDS, *sorted(filters)])}"
-                if near is None
-                else f"the nearest is {near!r}"
-            )
+            hint = nearest_or_all(word, [*_WORDS, *sorted(filters)])
             raise InvalidParameterError(
                 f"'samplers' needs stages of a chain, found {word!r}, {hint}. Correct it."
             )

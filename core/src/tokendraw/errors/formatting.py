@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_TEXT_CHARS = 500
 """Longest foreign text in a message, in characters: a compiler's whole output cannot be read in a table."""
@@ -42,6 +42,12 @@ def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
         if (has_same_letters or is_similar) and _digits(word) in ("", _digits(near)):
             return near
     return None
+
+
+def nearest_or_all(word: object, known: Sequence[str]) -> str:
+    """Write ``the nearest is 'top_k'``, or ``known are top_k and top_p`` for a word like none of them."""
+    near = nearest(word, known) if isinstance(word, str) else None
+    return f"known are {all_of(known)}" if near is None else f"the nearest is {near!r}"
 
 
 def _digits(word: str) -> str:

@@ -23,9 +23,10 @@ from tokendraw.backends.discovery.entry_points import Declaration, declarations,
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.hooks import FILTER_GROUP
 from tokendraw.backends.discovery.settings import read_settings
+from tokendraw.backends.resolution.admission import disabled_reason, reserved_reason
 from tokendraw.backends.resolution.candidate import Choice, State
 from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import all_of, format_value, nearest, one_of, printable, type_name
+from tokendraw.errors.formatting import all_of, format_value, nearest_or_all, one_of, printable, type_name
 from tokendraw.filters.base import Filter
 
 _OWN_DISTRIBUTION = "tokendraw"
@@ -104,10 +105,9 @@ def _refusal(name: object, owner: str) -> str:
         if record.name == name and record.state is not State.AVAILABLE:
             return f"'filters'{owner} names {record.name!r}, which is {record.state}: {record.reason}. Leave it out."
     names = [record.name for record in records if record.state is State.AVAILABLE]
-    near = nearest(name, names) if isinstance(name, str) else None
-    known = f"known are {all_of(names)}" if near is None else f"the nearest is {near!r}"
+    hint = nearest_or_all(name, names)
     return (
-        f"'filters'{owner} needs names of installed filters, found {format_value(name)}, {known}. Correct it."
+        f"'filters'{owner} needs names of installed filters, found {format_value(name)}, {hint}. Correct it."
     )
 
 
@@ -132,17 +132,14 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
 def _reserved(records: Collection[InstalledFilter]) -> list[InstalledFilter]:
     """Leave the names of tokendraw's own filters to tokendraw."""
     names = {record.name for record in records if record.distribution == _OWN_DISTRIBUTION}
-    return [
-        replace(
-            record,
-            state=State.BROKEN,
-            reason=f"the name {record.name!r} is reserved for the distribution {_OWN_DISTRIBUTION}, found it in "
-            f"{record.distribution}; rename the entry point",
-        )
-        if record.name in names and record.distribution != _OWN_DISTRIBUTION
-        else record
-        for record in records
-    ]
+
+    def check_name(record: InstalledFilter) -> InstalledFilter:
+        if record.name not in names or record.distribution == _OWN_DISTRIBUTION:
+            return record
+        reason = reserved_reason(record.name, _OWN_DISTRIBUTION, record.distribution)
+        return replace(record, state=State.BROKEN, reason=reason)
+
+    return [*map(check_name, records)]
 
 
 def _record(declaration: Declaration, choice: Choice) -> InstalledFilter:
@@ -154,10 +151,8 @@ def _record(declaration: Declaration, choice: Choice) -> InstalledFilter:
         version=printable(declaration.version),
         entry_point=printable(declaration.value),
     )
-    if record.name in choice.disabled:
-        return replace(record, state=State.DISABLED, reason=f"switched off by {choice.disabled_source}")
-    if choice.first_party_only and record.distribution != _OWN_DISTRIBUTION:
-        reason = "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others"
+    is_ours = record.distribution == _OWN_DISTRIBUTION
+    if reason := disabled_reason(record.name, choice, first_party=is_ours):
         return replace(record, state=State.DISABLED, reason=reason)
     fault = fault_of(declaration, lambda name: _NAME.fullmatch(name) is not None, _NAME_RULE)
     return record if fault is None else replace(record, state=State.BROKEN, reason=fault)
@@ -188,7 +183,7 @@ def _checked(kind: Any, record: InstalledFilter) -> Filter:
     if getattr(rule, "name", None) != record.name:
         found = format_value(getattr(rule, "name", None))
         raise PluginError(f"{value!r} needs the name of its entry point, {record.name!r}, found {found}")
-    if not _are_moments(rule.moments):
+    if not (isinstance(rule.moments, tuple) and all(name in MOMENTS for name in rule.moments)):
         raise PluginError(
             f"'moments' of {value!r} needs a tuple of {one_of(map(repr, MOMENTS))}, found {format_value(rule.moments)}"
         )
@@ -197,10 +192,6 @@ def _checked(kind: Any, record: InstalledFilter) -> Filter:
     if kind.floor is Filter.floor:
         raise PluginError(f"{value!r} needs the method floor, found none")
     return rule
-
-
-def _are_moments(names: Collection[object]) -> bool:
-    return isinstance(names, tuple) and all(name in MOMENTS for name in names)
 
 
 def _kind(value: object) -> str:

@@ -260,9 +260,7 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
-@lru_cache(_MAX_FACTS)
-def _facts_of(kinds: tuple[RowKind, ...]) -> BatchFacts:
-    return BatchFacts.of_kinds(kinds)
+_facts_of = lru_cache(_MAX_FACTS)(BatchFacts.of_kinds)
 
 
 def row_kinds(columns: Columns) -> Iterable[RowKind]:

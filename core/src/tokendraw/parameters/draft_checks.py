@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_plain
+from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_plain
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.parameters.ranges import integer
@@ -31,7 +31,7 @@ def check_ids(ids: Tensor, offsets: Tensor) -> None:
             f"'draft_token_ids' of two dimensions needs a row for each of the {offsets.shape[0] - 1} requests in "
             f"'cu_num_logits', found {ids.shape[0]}."
         )
-    _check_device("cu_num_logits", offsets, ids)
+    check_device_of("cu_num_logits", offsets.device, "'draft_token_ids'", ids.device)
 
 
 def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
@@ -56,7 +56,7 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
             raise InvalidInputError(
                 f"'{name}' needs a row for each of the {ids.shape[0]} draft_token_ids, found {tensor.shape[0]}."
             )
-        _check_device(name, tensor, ids)
+        check_device_of(name, tensor.device, "'draft_token_ids'", ids.device)
 
 
 def check_counts(
@@ -124,10 +124,3 @@ def most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) 
 
 def _named(probs: Tensor | None, logits: Tensor | None) -> tuple[tuple[str, Tensor | None], ...]:
     return ("draft_probs", probs), ("draft_logits", logits)
-
-
-def _check_device(name: str, tensor: Tensor, ids: Tensor) -> None:
-    if tensor.device != ids.device:
-        raise InvalidInputError(
-            f"'{name}' needs the device of 'draft_token_ids', {ids.device}, found {tensor.device}."
-        )

@@ -11,12 +11,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_plain, is_plain
+from tokendraw._torch.tensor_checks import check_device_of, check_plain, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import format_value
+from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.parameters.draft_checks import (
     check_counts,
     check_distributions,
@@ -25,7 +24,7 @@ from tokendraw.parameters.draft_checks import (
     first_rows,
     most_drafts,
 )
-from tokendraw.parameters.ranges import are_integers, each, integers
+from tokendraw.parameters.ranges import are_integers, check_flag, each, integers
 
 _ID_RANGE = (-(2**63), 2**63 - 1)
 
@@ -82,10 +81,7 @@ class Drafts:
         if self.num_drafts is not None:
             object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
             check_counts(self.num_drafts, self.num_requests, *tensors)
-        if type(self.any_placeholder) is not bool:
-            raise InvalidParameterError(
-                f"'any_placeholder' needs True or False, found {format_value(self.any_placeholder)}."
-            )
+        check_flag("any_placeholder", self.any_placeholder)
         most = most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
         object.__setattr__(self, "max_drafts", most)
         if self.cu_num_logits.is_cpu:
@@ -203,11 +199,8 @@ class Drafts:
         :param name: of the argument.
         :raises InvalidInputError: names the tensor, what it needs to be and what it is.
         """
-        if self.device != target_logits.device:
-            raise InvalidInputError(
-                f"'drafts' needs the device of '{name}', {target_logits.device}, found {self.device}. "
-                "Pass device= to Drafts.from_lists."
-            )
+        mend = "Pass device= to Drafts.from_lists."
+        check_device_of("drafts", self.device, f"'{name}'", target_logits.device, mend)
         rows, needed = target_logits.shape[0], self.num_rows
         if needed is not None and needed != rows:
             raise InvalidInputError(

@@ -12,7 +12,7 @@ from typing import Any
 from tokendraw.backends.discovery.settings import WARMUP_RULES
 from tokendraw.backends.resolution.candidate import State
 from tokendraw.errors.exceptions import InvalidParameterError, SettingsError
-from tokendraw.errors.formatting import all_of, format_value, nearest, type_name
+from tokendraw.errors.formatting import all_of, format_value, nearest_or_all, type_name
 from tokendraw.filters.installed import find_filter, installed_filters
 from tokendraw.parameters.fields import PARAMETERS
 from tokendraw.parameters.params import SamplingParams
@@ -119,6 +119,5 @@ def _refusal(name: object, known: list[str], source: str) -> str:
             f"{source} needs rules that the engine has no parameter for, {all_of(known)}, found {name!r}. Pass the "
             "engine's own parameter, or leave it out."
         )
-    near = nearest(name, known) if isinstance(name, str) else None
-    hint = f"known are {all_of(known)}" if near is None else f"the nearest is {near!r}"
+    hint = nearest_or_all(name, known)
     return f"{source} needs names of filters or parameters, found {format_value(name)}, {hint}. Correct it."

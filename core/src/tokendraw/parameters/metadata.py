@@ -130,9 +130,8 @@ class SamplingMetadata:
         kinds = self.row_kinds
         if kinds is None:
             return
-        if kinds.describes(
-            [self.row_index, *(tensors.get(name) for name in _SLOT_TENSORS), *self._filters()]
-        ):
+        filters = [tensor for _, tensor in sorted((self.filters or {}).items())]
+        if kinds.describes([self.row_index, *(tensors.get(name) for name in _SLOT_TENSORS), *filters]):
             check_kinds(kinds, num_slots(tensors), self.row_index)
         else:  # dataclasses.replace put other tensors in their place
             object.__setattr__(self, "row_kinds", None)
@@ -292,10 +291,6 @@ class SamplingMetadata:
         if self.filters:
             tensors |= {f"{FILTER_PREFIX}{name}": tensor for name, tensor in self.filters.items()}
         return tensors
-
-    def _filters(self) -> list[Tensor]:
-        """Return the tensors of the filters from moments in the order of their names."""
-        return [tensor for _, tensor in sorted((self.filters or {}).items())]
 
     def _check_filters(self) -> None:
         """Refuse anything but tensors by names of installed filters."""

@@ -100,6 +100,12 @@ def are_reals(values: Sequence[Any], least: float, largest: float) -> bool:
     )
 
 
+def check_flag(field: str, value: object) -> None:
+    """Refuse anything but True and False."""
+    if type(value) is not bool:
+        raise out_of_range(field, None, "True or False", value)
+
+
 def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> None:
     """Refuse ``logprobs`` above the limit of a server. -1 asks for all V, or beyond any limit where V is unknown."""
     if logprobs is None or 0 <= logprobs <= limit:

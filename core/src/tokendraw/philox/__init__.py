@@ -128,7 +128,8 @@ def uniform(
     ``fp32`` forms ``u`` from the 32 bits of ``w0``, which float64 holds exactly, ``fp64`` from 53 as :func:`gumbel`
     does.
     """
-    bits, width = _bits(*random_words(seed, position, index, stream), dtype)
+    w0, w1 = random_words(seed, position, index, stream)
+    bits, width = ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)
     real = torch.float32 if bits.device.type == "mps" else torch.float64
     largest = 1.0 - torch.finfo(real).eps / 2  # the sum below rounds up to 1 where it needs a bit too many
     return ((bits.to(real) + 0.5) * 2.0**-width).clamp_(max=largest)
@@ -146,7 +147,7 @@ def gumbel(
     inputs = (seed, position, index, torch.as_tensor(stream))
     # torch.broadcast_shapes imports sympy: half a second, or three where no bytecode is kept.
     shape = torch.broadcast_tensors(*inputs)[0].shape  # type: ignore[no-untyped-call]
-    noise = torch.empty(shape, dtype=_real(dtype))
+    noise = torch.empty(shape, dtype=torch.float64 if dtype == "fp64" else torch.float32)
     for block in _blocks(shape):
         seeds, positions, indices, streams = (_part(x, block) for x in inputs)
         noise[block] = _gumbel(seeds, positions, indices, streams, dtype)
@@ -219,12 +220,3 @@ def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
     """Return the part of a broadcast tensor within a block."""
     slices = block[len(block) - x.dim() :]
     return x[tuple(part if size > 1 else slice(None) for part, size in zip(slices, x.shape, strict=True))]
-
-
-def _real(dtype: GumbelDtype) -> torch.dtype:
-    return torch.float64 if dtype == "fp64" else torch.float32
-
-
-def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
-    """Return the bits of a variate of ``dtype``, and their number."""
-    return ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)

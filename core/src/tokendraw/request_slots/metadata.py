@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
+from tokendraw._torch.tensor_checks import INTEGERS, check_device_of, check_integers, check_vector, is_plain
 from tokendraw._torch.upload import uploaded
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
@@ -44,7 +44,7 @@ def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -
         check_integers(name, values)
     if values.is_cpu:
         return RowInput(values.tolist(), values if device.type == "cpu" else None)
-    check_device(name, values, device)
+    check_device_of(name, values.device, "the slots", device)
     return RowInput(None, values)
 
 
@@ -58,12 +58,6 @@ def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> R
     row_positions = row_input("positions", positions, device)
     integers("positions", row_positions.values or (), 0, MAX_POSITION)
     return row_positions
-
-
-def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    """Refuse a tensor on another device than the slots."""
-    if tensor.device != device:
-        raise InvalidInputError(f"'{name}' needs the device of the slots, {device}, found {tensor.device}.")
 
 
 def check_slots(slots: Sequence[int], live: set[int], num_slots: int, *, once: bool = False) -> None:

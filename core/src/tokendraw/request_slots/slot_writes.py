@@ -76,7 +76,8 @@ class RequestPacker:
             num_distinct = ids.distinct.shape[0]
             pieces = [self._layout.packed(self._parameters(request, tokens, num_distinct))]
             if num_tokens:
-                pieces += (_joined(stored).to(torch.int32), ids.distinct)
+                history = torch.cat(stored) if stored.output.shape[0] else stored.prompt
+                pieces += (history.to(torch.int32), ids.distinct)
             if num_distinct < num_tokens:
                 pieces.append(_filled(num_tokens - num_distinct, 0))
             vectors = {"counts": ids.counts, "flagged": ids.flagged}
@@ -155,10 +156,6 @@ class RequestPacker:
         self._place_of_id.scatter_(0, ids, places)
         is_kept = self._place_of_id.index_select(0, ids) == places
         return ids.masked_select(is_kept).to(torch.int32), is_kept
-
-
-def _joined(tokens: TokenHistory) -> Tensor:
-    return torch.cat(tokens) if tokens.output.shape[0] else tokens.prompt
 
 
 def _filled(size: int, value: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import check_integers, check_plain
+from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
@@ -23,7 +23,6 @@ from tokendraw.request_slots.memory import allocate
 from tokendraw.request_slots.metadata import (
     HasTokenIds,
     MetadataCache,
-    check_device,
     check_slots,
     position_input,
     row_input,
@@ -254,7 +253,7 @@ class RequestSlots:
         if tokens.dim() != 2:
             raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
         check_integers(name, tokens)
-        check_device(name, tokens, self._device)
+        check_device_of(name, tokens.device, "the slots", self._device)
         rows = row_input("row_index", row_index, self._device)
         self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
 

@@ -119,7 +119,9 @@ def _logprobs(
     :param num_best: [B] integer, number of best tokens of each row (-1: all), or None for all N.
     """
     assert drawn.x is not None
-    x, ids = _shown(*_best(*best, width), drawn, row, params, mode)
+    x, ids = (column.transpose(0, 1).flatten(1) for column in best)
+    places = best_places(x, ids.to(torch.int64), width)
+    x, ids = _shown(x.gather(-1, places), ids.gather(-1, places).to(torch.int64), drawn, row, params, mode)
     ids, x = torch.cat((drawn.token, ids), -1), torch.cat((drawn.x, x), -1)
     values = mode_values(x, row, params.inverse_temperature, mode)
     if params.greedy is not None and not mode.startswith("raw"):
@@ -134,13 +136,6 @@ def _log_kept_mass(row: RowMasses, params: Parameters) -> Tensor:
     if params.greedy is not None:
         share = torch.where(params.greedy, 0.0, share)
     return share.squeeze(-1).to(torch.float32)
-
-
-def _best(x: Tensor, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return the N largest values of all ranks and their ids, [B, N] float32 and int64."""
-    x, ids = (column.transpose(0, 1).flatten(1) for column in (x, ids))
-    indices = best_places(x, ids.to(torch.int64), width)
-    return x.gather(-1, indices), ids.gather(-1, indices).to(torch.int64)
 
 
 def _shown(

@@ -39,11 +39,6 @@ INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
 MAX_WORD_CHARS = 100
 """Characters of a name, an architecture, a version or a range of versions."""
-_MAX_NUMBER = 2**63 - 1
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_NUMBER
 
 
 def are_words(value: Any) -> bool:
@@ -58,7 +53,10 @@ def _worded(words: str, hint: Any) -> Rule:
 
 
 _Count: TypeAlias = Annotated[int, at_least(0)]
-_Number: TypeAlias = Annotated[int, Rule(("an integer from 0 to 2**63 - 1",), _is_number)]
+_Number: TypeAlias = Annotated[
+    int,
+    Rule(("an integer from 0 to 2**63 - 1",), lambda value: type(value) is int and 0 <= value < 2**63),
+]
 _Words: TypeAlias = Annotated[
     tuple[str, ...],
     Rule(("a tuple of at least one short string",), lambda value: are_words(value) and len(value) > 0),

@@ -18,10 +18,6 @@ from tokendraw.backends.description.capabilities import Capabilities, HostCapabi
 from tokendraw.backends.description.host import Host
 
 
-def _never(need: Any) -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Requirement:
     """A property of rows or calls, supported by some backends.
@@ -42,7 +38,7 @@ class Requirement:
     reason: str = ""
     concerns_call: bool = False
     is_named_first: bool = False
-    is_settled: Callable[[Any], bool] = _never
+    is_settled: Callable[[Any], bool] = lambda need: False
 
 
 def first_reason(unsupported: tuple[Requirement, ...], call: Any, capabilities: Any) -> str | None:

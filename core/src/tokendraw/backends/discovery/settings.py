@@ -79,7 +79,9 @@ class Settings:
         Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
         """
         known = sorted({*installed, *FIRST_PARTY})
-        filters = _filter_names() if {*self.disabled}.difference(known) else set()
+        filters: set[str] = set()
+        if {*self.disabled}.difference(known):  # filters from moments may be disabled, too
+            filters = {declaration.name for declaration in declarations(FILTER_GROUP)}
         named = {
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
@@ -128,7 +130,11 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             values |= {field: printable(text) if key == "sampler" else names, f"{field}_source": variable}
         elif table and table.get(key):
             values |= {field: table[key], f"{field}_source": printable(str(path))}
-    unknown = tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN)
+    unknown = tuple(
+        f"{format_value(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
+        for name in sorted(variables)
+        if name not in _KNOWN
+    )
     return Settings(**values, config=None if table is None else path, warnings=unknown)
 
 
@@ -155,20 +161,11 @@ def _boolean(variables: Mapping[str, str], name: str) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-def _unknown(name: str) -> str:
-    return f"{format_value(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
-
-
 def _nearest(name: str, known: Iterable[str]) -> str:
     # The prefix alone would make any variable similar to any other.
     stems = {word.removeprefix(_PREFIX): word for word in known}
     near = nearest(name.removeprefix(_PREFIX), stems)
     return f"known are {', '.join(known)}" if near is None else f"the nearest known one is {stems[near]!r}"
-
-
-def _filter_names() -> set[str]:
-    """Return the names of installed filters from moments, which ``disabled`` may hold too."""
-    return {declaration.name for declaration in declarations(FILTER_GROUP)}
 
 
 def _label(key: str, source: str) -> str:

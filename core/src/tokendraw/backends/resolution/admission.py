@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
@@ -34,8 +34,8 @@ def author_of(name: str) -> str:
 def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, ...]:
     """Mark candidates that may not run as disabled or broken."""
     marked = [_refused(candidate, choice) or candidate for candidate in candidates]
-    disputed = conflicts(marked)
-    return tuple(_disputed(c, disputed) for c in marked)
+    owners = conflicts(marked)
+    return tuple(_disputed(c, owners.get(c.name, ())) for c in marked)
 
 
 def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
@@ -51,23 +51,36 @@ def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...
     return {name: tuple(owners.values()) for name, owners in sorted(claims.items()) if len(owners) > 1}
 
 
-def claimants(candidates: Iterable[Candidate]) -> str:
-    """List claimants as ``acme-tokendraw 1.0 and other-tokendraw 2.0``."""
-    return all_of(f"{c.distribution} {c.version}".rstrip() for c in candidates)
+def claimants(candidates: Iterable[Candidate]) -> list[str]:
+    """Write claimants as ``acme-tokendraw 1.0``."""
+    return [f"{c.distribution} {c.version}".rstrip() for c in candidates]
+
+
+def disabled_reason(name: str, choice: Choice, *, first_party: bool) -> str | None:
+    """Word why the user's choice leaves a plugin or a filter out; None if it does not."""
+    if name in choice.disabled:
+        return f"switched off by {choice.disabled_source}"
+    if choice.first_party_only and not first_party:
+        return "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others"
+    return None
+
+
+def reserved_reason(name: str, owner: str, claimant: str) -> str:
+    """Word the refusal of a name that belongs to the distribution ``owner``."""
+    return f"the name {name!r} is reserved for the distribution {owner}, found it in {claimant}; rename the entry point"
+
+
+def disputed_reason(name: str, owners: Sequence[str]) -> str:
+    """Word the refusal of a name that several distributions claim."""
+    surplus = "one" if len(owners) == 2 else "all but one"
+    return f"the name {name!r} is claimed by {all_of(owners)}; uninstall {surplus} of them"
 
 
 def _refused(candidate: Candidate, choice: Choice) -> Candidate | None:
-    if candidate.name in choice.disabled:
-        return replace(candidate, state=State.DISABLED, reason=f"switched off by {choice.disabled_source}")
-    if choice.first_party_only and not candidate.first_party:
-        reason = "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others"
+    if reason := disabled_reason(candidate.name, choice, first_party=candidate.first_party):
         return replace(candidate, state=State.DISABLED, reason=reason)
     if _squats(candidate):
-        owner = FIRST_PARTY[candidate.name]
-        reason = (
-            f"the name {candidate.name!r} is reserved for the distribution {owner}, "
-            f"found it in {claimants([candidate])}; rename the entry point"
-        )
+        reason = reserved_reason(candidate.name, FIRST_PARTY[candidate.name], *claimants([candidate]))
         return replace(candidate, state=State.BROKEN, reason=reason)
     return None
 
@@ -85,10 +98,7 @@ def _squats(candidate: Candidate) -> bool:
     return not is_first_party(candidate.name, candidate.distribution)
 
 
-def _disputed(candidate: Candidate, disputed: Mapping[str, tuple[Candidate, ...]]) -> Candidate:
-    owners = disputed.get(candidate.name, ())
+def _disputed(candidate: Candidate, owners: Sequence[Candidate]) -> Candidate:
     if not owners or not _claims(candidate):
         return candidate
-    surplus = "one" if len(owners) == 2 else "all but one"
-    reason = f"the name {candidate.name!r} is claimed by {claimants(owners)}; uninstall {surplus} of them"
-    return replace(candidate, state=State.BROKEN, reason=reason)
+    return replace(candidate, state=State.BROKEN, reason=disputed_reason(candidate.name, claimants(owners)))

@@ -66,7 +66,9 @@ def nothing(
 
 def duplicate(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> DuplicatePluginError:
     """Report a requested name that two distributions claim."""
-    found = "; ".join(f"{name!r} is claimed by {claimants(owners)}" for name, owners in disputed.items())
+    found = "; ".join(
+        f"{name!r} is claimed by {all_of(claimants(owners))}" for name, owners in disputed.items()
+    )
     if choice.sampler is not None:
         return DuplicatePluginError(f"{found}. Uninstall all but one of them.")
     names = all_of(map(repr, disputed))

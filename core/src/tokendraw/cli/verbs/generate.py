@@ -124,7 +124,10 @@ def generate(
             sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype)
         )
         write = _model(folder, drawer).write
-    settings = _compared(params) if compare else [params]
+    settings = [params]
+    if compare:
+        shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
+        settings = shared if params in shared else [params, *shared]
 
     num_pieces = 0
     steps: list[JsonObject] = []
@@ -187,12 +190,6 @@ def _model(folder: str | None, drawer: Sampler) -> Any:
             f"{how_to_install('tokendraw-transformers')}."
         ) from error
     return ModelOnDisk(folder, drawer)
-
-
-def _compared(params: SamplingParams) -> list[SamplingParams]:
-    """List the settings to compare, first the settings of the command line unless :data:`COMPARED` has them."""
-    shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
-    return shared if params in shared else [params, *shared]
 
 
 def _label(params: SamplingParams) -> str:

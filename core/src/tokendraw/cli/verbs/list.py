@@ -17,14 +17,7 @@ from tokendraw.backends.resolution.candidate import State
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
-from tokendraw.cli.describe import (
-    CANDIDATE_HEADER,
-    FILTER_HEADER,
-    candidate_json,
-    candidate_rows,
-    filter_rows,
-    rank,
-)
+from tokendraw.cli.describe import CANDIDATE_HEADER, candidate_json, candidate_rows, rank
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.filters.installed import installed_filters
 
@@ -67,7 +60,13 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
             print_table(("name", "operations"), rows)
         if filters:
             click.echo()
-            print_table(FILTER_HEADER, filter_rows(filters))
+            print_table(
+                ("filter", "state", "moments", "what it keeps, or why it cannot"),
+                [
+                    (f["name"], f["state"], ", ".join(f["moments"]), f["reason"] or f["summary"])
+                    for f in filters
+                ],
+            )
     else:
         click.echo(error, err=True)
     if error:

@@ -24,12 +24,13 @@ from tokendraw._torch.tensor_checks import (
 )
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.input_checks import check_type
 from tokendraw.calls.output_checks import first_of, wrong_object
-from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
 from tokendraw.operations.plan_paged_kv import PagedKVPlannerBackend
 from tokendraw.paged_kv import PagedKVPlan
-from tokendraw.parameters.ranges import integer
+from tokendraw.parameters.ranges import check_flag, integer
 
 _MAX_INT32 = 2**31 - 1
 _MEND_OUT = "Pass PagedKVPlan.empty(B, W, device=...)."
@@ -54,10 +55,7 @@ class PlanPagedKV(Call):
 
     def check(self, device: torch.device, need: HostNeed) -> None:
         _check_tensors(self.seq_lens, self.block_table, device)
-        if type(self.page_indices) is not bool:
-            raise InvalidParameterError(
-                f"'page_indices' needs True or False, found {format_value(self.page_indices)}."
-            )
+        check_flag("page_indices", self.page_indices)
         self.page_size = integer("page_size", self.page_size, None, 1, _MAX_INT32)
         self.pad = integer("pad", self.pad, None, -(2**31), _MAX_INT32)
         if self.out is not None:
@@ -144,8 +142,7 @@ def _check_int32(name: str, tensor: Tensor, device: torch.device) -> None:
 
 def _check_out(out: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, *, page_indices: bool) -> None:
     """Refuse buffers unfit for a plan of these inputs."""
-    if not isinstance(out, PagedKVPlan):
-        raise InvalidInputError(f"'out' needs a tokendraw.PagedKVPlan, found {type_name(out)}. {_MEND_OUT}")
+    check_type("out", out, PagedKVPlan, _MEND_OUT)
     requests, columns = block_table.shape
     form = requests, columns, page_indices, seq_lens.device
     checked = _checked_buffers.get(out)

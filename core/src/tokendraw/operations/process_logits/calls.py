@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendraw._torch.tensor_checks import (
     check_dense_rows,
+    check_device_of,
     check_dtype,
     check_integers,
     check_plain,
@@ -46,16 +47,9 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
 
 def check_slots(slots: RequestSlots, logits: Tensor) -> None:
     """Refuse anything but slots for these logits."""
-    if not isinstance(slots, RequestSlots):
-        raise InvalidInputError(
-            f"'slots' needs a tokendraw.RequestSlots, found {type_name(slots)}. "
-            "Pass the one that the requests were added to."
-        )
-    if slots.device != logits.device:
-        raise InvalidInputError(
-            f"'slots' needs the device of 'logits', {logits.device}, found {slots.device}. "
-            "Make the slots with device= of the logits."
-        )
+    input_checks.check_type("slots", slots, RequestSlots, "Pass the one that the requests were added to.")
+    mend = "Make the slots with device= of the logits."
+    check_device_of("slots", slots.device, "'logits'", logits.device, mend)
     if slots.vocab_size != logits.shape[1]:
         raise InvalidInputError(
             f"'logits' needs the vocabulary of 'slots', {slots.vocab_size}, found {logits.shape[1]}. "
@@ -100,11 +94,7 @@ def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
 
 
 def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
-    if tensor.device != logits.device:
-        raise InvalidInputError(
-            f"'{name}' needs the device of 'logits', {logits.device}, found {tensor.device}. "
-            f"Pass {name}.to('{logits.device}')."
-        )
+    check_device_of(name, tensor.device, "'logits'", logits.device, f"Pass {name}.to('{logits.device}').")
 
 
 _DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_vector
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck
@@ -35,11 +35,8 @@ class Score(RowCall):
         input_checks.check_logits("logits", self.logits, device)
         check_vector("token_ids", self.token_ids, "Pass torch.tensor(token_ids, device=logits.device).")
         check_integers("token_ids", self.token_ids)
-        if self.token_ids.device != self.logits.device:
-            raise InvalidInputError(
-                f"'token_ids' needs the device of 'logits', {self.logits.device}, found {self.token_ids.device}. "
-                "Pass token_ids.to(logits.device)."
-            )
+        mend = "Pass token_ids.to(logits.device)."
+        check_device_of("token_ids", self.token_ids.device, "'logits'", self.logits.device, mend)
         if self.token_ids.shape[0] != self.logits.shape[0]:
             raise InvalidInputError(
                 f"'token_ids' needs as many ids as 'logits' has rows, {self.logits.shape[0]}, "
@@ -84,10 +81,6 @@ class Score(RowCall):
 
     def signature(self) -> Hashable:
         return logits_signature(self.logits, self.facts), self.token_ids.dtype
-
-    @property
-    def tokens_shape(self) -> tuple[int, ...]:
-        return self.logits.shape[:1]
 
 
 def _wrong_form(output: Any, *, has_threshold: bool, has_ceiling: bool, **form: Any) -> str | None:

@@ -18,7 +18,7 @@ from tokendraw.calls.call import OutputCheck
 from tokendraw.calls.drawing import RowCall, logits_signature
 from tokendraw.calls.output_checks import first_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import one_of, type_name
+from tokendraw.errors.formatting import one_of
 from tokendraw.operations.verify import VERIFY_MODES, VerifyMode
 from tokendraw.output import PAD_TOKEN_ID, VerifyOutput
 from tokendraw.parameters.drafts import Drafts
@@ -46,19 +46,15 @@ class Verify(RowCall):
         *,
         mode: VerifyMode = "rejection",
     ) -> None:
-        self.logits = target_logits
-        self.metadata = metadata
-        self.drafts: Drafts = drafts
+        super().__init__(target_logits, metadata)
+        self.drafts = drafts
         self.mode = mode
 
     def check(self, device: torch.device, need: Need) -> None:
         target_logits, drafts, metadata = self.logits, self.drafts, self.metadata
         input_checks.check_logits("target_logits", target_logits, device)
-        if not isinstance(drafts, Drafts):
-            raise InvalidInputError(
-                f"'drafts' needs a tokendraw.Drafts, found {type_name(drafts)}. "
-                "Pass Drafts.from_lists(draft_token_ids, device=...)."
-            )
+        mend = "Pass Drafts.from_lists(draft_token_ids, device=...)."
+        input_checks.check_type("drafts", drafts, Drafts, mend)
         input_checks.check_metadata("target_logits", target_logits, metadata, need)
         if self.mode not in VERIFY_MODES:
             raise InvalidParameterError(
