@@ -80,6 +80,16 @@ def without_filters(self, scored, logits, token_ids, metadata):
     return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
 
 
+def fields(**changed):
+    """Replace fields of the metadata."""
+    return {"metadata": lambda self, metadata: replace(metadata, row_kinds=None, **changed)}
+
+
+def without_xtc(self, scored, logits, token_ids, metadata):
+    plain = replace(metadata, xtc_probability=None, row_kinds=None)
+    return replace(scored, entropy=native(self.need, self.device).score(logits, token_ids, plain).entropy)
+
+
 def certain(best, logits, metadata):
     """Every token of a greedy row has log-probability 0."""
     temperature = metadata.per_row("temperature")
@@ -123,6 +133,13 @@ SCORERS = table("score", NATIVE, ScorerMutant, (
         metadata, temperature=None if metadata.temperature is None else
         torch.where(metadata.temperature > 0, 1.0, metadata.temperature), row_kinds=None)}),
     ("the threshold of a row that drops nothing is finite", "score thresholds", {"output": threshold_of_draw}),
+    ("a score applies XTC in no row", "score ceilings", fields(xtc_probability=None)),
+    ("a score applies XTC in rows without a seed", "score ceilings", fields(seeded=None)),
+    ("a score has the uniform of position 0", "score ceilings", {"metadata": lambda self, metadata: replace(
+        metadata, positions=metadata.positions * 0, row_kinds=None)}),
+    ("a score with the temperature last filters at the temperature of the row", "score ceilings",
+     fields(temperature_last=None)),
+    ("an entropy counts tokens above the ceiling", "score ceilings", {"output": without_xtc}),
 ), options={"quick": True})
 DRAWING_SCORERS = tuple(
     replace(mutant, capabilities=dict.fromkeys(("sample", "score"), NATIVE))

@@ -126,3 +126,20 @@ def has_logprobs(capabilities: Capabilities) -> bool:
 def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
     """List whether rows bring seeds: False, and True if seeds are served."""
     return (False, True) if has_counter(capabilities) else (False,)
+
+
+def interval_choices(capabilities: Capabilities) -> list[dict[str, Any]]:
+    """List fields of requests that cut rows from above, or whose filters look at temperature 1, if advertised."""
+    choices: list[dict[str, Any]] = []
+    if ("typical_p", "per_row") in capabilities.filters:
+        choices += [{"typical_p": 0.3}, {"typical_p": 0.9}]
+    if ("xtc", "per_row") in capabilities.filters:
+        choices += [{"xtc_probability": p, "xtc_threshold": t} for p, t in ((1.0, 0.05), (0.5, 0.01))]
+    if "temperature_last" in capabilities.filter_orders:
+        others: list[dict[str, Any]] = [
+            {name: value}
+            for name, value in (("top_p", 0.8), ("min_p", 0.05))
+            if (name, "per_row") in capabilities.filters
+        ]
+        choices += [{"filter_order": "temperature_last", **choice} for choice in (*choices, *others)]
+    return choices

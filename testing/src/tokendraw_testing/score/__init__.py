@@ -1,12 +1,12 @@
 """The properties of the operation ``score``."""
 
 from tokendraw_testing.kit.operation import OperationKit
-from tokendraw_testing.score import device, lines
+from tokendraw_testing.score import ceilings, device, lines
 from tokendraw_testing.score.subject import ScoreSubject
 
 KIT = OperationKit(
     view=ScoreSubject,
-    properties=tuple(prop for module in (lines, device) for prop in module.properties.all),
+    properties=tuple(prop for module in (lines, ceilings, device) for prop in module.properties.all),
 )
 
 __all__ = ["KIT", "ScoreSubject"]

@@ -56,7 +56,7 @@ def scores(subject: ScoreSubject, trial: Trial) -> str:
             ]
             for part in parts_of_equal_scalars(subject, batch):
                 tokens = [_token(request, i, int(rng.integers(site.size))) for i, request in enumerate(part)]
-                _judge(subject, trial, part, tokens, mode)
+                judge_scores(subject, trial, part, tokens, mode)
             num_rows += len(batch)
     return f"{num_rows} rows in {len(modes)} modes"
 
@@ -157,13 +157,14 @@ def _token(request: CrossedRequest, number: int, random_id: int) -> int:
     return (int(x.argmax()), int(x.argmin()), random_id, size - 1, _LABEL_PADDING)[number % 5]
 
 
-def _judge(
+def judge_scores(
     subject: ScoreSubject,
     trial: Trial,
     batch: Sequence[CrossedRequest],
     tokens: Sequence[int],
     mode: LogprobsMode,
 ) -> None:
+    """Score a token of each row, and judge all values by the float64 reference."""
     logits = stack_logits(batch, subject.device)
     with require_unmodified(trial, logits=logits):
         scored = subject.score(logits, tokens, [request.params for request in batch], mode)

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.random import Generator
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw.plugin import VerifyCapabilities
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.requests import describe
+from tokendraw_testing.rows.requests import describe, interval_choices
 from tokendraw_testing.verify.draft_batch import DraftBatch, chains
 from tokendraw_testing.verify.subject import VerifySubject
 
@@ -22,23 +21,13 @@ properties = Properties("verify")
 
 _REQUESTS: Final = 64
 _SIZE: Final = 300
+_LAST: Final[dict[str, Any]] = {"temperature": 1.8}
+"""Of requests whose filters look at another temperature."""
 _WITHOUT_XTC: Final[dict[str, Any]] = {"xtc_probability": 0.0}
 
 
-def _choices(capabilities: VerifyCapabilities) -> list[dict[str, Any]]:
-    """List the fields of requests that this line is about, as far as they are advertised."""
-    choices: list[dict[str, Any]] = []
-    if ("typical_p", "per_row") in capabilities.filters:
-        choices += [{"typical_p": 0.3}, {"typical_p": 0.9}]
-    if ("xtc", "per_row") in capabilities.filters:
-        choices += [{"xtc_probability": p, "xtc_threshold": t} for p, t in ((1.0, 0.05), (0.5, 0.01))]
-    if "temperature_last" in capabilities.filter_orders and choices:
-        choices += [{"filter_order": "temperature_last", "temperature": 1.8, **choice} for choice in choices]
-    return choices
-
-
 @properties.advertised(
-    "verify ceilings", lambda c: c.seeding == "counter" and bool(_choices(c)), is_long=True
+    "verify ceilings", lambda c: c.seeding == "counter" and bool(interval_choices(c)), is_long=True
 )
 def ceilings(subject: VerifySubject, trial: Trial) -> str:
     """Seeded chains are those of rows cut from above too; drafts have every filter but XTC."""
@@ -71,7 +60,10 @@ def ceilings(subject: VerifySubject, trial: Trial) -> str:
 def _batch(subject: VerifySubject, rng: Generator, size: int) -> DraftBatch:
     """Make requests with one of the choices each, and the probabilities of their drafts without XTC."""
     batch = DraftBatch.of(subject, rng, subject.effort.rows(_REQUESTS), size)
-    choices = _choices(subject.capabilities)
+    choices = [
+        _LAST | choice if "filter_order" in choice else choice
+        for choice in interval_choices(subject.capabilities)
+    ]
     params = [
         replace(SamplingParams(seed=params.seed) if i % 3 else params, **choices[i % len(choices)])
         for i, params in enumerate(batch.params)
