@@ -1,14 +1,16 @@
 """Time filters from moments beside min-p in their place, and XTC and ``temperature_last`` beside the batch without.
 
 ``python benchmarks/filters.py --output benchmarks/results/h100_filters.md``, and ``--rules`` for XTC and
-``temperature_last``. Medians of CUDA graphs over buffers that no cache holds; a read of the same buffers in turn.
-Min-p is the one whose floor is that of the filter in the median row.
+``temperature_last``; with ``--verify rejection`` in a verification, whose rows are those of the target. Medians of CUDA
+graphs over buffers that no cache holds; a read of the same buffers in turn. Min-p is the one whose floor is that of the
+filter in the median row.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 import tokendraw
-from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
+from tokendraw.plugin import VerifyMode
 from tokendraw_bench import Cell, TimedCall, make_inputs, markdown_table, measure, timer_for
 
 FILTERS = {
@@ -43,6 +46,8 @@ RULE_BASES = {
     "p = 0.9": ("gaussian", {"top_p": 0.9}),
 }
 _RULE_TEMPERATURE = 0.8
+_DRAFTS = 3
+"""Drafts a request."""
 
 
 class Comparison(NamedTuple):
@@ -84,6 +89,33 @@ def _sample(sampler: tokendraw.Sampler, metadata: SamplingMetadata, logits: torc
     return sampler.sample(logits, metadata)
 
 
+def _verification(
+    sampler: tokendraw.Sampler,
+    device: torch.device,
+    rows: int,
+    size: int,
+    fields: dict[str, object],
+    mode: VerifyMode,
+) -> Callable[[torch.Tensor], object]:
+    """Return a verification of random drafts from the logits of other rows, so that most are rejected."""
+    requests = rows // (_DRAFTS + 1)
+    counts = torch.full((requests,), _DRAFTS)
+    offsets = speculative.cu_num_logits(counts).to(device)
+    ids = torch.randint(size, (requests * _DRAFTS,), generator=torch.Generator().manual_seed(0)).to(device)
+    drafts = Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=_DRAFTS)
+    metadata = SamplingMetadata.from_params(
+        [SamplingParams(**fields, seed=i) for i in range(requests)],
+        device=device,
+        positions=range(rows),
+        row_index=speculative.row_index(offsets, rows),
+    )
+
+    def verify(logits: torch.Tensor) -> object:
+        return sampler.verify(logits, replace(drafts, draft_logits=logits[: len(ids)]), metadata, mode=mode)
+
+    return verify
+
+
 def main() -> None:
     """Print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,11 +124,25 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[256, 64, 1])
     parser.add_argument("--vocab-size", type=int, default=151_936)
     parser.add_argument("--rules", action="store_true", help="time XTC and temperature_last")
+    parser.add_argument(
+        "--verify",
+        choices=["rejection", "block", "coupled"],
+        help="time verifications of this mode, not draws",
+    )
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
+    if arguments.verify and any(rows % (_DRAFTS + 1) for rows in arguments.rows):
+        parser.error(f"--verify needs --rows that are multiples of {_DRAFTS + 1}, found {arguments.rows}.")
     device, lines = torch.device(arguments.device), []
     sampler = tokendraw.load_sampler(arguments.sampler, device=device)
     designs = list(RULE_BASES.items()) if arguments.rules else [("", ("gaussian", {}))]
+
+    def timed(fields: dict[str, Any], rows: int) -> TimedCall:
+        if arguments.verify:
+            size = arguments.vocab_size
+            return TimedCall(draw=_verification(sampler, device, rows, size, fields, arguments.verify))
+        return TimedCall(draw=partial(_sample, sampler, _metadata(device, rows, fields)))
+
     for rows in arguments.rows:
         for dtype, (beside, (family, base)) in product(("float32", "bfloat16"), designs):
             cell = Cell(rows, arguments.vocab_size, dtype, "none", family)
@@ -105,7 +151,7 @@ def main() -> None:
             comparisons = filter_comparisons(arguments.sampler, buffers[0])
             for each in rule_comparisons(beside, base) if arguments.rules else comparisons:
                 calls = {
-                    title: TimedCall(draw=partial(_sample, sampler, _metadata(device, rows, fields)))
+                    title: timed(fields, rows)
                     for title, fields in (("first", each.first), ("second", each.second))
                 }
                 measured = measure(calls, buffers, timer)
@@ -118,6 +164,9 @@ def main() -> None:
         ("without", "with", "with / without") if arguments.rules else ("min-p", "filter", "filter / min-p")
     )
     option, stem = (" --rules --rows 256 64 16 1", "interval_rules") if arguments.rules else ("", "filters")
+    if arguments.verify:
+        option = option.removesuffix(" 1") + f" --verify {arguments.verify}"
+        stem = f"{stem}_{arguments.verify}"
     parts = [
         f"`python benchmarks/filters.py{option} --output benchmarks/results/h100_{stem}.md`",
         f"Microseconds a call of {arguments.sampler} on {card}, V = {arguments.vocab_size:,}.",
