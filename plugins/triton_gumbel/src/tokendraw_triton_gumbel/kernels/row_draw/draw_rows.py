@@ -21,7 +21,6 @@ from tokendraw_triton_gumbel.kernels.shared.least_kept import least_kept
 from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import (
-    DRAFT,
     EXACT,
     HAS_FLOOR,
     LEAST_KEPT,
@@ -115,10 +114,8 @@ def draw_rows(
                 temperature, _ = load_temperature(row_params.temperature, slot)
             filters = RowFilters(k, p, lowest_kept(max_logit, temperature, min_p, floor), joint)
             if interval.arrivals is not None:
-                chain_flags = flags
-                if drafts.cu_num_logits is not None:
-                    chain_flags = tl.where(wants_token, flags, flags | DRAFT)
-                chain = load_chain(slot, greedy, key, row_params, interval_params, chain_flags, config.FP64)
+                # Rows of drafts count as the target's: their thresholds are exact in any case.
+                chain = load_chain(slot, greedy, key, row_params, interval_params, flags, config.FP64)
                 is_exact = is_redrawn(chain, survey, inverse * LOG2_E, k, p, filters.floor, joint)
                 row_flags = tl.where(is_exact > 0, flags | EXACT, flags)
                 tl.store(state.ints + row.to(tl.int64) * STATE_INTS + IS_EXACT, row_flags & EXACT)
