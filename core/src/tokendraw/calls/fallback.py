@@ -30,7 +30,6 @@ from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.resolution import advice
-from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.backends.resolution.refusals import install, undo
 from tokendraw.calls.call import Call
 from tokendraw.calls.device_faults import is_out_of_memory
@@ -104,11 +103,20 @@ def refusal(failure: CallFailedError, selection: Selection, call: Call) -> BaseE
         return failure.visible_error
     choice = selection.resolution.choice
     if choice.sampler is not None:
-        return _noted(failure.visible_error, _explicit_note(failure.backend, choice))
+        name, asked = failure.backend.name, f"asked for by {choice.source or 'the caller'}"
+        role = "" if name == choice.sampler else f"{name!r} serves what {choice.sampler!r} cannot. "
+        note = f"{role}{choice.sampler!r} was {asked}, so no other one takes over. {undo(choice)}"
+        return _noted(failure.visible_error, note)
     if not call.may_fall_back:
         return failure.visible_error
     if selection.can_fall_back and not failure.had_copies:
-        return _noted(failure.visible_error, _overwritten_note(failure.backend))
+        name = failure.backend.name
+        return _noted(
+            failure.visible_error,
+            f"{name!r} may have overwritten its inputs before it failed, so no other one is given them. Only the "
+            f"first call of each kind, which runs on copies, can be taken over. Set TOKENDRAW_DISABLE={name} to use "
+            "another one.",
+        )
     return None
 
 
@@ -155,20 +163,6 @@ def warn_of(
             raise warning from failure.error
     for text in resolution.untested:
         announce(UntestedUpstreamWarning, text, strict=strict)
-
-
-def _explicit_note(failed: LoadedBackend, choice: Choice) -> str:
-    role = "" if failed.name == choice.sampler else f"{failed.name!r} serves what {choice.sampler!r} cannot. "
-    asked = f"{choice.sampler!r} was asked for by {choice.source or 'the caller'}"
-    return f"{role}{asked}, so no other one takes over. {undo(choice)}"
-
-
-def _overwritten_note(failed: LoadedBackend) -> str:
-    return (
-        f"{failed.name!r} may have overwritten its inputs before it failed, so no other one is given them. Only the "
-        "first call of each kind, which runs on copies, can be taken over. "
-        f"Set TOKENDRAW_DISABLE={failed.name} to use another one."
-    )
 
 
 def _noted(error: BaseException, note: str) -> BaseException:

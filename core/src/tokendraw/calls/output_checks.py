@@ -45,17 +45,17 @@ def wrong_form(
     """
     if not isinstance(output, kind):
         return f"a {kind.__name__}, found {type(output).__name__}"
-    is_verified = len(shape) > 1
-    rows = shape[:1] if is_verified else shape
-    reason = misfit("token_ids", output.token_ids, shape, torch.int64, device)
-    if reason is None and is_verified:
-        reason = misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
+    reason, rows = misfit("token_ids", output.token_ids, shape, torch.int64, device), shape[:1]
+    if len(shape) > 1:
+        reason = reason or misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
     reason = reason or misfit("valid", output.valid, rows, torch.bool, device)
     if thresholds is not None:
         reason = reason or wrong_bounds_of_kept(output, (thresholds,), device, has_ceiling=has_ceiling)
-    if reason is not None or width is None:
-        return reason
-    return wrong_logprobs(output, shape=shape, device=device, width=width, given_ids=given_ids, ranks=ranks)
+    if width is not None:
+        reason = reason or wrong_logprobs(
+            output, shape=shape, device=device, width=width, given_ids=given_ids, ranks=ranks
+        )
+    return reason
 
 
 def wrong_logprobs(

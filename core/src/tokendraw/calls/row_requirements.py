@@ -6,7 +6,6 @@ not support a property of some rows still serves all other rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokendraw.backends.description.capabilities import (
@@ -47,25 +46,14 @@ def _needs_other_moments(rows: RowGroup, capabilities: Capabilities) -> bool:
     return not (capabilities.row_moments and set(moments) <= set(capabilities.row_moments))
 
 
-def _per_row(name: Filter) -> Requirement:
-    return Requirement(
-        kind=f"{name} per row",
-        is_supported=lambda capabilities, need: (name, "per_row") in capabilities.filters,
-        is_asked=_may_hold(name),
-    )
-
-
-def _order(name: FilterOrder) -> Requirement:
-    return Requirement(
-        kind=f"filter order {name}",
-        is_supported=lambda capabilities, need: name in capabilities.filter_orders,
-        is_asked=_may_hold(name),
-    )
-
-
-def _may_hold(name: str) -> Callable[[RowGroup, Capabilities], bool]:
+def _listed(name: Filter | FilterOrder, kind: str, field: str, entry: object) -> Requirement:
+    """Make the requirement that capabilities list an entry in a field, of rows that may have a filter or an order."""
     flag = f"any_{name}"
-    return lambda rows, capabilities: bool(getattr(rows.facts, flag))
+    return Requirement(
+        kind=kind,
+        is_supported=lambda capabilities, need: entry in getattr(capabilities, field),
+        is_asked=lambda rows, capabilities: bool(getattr(rows.facts, flag)),
+    )
 
 
 VOCABULARY = Requirement(
@@ -116,7 +104,7 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
         is_asked=lambda rows, capabilities: rows.facts.any_greedy,
     ),
     SEEDED,
-    *(_per_row(name) for name in FILTERS),
+    *(_listed(name, f"{name} per row", "filters", (name, "per_row")) for name in FILTERS),
     FILTERS_FROM_MOMENTS,
     Requirement(
         kind="a top_k above its limit",
@@ -125,7 +113,7 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
         is_asked=_exceeds_top_k,
     ),
     VOCABULARY,
-    *(_order(name) for name in FILTER_ORDERS),
+    *(_listed(name, f"filter order {name}", "filter_orders", name) for name in FILTER_ORDERS),
     LOGPROBS,
     GIVEN_IDS,
 )

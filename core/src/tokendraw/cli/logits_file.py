@@ -253,11 +253,7 @@ class LogitsFile:
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
-    """Read the logits in ``path``, a .npy, .npz, .safetensors or .pt file, or ``-`` for standard input.
-
-    :param tensor: which tensor, where the file holds several by name.
-    :raises LogitsFileError: one line; nothing in the file has been run.
-    """
+    """Read the logits in ``path``, a .npy, .npz, .safetensors or .pt file, or ``-`` for standard input."""
     if path != Path("-"):
         return _read(on_disk(path), tensor)
     with tempfile.TemporaryDirectory() as folder:

@@ -114,7 +114,8 @@ def _refusal(name: object, owner: str) -> str:
 def _look() -> list[tuple[InstalledFilter, Filter | None]]:
     """Find and load the filters, each in its own guard; None in place of one that cannot be used."""
     choice, found = read_settings().choice(), list(declarations(FILTER_GROUP))
-    records = _reserved([_record(declaration, choice) for declaration in found])
+    own_names = {declaration.name for declaration in found if declaration.distribution == _OWN_DISTRIBUTION}
+    records = [_record(declaration, choice, own_names) for declaration in found]
     claims = [record.name for record in records if record.state is State.FOUND]
     loaded = []
     for record in sorted(records, key=lambda record: (record.name, record.distribution)):
@@ -129,21 +130,8 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
     return loaded
 
 
-def _reserved(records: Collection[InstalledFilter]) -> list[InstalledFilter]:
-    """Leave the names of tokendraw's own filters to tokendraw."""
-    names = {record.name for record in records if record.distribution == _OWN_DISTRIBUTION}
-
-    def check_name(record: InstalledFilter) -> InstalledFilter:
-        if record.name not in names or record.distribution == _OWN_DISTRIBUTION:
-            return record
-        reason = reserved_reason(record.name, _OWN_DISTRIBUTION, record.distribution)
-        return replace(record, state=State.BROKEN, reason=reason)
-
-    return [*map(check_name, records)]
-
-
-def _record(declaration: Declaration, choice: Choice) -> InstalledFilter:
-    """Decide from names alone whether a filter may be imported."""
+def _record(declaration: Declaration, choice: Choice, own_names: Collection[str]) -> InstalledFilter:
+    """Decide from names alone whether a filter may be imported; tokendraw's own names are left to tokendraw."""
     record = InstalledFilter(
         name=printable(declaration.name) or "''",
         state=State.FOUND,
@@ -152,6 +140,9 @@ def _record(declaration: Declaration, choice: Choice) -> InstalledFilter:
         entry_point=printable(declaration.value),
     )
     is_ours = record.distribution == _OWN_DISTRIBUTION
+    if record.name in own_names and not is_ours:
+        broken = reserved_reason(record.name, _OWN_DISTRIBUTION, record.distribution)
+        return replace(record, state=State.BROKEN, reason=broken)
     if reason := disabled_reason(record.name, choice, first_party=is_ours):
         return replace(record, state=State.DISABLED, reason=reason)
     fault = fault_of(declaration, lambda name: _NAME.fullmatch(name) is not None, _NAME_RULE)

@@ -48,8 +48,6 @@ class Build:
 def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, dict[str, Build]]:
     """Import torch and load each of the operations, one after the other.
 
-    :param names: of the operations; none: only torch is imported.
-    :param verbose: let the process write on stderr: tracebacks of plugins that fail, and what plugins print.
     :returns: the reason why torch cannot be imported, or None; then the outcome by operation.
     """
     outcomes: dict[str, Build] = {}
