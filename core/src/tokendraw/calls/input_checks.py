@@ -87,12 +87,12 @@ def check_metadata(
     name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
 ) -> None:
     """Refuse anything but metadata on the device of the logits, of any number of rows."""
-    check_type(
-        "metadata", metadata, SamplingMetadata, "Pass SamplingMetadata.from_params(params, device=...)."
-    )
-    if metadata.device is not None:
+    mend = "Pass SamplingMetadata.from_params(params, device=...)."
+    check_type("metadata", metadata, SamplingMetadata, mend)
+    device = metadata.device
+    if device is not None and device != logits.device:
         mend = "Pass device= to SamplingMetadata.from_params."
-        check_device_of("metadata", metadata.device, f"'{name}'", logits.device, mend)
+        check_device_of("metadata", device, f"'{name}'", logits.device, mend)
     given_id, size = metadata.facts.max_logprob_token_id, vocab_size or logits.shape[1]
     if given_id is not None and given_id >= size:
         raise InvalidParameterError(

@@ -45,8 +45,9 @@ def wrong_form(
     """
     if not isinstance(output, kind):
         return f"a {kind.__name__}, found {type(output).__name__}"
-    reason, rows = misfit("token_ids", output.token_ids, shape, torch.int64, device), shape[:1]
+    reason, rows = misfit("token_ids", output.token_ids, shape, torch.int64, device), shape
     if len(shape) > 1:
+        rows = shape[:1]
         reason = reason or misfit("num_accepted", output.num_accepted, rows, torch.int32, device)
     reason = reason or misfit("valid", output.valid, rows, torch.bool, device)
     if thresholds is not None:

@@ -6,6 +6,7 @@ nothing has to be left out: what is not kept adds 0.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,92 +23,52 @@ class TokenBounds(NamedTuple):
     most: Tensor
 
 
-class Workspace(NamedTuple):
+class Workspace:
     """The tensors of a step with K tokens a request, each allocated in the dtype and place of its use.
 
     Slot S stands for every slot out of range.
     """
 
-    bounds: TokenBounds
-    none: Tensor
-    """[S + 1, K] int64: -1."""
-    values: Tensor
-    """[2, S + 1, K] int64: the tokens for the history, in which placeholders keep their numbers, and ids."""
-    changes: Tensor
-    """[2, S + 1, K] bool: whether a token is appended, and whether it is the first of an id."""
-    room: Tensor
-    """[S + 1, K] bool: whether a slot has room for a token."""
-    counts: Tensor
-    """[S, K] int32."""
-    indices: Tensor
-    """[2, S, K] int64: in history and distinct ids."""
-    added: Tensor
-    """[2, S, K] int32: there."""
-    last: Tensor
-    """[1] int64: M - 1."""
-    num_tokens: Tensor
-    """[S + 1, 1] int32; this and the rest are views."""
-    limit: Tensor
-    """[S + 1, 1] int32."""
-    lengths: Tensor
-    """[2, S, 1] int32: ``num_tokens`` and ``num_distinct``."""
-    kept: Tensor
-    """[S + 1, K]: the first of ``changes``."""
-    new_of_slots: Tensor
-    """[S, K]: the second of ``changes``."""
-    ids_of_slots: Tensor
-    """[S, K]: the second of ``values``."""
-    values_of_slots: Tensor
-    """[2, S, K]."""
-    changes_of_slots: Tensor
-    """[2, S, K]."""
-    vectors: tuple[TokenBounds, Tensor, Tensor, Tensor]
-    """``bounds``, ``none``, ``values`` and ``changes`` without their last dimension, if K is 1."""
+    def __init__(self, lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int) -> None:
+        """Allocate the tensors.
 
-    @property
-    def memory(self) -> tuple[Tensor, ...]:
-        """Tensors that are no views."""
-        masks, numbers = (self.changes, self.room), (self.none, self.values, self.counts, self.indices)
-        return *self.bounds, *masks, *numbers, self.added, self.last
-
-
-def _workspace(lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int) -> Workspace:
-    """Make the workspace of steps with K tokens a request.
-
-    :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the most tokens.
-    """
-    rows, device = lengths.shape[1], lengths.device
-    slots = rows - 1
-
-    def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    none = torch.full((rows, width), -1, dtype=torch.int64, device=device)
-    values = empty(2, rows, width, dtype=torch.int64)
-    changes = empty(2, rows, width, dtype=torch.bool)
-    columns = lengths.unsqueeze(2)
-    inputs = bounds, none, values, changes
-    return Workspace(
-        *inputs,
-        empty(rows, width, dtype=torch.bool),
-        empty(slots, width, dtype=torch.int32),
-        empty(2, slots, width, dtype=torch.int64),
-        empty(2, slots, width, dtype=torch.int32),
-        torch.full((1,), max_tokens - 1, dtype=torch.int64, device=device),
-        columns[0],
-        columns[2],
-        columns[:2, :slots],
-        changes[0],
-        changes[1, :slots],
-        values[1, :slots],
-        values[:, :slots],
-        changes[:, :slots],
-        (
-            (TokenBounds(*(bound[..., 0] for bound in bounds)), none[:, 0], values[..., 0], changes[..., 0])
-            if width == 1
-            else inputs
-        ),
-    )
+        :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the most tokens.
+        :param max_tokens: M.
+        :param width: K.
+        """
+        rows, empty = lengths.shape[1], partial(torch.empty, device=lengths.device)
+        full = partial(torch.full, dtype=torch.int64, device=lengths.device)
+        slots, columns = rows - 1, lengths.unsqueeze(2)
+        self.bounds = bounds
+        self.none = full((rows, width), -1)
+        """[S + 1, K] int64."""
+        self.values = empty(2, rows, width, dtype=torch.int64)
+        """[2, S + 1, K]: the tokens for the history, in which placeholders keep their numbers, and ids."""
+        self.changes = empty(2, rows, width, dtype=torch.bool)
+        """[2, S + 1, K]: whether a token is appended, and whether it is the first of an id."""
+        self.room = empty(rows, width, dtype=torch.bool)
+        """[S + 1, K]: whether a slot has room for a token."""
+        self.counts = empty(slots, width, dtype=torch.int32)
+        self.indices = empty(2, slots, width, dtype=torch.int64)
+        """[2, S, K]: in history and distinct ids."""
+        self.added = empty(2, slots, width, dtype=torch.int32)
+        """[2, S, K]: there."""
+        self.last = full((1,), max_tokens - 1)
+        allocated = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
+        self.num_bytes = sum(tensor.nbytes for tensor in (*bounds, *allocated))
+        # The rest are views.
+        self.num_tokens, self.limit = columns[0], columns[2]
+        """[S + 1, 1] int32 each."""
+        self.lengths = columns[:2, :slots]
+        """[2, S, 1] int32: ``num_tokens`` and ``num_distinct``."""
+        self.kept, self.new_of_slots = self.changes[0], self.changes[1, :slots]
+        self.values_of_slots, self.changes_of_slots = self.values[:, :slots], self.changes[:, :slots]
+        self.ids_of_slots = self.values[1, :slots]
+        self.inputs = bounds, self.none, self.values, self.changes
+        if width == 1:
+            vectors = TokenBounds(*(bound[..., 0] for bound in bounds))
+            self.vector_inputs = vectors, self.none[:, 0], self.values[..., 0], self.changes[..., 0]
+            """The inputs without their last dimension."""
 
 
 class Histories:
@@ -126,12 +87,8 @@ class Histories:
         most = torch.full((2, 1, 1), MAX_ID, dtype=torch.int64, device=tokens.device)
         most[1].fill_(counts.shape[1] - 1)
         bounds = TokenBounds(torch.zeros_like(most), most)
-        self._workspace = _workspace(lengths, bounds, tokens.shape[2], 1)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the workspace."""
-        return sum(tensor.nbytes for tensor in self._workspace.memory)
+        self._workspace = Workspace(lengths, bounds, tokens.shape[2], 1)
+        self.num_bytes = self._workspace.num_bytes
 
     def append(self, row_index: Tensor, token_ids: Tensor) -> None:
         """Append tokens.
@@ -145,10 +102,8 @@ class Histories:
         is_single = token_ids.dim() == 1 or token_ids.shape[1] == 1
         w = self._workspace
         if not is_single:
-            w = _workspace(self._lengths, w.bounds, self._tokens.shape[2], token_ids.shape[1])
-        bounds, none, values, changes = (
-            w.vectors if token_ids.dim() == 1 else (w.bounds, w.none, w.values, w.changes)
-        )
+            w = Workspace(self._lengths, w.bounds, self._tokens.shape[2], token_ids.shape[1])
+        bounds, none, values, changes = w.vector_inputs if token_ids.dim() == 1 else w.inputs
 
         slot = row_index.to(torch.int64).clamp(-1, self._tokens.shape[1])  # -1 is the last one too
         tokens = none.index_put((slot,), token_ids.to(torch.int64))
@@ -164,9 +119,8 @@ class Histories:
             _drop_repeated(w)
 
         ends = w.lengths if is_single else w.changes_of_slots.cumsum(2).add_(w.lengths - 1).clamp_(min=0)
-        torch.minimum(
-            ends, w.last, out=w.indices
-        )  # 0 is added where nothing is kept, so wherever there is memory
+        # 0 is added where nothing is kept, so wherever there is memory.
+        torch.minimum(ends, w.last, out=w.indices)
         torch.mul(w.changes_of_slots, w.values_of_slots, out=w.added)
         self._tokens.scatter_add_(2, w.indices, w.added)
         self._counts.scatter_add_(1, w.ids_of_slots, w.counts)

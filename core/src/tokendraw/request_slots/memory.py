@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,41 +28,33 @@ from tokendraw.request_slots.tables import (
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
 
 
-@dataclass(frozen=True, eq=False)
 class Parameters:
     """The small parameters of all slots. Those of a slot are a column, written by a single operation."""
 
-    memory: Tensor
-    """[P * more than S] uint8: the blocks, one behind the other."""
-    blocks: dict[str, Tensor]
-    """[parameters, more than S] each, by its name: views of ``memory``."""
-    at_rest: Tensor
-    """[P] uint8: the column of a slot without a request."""
-    _first: Tensor
-    """[P] int64: place of each byte of a column in ``memory``, in slot 0."""
-    _step: Tensor
-    """[P] int64: bytes from there to the next slot."""
-
-    @classmethod
-    def allocate(cls, num_slots: int, device: torch.device) -> Self:
+    def __init__(self, num_slots: int, device: torch.device) -> None:
         """Allocate slots without requests, and one more."""
         width = -(-(num_slots + 1) // _ALIGNMENT) * _ALIGNMENT
         layout = layout_on(device.type)
         sizes = [rows * width * BLOCKS[block].itemsize for block, rows in layout.sizes.items()]
-        at_rest = uploaded_words([layout.packed(VALUES_AT_REST)], device).view(torch.uint8)
-        memory = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-        blocks, first, step = dict[str, Tensor](), array("q"), array("q")
+        self.at_rest = uploaded_words([layout.packed(VALUES_AT_REST)], device).view(torch.uint8)
+        """[P]: the column of a slot without a request."""
+        self.memory = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        """[P * more than S]: the blocks, one behind the other."""
+        self.blocks: dict[str, Tensor] = {}
+        """[parameters, more than S] each, by its name: views of ``memory``."""
+        first, step = array("q"), array("q")
         for (block, rows), size, start in zip(
             layout.sizes.items(), sizes, accumulate(sizes, initial=0), strict=False
         ):
             item = BLOCKS[block].itemsize
-            column = at_rest[len(first) :][: rows * item].view(BLOCKS[block])
-            blocks[block] = memory[start : start + size].view(BLOCKS[block]).view(rows, width)
-            blocks[block].copy_(column.unsqueeze(1))
+            column = self.at_rest[len(first) :][: rows * item].view(BLOCKS[block])
+            self.blocks[block] = self.memory[start : start + size].view(BLOCKS[block]).view(rows, width)
+            self.blocks[block].copy_(column.unsqueeze(1))
             first.extend(start + row * width * item + byte for row in range(rows) for byte in range(item))
             step.extend([item] * (rows * item))
         places = uploaded({"first": (first, torch.int64), "step": (step, torch.int64)}, device)
-        return cls(memory, blocks, at_rest, places["first"], places["step"])
+        self._first, self._step = places["first"], places["step"]
+        """[P] int64: place of each byte of a column in ``memory``, in slot 0, and bytes from there to the next slot."""
 
     def write(self, slot: int, column: Tensor) -> None:
         """Write the parameters of a slot, a column [P] uint8 on the device."""
@@ -117,29 +109,50 @@ def _unwritten(table: ListTable, device: torch.device) -> Tensor:
     return memory.view(table.dtype).view(table.shape)
 
 
-@dataclass(eq=False)
 class SlotTensors:
     """The tensors of all slots."""
 
-    tables: RequestTables
-    """Replaced when a family of lists gets its memory; all other tensors are shared."""
-    lists: dict[str, ListTable]
-    """The tables of rarely used edits."""
-    missing: set[str]
-    """Families of ``lists`` without memory."""
-    sampling: dict[str, Tensor]
-    """[S] each, by field of the metadata."""
-    parameters: Parameters
-    """The small parameters, those of ``tables`` and ``sampling``."""
-    in_prompt: Tensor
-    """[1] int32: the count of an id that is in the prompt alone."""
-    tokens: Tensor
-    """[2, S, M] int32: ``history`` and ``distinct``, 0 behind their last entry, so that a step adds to them."""
-    lengths: Tensor
-    """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the capacity: M, or 0 without a request. Slot S stands
-    for every slot out of range, and is always empty."""
-    unfilled: set[str] = field(default_factory=set)
-    """Names of ``lists`` whose memory is still to be filled with padding."""
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
+        """Allocate slots without requests."""
+        slots = sizes.num_slots
+        layout, self.parameters = layout_on(device.type), Parameters(slots, device)
+        """The small parameters, those of ``tables`` and ``sampling``."""
+        blocks = self.parameters.blocks
+        rows = {  # .data: views would count their changes together
+            name: blocks[block][i, :slots].view(layout.dtypes[name]).data
+            for block, names in layout.rows.items()
+            for i, name in enumerate(names)
+        }
+        first = layout.rows["words"].index("num_tokens")
+        self.lengths = blocks["words"][first : first + 3, : slots + 1]
+        """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the capacity: M, or 0 without a request. Slot S
+        stands for every slot out of range, and is always empty."""
+        self.tokens = torch.zeros(2, slots, sizes.max_tokens, dtype=torch.int32, device=device)
+        """[2, S, M]: ``history`` and ``distinct``, 0 behind their last entry, so that a step adds to them."""
+        self.device = self.tokens.device  # which has an index, unlike 'cuda'
+        self.in_prompt = torch.full((1,), IN_PROMPT, dtype=torch.int32, device=device)
+        """[1]: the count of an id that is in the prompt alone."""
+        self.sampling = {name: rows[name] for name in SLOT_FIELDS}
+        """[S] each, by field of the metadata."""
+        self.lists = _list_tables(sizes)
+        """The tables of rarely used edits."""
+        self.missing = {table.family for table in self.lists.values()}
+        """Families of ``lists`` without memory."""
+        self.unfilled: set[str] = set()
+        """Names of ``lists`` whose memory is still to be filled with padding."""
+        absent = {
+            name: torch.empty(slots, *[0] * len(table.shape[1:]), dtype=table.dtype, device=self.device)
+            for name, table in self.lists.items()
+        }
+        self.tables = RequestTables(
+            history=self.tokens[0],
+            distinct=self.tokens[1],
+            counts=torch.zeros(slots, sizes.vocab_size, dtype=torch.int32, device=device),
+            **{name: rows[name] for name in STATE_COLUMNS},
+            **absent,
+        )
+        """Replaced when a family of lists gets its memory; all other tensors are shared."""
 
     def give_memory(self, families: Iterable[str]) -> None:
         """Allocate memory for the lists of some families; if there is too little, nothing has changed.
@@ -152,8 +165,8 @@ class SlotTensors:
             return
         lists = {name: table for name, table in self.lists.items() if table.family in families}
         make = _unwritten if is_capturing() else _full
-        device = self.tokens.device
-        self.tables = replace(self.tables, **{name: make(table, device) for name, table in lists.items()})
+        made = {name: make(table, self.device) for name, table in lists.items()}
+        self.tables = replace(self.tables, **made)
         self.missing -= families
         if make is _unwritten:
             self.unfilled.update(lists)
@@ -170,35 +183,3 @@ class SlotTensors:
         lists = [getattr(self.tables, name) for name in self.lists]
         others = (self.in_prompt, self.tokens, self.tables.counts)
         return sum(tensor.nbytes for tensor in (*self.parameters.tensors, *lists, *others))
-
-
-@torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
-def allocate(sizes: SlotSizes, device: torch.device) -> SlotTensors:
-    """Allocate slots without requests."""
-    slots = sizes.num_slots
-    layout, parameters = layout_on(device.type), Parameters.allocate(slots, device)
-    blocks = parameters.blocks
-    rows = {  # .data: views would count their changes together
-        name: blocks[block][i, :slots].view(layout.dtypes[name]).data
-        for block, names in layout.rows.items()
-        for i, name in enumerate(names)
-    }
-    first = layout.rows["words"].index("num_tokens")
-    lengths = blocks["words"][first : first + 3, : slots + 1]
-    tokens = torch.zeros(2, slots, sizes.max_tokens, dtype=torch.int32, device=device)
-    lists, device = _list_tables(sizes), tokens.device  # which has an index, unlike 'cuda'
-    absent = {
-        name: torch.empty(table.shape[:1] + (0,) * len(table.shape[1:]), dtype=table.dtype, device=device)
-        for name, table in lists.items()
-    }
-    tables = RequestTables(
-        history=tokens[0],
-        distinct=tokens[1],
-        counts=torch.zeros(slots, sizes.vocab_size, dtype=torch.int32, device=device),
-        **{name: rows[name] for name in STATE_COLUMNS},
-        **absent,
-    )
-    sampling = {name: rows[name] for name in SLOT_FIELDS}
-    missing = {table.family for table in lists.values()}
-    in_prompt = torch.full((1,), IN_PROMPT, dtype=torch.int32, device=device)
-    return SlotTensors(tables, lists, missing, sampling, parameters, in_prompt, tokens, lengths)

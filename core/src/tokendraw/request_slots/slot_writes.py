@@ -228,9 +228,8 @@ def write_request(state: SlotTensors, slot: int, request: PackedRequest) -> None
 def clean_slot(state: SlotTensors, slot: int, request: SlotRequest) -> None:
     """Remove all traces of a request from its slot, found by the request's lists of ids."""
     tables, edits = state.tables, request.edits
-    traces = [
-        tables.distinct.select(0, slot)
-    ]  # all of it: behind the ids it holds 0, whose count is to be 0 as well
+    # All of the distinct ids: behind them stands 0, whose count is to be 0 as well.
+    traces = [tables.distinct.select(0, slot)]
     if edits.bias:
         traces.append(tables.bias_ids[slot, : len(edits.bias)])
     if edits.stop_ids:

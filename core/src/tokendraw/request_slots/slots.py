@@ -19,7 +19,7 @@ from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
 from tokendraw.request_slots.append import Histories
 from tokendraw.request_slots.capacity import Room, check_sizes
-from tokendraw.request_slots.memory import allocate
+from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.metadata import (
     HasTokenIds,
     MetadataCache,
@@ -85,8 +85,8 @@ class RequestSlots:
             max_dry_breakers,
             max_thinking_ids,
         )
-        self._state = allocate(self._sizes, device_of(device))
-        self._device = self._state.tokens.device
+        self._state = SlotTensors(self._sizes, device_of(device))
+        self._device = self._state.device
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
         self._packer = RequestPacker(self._sizes, self._device)
         self._logprob_ids = LogprobIds(self._sizes, self._device)

@@ -46,7 +46,8 @@ class Verify(RowCall):
         *,
         mode: VerifyMode = "rejection",
     ) -> None:
-        super().__init__(target_logits, metadata)
+        self.logits = target_logits
+        self.metadata = metadata
         self.drafts = drafts
         self.mode = mode
 
