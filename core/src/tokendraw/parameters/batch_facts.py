@@ -209,7 +209,7 @@ class RowKinds:
         self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
         """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
         self._keys = tuple(index)
-        self._max_given_id = max((max(ids, default=-1) for ids in columns["logprob_token_ids"]), default=-1)
+        self._max_given_id = max(map(max, filter(None, columns["logprob_token_ids"])), default=-1)
         self._bound: tuple[tuple[Tensor | None, int], ...] | None = None
 
     @classmethod
@@ -268,16 +268,23 @@ def row_kinds(columns: Columns) -> Iterable[RowKind]:
     return zip(
         [value == 0.0 for value in columns["temperature"]],
         *[
-            [value != p.neutral for value in columns[p.name]] if p.kind == "real" else columns[p.name]
+            _are_other(columns[p.name], p.neutral) if p.kind == "real" else columns[p.name]
             for p in FILTER_PARAMETERS
         ],
         [seed is not None for seed in columns["seed"]],
         columns["logprobs"],
         columns["filter_order"],
-        [len(ids) > 0 for ids in columns["logprob_token_ids"]],
-        [tuple([name for name, _ in active]) for active in columns["filters"]],
+        _are_other(columns["logprob_token_ids"], ()),
+        [tuple([name for name, _ in active]) if active else () for active in columns["filters"]],
         strict=True,
     )
+
+
+def _are_other(column: Sequence[object], neutral: object) -> list[bool]:
+    """Return whether each value differs from the neutral one; mostly all are neutral."""
+    if column.count(neutral) == len(column):
+        return [False] * len(column)
+    return [value != neutral for value in column]
 
 
 def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
