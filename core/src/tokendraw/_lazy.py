@@ -18,6 +18,9 @@ def lazy_names(
 
     The names are those that its block ``if TYPE_CHECKING`` imports, as type checkers read them, so that each is written
     once. They are also the module's ``__all__``.
+
+    :param face: name of the module.
+    :param modules: submodules of a package, which are no part of its ``__all__``.
     """
 
     @functools.cache

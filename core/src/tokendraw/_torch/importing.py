@@ -13,7 +13,10 @@ from tokendraw.errors.install_commands import NATIVE
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:
-    """Import torch; a SamplerUnavailableError says what ``who`` lacks, and how to install or mend it."""
+    """Import torch, or raise an error that names ``who`` as its user.
+
+    :raises SamplerUnavailableError: it is not installed, or failed to import; says how, and where that torch lies.
+    """
     try:
         import torch
     except Exception as error:  # a missing library is an OSError, a half-upgraded package anything

@@ -42,7 +42,8 @@ def num_threads(count: int) -> Iterator[None]:
 def _setters() -> tuple[Callable[[int], object], Callable[[int], int]]:
     """Find the setters of the number of threads of OpenMP and of MKL; the latter returns the previous number.
 
-    ``torch.set_num_threads``, the substitute, also decides for threads that start while it holds, and for good.
+    ``torch.set_num_threads``, the substitute, also decides for threads that start while it holds, and for good. These
+    functions of the library below torch are about the calling thread alone.
     """
     name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
     try:

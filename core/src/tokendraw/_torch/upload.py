@@ -60,12 +60,16 @@ def uploaded_words(pieces: list[Tensor], device: torch.device) -> Tensor:
     """Copy vectors of int32 on the host, one behind the other, to a device as :func:`uploaded` does.
 
     :returns: [their lengths together] int32, aligned to 16 bytes.
+    :raises InvalidInputError: a CUDA graph is being captured.
     """
     return _copy(pieces, device)
 
 
 def device_of(device: Any) -> torch.device:
-    """Convert a name to a ``torch.device``, None to the CPU; an InvalidParameterError has the nearest name."""
+    """Convert a caller's name of a device to a ``torch.device``; None is the CPU.
+
+    :raises InvalidParameterError: torch has no such device; the message has the nearest name.
+    """
     if isinstance(device, torch.device):
         return device
     try:

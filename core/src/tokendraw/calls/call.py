@@ -29,7 +29,10 @@ class Call(ABC):
 
     @abstractmethod
     def check(self, device: torch.device, need: Any) -> None:
-        """Refuse arguments of the wrong form, device or need, by an InvalidInputError. Reads nothing on a device."""
+        """Refuse arguments of the wrong form, device or need. Reads nothing on a device.
+
+        :raises InvalidInputError: says what is needed and what was found.
+        """
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -48,7 +51,11 @@ class Call(ABC):
         """Return the check of the output's form, without references to tensors."""
 
     def cached_check(self, key: object) -> OutputCheck | None:
-        """Look up the output check of a checked call of the same form, served by the selection ``key``."""
+        """Look up the output check of a checked call with the same metadata and form.
+
+        :param key: identifies the selection of backends that served the earlier call.
+        :returns: None if there was no such call, or if this call has to be checked again.
+        """
         return None
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
@@ -56,7 +63,10 @@ class Call(ABC):
         return
 
     def check_values(self) -> None:
-        """Refuse values out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``."""
+        """Refuse values out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
+
+        :raises InvalidParameterError: says what is needed and what was found.
+        """
         return
 
     def wrong_values(self, output: Any, need: Any) -> str | None:

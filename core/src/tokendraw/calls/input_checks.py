@@ -29,6 +29,8 @@ def check_logits(
 ) -> None:
     """Refuse anything but a batch of logits on a sampler's device.
 
+    :param name: of the argument.
+    :param built: names what was built for the device.
     :param least_columns: 0 where they are those of one rank of several.
     """
     if not is_plain(logits):

@@ -38,10 +38,15 @@ class Negotiator:
     Keeps what calls need. The installed plugins are looked for again where a selection is missing: at the first call of
     another operation, and after the failure of a backend.
 
+    :ivar device: Device of all tensors that calls take and return.
+    :ivar need: Need of the caller, of the need type of every operation that is selected for.
     :ivar discover: Finds and loads the installed plugins; None: nothing can be selected, and no backend replaced.
+    :ivar strict: Whether warnings of decisions are raised.
+    :ivar debug: Whether every call is compared with the contract.
     :ivar companions: Whether another backend may serve beside the selected one, or in its place after a failure.
     :ivar lock: Held while backends are selected.
     :ivar selections: Selection of each operation by name, without rejected backends.
+    :ivar rejections: Rejected plugins with reasons.
     """
 
     def __init__(
@@ -56,7 +61,10 @@ class Negotiator:
         selections: Iterable[Selection] = (),
         before_build: Callable[[str], None] | None = None,
     ) -> None:
-        """Keep the facts for selections."""
+        """Keep the facts for selections.
+
+        :param before_build: called with the name of each plugin that is about to be built.
+        """
         reseed_children()
         self.device = device
         self.need = need
@@ -73,7 +81,11 @@ class Negotiator:
         self._rows_lock = threading.Lock()
 
     def select(self, operation: Operation, discovery: Discovery | None = None) -> Selection:
-        """Return the selection of an operation. If missing, make it, and warn of its decision once a process."""
+        """Return the selection of an operation; make it first, if missing, and warn of the decision once a process.
+
+        :param discovery: the installed plugins; None: look for them.
+        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+        """
         selection = self.selections.get(operation.name)
         if selection is None:
             with self.lock:
@@ -91,6 +103,9 @@ class Negotiator:
         """Resolve and build until the chosen plugin and the companion are proven.
 
         A plugin that fails is rejected and the next best is tried. An explicit choice has no next best.
+
+        :returns: the selection, and the rejections that it rests on.
+        :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
         if discovery is None:
             if self.discover is None:

@@ -162,7 +162,10 @@ class MutationCheck:
         self._copies = {name: tensor.clone() for name, tensor in self._tensors.items()}
 
     def check(self, error: BaseException | None = None) -> None:
-        """Compare the tensors with their copies, bit by bit."""
+        """Compare the tensors with their copies, bit by bit.
+
+        :param error: exception that the backend raised, if any, as the cause of a PluginError.
+        """
         for name, tensor in self._tensors.items():
             bits = _BITS[tensor.element_size()]
             changed = tensor.view(bits) != self._copies[name].view(bits)

@@ -85,7 +85,10 @@ def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard
 
 
 def dispatch_over_ranks(negotiator: Negotiator, operation: Operation, call: ShardedSample) -> SamplerOutput:
-    """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another."""
+    """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another.
+
+    Raises as :func:`tokendraw.calls.dispatch.dispatch` does.
+    """
     selection = negotiator.select(operation)
     backend = selection.backend
     reseed_if_due()

@@ -52,6 +52,7 @@ def warm_up(
 ) -> float:
     """Make the calls of each warmup, and restore torch's random state and the counted rows.
 
+    :param negotiator: that of the loaded object.
     :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
     :returns: the seconds until the device was done; 0.0 on a CPU, where there is nothing to compile.
     :raises InvalidInputError: a CUDA graph is being captured.

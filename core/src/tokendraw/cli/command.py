@@ -82,6 +82,7 @@ def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
     """Print the warnings of :func:`tokendraw.load_sampler` on stderr.
 
     :param strict: raise the first instead, as :func:`tokendraw.load_sampler` does under ``TOKENDRAW_STRICT=1``.
+    :param outcome: as of :func:`tokendraw.errors.notices.as_error`.
     """
     for message in messages:
         if strict:

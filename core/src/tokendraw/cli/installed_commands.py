@@ -44,6 +44,8 @@ class InstalledCommand:
     """A command declared by an entry point.
 
     :ivar name: Name on the command line, fit to print.
+    :ivar distribution: Distribution that brings the command.
+    :ivar version: Version of the distribution.
     :ivar entry_point: Value of the entry point, ``package.module:object``.
     :ivar reason: Phrase without a full stop: why the command cannot be used. None: nothing is known against it.
     """
@@ -77,7 +79,10 @@ def installed_commands() -> tuple[InstalledCommand, ...]:
 
 
 def load(command: InstalledCommand) -> click.Command:
-    """Import a command; a PluginError has the reason why it cannot be used."""
+    """Import a command.
+
+    :raises PluginError: it cannot be used; the reason in words.
+    """
     if command.reason is not None:
         raise PluginError(command.reason)
     value = command.entry_point

@@ -46,6 +46,7 @@ def chain_fields(text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
     :param text: words with a semicolon between two.
     :param fields: values of the stages, by name.
+    :raises InvalidParameterError: a word is unknown or twice there, or no filter order means this order.
     """
     filters = {record.name for record in installed_filters() if record.state is State.AVAILABLE}
     words = [word.strip().lower().replace("-", "_") for word in text.split(";") if word.strip()]

@@ -66,7 +66,10 @@ def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
-    """Build the option ``--operation`` with completion and check of the name."""
+    """Build the option ``--operation`` with completion and check of the name.
+
+    :param settings: more arguments of :func:`click.option`, such as ``help`` or ``default``.
+    """
     names = f"[{'|'.join(operations.FOLDERS)}]"
     return click.option("--operation", metavar=names, callback=_known, shell_complete=_operations, **settings)
 
@@ -144,7 +147,11 @@ filters_option = click.option(
 
 
 def checked_params(**fields: Any) -> SamplingParams:
-    """Build the sampling parameters of a request and check their ranges."""
+    """Build the sampling parameters of a request and check their ranges.
+
+    :raises InvalidParameterError: names the field and the value.
+    :raises SamplerUnavailableError: torch cannot be imported.
+    """
     require_torch("Drawing")
     from tokendraw.parameters.metadata import SamplingMetadata
 

@@ -26,6 +26,7 @@ def announce(
 
     :param strict: raise the warning as an exception instead, every time, in the words of :func:`as_error`.
     :param once_for: the subject; None: the text itself.
+    :param outcome: as of :func:`as_error`.
     """
     if strict:
         raise category(as_error(text, outcome))

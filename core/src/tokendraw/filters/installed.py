@@ -70,6 +70,7 @@ def installed_filters() -> tuple[InstalledFilter, ...]:
 def find_filter(name: str, owner: str = "") -> Filter:
     """Return the filter of this name.
 
+    :param owner: of the name, such as `` of row 3``, for the message.
     :raises InvalidParameterError: a ValueError: no such filter can be used; names the nearest one, or the reason.
     """
     rule = _filters(*_sources()).get(name) if isinstance(name, str) else None
@@ -164,7 +165,10 @@ def _load(record: InstalledFilter) -> tuple[InstalledFilter, Filter | None]:
 
 
 def _checked(kind: Any, record: InstalledFilter) -> Filter:
-    """Make a filter of its class, and refuse one whose declaration does not fit."""
+    """Make a filter of its class, and refuse one whose declaration does not fit.
+
+    :raises PluginError: the reason in words.
+    """
     value = record.entry_point
     if not (isinstance(kind, type) and issubclass(kind, Filter)):
         raise PluginError(

@@ -35,7 +35,10 @@ def each() -> tuple[Operation, ...]:
 
 
 def find_operation(name: str) -> Operation:
-    """Look up an operation; an InvalidParameterError lists those that there are."""
+    """Look up an operation.
+
+    :raises InvalidParameterError: there is none of that name; the message lists those that there are.
+    """
     if not isinstance(name, str) or name not in FOLDERS:
         raise InvalidParameterError(
             f"'operation' needs {one_of(FOLDERS)}, found {name!r}. Pass one of these."

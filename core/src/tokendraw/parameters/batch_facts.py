@@ -149,7 +149,10 @@ class BatchFacts:
         )
 
     def tightened(self, given: Collection[str]) -> Self:
-        """Mark each parameter without a tensor as off, whatever the caller left at "may hold"."""
+        """Mark each parameter without a tensor as off, whatever the caller left at "may hold".
+
+        :param given: names of the parameters that have a tensor.
+        """
         filters = tuple(
             sorted(name.removeprefix(FILTER_PREFIX) for name in given if name.startswith(FILTER_PREFIX))
         )
@@ -288,7 +291,10 @@ def _are_other(column: Sequence[object], neutral: object) -> list[bool]:
 
 
 def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """Check the slot of each row; None stays None."""
+    """Check the slot of each row; None stays None.
+
+    :raises InvalidParameterError: one of them is no slot; names the row.
+    """
     if row_index is None:
         return None
     return integers("row_index", row_index, 0, slots - 1)

@@ -17,7 +17,11 @@ _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
 def check_ids(ids: Tensor, offsets: Tensor) -> None:
-    """Check the types, shapes and dtypes of ids and offsets."""
+    """Check the types, shapes and dtypes of ids and offsets.
+
+    :param ids: ``draft_token_ids``.
+    :param offsets: ``cu_num_logits``.
+    """
     check_plain("draft_token_ids", ids, "Pass a tensor of ids, or use Drafts.from_lists.")
     check_plain("cu_num_logits", offsets, "Pass a tensor, or use Drafts.from_lists.")
     if ids.dim() not in (1, 2):
@@ -62,7 +66,10 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
 def check_counts(
     num_drafts: Sequence[int], requests: int, ids: Tensor, probs: Tensor | None, logits: Tensor | None
 ) -> None:
-    """Check the number of drafts of each request against the tensors."""
+    """Check the number of drafts of each request against the tensors.
+
+    :param requests: B.
+    """
     if len(num_drafts) != requests:
         raise InvalidParameterError(
             f"'num_drafts' needs a number for each of the {requests} requests in 'cu_num_logits', "
@@ -88,7 +95,10 @@ def first_rows(num_drafts: Sequence[int]) -> list[int]:
 
 
 def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows: int | None) -> None:
-    """Read the first row of each request, and refuse impossible offsets."""
+    """Read the first row of each request, and refuse impossible offsets.
+
+    :param rows: L, or None where the host does not know it.
+    """
     offsets = cu_num_logits.tolist()
     if num_drafts is not None and offsets == first_rows(num_drafts):
         return

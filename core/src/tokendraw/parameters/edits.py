@@ -178,6 +178,7 @@ def check_edits(
 ) -> CheckedEdits:
     """Check the edits of a request.
 
+    :param params: a :class:`tokendraw.SamplingParams`.
     :param row: in its batch, or its place in words, for the message.
     :param vocab_size: None: it is not known, and ids are only held against the least.
     :param read_allowed: checks ``allowed_token_ids``, from (field, ids, row, vocab_size); None: in Python.

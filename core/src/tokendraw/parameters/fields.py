@@ -38,7 +38,10 @@ class Parameter(NamedTuple):
     """A filter's value in a row whose token is thrown away: fast for any sampler."""
 
     def check(self, value: Any, row: int | str | None) -> Any:
-        """Return a value of a request as a float or an int of Python; refuse one out of range, by parameter and row."""
+        """Return a value of a request as a float or an int of Python.
+
+        :raises InvalidParameterError: the value is out of range; names the parameter and the row.
+        """
         if value is None and self.is_optional:
             return None
         read = real if self.kind == "real" else integer

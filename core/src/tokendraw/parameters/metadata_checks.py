@@ -92,7 +92,10 @@ def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
 
 
 def missing_positions(owner: str = "") -> InvalidParameterError:
-    """Make the error for a seed without positions."""
+    """Make the error for a seed without positions.
+
+    :param owner: of the seed, such as `` of row 3``.
+    """
     return InvalidParameterError(
         f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
         "Pass positions, one integer a row: the sequence length minus one."

@@ -168,6 +168,7 @@ def stored_values(
 ) -> dict[str, Any]:
     """Check the parameters of a request, and return them by name, as stored in tensors.
 
+    :param row: in its batch, or its place in words, for the message.
     :param vocab_size: V; None: it is not known, and ids are only held against the least.
     """
     values = {

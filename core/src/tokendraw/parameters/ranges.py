@@ -34,7 +34,7 @@ def integer(
 ) -> int:
     """Return ``value`` as an int in [least, largest].
 
-    :param row: in its batch, or its place in words, for the message, as in all functions here; None: it is in none.
+    :param row: in its batch, or its place in words, for the message; None: it is in none.
     """
     if type(value) is int and least <= value <= largest:
         return value
@@ -78,7 +78,10 @@ def are_integers(values: Sequence[Any], least: float, largest: float) -> bool:
 
 
 def real(field: str, value: Any, row: int | str | None, least: float, largest: float, needed: str) -> float:
-    """Return ``value`` as a float in [least, largest]."""
+    """Return ``value`` as a float in [least, largest].
+
+    :param row: in its batch, or its place in words, for the message; None: it is in none.
+    """
     if type(value) is float and least <= value <= largest:
         return value
     try:

@@ -40,6 +40,7 @@ _values_of = operator.attrgetter(*COLUMNS)
 def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> Columns:
     """Check the parameters of a batch, and return them as stored in tensors.
 
+    :param params: one entry a request.
     :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
     """
     check = check_edits if may_edit else refuse_edits

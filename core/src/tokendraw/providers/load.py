@@ -167,7 +167,10 @@ def open_negotiator(
     companions: bool = True,
     before_build: Callable[[str], None] | None = None,
 ) -> tuple[Negotiator, Discovery]:
-    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings."""
+    """Gather the facts about a device and the plugins, and warn once of mistakes in the settings.
+
+    :returns: the negotiator, and the plugins for its first selections.
+    """
     target, host = find_device(device)
     from tokendraw.calls.negotiator import Negotiator
 

@@ -42,7 +42,10 @@ def discover(
 
 @untraced
 def discover_all() -> dict[str, tuple[Candidate, ...]]:
-    """List every installed plugin for this machine by operation, sorted by name."""
+    """List every installed plugin for this machine by operation, sorted by name.
+
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    """
     discovery = gather(detect.detect_host(), _settings.read_settings().choice())
     return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
@@ -81,7 +84,10 @@ def resolve(
 def decide(
     candidates: Iterable[Candidate], host: Host, need: HostNeed, choice: Choice, *, operation: str = "sample"
 ) -> Resolution:
-    """Decide from facts alone: a pure function, which raises as :func:`resolve` does."""
+    """Decide from facts alone: a pure function.
+
+    Raises as :func:`resolve` does.
+    """
     about = operations.find_operation(operation)
     return _decide(candidates, host, needed(about, need), choice, operation=about)
 

@@ -42,7 +42,10 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
     @property
     @untraced
     def verify_resolution(self) -> Resolution:
-        """Decisions on every candidate for verification, negotiated at the first draft or verification."""
+        """Decisions on every candidate for verification, negotiated at the first draft or verification.
+
+        :raises SamplerUnavailableError: no plugin verifies.
+        """
         return self._negotiator.select(VERIFY).resolution
 
     @untraced

@@ -42,7 +42,9 @@ def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[
 
     Waits for the device.
 
+    :param backend: object with the operation's methods.
     :param plugin: name of the plugin of the object, which the ranks of a collective call compare.
+    :param need: need that the object was built for.
     :returns: the output; its fault as needed and found, None if form and values are right.
     """
     from tokendraw.calls.sharded import ShardedSample
@@ -65,6 +67,11 @@ def dispatch_call(
 ) -> Any:
     """Check a call and run it on an object, like a provider with this object and no other.
 
+    :param backend: object with the operation's methods.
+    :param resolution: the decision for the plugin of the object.
+    :param capabilities: capabilities of the plugin in this operation.
+    :param device: device of the call's tensors.
+    :param need: need that the object was built for.
     :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
     :raises InvalidInputError: the arguments do not fit each other, the device or the need.
     """

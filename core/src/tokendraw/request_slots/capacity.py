@@ -79,7 +79,10 @@ class Room:
             self._first_full_at = min(self._full_at.values(), default=0)
 
     def take(self, slots: Sequence[int] | None, width: int) -> bool:
-        """Take ``width`` places of each of these requests, None: of any; or return False, since one may have fewer."""
+        """Take ``width`` places of each of these requests, or return False: a request may have fewer.
+
+        :param slots: None: only the device knows.
+        """
         if not self._full_at:
             return True
         if slots is None:
@@ -95,7 +98,12 @@ class Room:
         return True
 
     def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor, sizes: SlotSizes) -> None:
-        """Take a place for each token, after reading the lengths of the histories from the device, which waits."""
+        """Take a place for each token, after reading the lengths of the histories from the device, which waits.
+
+        :param num_tokens: by slot.
+        :param row_index: [B] integer: the slot of each row.
+        :param tokens: [B] or [B, K] integer.
+        """
         most = sizes.max_tokens
         lengths: list[int] = num_tokens.tolist()
         added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()

@@ -57,7 +57,10 @@ class Parameters:
         """[P] int64: place of each byte of a column in ``memory``, in slot 0, and bytes from there to the next slot."""
 
     def write(self, slot: int, column: Tensor) -> None:
-        """Write the parameters of a slot, a column [P] uint8 on the device."""
+        """Write the parameters of a slot.
+
+        :param column: [P] uint8 on the device.
+        """
         self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
 
     @property

@@ -61,7 +61,10 @@ def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> R
 
 
 def check_slots(slots: Sequence[int], live: set[int], num_slots: int, *, once: bool = False) -> None:
-    """Refuse slots out of range, or without a request; with ``once`` also one that is named twice."""
+    """Refuse slots out of range, or without a request.
+
+    :param once: also refuse one that is named twice.
+    """
     integers("row_index", slots, 0, num_slots - 1)
     if live.issuperset(slots) and not (once and len({*slots}) < len(slots)):
         return
@@ -110,6 +113,7 @@ class MetadataCache:
         """Describe rows.
 
         :param given_ids: [S, M] int64, ``logprob_token_ids``; None: no request has any.
+        :param filters: [S] float32 each, by name: those that the facts of the population name.
         """
         facts = population.facts
         if facts is not self._facts:

@@ -58,14 +58,20 @@ class RequestPacker:
 
     @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
     def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
-        """Allocate scratch on the host: 4 bytes for each id of the vocabulary."""
+        """Allocate scratch on the host: 4 bytes for each id of the vocabulary.
+
+        :param device: the device of the slots.
+        """
         self._sizes, self._device = sizes, device
         self._layout = layout_on(device.type)
         self._place_of_id = torch.empty(sizes.vocab_size, dtype=torch.int32, device="cpu")
         """[V]: a place of each id in the list at hand; undefined for ids that are not in that list."""
 
     def uploaded(self, request: SlotRequest, tokens: TokenHistory) -> PackedRequest:
-        """Lay out a request, and upload it."""
+        """Lay out a request, and upload it.
+
+        :raises InvalidInputError: a CUDA graph is being captured.
+        """
         num_tokens = tokens.num_tokens
         if not num_tokens and not request.edit_names:
             column = self._layout.packed(self._parameters(request, tokens, 0))

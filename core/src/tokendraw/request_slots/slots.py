@@ -144,7 +144,10 @@ class RequestSlots:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """Names of these edits; while a CUDA graph is being captured, those of :attr:`captured_edits`."""
+        """Names of the edits possible for the requests in the slots.
+
+        While a CUDA graph is being captured, those of :attr:`captured_edits`.
+        """
         return self.captured_edits.edits if is_capturing() else self._population.edits
 
     @property
@@ -284,7 +287,10 @@ class RequestSlots:
         )
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
-        """Append tokens [B] or [B, K], if the histories have space for them."""
+        """Append tokens [B] or [B, K], if the histories have space for them.
+
+        :param slots: those of ``row_index``, as far as the host knows them.
+        """
         if len(row_index) != len(tokens):
             raise InvalidInputError(
                 f"'row_index' needs one slot for each row of tokens, {len(tokens)}, found {len(row_index)}."

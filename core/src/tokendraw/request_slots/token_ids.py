@@ -34,9 +34,11 @@ _MARSHAL_INT_BYTES = 5
 
 
 def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor:
-    """Return the tokens of a history, integers or a vector of them, as [n] int64.
+    """Return the tokens of a history as [n] int64.
 
     :param owner: the request in words, for the message.
+    :raises InvalidParameterError: an entry is no integer.
+    :raises InvalidInputError: a tensor of another form.
     """
     if isinstance(tokens, Tensor):
         check_vector(name, tokens)
@@ -53,7 +55,11 @@ def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor
 
 
 def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int) -> Tensor:
-    """Return token ids of a parameter, integers in [0, V), as [n] int64, nothing for None."""
+    """Return token ids of a parameter as [n] int64, nothing for None.
+
+    :param owner: the request in words, for the message.
+    :raises InvalidParameterError: an entry is no integer in [0, V).
+    """
     if ids is None:
         return NO_IDS
     values = _sequence(field, ids, owner)

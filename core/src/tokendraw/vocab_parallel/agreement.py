@@ -44,6 +44,7 @@ def agree(
 ) -> None:
     """Run the agreement of a shard's ranks, at the first call.
 
+    :param sampler: name of the selected backend.
     :param wrong: what speaks against this rank's call.
     :raises InvalidInputError: they do not agree: the same on every rank, at this and every later call.
     :raises SamplerUnavailableError: likewise, if that is the error of the first rank with an error.

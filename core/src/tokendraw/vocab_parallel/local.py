@@ -187,13 +187,17 @@ class LocalLogits(Protocol):
     ) -> Survey:
         """Find the largest values.
 
+        :param count: K.
         :param masses: 0: none is wanted; 1: that of all values; 256: of those with each first digit of their keys.
         :param fresh: [B, 1] int64 or None: goes with them.
         :param sums: those wanted for moments.
         """
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
-        """Sum the weights of values by a digit of their keys: [B, 256] int64; without a ``weighing`` each weighs 1."""
+        """Sum the weights of values by a digit of their keys: [B, 256] int64.
+
+        :param weighing: None: 1.
+        """
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates.

@@ -86,6 +86,7 @@ def search(
 ) -> Tensor:
     """Return the largest value v, [B, 1] float32, with a weight of ``x >= v`` on all ranks at least equal to a target.
 
+    :param weighing: None: every value weighs 1.
     :param target_of: computes the target from the total, [B, 1] int64 both; below 1 it is the largest value, above the
         total the least that weighs anything.
     """

@@ -38,6 +38,8 @@ def sample_shard(
 ) -> SamplerOutput:
     """Draw a token for each row, the same on every rank.
 
+    :param local: this rank's columns.
+    :param params: the parameters of their rows.
     :param shard: with the agreement of the ranks: the argument of a sampler's ``sample``.
     :param merging: merges the messages about rows without logprobs; None: plain torch.
     """

@@ -75,7 +75,10 @@ class ThresholdPlan(NamedTuple):
     def of(
         cls, facts: BatchFacts, params: Parameters, vocab_size: int, device: torch.device
     ) -> ThresholdPlan:
-        """Plan a batch."""
+        """Plan a batch.
+
+        :param device: of the logits.
+        """
         on_cpu = may_read_values(device)
         most = params.max_top_k
         is_small = most is not None and min(most, vocab_size) <= MAX_VALUES
@@ -100,7 +103,10 @@ class ThresholdPlan(NamedTuple):
 
 
 def merged_moments(received: Survey, plan: ThresholdPlan, params: Parameters) -> RowMoments:
-    """Compute the moments of each row from tensors [R, B, n] of all ranks, bit for bit the same on every rank."""
+    """Compute the moments of each row from the sums of all ranks, bit for bit the same on every rank.
+
+    :param received: tensors [R, B, n].
+    """
     if received.sums is None:  # the filters of the batch read no moments
         return RowMoments()
     sums = {name: received.sums[..., i : i + 1] for i, name in enumerate(plan.sums)}
@@ -110,7 +116,12 @@ def merged_moments(received: Survey, plan: ThresholdPlan, params: Parameters) ->
 
 
 def thresholds(received: Survey, plan: ThresholdPlan, params: Parameters, histograms: Histograms) -> Bounds:
-    """Find the largest value and the threshold of each row from tensors [R, B, n], equal on every rank."""
+    """Find the largest value and the threshold of each row.
+
+    :param received: tensors [R, B, n].
+    :raises FilterError: a filter from moments raised, or returned another form: on every rank, since all call it with
+        the same moments.
+    """
     largest = _Largest(received, params)
     base = torch.full_like(largest.max, -_INF)
     if params.min_p is not None:
@@ -162,7 +173,10 @@ class _Largest:
 def _nucleus(
     histograms: Histograms, params: Parameters, plan: ThresholdPlan, largest: _Largest, base: Tensor
 ) -> Tensor:
-    """Return the least value of top-p's set, [B, 1], for the threshold ``base`` of other filters; -inf without."""
+    """Return the smallest value of top-p's set, [B, 1]; -inf in rows without top-p.
+
+    :param base: [B, 1]: threshold of the other filters.
+    """
     top_p = params.top_p
     assert top_p is not None
     counts_all = base == -_INF if params.joint is None else params.joint | (base == -_INF)

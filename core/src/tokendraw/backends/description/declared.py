@@ -63,7 +63,10 @@ def some_of(words: tuple[str, ...]) -> Rule:
 
 
 def check_fields(record: Any) -> None:
-    """Refuse a record with a value that does not fit its field, by an InvalidParameterError."""
+    """Check every field of a dataclass against its declaration.
+
+    :raises InvalidParameterError: a ValueError that names the field, what it needs, what it is and what is nearest.
+    """
     names, values_of, rules = _rules(type(record))  # type: ignore[arg-type]
     for name, value, rule in zip(names, values_of(record), rules, strict=True):
         if not rule.fits(value):
@@ -77,7 +80,10 @@ def rules_of(record: type) -> dict[str, Rule]:
 
 
 def read_field(record: type, name: str, text: str) -> Any:
-    """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas."""
+    """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas.
+
+    :raises InvalidParameterError: a ValueError: the dataclass has no such field, or that is nothing it may be.
+    """
     rule = rules_of(record).get(name)
     if rule is None:
         raise InvalidParameterError(

@@ -79,7 +79,10 @@ class Operation:
     requirements: tuple[Requirement, ...] = ()
 
     def prove(self, backend: Any, capabilities: Any, device: Any, need: Any) -> None:
-        """Make a call with a known outcome; a PluginError says what is wrong with the answer."""
+        """Make a call with a known outcome.
+
+        :raises PluginError: the backend's answer is wrong.
+        """
         self._implementation().prove(backend, capabilities, device, need)
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
@@ -115,7 +118,11 @@ class Operation:
         return tuple(each.kind.format(need=need) for each in self._open(capabilities, need))
 
     def covers(self, companion: Any, capabilities: Any, need: Any) -> bool:
-        """Whether a companion serves every row or call beyond a backend, by the capabilities of both."""
+        """Whether a companion serves every row or call beyond a backend.
+
+        :param companion: capabilities of the companion.
+        :param capabilities: capabilities of the backend.
+        """
         missing, open_requirements = self._open(companion, need), self._open(capabilities, need)
         if any(each.concerns_call for each in open_requirements):
             return not missing

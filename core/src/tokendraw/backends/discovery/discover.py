@@ -50,16 +50,25 @@ class Discovery:
     """Hooks of each plugin that loaded, by its name."""
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing."""
+        """Assess and probe every plugin for an operation, with state and reason. A plugin's failure raises nothing.
+
+        :param need: of the operation's need type.
+        """
         return tuple(self._assess(c, operation, need) for c in self.plugins)
 
     def offered(self, name: str, operation: Operation) -> Any:
-        """Look up the capabilities of a loaded plugin in an operation; a KeyError where it offers none."""
+        """Look up the capabilities of a loaded plugin in an operation.
+
+        :raises KeyError: there is none of that name, or it does not offer the operation.
+        """
         info = next(c.info for c in self.plugins if c.name == name and c.info is not None)
         return info.operations[operation.name]
 
     def _assess(self, candidate: Candidate, operation: Operation, need: HostNeed) -> Candidate:
-        """Assess a plugin, and wait for its probe unless its declared capabilities already rule out this machine."""
+        """Assess a plugin, and call its probe unless its declared capabilities already rule out this machine.
+
+        The probe is waited for, however long it takes.
+        """
         if candidate.state is not State.LOADED:
             return candidate
         explicit, relay = candidate.name == self.choice.sampler, self.hooks[candidate.name]
@@ -86,7 +95,10 @@ class Discovery:
 
 
 def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
-    """Find and load every installed plugin. Raises nothing on their account."""
+    """Find and load every installed plugin. Raises nothing on their account.
+
+    :param type_of: looks up the types of capabilities that plugins may offer.
+    """
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
     for candidate in admit(find_entry_points(), choice):

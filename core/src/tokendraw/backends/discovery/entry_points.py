@@ -55,7 +55,10 @@ def declarations(group: str) -> Iterator[Declaration]:
 def fault_of(
     declaration: Declaration, fits: Callable[[str], bool] = is_name, rule: str = NAME_RULE
 ) -> str | None:
-    """Find the fault of a declaration in its distribution, name or form; None if there is no fault."""
+    """Find the fault of a declaration in its distribution, name or form; None if there is no fault.
+
+    :param fits: whether the name is one, as ``rule`` says in words.
+    """
     if not declaration.distribution:
         place = format_value(declaration.folder)
         return f"needs the metadata of its distribution, found none in {place}; reinstall it"

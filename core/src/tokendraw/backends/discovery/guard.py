@@ -24,6 +24,7 @@ def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
 
     :param action: what is being done, for the message: ``loading 'acme:plugin'``.
     :param package: of the plugin; the message ends with the line in it that was running.
+    :raises PluginError: the call raised; the message is a reason in words, the cause is what was raised.
     """
     try:
         return call()

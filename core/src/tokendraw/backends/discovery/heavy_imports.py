@@ -27,6 +27,7 @@ def heavy_imports(entry_point: str) -> tuple[str, ...]:
     300 s, gives an empty tuple: discovery reports such a plugin.
 
     :param entry_point: value of the plugin's entry point, ``package.module:object``.
+    :returns: names of :data:`HEAVY_MODULES`, in their order.
     """
     names = call_in_new_process(f"{__name__}:report", entry_point).value
     return tuple(names) if isinstance(names, list) else ()
@@ -46,7 +47,11 @@ def report(entry_point: str) -> None:
 
 
 def slow_start(name: str, modules: tuple[str, ...]) -> str:
-    """Write the complaint about a plugin with heavy imports, and the mend."""
+    """Write the complaint about a plugin with heavy imports, and the mend.
+
+    :param name: of the plugin.
+    :param modules: names of the imported modules, at least one.
+    """
     return (
         f"{name!r} needs a module without heavy imports, found that it imports {all_of(modules)}, which delays every "
         "command of tokendraw. Import them in tokendraw_build."

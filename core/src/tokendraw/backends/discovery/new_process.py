@@ -36,7 +36,11 @@ class ProcessResult(NamedTuple):
 def call_in_new_process(
     function: str, *arguments: str, timeout_seconds: float | None = None, verbose: bool = False
 ) -> ProcessResult:
-    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line."""
+    """Call ``module:function`` in a new process, and read the JSON that the function prints as its last line.
+
+    :param timeout_seconds: None: :data:`TIMEOUT_SECONDS`.
+    :param verbose: let the process write on stderr.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", _CODE, function, str(len(arguments)), *arguments, *map(os.fsdecode, sys.path)],
         stdin=subprocess.DEVNULL,

@@ -77,6 +77,8 @@ class Settings:
         """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
 
         Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
+
+        :param installed: names of the plugins that are installed, in whatever state.
         """
         known = sorted({*installed, *FIRST_PARTY})
         filters: set[str] = set()
@@ -144,7 +146,10 @@ def is_debugging() -> bool:
 
 
 def is_switched_off(variable: str) -> bool:
-    """Whether a variable that is on by default, such as ``TOKENDRAW_VLLM``, is set to 0 or false."""
+    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
+
+    :raises SettingsError: it is set to something else than a boolean.
+    """
     return not _is_set(variable, default="1")
 
 

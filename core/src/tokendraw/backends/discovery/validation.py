@@ -30,7 +30,10 @@ def _require(fits: bool, subject: str, needed: str, value: object) -> None:
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
-    """Return ``info`` if it is the description of the plugin ``name``; a PluginError has the reason in words."""
+    """Return ``info`` if it is the description of the plugin selected by users as ``name``.
+
+    :raises PluginError: it is not; the message is a reason in words.
+    """
     if not isinstance(info, PluginInfo):
         raise PluginError(
             f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {_kind(info)}"
@@ -46,7 +49,13 @@ def check_identity(info: object, name: str) -> PluginInfo:
 
 
 def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo:
-    """Check and copy a description of sound identity and of our API version; a PluginError has the reason in words."""
+    """Check and copy a description of sound identity; later changes by the plugin do not reach the copy.
+
+    The rest has to make sense only if the API version is ours.
+
+    :param type_of: looks up the types of capabilities that plugins may offer.
+    :raises PluginError: the message is a reason in words.
+    """
     for field in ("summary", "verified", "kernels"):
         needed = f"one printable line of at most {MAX_TEXT_CHARS} characters"
         _require(is_printable(getattr(info, field)), f"PluginInfo.{field}", needed, getattr(info, field))
@@ -82,7 +91,10 @@ def _capabilities(name: object, offered: object, type_of: CapabilitiesType) -> H
 
 
 def check_upstream(upstream: Upstream) -> Upstream:
-    """Check and copy the description of an upstream: range, tested versions, and table of releases."""
+    """Check and copy a plugin's description of the upstream: range, tested versions, and table of releases.
+
+    :raises PluginError: the message is a reason in words.
+    """
     name, versions = upstream.distribution, upstream.versions
     tested, releases = upstream.tested, upstream.releases
     is_name = partial(canonicalize_name, validate=True)

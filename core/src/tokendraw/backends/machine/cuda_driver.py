@@ -24,7 +24,10 @@ class DriverError(Exception):
 
 
 def open_library() -> Any:
-    """Open the driver's library; a DriverError where it is not installed."""
+    """Open the driver's library.
+
+    :raises DriverError: it is not installed.
+    """
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         return ctypes.CDLL(name)

@@ -55,6 +55,8 @@ def decide(
     """Decide from facts alone.
 
     :param companions: whether another one may serve the rows that the chosen one cannot.
+    :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, a name in the order.
     """
     admitted = admit(candidates, choice)
     named = choice.priority if choice.sampler is None else (choice.sampler,)

@@ -78,7 +78,10 @@ def duplicate(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> Du
 
 
 def install(what: str, decisions: Iterable[Decision]) -> str:
-    """Advise to install ``what``, as a sentence begins, with the command for native unless native is there already."""
+    """Advise to install ``what``, as a sentence begins, with the command for native unless native is there already.
+
+    :param what: a sampler that serves more than those in ``decisions``, in words.
+    """
     native = [decision for decision in decisions if decision.name == "native"]
     if not native:
         return f"Install {what} ({NATIVE})"

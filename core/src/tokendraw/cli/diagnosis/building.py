@@ -31,6 +31,8 @@ class Build:
 
     :ivar chosen: Name of the plugin that was built and proven; None: the program gets none.
     :ivar seconds: Time of building and proving it and its companions, without the import of torch.
+    :ivar error: Reason why the program gets none.
+    :ivar rejections: Reasons why building a plugin, or its proof, failed, by name.
     :ivar warnings: Warnings of the decision, less that of the plugins that were passed over.
     :ivar culprit: Name of the plugin that ended the process, or took more than 900 s.
     """
@@ -111,7 +113,10 @@ def report(*names: str) -> None:
 
 
 def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) -> dict[str, Any]:
-    """Load an operation for the default device and need, and return the fields of the outcome."""
+    """Load an operation for the default device and need, and return the fields of the outcome.
+
+    :param before_build: called with the name of a plugin before it is built.
+    """
     from tokendraw.calls.negotiator import warn_of
     from tokendraw.providers.load import open_negotiator
 

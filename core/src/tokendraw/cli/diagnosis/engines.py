@@ -25,7 +25,10 @@ def engines() -> list[EngineState]:
 
 
 def report(name: str, value: str) -> None:
-    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process."""
+    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process.
+
+    :param value: of the entry point, ``package.module:function``.
+    """
 
     def ask() -> EngineState:
         state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()

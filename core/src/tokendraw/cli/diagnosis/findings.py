@@ -48,6 +48,9 @@ def findings(
 
     :param messages: complaints of resolution and settings, each with its own advice.
     :param origins: origin of the core first, then those of its plugins.
+    :param builds: outcome of building, by operation.
+    :param heavy_imports: modules by plugin.
+    :param commands: commands of distributions, those that fail with their reasons.
     """
     faults = [Finding(message) for message in messages]
     upstreams = {info.upstream.distribution for c in candidates if (info := described(c)) and info.upstream}

@@ -16,6 +16,7 @@ from tokendraw.errors.formatting import printable
 class Origin:
     """The folder, or the file, of an imported package.
 
+    :ivar name: ``tokendraw`` for the core, else the name of a plugin.
     :ivar path: Path with symbolic links resolved; "" for a missing module.
     :ivar beside_core: Whether the package lies in the core's site-packages, or in the same checkout.
     """

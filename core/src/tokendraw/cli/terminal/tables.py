@@ -110,6 +110,8 @@ def progress_bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
     """Yield a function that reports the current step and how many steps are done.
 
     On a terminal a bar on stderr shows both, elsewhere a line now and then. What plugins print goes to stderr.
+
+    :param unit: what a step is, in the plural.
     """
     if not sys.stderr.isatty():
         state = ["", 0]
@@ -145,7 +147,10 @@ def print_lines(table: Table, *, indent: int = 0) -> None:
 
 @contextlib.contextmanager
 def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
-    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log."""
+    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log.
+
+    :param line: writes it, for the seconds since the work began.
+    """
     start, is_over = time.monotonic(), threading.Event()
 
     def write() -> None:

@@ -124,7 +124,11 @@ def resolve(
 
 
 def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
-    """Make the need of an operation."""
+    """Make the need of an operation.
+
+    :param assignments: fields with their values, ``FIELD=VALUE``.
+    :raises UsageError: something was given that is no part of it, or twice.
+    """
     ctx, declared = click.get_current_context(), operations.find_operation(operation).need
     field_names = {field.name for field in fields(declared)}
     assigned_names = {

@@ -78,7 +78,10 @@ class Repacking(Call):
     may_fall_back: ClassVar[bool] = False  # the copy of all experts at once takes too much memory
 
     def __init__(self, method: str, tensor: Tensor, *, format: Any = OMITTED, layout: Any = OMITTED) -> None:
-        """Hold the arguments of a backend's method."""
+        """Hold the arguments.
+
+        :param method: name of the backend's method.
+        """
         self.method, self.tensor, self.format, self.layout = method, tensor, format, layout
 
     @property

@@ -60,7 +60,10 @@ class Sm90W4Packer(Provider):
 
 
 def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device, need: Any) -> None:
-    """Pack an expert of 64 rows and 128 columns in every advertised format and layout, and unpack it if advertised."""
+    """Pack an expert of 64 rows and 128 columns in every advertised format and layout, and unpack it if advertised.
+
+    :raises PluginError: a byte is not what it has to be.
+    """
     weights, scales = _bytes(64, 64), _bytes(64, 4)
     cases: list[tuple[str, dict[str, Any], Tensor, Tensor]] = [
         (

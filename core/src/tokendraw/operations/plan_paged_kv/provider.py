@@ -35,6 +35,7 @@ class PagedKVPlanner(Provider):
 
         :param seq_lens: [B] int32, the number of tokens of each request.
         :param block_table: [B, W] int32, the pages of each request in order.
+        :param page_size: tokens of a page.
         :param page_indices: whether to write the pages of all requests one behind the other.
         :param pad: value behind the last of these pages.
         :param out: buffers to write to; None: new ones.
@@ -46,7 +47,10 @@ class PagedKVPlanner(Provider):
 
 
 def prove(backend: PagedKVPlannerBackend, capabilities: Any, device: torch.device, need: Any) -> None:
-    """Plan three requests of 5, 0 and 8 tokens with pages of 4 tokens."""
+    """Plan three requests of 5, 0 and 8 tokens with pages of 4 tokens.
+
+    :raises PluginError: the plan is not what it has to be.
+    """
     seq_lens = torch.tensor([5, 0, 8], dtype=torch.int32, device=device)
     block_table = torch.arange(10, 19, dtype=torch.int32, device=device).view(3, 3)
     out = PagedKVPlan.empty(3, 3, device=device)

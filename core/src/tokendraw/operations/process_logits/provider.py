@@ -127,6 +127,8 @@ def prove(
     A second row is that of a request with a spent thinking budget, where these are advertised.
     Of all edits those that are advertised are asked for. A backend that appends tokens then appends 1, 3 and 5, and has
     no room for the last.
+
+    :raises PluginError: the logits, or the history, are not what they have to be.
     """
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     slots = RequestSlots(num_slots=2, max_tokens=4, vocab_size=_VOCAB_SIZE, device=device)
@@ -168,7 +170,10 @@ def prove(
 
 
 def _prove_append(append: Any, tables: RequestTables, row_index: Tensor, tokens: Tensor) -> None:
-    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot."""
+    """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot.
+
+    :raises PluginError: the tables are not what they have to be.
+    """
     flags = tables.counts & (ONE_OUTPUT - 1)
     append(tables, row_index, tokens)
     counts = torch.zeros_like(tables.counts)

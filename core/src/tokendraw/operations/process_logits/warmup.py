@@ -49,7 +49,10 @@ class ProcessWarmup:
         max_drafts: int | None = None,
         **logits: Any,
     ) -> None:
-        """Check the arguments."""
+        """Check the arguments.
+
+        :param logits: ``dtypes``, ``batch_sizes`` and ``row_stride``.
+        """
         self.batches = Batches(vocab_size, **logits)
         names = dtypes_by_name(("int64", "int32"))
         self.index_dtypes = checked_choices("index_dtypes", index_dtypes, "dtypes of indices", names)

@@ -62,7 +62,10 @@ class SampleProvider(Provider):
 
     @untraced
     def warmup(self, vocab_size: int, *, progress: bool | None = None, **options: Any) -> float:
-        """Draw from made-up batches, as :meth:`tokendraw.Sampler.warmup` does."""
+        """Draw from made-up batches, as :meth:`tokendraw.Sampler.warmup` does.
+
+        :param options: arguments of that method about logits and their parameters.
+        """
         batches = Batches(vocab_size, **options)
         return warm_up(
             self._negotiator, [(OPERATION, batches.drawn_by("batches", Sample))], progress=progress
@@ -70,7 +73,10 @@ class SampleProvider(Provider):
 
 
 def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
-    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each."""
+    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each.
+
+    :raises PluginError: the output is not what it has to be.
+    """
     logits = proof_rows.zeros(2, capabilities, device, need)
     vocab_size = logits.shape[1]
     expected = [{vocab_size // 2}, {0, vocab_size - 1}]

@@ -84,7 +84,10 @@ class Score(RowCall):
 
 
 def _wrong_form(output: Any, *, has_threshold: bool, has_ceiling: bool, **form: Any) -> str | None:
-    """Compare an output with the form of its class."""
+    """Compare an output with the form of its class.
+
+    :param form: the parameters of :func:`.output_checks.wrong_logprobs`.
+    """
     if not isinstance(output, ScoreOutput):
         return f"a ScoreOutput, found {type(output).__name__}"
     of_row = form["shape"], torch.float32, form["device"]

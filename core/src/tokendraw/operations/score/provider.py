@@ -55,7 +55,10 @@ class ScoreProvider(Provider):
 
 
 def prove(backend: ScorerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
-    """Score a certain token, and one of two equally likely tokens."""
+    """Score a certain token, and one of two equally likely tokens.
+
+    :raises PluginError: the output is not what it has to be.
+    """
     logits = proof_rows.zeros(2, capabilities, device, need)
     peak = logits.shape[1] // 2
     logits[:, peak] = proof_rows.PEAK

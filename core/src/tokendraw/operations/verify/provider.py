@@ -89,7 +89,10 @@ class VerifyProvider(Provider):
         progress: bool | None = None,
         **options: Any,
     ) -> float:
-        """Draw and verify made-up drafts, as :meth:`tokendraw.Sampler.warmup` does."""
+        """Draw and verify made-up drafts, as :meth:`tokendraw.Sampler.warmup` does.
+
+        :param options: other arguments of that method.
+        """
         warmup = VerifyWarmup(Batches(vocab_size, **options), max_drafts, verify_modes, draft_kinds)
         return warm_up(self._negotiator, [(OPERATION, warmup.groups)], progress=progress)
 
@@ -97,7 +100,10 @@ class VerifyProvider(Provider):
 def prove(
     backend: VerifierBackend, capabilities: VerifyCapabilities, device: torch.device, need: Need
 ) -> None:
-    """Verify the drafts of two requests: a certain token, and an impossible token."""
+    """Verify the drafts of two requests: a certain token, and an impossible token.
+
+    :raises PluginError: the output is not what it has to be.
+    """
     logits = proof_rows.zeros(4, capabilities, device, need)
     vocab_size = logits.shape[1]
     peak = vocab_size // 2
