@@ -126,11 +126,12 @@ def dense_rows(self, logits, *rest):
 
 
 def first_tables(self, tables):
-    """Return a copy of the tables from the first call."""
-    if id(tables) not in self.first_tables:
+    """Return a copy of the tables from the first call with these slots, which keep their counts where they are."""
+    key = tables.counts.data_ptr()
+    if key not in self.first_tables:
         copies = {name: tensor.clone() for name, tensor in vars(tables).items()}
-        self.first_tables[id(tables)] = tables, replace(tables, **copies)
-    return self.first_tables[id(tables)][1]
+        self.first_tables[key] = tables, replace(tables, **copies)
+    return self.first_tables[key][1]
 
 
 def clear_flags(self, logits, slots, row_index):
