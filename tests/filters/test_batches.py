@@ -69,6 +69,8 @@ class TestAtTheDoor:
             ({"p_less": 0.5}, "'filters'{}: 'p_less' needs 0 (off) or 1 (on), found 0.5."),
             ({"top_n_sigma": 1e39}, "'top_n_sigma'{} needs a finite float32, found 1e+39."),
             ([("p_less", 1)], "'filters'{} needs {{name: value}}, found list. Pass a dict."),
+            ([], "'filters'{} needs {{name: value}}, found list. Pass a dict."),
+            (0, "'filters'{} needs {{name: value}}, found int. Pass a dict."),
         ],
     )
     def test_a_bad_value_is_refused_by_name_and_row(self, filters, message):

@@ -34,6 +34,7 @@ def memory_outside_graphs(num_bytes: int, device: torch.device) -> Tensor:
     there. The default CUDA stream is never captured, so its memory is not.
 
     :returns: [num_bytes] uint8, undefined.
+    :raises torch.OutOfMemoryError: there is too little memory.
     """
     stream = torch.cuda.default_stream(device)
     address: int = torch.cuda.caching_allocator_alloc(num_bytes, device, stream)

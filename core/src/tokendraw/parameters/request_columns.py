@@ -64,7 +64,7 @@ def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -
             columns["seed"] = [s if s is None or s < 2**63 else s - 2**64 for s in columns["seed"]]
             columns |= _given_ids(columns)
             columns["filters"] = [
-                read_filters(filters, row) if filters else ()
+                () if filters is None else read_filters(filters, row)
                 for row, filters in enumerate(columns["filters"])
             ]
             return columns
