@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
-from tokendraw.backends.description.operation import Requirement
+from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import wrong_bounds, wrong_form, wrong_tokens

@@ -16,7 +16,7 @@ from tokendraw.backends.description.capabilities import (
     Filter,
     FilterOrder,
 )
-from tokendraw.backends.description.operation import Requirement
+from tokendraw.backends.description.requirement import Requirement
 from tokendraw.filters.installed import required_moments
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from tokendraw.backends.description.operation import Operation, Requirement, first_reason
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description.requirement import Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.call import Call
 from tokendraw.calls.row_requirements import RowGroup

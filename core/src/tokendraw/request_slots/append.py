@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.edits import MAX_ID
+from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.request_slots.tables import OCCURRENCES, ONE_OUTPUT
 
 

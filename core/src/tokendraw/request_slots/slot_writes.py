@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tokendraw._torch.threads import one_thread
 from tokendraw._torch.upload import uploaded_words
-from tokendraw.parameters.edits import MAX_ID, CheckedEdits
+from tokendraw.parameters.edits import CheckedEdits
+from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.requests import SlotRequest, TokenHistory

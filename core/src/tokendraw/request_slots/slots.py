@@ -13,7 +13,8 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.edits import MAX_ID, Edit
+from tokendraw.parameters.edits import Edit
+from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.local import Digits as Digits
     from tokendraw.vocab_parallel.local import Draws as Draws
     from tokendraw.vocab_parallel.local import LocalLogits as LocalLogits
-    from tokendraw.vocab_parallel.local import RowSeeds as RowSeeds
-    from tokendraw.vocab_parallel.local import Seeds as Seeds
     from tokendraw.vocab_parallel.local import Survey as Survey
     from tokendraw.vocab_parallel.local import Weighing as Weighing
     from tokendraw.vocab_parallel.merging import Merging as Merging
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.moment_sums import combined_sums as combined_sums
     from tokendraw.vocab_parallel.moment_sums import moments_of_sums as moments_of_sums
     from tokendraw.vocab_parallel.moment_sums import required_sums as required_sums
+    from tokendraw.vocab_parallel.parameters import RowSeeds as RowSeeds
+    from tokendraw.vocab_parallel.parameters import Seeds as Seeds
     from tokendraw.vocab_parallel.radix import BINS as BINS
     from tokendraw.vocab_parallel.radix import DIGIT_BITS as DIGIT_BITS
     from tokendraw.vocab_parallel.radix import KEY_BITS as KEY_BITS

@@ -15,8 +15,9 @@ from torch.nn.functional import pad
 
 from tokendraw import philox
 from tokendraw.backends.description.capabilities import GumbelDtype
-from tokendraw.vocab_parallel.local import Argmax, Bounds, Draws, Parameters, RowSeeds, Seeds, Sums, Survey
+from tokendraw.vocab_parallel.local import Argmax, Bounds, Draws, Sums, Survey
 from tokendraw.vocab_parallel.messages import Received
+from tokendraw.vocab_parallel.parameters import Parameters, RowSeeds, Seeds
 from tokendraw.vocab_parallel.radix import Histograms
 from tokendraw.vocab_parallel.shard import Layout
 from tokendraw.vocab_parallel.thresholds import ThresholdPlan, thresholds

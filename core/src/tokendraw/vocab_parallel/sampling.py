@@ -18,9 +18,10 @@ from tokendraw.kept_set import KeptExtremes, kept_extremes, threshold_between
 from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
 from tokendraw.output import LogprobsTensors, SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Parameters, RowSeeds
+from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.merging import Merged, Merging, TorchMerging
 from tokendraw.vocab_parallel.messages import Transport, Wait, exchange
+from tokendraw.vocab_parallel.parameters import Parameters, RowSeeds
 from tokendraw.vocab_parallel.radix import Histograms
 from tokendraw.vocab_parallel.shard import VocabShard
 from tokendraw.vocab_parallel.thresholds import ThresholdPlan

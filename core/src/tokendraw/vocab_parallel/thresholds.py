@@ -19,8 +19,9 @@ from tokendraw.filters.floors import combined_floor
 from tokendraw.filters.installed import required_moments
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.probabilities import floor_threshold, min_p_threshold, threshold_of_sorted
-from tokendraw.vocab_parallel.local import Bounds, Parameters, Survey, Weighing
+from tokendraw.vocab_parallel.local import Bounds, Survey, Weighing
 from tokendraw.vocab_parallel.moment_sums import MomentSum, combined_sums, moments_of_sums, required_sums
+from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import BINS, Histograms, first_digit, search
 
 MAX_VALUES: Final = 1024

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import HostCapabilities
-from tokendraw.backends.description.operation import Operation, Requirement
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description.requirement import Requirement
 from tokendraw.backends.description.weight_layouts import Format, Layout
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.backends.description.operation import first_reason
+from tokendraw.backends.description.requirement import first_reason
 from tokendraw.calls.drawing import Draft
 from tokendraw.calls.routing import is_served
 from tokendraw.calls.selection import LoadedBackend, Selection
