@@ -7,6 +7,7 @@ import torch
 import triton.language as tl
 
 import tokendraw
+from interval_requests import interval_logits, interval_requests
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw_bench import Cell, make_inputs, metadata_of
 from tokendraw_testing import Effort, Subject, properties, reference, run
@@ -184,33 +185,8 @@ def intervals():
         "processed_logits",
     ):
         need = Need() if mode is None else Need(threshold=True, logprobs_mode=mode)
-        spread = rng.choice([0.5, 3.0, 6.0], (rows, 1))
-        values = rng.normal(0, spread, (rows, size)).astype(np.float32)
-        values[::2] = rng.normal(0, 0.5, values[::2].shape)
-        values[::2, 4000:4003] = 8.0, 7.9, 7.7  # three likely tokens beside thousands
-        logits = torch.from_numpy(values)
-        requests = [
-            SamplingParams(
-                temperature=float(rng.choice([0.7, 1.0, 1.3, 0.0])),
-                top_k=int(rng.choice([0, 0, 40, 500])),
-                top_p=float(rng.choice([1.0, 0.3, 0.9])),
-                min_p=float(rng.choice([0.0, 1e-3, 0.1])),
-                filters={"p_less": 1.0} if rng.random() < 0.2 else None,
-                xtc_probability=float(rng.choice([0.0, 0.5, 1.0])),
-                xtc_threshold=float(rng.choice([0.3, 0.1, 1e-4])),
-                filter_order=str(rng.choice(["top_k_first", "joint", "temperature_last"])),
-                seed=seed,
-                logprobs=None if mode is None else int(rng.choice([0, 3])),
-                logprob_token_ids=None if mode is None else (1, int(logits[seed].argmax()), 4000),
-            )
-            for seed in range(rows)
-        ]
-        # XTC looks at what a min-p behind top-p left, and at a wide nucleus alone.
-        wide = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "filters": None, "xtc_probability": 1.0}
-        last = {"temperature": 0.7, "min_p": 1e-3, "xtc_threshold": 0.3, "filter_order": "temperature_last"}
-        requests[0] = replace(requests[0], **wide | last)
-        alone = {"min_p": 0.0, "xtc_threshold": 0.1, "filter_order": "top_k_first"}
-        requests[2] = replace(requests[2], **wide | alone)
+        requests = interval_requests(rng, rows, is_described=mode is not None)
+        logits = torch.from_numpy(interval_logits(rng, np.arange(rows), size))
         metadata = SamplingMetadata.from_params(requests, positions=range(rows))
         samplers = (
             TritonGumbelSampler(torch.device("cpu"), need),

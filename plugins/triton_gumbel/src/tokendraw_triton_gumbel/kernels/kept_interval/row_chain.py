@@ -75,7 +75,7 @@ def _second_weight(survey, scale):
 
 
 @triton.jit
-def is_redrawn(chain, survey, scale, k, p, floor, joint):
+def is_redrawn(chain, survey, scale, k, p, floor):
     """Return 1 if ``redraw_rows`` has to draw a row, or 0 if the draw at hand is that of the row.
 
     XTC drops nothing unless two tokens are likely. Where top-p alone filters, the kept tokens weigh at least p of the
@@ -85,7 +85,7 @@ def is_redrawn(chain, survey, scale, k, p, floor, joint):
         ``log2(e) / T``.
     :param k: of the row's :class:`~..shared.row_values.RowFilters`, like the others; 0 is off.
     """
-    is_alone = (k == 0).to(tl.int32) * ((floor == float("-inf")).to(tl.int32) + (joint != 0).to(tl.int32))
+    is_alone = (k == 0).to(tl.int32) * (floor == float("-inf")).to(tl.int32)
     mass = tl.sum(weigh_tiles(survey, scale), 0).to(tl.float64)
     kept_mass = tl.where(is_alone > 0, p * mass, 0.0)
     may_drop = (kept_mass * chain.limit <= _second_weight(survey, scale) * _ROUNDING).to(tl.int32)

@@ -116,7 +116,7 @@ def draw_rows(
             if interval.arrivals is not None:
                 # Rows of drafts count as the target's: their thresholds are exact in any case.
                 chain = load_chain(slot, greedy, key, row_params, interval_params, flags, config.FP64)
-                is_exact = is_redrawn(chain, survey, inverse * LOG2_E, k, p, filters.floor, joint)
+                is_exact = is_redrawn(chain, survey, inverse * LOG2_E, k, p, filters.floor)
                 row_flags = tl.where(is_exact > 0, flags | EXACT, flags)
                 tl.store(state.ints + row.to(tl.int64) * STATE_INTS + IS_EXACT, row_flags & EXACT)
             token, mass, threshold, share, num_candidates, is_large = draw_filtered(
