@@ -37,8 +37,8 @@ def interval_requests(rng, count, *, is_described=False):
     requests[0] = replace(requests[0], **wide | last)
     requests[2] = replace(requests[2], **wide, min_p=0.0, xtc_threshold=0.1, filter_order="top_k_first")
     # In the order joint a floor may leave less than the mass of top-p.
-    least = {"temperature": 1.0, "top_p": 0.999, "min_p": 0.5, "xtc_threshold": 0.341, "filter_order": "joint"}
-    requests[4] = replace(requests[4], **wide | least)
+    least = {"temperature": 1.0, "top_p": 0.999, "min_p": 0.5, "xtc_threshold": 0.341}
+    requests[4] = replace(requests[4], **wide | least, filter_order="joint")
     return requests
 
 
