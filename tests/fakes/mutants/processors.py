@@ -126,11 +126,15 @@ def dense_rows(self, logits, *rest):
 
 
 def first_tables(self, tables):
-    """Return a copy of the tables from the first call with these slots, which keep their counts where they are."""
-    key = tables.counts.data_ptr()
+    """Return a copy of the tables from the first call with these slots, as long as no table gets another shape.
+
+    The originals are kept beside the copy: no other table can take the address of their counts.
+    """
+    originals = dict(vars(tables))
+    key = tables.counts.data_ptr(), tuple(tensor.shape for tensor in originals.values())
     if key not in self.first_tables:
-        copies = {name: tensor.clone() for name, tensor in vars(tables).items()}
-        self.first_tables[key] = tables, replace(tables, **copies)
+        copies = {name: tensor.clone() for name, tensor in originals.items()}
+        self.first_tables[key] = originals, replace(tables, **copies)
     return self.first_tables[key][1]
 
 
