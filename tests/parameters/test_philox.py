@@ -6,7 +6,7 @@ import torch
 
 from cuda_batches import Operations
 from tokendraw import philox
-from tokendraw.philox._numpy import numpy_is_usable
+from tokendraw.philox import numpy_is_usable
 from tokendraw_testing import reference
 
 ONES = 0xFFFFFFFF

@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.edits import EDITS as EDITS
     from tokendraw.parameters.edits import Edit as Edit
-    from tokendraw.philox._numpy import numpy_is_usable as numpy_is_usable
+    from tokendraw.philox import numpy_is_usable as numpy_is_usable
     from tokendraw.request_slots.tables import EditFacts as EditFacts
     from tokendraw.request_slots.tables import RequestTables as RequestTables
 

@@ -19,25 +19,26 @@ A Gumbel maximum is decided by the largest G, so by the smallest u, and there fl
 bit of ``w0`` below 2**24. ``dtype="fp64"`` takes 53 bits from two words and computes in float64 throughout.
 
 Words are held in int64 tensors, since torch has no 32-bit multiply-high; everything runs on the tensors' device. For a
-CPU the words come from numpy where that is installed (:mod:`tokendraw.philox._numpy`), and Gumbel variates are made in
-blocks that its caches hold: the same bits in less time. Every backend that advertises ``seeding="counter"`` is held to
-this module.
+CPU the words come from numpy where that is installed, and Gumbel variates are made in blocks that its caches hold: the
+same bits in less time. Every backend that advertises ``seeding="counter"`` is held to this module.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import GumbelDtype
-from tokendraw.philox import _numpy
-from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS, numpy_is_usable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tokendraw.parameters.metadata import SamplingMetadata
 
 TILE_SIZE: Final = 1024
@@ -53,9 +54,22 @@ DRAFT_TILE: Final = 6
 XTC: Final = 7
 """Streams: a draft and its verification never share noise. ACCEPT and XTC hold one uniform a position, at index 0."""
 
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
 _MASK = 0xFFFFFFFF
 _BLOCK_VARIATES = 1 << 15
 """Variates made at once on a CPU: their words, products and logarithms fit its L2 cache."""
+
+
+@functools.cache
+def numpy_is_usable() -> bool:
+    """Whether numpy is installed and fits this torch, and the low half of a word comes first in memory."""
+    try:
+        torch.zeros(1, dtype=torch.int64, device="cpu").numpy()  # whatever the host made the default
+    except RuntimeError:
+        return False
+    return sys.byteorder == "little"
 
 
 def philox4x32(
@@ -69,14 +83,14 @@ def philox4x32(
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         # The products wrap modulo 2**64, and >> repeats the sign: the mask below clears what that puts on top.
         # c1, c3 and the keys are left unmasked, since only their low words reach a masked result.
-        product0, product1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0 = ((product1 >> 32) ^ c1 ^ k0) & _MASK
         c2 = ((product0 >> 32) ^ c3 ^ k1) & _MASK
         c1, c3 = product1, product0
-        k0, k1 = k0 + KEY_INCREMENTS[0], k1 + KEY_INCREMENTS[1]
+        k0, k1 = k0 + _KEY_INCREMENTS[0], k1 + _KEY_INCREMENTS[1]
     return c0, c1 & _MASK, c2, c3 & _MASK
 
 
@@ -91,7 +105,7 @@ def random_words(
     :param stream: one for all, or int64 and broadcast too.
     """
     if _in_numpy(index):
-        words = _numpy.random_words(seed, position, index, stream)
+        words = _words_in_numpy(seed, position, index, stream)
         return (words >> 32) & _MASK, words & _MASK
     if not isinstance(stream, Tensor):
         stream = torch.full_like(index, stream)
@@ -193,7 +207,7 @@ def _gumbel(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype
 ) -> Tensor:
     if _in_numpy(index):
-        words = _numpy.random_words(seed, position, index, stream)
+        words = _words_in_numpy(seed, position, index, stream)
         bits = words if dtype == "fp64" else words.unsqueeze(-1).view(torch.int32)[..., 1]
     else:
         w0, w1 = random_words(seed, position, index, stream)
@@ -220,3 +234,57 @@ def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
     """Return the part of a broadcast tensor within a block."""
     slices = block[len(block) - x.dim() :]
     return x[tuple(part if size > 1 else slice(None) for part, size in zip(slices, x.shape, strict=True))]
+
+
+def _words_in_numpy(seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor) -> Tensor:
+    """Compute :func:`random_words` for int64 tensors on a CPU, where numpy starts an operation faster than torch.
+
+    A lane of the state, ``(c0, c1)`` or ``(c2, c3)``, is one uint64 with its first word above its second. The
+    product of 64 bits that a round makes of the other lane's first word is one too, and the round is
+    ``product ^ (lane << 32) ^ (key << 32)``, without masks. Of the first two rounds only what depends on every counter
+    is computed for each, and of the last round only the lane that is returned.
+
+    :returns: int64, the first word above the second.
+    """
+    import numpy as np
+
+    key, positions, indices = (x.numpy().view(np.uint64) for x in (seed, position, index))
+    streams = stream.numpy().view(np.uint64) if isinstance(stream, Tensor) else np.uint64(stream)
+    shape = np.broadcast(key, positions, indices, streams).shape
+    half, (m0, m1), multipliers, increments = _constants(len(shape))
+    key = key.reshape((1,) * (len(shape) - key.ndim) + key.shape)
+    keys = (np.stack((key, key >> half)) << half) + increments
+
+    first = ((positions >> half) * m1) ^ (positions << half) ^ keys[0, 0]
+    second = (indices * m0) ^ (streams << half) ^ keys[0, 1]
+    lanes, products = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
+    lane, other = lanes[0, ...], lanes[1, ...]
+    np.right_shift(second, half, out=lane)
+    np.multiply(lane, m1, out=lane)
+    np.bitwise_xor(lane, (first << half) ^ keys[1, 0], out=lane)
+    np.left_shift(second, half, out=other)
+    np.bitwise_xor(other, ((first >> half) * m0) ^ keys[1, 1], out=other)
+    for round_key in keys[2:-1]:
+        np.right_shift(lanes[::-1], half, out=products)
+        np.multiply(products, multipliers, out=products)
+        np.left_shift(lanes, half, out=lanes)
+        np.bitwise_xor(lanes, round_key, out=lanes)
+        np.bitwise_xor(lanes, products, out=lanes)
+    np.right_shift(other, half, out=other)
+    np.multiply(other, m1, out=other)
+    np.left_shift(lane, half, out=lane)
+    np.bitwise_xor(lane, keys[-1, 0], out=lane)
+    np.bitwise_xor(lane, other, out=lane)
+    return torch.from_numpy(lane.view(np.int64))
+
+
+@functools.cache
+def _constants(dim: int) -> tuple[Any, Any, NDArray[Any], NDArray[Any]]:
+    """Return 32, both multipliers, those of each lane [2, ...], and the key increments of each round [10, 2, ...]."""
+    import numpy as np
+
+    half, ones = np.uint64(32), (1,) * dim
+    multipliers = np.array(_MULTIPLIERS, np.uint64)
+    rounds = np.arange(_ROUNDS, dtype=np.uint64).reshape(_ROUNDS, 1, *ones)
+    increments = (rounds * np.array(_KEY_INCREMENTS, np.uint64).reshape(2, *ones)) << half
+    return half, tuple(multipliers), multipliers[::-1].reshape(2, *ones), increments
