@@ -80,6 +80,16 @@ def of_whole_row(native, rows, weight, threshold, ceiling, params):
     return found if ceiling is None else found.minimum(ceiling)
 
 
+def of_the_mass_of_top_p(native, rows, weight, threshold, ceiling, params):
+    """Take for the kept mass of a row in the order joint at least top-p, although a floor may leave less."""
+    if params.top_p is None or params.joint is None:
+        return native(rows, weight, threshold, ceiling, params)
+    kept = weight.where(rows.x >= threshold, 0.0).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
+    factor = torch.where(params.joint & (params.top_p < 1), (params.top_p / kept).clamp(min=1.0), 1.0)
+    params = replace(params, xtc_threshold=params.xtc_threshold * factor)
+    return native(rows, weight, threshold, ceiling, params)
+
+
 def xtc_uniform(change):
     """Patch the uniform of XTC: ``change(call, noise, u, dtype)``."""
     return uniform(
@@ -137,6 +147,7 @@ SAMPLERS = (
     in_every_call("XTC drops the least of the likely tokens too", XTC, patch=xtc(least_likely_too)),
     in_every_call("XTC drops a single likely token", XTC, patch=xtc(single_likely_token)),
     in_every_call("XTC takes probabilities of the whole row", XTC, patch=xtc(of_whole_row)),
+    in_every_call("XTC takes the mass that a floor leaves for at least top-p", XTC, patch=xtc(of_the_mass_of_top_p)),
     in_every_call("XTC has the threshold 0.1 in every row", XTC,
                   change=lambda call: call.with_fields(xtc_threshold=None)),
     in_every_call("XTC drops the argmax of a greedy row", XTC, output=tokens(second_of_greedy)),

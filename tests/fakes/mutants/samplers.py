@@ -129,6 +129,11 @@ def read_padding(self, logits, metadata):
     return logits, metadata
 
 
+def without_xtc(self, logits, metadata):
+    """Leave XTC out of calls that return no threshold."""
+    return logits, metadata if self.need.threshold else replace(metadata, xtc_probability=None)
+
+
 def wait(self, logits, metadata):
     bool(logits[:1, :1].isnan().any())
     return logits, metadata
@@ -249,8 +254,9 @@ def without_the_largest(call):
 
 # fmt: off
 SAMPLERS = (
-    *table("sample", NATIVE, SamplerMutant, (("1 % of the tail dropped", "distribution", {"change": drop_tail}),),
-           options=QUICK),
+    *table("sample", NATIVE, SamplerMutant, (
+        ("1 % of the tail dropped", "distribution", {"change": drop_tail}),
+        ("XTC is off where nobody asks for thresholds", "XTC", {"change": without_xtc})), options=QUICK),
     in_every_call("one noise row shared by the batch", "rows of a batch", unseeded=True, change=shared_noise(1)),
     in_every_call("noise index wrapping at 2**15 rows", "rows of a batch", unseeded=True, change=shared_noise(2**15)),
     in_every_call("top-k off by one, upwards", "crossed requests", where=lambda call: call.top_k > 0,

@@ -26,11 +26,13 @@ properties = Properties("sample")
 
 Fields = Callable[[Generator], dict[str, Any]]
 """Makes the fields of a request that a line is about."""
+Requests = Callable[[SampleSubject, Site, Generator], Iterator[CrossedRequest]]
 _LAST: Final[FilterOrder] = "temperature_last"
 _TEMPERATURES = (1.0, 0.7, 2.5, 0.004, 150.0)
 _LAW: Final = np.array([0.4, 0.3, 0.2, 0.06, 0.04])
 """Probabilities of a row; at threshold 0.1 XTC leaves the last three tokens."""
 _LAW_DRAWS = 20_000
+_SEEDED_COPIES = 8
 _NARROW_SIZE = 1 << 14
 _NARROW_COPIES, _WIDE_COPIES = 6, 1
 """Rows of each design in narrow and in wider vocabularies."""
@@ -58,7 +60,7 @@ def typical_p(subject: SampleSubject, trial: Trial) -> str:
 @properties.advertised("XTC", _per_row("xtc"), row_refusal(SamplingParams(xtc_probability=0.5)))
 def xtc(subject: SampleSubject, trial: Trial) -> str:
     """Rows whose uniform says so drop the likely tokens but the least likely of them."""
-    words = _judge(subject, trial, _xtc_fields)
+    words = _judge(subject, trial, _xtc_fields, more=_floors_within_nuclei)
     limit = subject.capabilities.max_vocab_size
     if limit is not None and limit < len(_LAW):
         return words
@@ -82,13 +84,36 @@ def temperature_last(subject: SampleSubject, trial: Trial) -> str:
     return _judge(subject, trial, lambda rng: {"filter_order": _LAST})
 
 
-def _judge(subject: SampleSubject, trial: Trial, fields: Fields) -> str:
-    """Judge rows with a filter or an order beside other filters."""
+def _judge(subject: SampleSubject, trial: Trial, fields: Fields, more: Requests | None = None) -> str:
+    """Judge rows with a filter or an order beside other filters.
+
+    :param more: makes further requests of each batch.
+    """
 
     def make_batch(site: Site, number: int, rng: Generator) -> list[CrossedRequest]:
-        return list(_requests(subject, site, fields, rng))
+        requests = list(_requests(subject, site, fields, rng))
+        return requests if more is None else requests + list(more(subject, site, rng))
 
     return judge_batches(subject, trial, make_batch)
+
+
+def _floors_within_nuclei(subject: SampleSubject, site: Site, rng: Generator) -> Iterator[CrossedRequest]:
+    """Make rows where min-p leaves less mass than top-p asks for, in the order ``joint``: one a kind, more with seeds.
+
+    The second token has 0.43 of the mass that min-p leaves and 0.32 of top-p: with a threshold of 0.37 XTC drops the
+    first token, unless it takes the kept mass for top-p. Of the uniforms of the seeds half apply XTC.
+    """
+    joint = "joint" in subject.capabilities.filter_orders
+    if not (joint and subject.has("min_p") and subject.has("top_p") and site.size >= len(_LAW)):
+        return
+    logits = torch.full((site.size,), -30.0, dtype=torch.float64)
+    logits[torch.from_numpy(rng.permutation(site.size)[: len(_LAW)])] = torch.from_numpy(np.log(_LAW))
+    params = SamplingParams(
+        min_p=0.6, top_p=0.95, xtc_probability=0.5, xtc_threshold=0.37, filter_order="joint"
+    )
+    row_kinds = kinds(subject.capabilities)
+    for kind in row_kinds + ["seeded"] * (_SEEDED_COPIES if "seeded" in row_kinds else 0):
+        yield _request(subject, site, "law", logits.to(site.torch_dtype), params, kind, rng)
 
 
 def _requests(subject: SampleSubject, site: Site, fields: Fields, rng: Generator) -> Iterator[CrossedRequest]:

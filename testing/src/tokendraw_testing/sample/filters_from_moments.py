@@ -76,7 +76,7 @@ def judge_batches(
     *,
     largest: int | None = None,
 ) -> str:
-    """Judge kept sets, tokens and logprobs of a batch for each dtype and vocabulary.
+    """Judge kept sets, tokens with and without thresholds, and logprobs of a batch for each dtype and vocabulary.
 
     :param make_batch: makes the batch of a dtype and vocabulary, from their number and a generator.
     :param largest: the largest vocabulary; None: every one.
@@ -91,6 +91,8 @@ def judge_batches(
         batch = make_batch(site, number, rng)
         num_rows += len(batch)
         num_kept += judge_thresholds(view, trial, batch)
+        if view is not subject:  # a sampler may draw another way where nobody asks for thresholds
+            judge_thresholds(subject, trial, batch)
         if modes:
             step = 3 if subject.effort.interpreted else 1
             some = enumerate(batch[number % step :: step])
