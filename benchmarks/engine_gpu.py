@@ -1,0 +1,346 @@
+"""Times the calls of the sampler in vLLM's engine, with tokendraw-vllm and without, and compares its tokens.
+
+    python benchmarks/engine_gpu.py MODEL --output benchmarks/results/h100_engine.md
+
+``MODEL`` is a folder; where it holds no model, one of 0.9 billion random weights and 151,936 tokens is written there.
+Four engines start one after the other, each in a process of its own: vLLM alone and with the adapter, without drafts
+and with drafts from n-grams. CUDA events stand around each call of vLLM's V2 ``Sampler`` or ``RejectionSampler``: a
+figure is the time of the GPU from the logits to the tokens, with the host's where the GPU waits. A step is all of vLLM
+between two tokens of a request. Prompts of the engines with drafts repeat themselves, so that n-grams are found.
+
+Every engine also draws greedy texts, which have to be the same four times, and a text with a seed alone, beside others
+and in another place of the batch. vLLM's monitor of Triton reports the kernels compiled after the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vllm_start import ADAPTERS, REPORT, kernels
+
+VOCAB_SIZE, HIDDEN_SIZE, LAYERS, HEADS, KV_HEADS, MLP_SIZE = 151936, 2048, 6, 16, 8, 6144
+PROMPT_TOKENS = 16
+BOTH: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
+Request = Callable[[int, int], dict[str, Any]]
+"""Sampling parameters of a request, from its number and the number of requests."""
+CASES: dict[str, Request] = {
+    "no filter": lambda i, n: {"temperature": 1.0},
+    "k = 50, p = 0.9": lambda i, n: BOTH,
+    "p = 0.9": lambda i, n: {"temperature": 0.8, "top_p": 0.9},
+    "k = 50, p = 0.9, one seed": lambda i, n: BOTH | ({"seed": 1234} if i == n // 2 else {}),
+    "k = 50, p = 0.9, one presence penalty": lambda i, n: (
+        BOTH | ({"presence_penalty": 0.5} if i == n // 3 else {})
+    ),
+    "k = 50, p = 0.9, five log-probabilities": lambda i, n: BOTH | {"logprobs": 5},
+    "greedy": lambda i, n: {"temperature": 0.0},
+}
+DRAFT_CASES = tuple(name for name in CASES if "log-prob" not in name)
+SPECULATION = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+}
+MOST_REQUESTS = 256
+
+
+def main() -> None:
+    """Start the engines in turns, and print tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 64, MOST_REQUESTS])
+    parser.add_argument("--tokens", type=int, default=64, help="drawn by each request of a round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--drafts", choices=("both", "with", "without"), default="both")
+    parser.add_argument("--timeout", type=float, default=280.0, help="seconds for an engine")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--one-engine", action="store_true", help="measure in this process, print JSON")
+    options = parser.parse_args()
+    if options.one_engine:
+        print(json.dumps(measured(options)), flush=True)
+        return
+    if not (options.model / "config.json").exists():
+        write_model(options.model)
+    text = "\n".join(lines(options)) + "\n"
+    print(text)
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+
+
+def lines(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the tables."""
+    results: dict[tuple[str, str], dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for drafts in ("without", "with") if options.drafts == "both" else (options.drafts,):
+            for adapter in ADAPTERS:
+                results[adapter, drafts] = run_engine(options, adapter, drafts, Path(cache, adapter))
+                print(adapter, drafts, results[adapter, drafts], file=sys.stderr, flush=True)
+    alone, ours = ADAPTERS
+    yield f"`python benchmarks/engine_gpu.py MODEL`\n\n{next(iter(results.values()))['versions']}"
+    for drafts in dict.fromkeys(each for _, each in results):
+        engines = results[alone, drafts], results[ours, drafts]
+        yield f"\n## {drafts.capitalize()} drafts\n"
+        yield "| | requests | calls | vLLM alone, us a call | adapter | ratio | vLLM alone, ms a step | adapter |"
+        yield "| --- | --: | --: | --: | --: | --: | --: | --: |"
+        for (name, requests, before), (_, _, after) in zip(*(each["cases"] for each in engines), strict=True):
+            cells = (
+                *(name, requests, after["calls"], f"{before['us']:.0f}", f"{after['us']:.0f}"),
+                *(f"{after['us'] / before['us']:.2f}", f"{before['step_ms']:.2f}", f"{after['step_ms']:.2f}"),
+            )
+            yield f"| {' | '.join(map(str, cells))} |"
+        yield ""
+        same = [x == y for x, y in zip(*(each["greedy"] for each in engines), strict=True)]
+        yield f"Greedy texts alike with and without the adapter: {sum(same)} of {len(same)}."
+        for adapter, each in zip((alone, ours), engines, strict=True):
+            seeds = ", ".join(f"{place} {count}" for place, count in each["seeds"].items())
+            yield (
+                f"{adapter[0].upper()}{adapter[1:]}: ready in {each['ready']:.1f} s; greedy texts alike in a second "
+                f"run: {each['greedy_again']} of {len(same)}; tokens of {options.tokens} of a text with a seed "
+                f"that are as among {max(options.requests) - 1} others: {seeds}; compiled after the start: "
+                f"{', '.join(each['compiled']) or 'none'}."
+            )
+
+
+def run_engine(options: argparse.Namespace, adapter: str, drafts: str, cache: Path) -> dict[str, Any]:
+    """Start an engine in a new process; return the result of :func:`measured`, and the reported kernels."""
+    settings = {
+        "TOKENDRAW_VLLM": ADAPTERS[adapter],
+        "TRITON_CACHE_DIR": str(cache),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_USE_V2_MODEL_RUNNER": "1",
+        "VLLM_LOGGING_COLOR": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "START": str(time.time()),
+    }
+    sizes = [str(size) for size in options.requests]
+    command = [sys.executable, __file__, str(options.model), "--one-engine", "--drafts", drafts]
+    command += ["--tokens", str(options.tokens), "--rounds", str(options.rounds), "--requests", *sizes]
+    run = subprocess.run(
+        command,
+        check=False,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=options.timeout,
+    )
+    if run.returncode:
+        sys.exit(f"{command} failed:\n{run.stdout[-3000:]}\n{run.stderr[-6000:]}")
+    log = run.stdout + run.stderr
+    print("\n".join(line for line in log.splitlines() if "tokendraw:" in line), file=sys.stderr)
+    (found,) = (line for line in run.stdout.splitlines() if line.startswith('{"versions"'))
+    compiled = sorted({name for name in REPORT.findall(log) if name in kernels()})
+    return json.loads(found) | {"compiled": compiled}
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Start an engine in this process and measure it.
+
+    :returns: ``versions``, ``ready`` in seconds since the process was started, ``cases`` as [name, requests, figures],
+        ``greedy`` and ``greedy_again``, and ``seeds``: by place, the tokens before the first that differs.
+    """
+    import torch
+    import vllm
+
+    has_drafts, on_gpu = options.drafts == "with", torch.cuda.is_available()
+    calls = timed_calls(has_drafts) if on_gpu else []
+    more: dict[str, Any] = {"enforce_eager": True}
+    if on_gpu:
+        more = {
+            "gpu_memory_utilization": 0.6,
+            "jit_monitor_verbose": True,
+            "kernel_config": {"enable_flashinfer_autotune": False},
+            "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+        }
+    if has_drafts:
+        more["speculative_config"] = SPECULATION
+    llm = vllm.LLM(
+        model=str(options.model),
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        max_model_len=1024,
+        max_num_seqs=max(options.requests),
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+        seed=0,
+        **more,
+    )
+    ready = time.time() - float(os.environ["START"])
+    vocab_size = llm.llm_engine.model_config.get_vocab_size()
+    prompts = make_prompts(max(options.requests), vocab_size, repeated=has_drafts)
+
+    def draw(
+        requests: Sequence[dict[str, Any]], tokens: int, order: Sequence[int] | None = None
+    ) -> list[list[int]]:
+        params = [
+            vllm.SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, **request)
+            for request in requests
+        ]
+        chosen = [prompts[i] for i in (order or range(len(requests)))]
+        return [list(each.outputs[0].token_ids) for each in llm.generate(chosen, params, use_tqdm=False)]
+
+    cases = [
+        [name, size, measure(draw, [CASES[name](i, size) for i in range(size)], options, calls)]
+        for size in options.requests
+        for name in (DRAFT_CASES if has_drafts else CASES)
+    ]
+    greedy, again = (draw([{"temperature": 0.0}] * max(options.requests), options.tokens) for _ in range(2))
+    device = torch.cuda.get_device_name() if on_gpu else "a CPU"
+    return {
+        "versions": f"{device}, vLLM {vllm.__version__}, torch {torch.__version__}",
+        "ready": ready,
+        "cases": cases,
+        "greedy": greedy,
+        "greedy_again": sum(x == y for x, y in zip(greedy, again, strict=True)),
+        "seeds": compare_seeds(draw, max(options.requests), options.tokens),
+    }
+
+
+def timed_calls(has_drafts: bool) -> list[tuple[int, Any, Any]]:
+    """Put events around the calls of vLLM's sampler of this process.
+
+    :returns: a list to which each call adds its number of logits rows and the events before and after.
+    """
+    import torch
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+    calls: list[tuple[int, Any, Any]] = []
+    sampler = RejectionSampler if has_drafts else Sampler
+    original = sampler.__call__
+
+    def timed(self: Any, logits: Any, *arguments: Any, **options: Any) -> Any:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        events[0].record()
+        output = original(self, logits, *arguments, **options)
+        events[1].record()
+        calls.append((logits.shape[0], *events))
+        return output
+
+    sampler.__call__ = timed
+    return calls
+
+
+def measure(
+    draw: Callable[..., Any],
+    requests: list[dict[str, Any]],
+    options: argparse.Namespace,
+    calls: list[tuple[int, Any, Any]],
+) -> dict[str, float]:
+    """Return the number of calls of the sampler, the median of their microseconds, and the milliseconds of a step."""
+    draw(requests, 8)  # compiles what is left to compile
+    calls.clear()
+    seconds: dict[int, list[float]] = {1: [], options.tokens: []}
+    for _ in range(options.rounds):
+        for tokens, times in seconds.items():
+            begun = time.perf_counter()
+            draw(requests, tokens)
+            times.append(time.perf_counter() - begun)
+    step = (min(seconds[options.tokens]) - min(seconds[1])) / max(1, options.tokens - 1)
+    if not calls:
+        return {"calls": 0, "us": float("nan"), "step_ms": step * 1e3}
+    import torch
+
+    torch.cuda.synchronize()
+    times = [begin.elapsed_time(end) * 1e3 for rows, begin, end in calls if rows >= len(requests)]
+    return {"calls": len(times), "us": statistics.median(times), "step_ms": step * 1e3}
+
+
+def compare_seeds(draw: Callable[..., Any], size: int, tokens: int) -> dict[str, int]:
+    """Count by place the tokens of a seeded text before the first that differs from the text among other requests."""
+
+    def text(count: int, place: int, others: dict[str, Any]) -> list[int]:
+        requests = [dict(others) for _ in range(count)]
+        requests[place] = BOTH | {"seed": 77}
+        order = list(range(count))
+        order[place], order[0] = 0, place  # the prompt is the same everywhere
+        drawn: list[int] = draw(requests, tokens, order)[place]
+        return drawn
+
+    base, middle = text(size, size // 2, BOTH), size // 2
+    places = {
+        "again": (size, middle, BOTH),
+        "last": (size, size - 1, BOTH),
+        "beside greedy ones": (size, middle, {"temperature": 0.0}),
+        "of 3": (min(3, size), min(1, size - 1), BOTH),
+        "alone": (1, 0, BOTH),
+    }
+    return {name: alike(base, text(*place)) for name, place in places.items()}
+
+
+def alike(one: list[int], other: list[int]) -> int:
+    """Count the tokens before the first that differs."""
+    return next((i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y), len(one))
+
+
+def make_prompts(count: int, vocab_size: int, *, repeated: bool) -> list[dict[str, list[int]]]:
+    """Make prompts of token ids, each four times in a row where n-grams are to be found."""
+    rng = random.Random(3)
+    texts = [[rng.randrange(10, vocab_size - 10) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
+    return [{"prompt_token_ids": text * 4 if repeated else text} for text in texts]
+
+
+def write_model(folder: Path) -> None:
+    """Write a Qwen2 of random weights, in bfloat16, whose logits have a standard deviation of 3."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": HIDDEN_SIZE,
+        "intermediate_size": MLP_SIZE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "max_window_layers": LAYERS,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def normal(rows: int, columns: int, deviation: float) -> torch.Tensor:
+        return (torch.randn(rows, columns, device=device) * deviation).to(torch.bfloat16).cpu()
+
+    kv_size, ones = HIDDEN_SIZE * KV_HEADS // HEADS, torch.ones(HIDDEN_SIZE, dtype=torch.bfloat16)
+    weights = {
+        "model.embed_tokens.weight": normal(VOCAB_SIZE, HIDDEN_SIZE, 1.0),
+        "model.norm.weight": ones,
+        "lm_head.weight": normal(VOCAB_SIZE, HIDDEN_SIZE, 3.0 * HIDDEN_SIZE**-0.5),
+    }
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"{at}.{name}.weight"] = ones.clone()
+        for name, size in (("q", HIDDEN_SIZE), ("k", kv_size), ("v", kv_size)):
+            weights[f"{at}.self_attn.{name}_proj.weight"] = normal(size, HIDDEN_SIZE, HIDDEN_SIZE**-0.5)
+            weights[f"{at}.self_attn.{name}_proj.bias"] = torch.zeros(size, dtype=torch.bfloat16)
+        weights[f"{at}.self_attn.o_proj.weight"] = normal(HIDDEN_SIZE, HIDDEN_SIZE, HIDDEN_SIZE**-0.5)
+        for name in ("gate", "up"):
+            weights[f"{at}.mlp.{name}_proj.weight"] = normal(MLP_SIZE, HIDDEN_SIZE, HIDDEN_SIZE**-0.5)
+        weights[f"{at}.mlp.down_proj.weight"] = normal(HIDDEN_SIZE, MLP_SIZE, MLP_SIZE**-0.5)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()
