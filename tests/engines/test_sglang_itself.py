@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from sglang_drafts import speculation
 from sglang_engine import IS_REAL, STAND_IN
 from tokendraw_sglang import state
+from tokendraw_sglang._verification import _TARGET
 
 pytestmark = pytest.mark.usefixtures("sglang")
 if not IS_REAL:
@@ -22,8 +24,26 @@ def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     assert set(_CUSTOM_SAMPLER_FACTORIES) == {"tokendraw"}
-    batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
-    assert HookRegistry._patched == {f"{batch}.from_schedule_batch", f"{batch}.merge_batch"}
+    batch, methods = (
+        "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo",
+        ("filter_batch", "merge_batch"),
+    )
+    assert HookRegistry._patched - {_TARGET} == {
+        *(f"{batch}.{name}" for name in (*methods, "from_schedule_batch", "copy_for_forward")),
+        "sglang.srt.sampling.sampling_params.SamplingParams.verify",
+    }
+
+
+def test_its_workers_call_the_hook_of_the_verification():
+    from sglang.srt.layers.sampler import create_sampler
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    from sglang.srt.speculative import eagle_utils, eagle_worker_common
+
+    with speculation():
+        create_sampler()
+    assert _TARGET in HookRegistry._patched
+    assert eagle_worker_common.eagle_sample is eagle_utils.eagle_sample
+    assert eagle_utils.eagle_sample.__wrapped__.__module__ == eagle_utils.__name__
 
 
 def test_the_command_line_takes_the_backend():
@@ -68,6 +88,7 @@ def test_the_adapter_applies():
 
 
 NAMES = {
+    "layers.dp_attention": ("is_dp_attention_enabled",),
     "layers.logprob_processor": ("LogprobResult.write_output_to", "OutputLogprobProcessor.compute_logprobs"),
     "layers.sampler": (
         "Sampler.__init__",
@@ -78,7 +99,15 @@ NAMES = {
         "create_sampler",
     ),
     "plugins.hook_registry": ("HookRegistry.register", "HookRegistry.apply_hooks"),
-    "runtime_context": ("RuntimeContext.override", "get_context", "get_exec", "get_spec", "get_platform"),
+    "runtime_context": (
+        "RuntimeContext.override",
+        "get_context",
+        "get_exec",
+        "get_parallel",
+        "get_spec",
+        "get_platform",
+    ),
+    "sampling.penaltylib.repetition_penalty": ("apply_scaling_penalties",),
     "sampling.sampling_batch_info": (
         "SamplingBatchInfo.from_schedule_batch",
         "SamplingBatchInfo.filter_batch",
@@ -86,11 +115,14 @@ NAMES = {
         "SamplingBatchInfo.copy_for_forward",
     ),
     "sampling.sampling_params": ("SamplingParams.normalize",),
+    "speculative.eagle_utils": ("eagle_sample", "verify_tree_greedy_func"),
+    "utils.async_probe": ("sanitize_nan_logits",),
 }
 """What the stand-in of the fast tests has of SGLang's modules."""
 FIELDS = {
     "layers.logits_processor": "LogitsProcessorOutput",
     "sampling.sampling_batch_info": "SamplingBatchInfo",
+    "speculative.eagle_info": "EagleVerifyInput",
 }
 _READ = """
 import dataclasses, inspect, json, pkgutil, sys

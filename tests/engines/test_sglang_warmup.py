@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tokendraw
+from sglang_drafts import speculation
 from sglang_engine import Request, draw, info_of
 from tokendraw.calls import warmup
 from tokendraw.calls.dispatch import dispatch
@@ -16,6 +17,9 @@ pytestmark = pytest.mark.usefixtures("sglang")
 V = 200
 FILTERS = [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 50, "top_p": 0.9}]
 FILTERS.append({"top_k": 50, "top_p": 0.9, "min_p": 0.05})
+
+
+WIDTH = 4
 
 
 def layout(metadata):
@@ -75,6 +79,45 @@ def test_the_batches_are_small_and_large():
     assert {metadata.num_rows for metadata in batches(torch.device("cpu"), V)} == set(BATCH_SIZES)
 
 
+def test_the_warmup_draws_the_rows_of_drafts_that_sglang_verifies(monkeypatch):
+    """By the sampler that verifies; one that serves no drafts draws none."""
+    from sglang.srt.layers.sampler import create_sampler
+
+    options = []
+    monkeypatch.setattr("tokendraw_sglang._sampler.warm_up", lambda *_, **named: options.append(named))
+    for leaves in ({}, {"speculative_use_rejection_sampling": True}):
+        with speculation(speculative_num_draft_tokens=WIDTH, **leaves):
+            create_sampler().is_ready(torch.zeros(1, V))
+    create_sampler().is_ready(torch.zeros(1, V))
+    assert options == [
+        {"width": WIDTH, "mode": None},
+        {"width": WIDTH, "mode": "rejection"},
+        {"width": 1, "mode": None},
+    ]
+    warmed = {(layout(each), each.num_rows) for each in batches(torch.device("cpu"), V, width=WIDTH)}
+    for params, greedy, seed in itertools.product(FILTERS, (False, True), (None, 7)):
+        requests = [Request(**params, sampling_seed=seed)]
+        with speculation():
+            create_sampler()
+            info = info_of(*requests * 63, Request(temperature=0.0) if greedy else requests[0])
+        for width in (1, WIDTH):
+            metadata = metadata_of(info, torch.arange(64 * width), width)
+            assert (layout(metadata), 64 * width) in warmed
+
+
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+@pytest.mark.parametrize("mode", ["rejection", "block"])
+def test_the_warmup_verifies_chains_of_drafts_with_probabilities(monkeypatch, mode):
+    sampler, calls = tokendraw.load_sampler("native", device="cpu"), []
+    monkeypatch.setattr(warmup, "dispatch", lambda negotiator, operation, call: calls.append(call))
+    monkeypatch.setattr("tokendraw_sglang._warmup.BATCH_SIZES", (2,))
+    warm_up(sampler, torch.zeros(3, V), width=WIDTH, mode=mode)
+    verified = [call for call in calls if hasattr(call, "drafts") and call.drafts.max_drafts]
+    assert {(call.mode, call.drafts.kind) for call in verified} == {(mode, "probs")}
+    assert {call.drafts.max_drafts for call in verified} >= {WIDTH - 1}
+    assert {call.metadata.seed for call in calls} == {None}
+
+
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 def test_the_warmup_uses_sglangs_row_stride_and_leaves_the_random_state(monkeypatch):
     sampler, drawn = tokendraw.load_sampler("native", device="cpu"), []
@@ -98,7 +141,7 @@ def test_the_warmup_precedes_the_first_batch_of_any_kind(monkeypatch):
 
     warmed = []
     monkeypatch.setattr(
-        "tokendraw_sglang._sampler.warm_up", lambda sampler, logits: warmed.append(logits.shape)
+        "tokendraw_sglang._sampler.warm_up", lambda sampler, logits, **_: warmed.append(logits.shape)
     )
     sampler = create_sampler()
     for request in (Request(temperature=0.0), Request(), Request()):

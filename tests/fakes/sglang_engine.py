@@ -57,9 +57,10 @@ def sglang_at_hand() -> Iterator[None]:
 
 def _forget() -> None:
     """Remove the stand-in and its importers from the process."""
-    from tokendraw_sglang import _registration
+    from tokendraw_sglang import _registration, _verification
 
     _registration._register_once.cache_clear()
+    _verification._hook.cache_clear()
     for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
         del sys.modules[name]
     if sys.modules.pop("tokendraw_sglang._sampler", None) is not None:
@@ -89,7 +90,7 @@ def _publish(stack: contextlib.ExitStack) -> None:
     ServerArgs.add_cli_args(parser)
     line = ["--model-path", "none", "--sampling-backend", "tokendraw"]
     get_context().set_server_args(ServerArgs.from_cli_args(parser.parse_args(line)))
-    stack.enter_context(get_parallel().override(tp_group=SimpleNamespace(device_group=None)))
+    stack.enter_context(get_parallel().override(tp_group=SimpleNamespace(device_group=None, world_size=1)))
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine
 
@@ -35,6 +36,13 @@ BATCH_FIELDS = (
     "sampling_mask_batch_indices",
 )
 """Fields in use of ``SamplingBatchInfo``."""
+EDIT_FIELDS = ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias")
+"""Fields in use of ``SamplingBatchInfo`` that edit the logits of a verification."""
+DRAFT_FIELDS = (
+    *("draft_token", "draft_token_num", "positions", "retrieve_index", "retrieve_next_token"),
+    *("retrieve_next_sibling", "max_tree_depth", "tree_topk"),
+)
+"""Fields in use of ``EagleVerifyInput`` and ``NgramVerifyInput``."""
 
 
 def state() -> EngineState:
@@ -56,6 +64,14 @@ def misfit() -> str | None:
     return next(_misfits(), None)
 
 
+def verification_misfit() -> str | None:
+    """Name the first missing or changed name of SGLang that its verification of drafts is served by; None: all fit.
+
+    It imports SGLang's functions for speculative decoding.
+    """
+    return next(_verification_misfits(), None)
+
+
 def _misfits() -> Iterator[str]:
     from sglang.srt.layers.logprob_processor import LogprobResult, OutputLogprobProcessor
     from sglang.srt.layers.sampler import Sampler, register_sampler_backend
@@ -63,7 +79,7 @@ def _misfits() -> Iterator[str]:
     from sglang.srt.runtime_context import RuntimeContext
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-    methods = {
+    signatures = {
         register_sampler_backend: "backend factory",
         Sampler.forward: (
             "self logits_output sampling_info return_logprob top_logprobs_nums token_ids_logprobs positions"
@@ -79,14 +95,55 @@ def _misfits() -> Iterator[str]:
         HookRegistry.register: "target hook hook_type",
         RuntimeContext.override: "self source",
     }
-    for function, leading in methods.items():
+    yield from _changed_signatures(signatures)
+    yield from _missing_fields(SamplingBatchInfo, BATCH_FIELDS)
+
+
+def _verification_misfits() -> Iterator[str]:
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+    from sglang.srt.speculative.eagle_utils import eagle_sample, verify_tree_greedy_func
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+    from sglang.srt.speculative.spec_utils import SIMULATE_ACC_LEN  # noqa: F401 - read in each call
+    from sglang.srt.utils.async_probe import sanitize_nan_logits
+
+    yield from _changed_signatures(
+        {
+            eagle_sample: (
+                "verify_input batch logits_output grammar_mask uno_target_max_top_k watermark_state "
+                "watermark_full_mask"
+            ),
+            verify_tree_greedy_func: (
+                "predicts accept_index accept_token_num candidates retrieve_index retrieve_next_token "
+                "retrieve_next_sibling target_predict topk"
+            ),
+            apply_scaling_penalties: "logits scaling_penalties",
+            sanitize_nan_logits: "logits msg",
+            is_dp_attention_enabled: "",
+        }
+    )
+    for drafts in (EagleVerifyInput, NgramVerifyInput):
+        for name in DRAFT_FIELDS:
+            if name not in inspect.signature(drafts).parameters and not hasattr(drafts, name):
+                yield f"{drafts.__name__!r} needs the field {name}, found none"
+    yield from _missing_fields(EagleVerifyInput, ("draft_probs",))
+    yield from _missing_fields(SamplingBatchInfo, (*EDIT_FIELDS, "has_watermark_candidates"))
+
+
+def _changed_signatures(signatures: Mapping[Callable[..., Any], str]) -> Iterator[str]:
+    for function, leading in signatures.items():
         reason = changed_signature(function.__qualname__, function, leading.split())
         if reason is not None:
             yield reason
-    fields = {field.name for field in dataclasses.fields(SamplingBatchInfo)}
-    for name in BATCH_FIELDS:
+
+
+def _missing_fields(owner: type[Any], names: Iterable[str]) -> Iterator[str]:
+    fields = {field.name for field in dataclasses.fields(owner)}
+    for name in names:
         if name not in fields:
-            yield f"'SamplingBatchInfo' needs the field {name}, found none"
+            yield f"{owner.__name__!r} needs the field {name}, found none"
 
 
 def default_backend() -> str:

@@ -22,3 +22,8 @@ def fallback_message(reason: str, backend: str) -> str:
         f"tokendraw: {reason}. SGLang goes on with its own sampling backend {backend!r}, without "
         "seeds per request; restart it to draw through tokendraw again"
     )
+
+
+def own_verification_message(reason: str) -> str:
+    """Write the log line of a process: SGLang verifies drafts from the start."""
+    return f"tokendraw: SGLang verifies drafts, without seeds per request: {reason}"

@@ -24,11 +24,13 @@ _TENSORS = ("temperatures", *(each.column for each in FILTERS.values()), "sampli
 _FACTS = ("is_any_greedy", *(each.flag for each in FILTERS.values()), "max_top_k")
 
 
-def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
+def metadata_of(info: Any, positions: Tensor, width: int = 1) -> SamplingMetadata:
     """Describe a batch. Waits for no device.
 
-    :param info: a ``SamplingBatchInfo`` of B rows.
-    :param positions: [B] integer, length of each sequence less one; read if a row may have a seed.
+    :param info: a ``SamplingBatchInfo`` of B requests.
+    :param positions: [B * width] integer: index in its sequence of the token behind each row of logits; read if a
+        request may have a seed.
+    :param width: rows of each request, which stand one behind the other.
     """
     temperature, rules = info.temperatures.view(-1), rules_of(info)
     if info.is_any_greedy:  # SGLang writes a temperature of 0 as top_k 1 at temperature 1
@@ -47,6 +49,7 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
         seed=seed,
         seeded=None if seed is None else seed != NO_SEED,
         positions=None if seed is None else positions,
+        row_index=None if width == 1 else rows_of_requests(len(temperature), width, temperature.device),
         facts=BatchFacts(
             any_greedy=info.is_any_greedy,
             max_top_k=info.max_top_k,
@@ -57,17 +60,22 @@ def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
     )
 
 
+def rows_of_requests(requests: int, width: int, device: torch.device) -> Tensor:
+    """Make the request of each row [B * width] int64."""
+    return torch.arange(requests * width, device=device).div_(width, rounding_mode="floor")
+
+
 class LastMetadata:
     """Describes the batches of a run, and caches the last description."""
 
     def __init__(self) -> None:
         self._last: _CacheEntry | None = None
 
-    def metadata(self, info: Any, positions: Tensor) -> SamplingMetadata:
+    def metadata(self, info: Any, positions: Tensor, width: int = 1) -> SamplingMetadata:
         """Describe a batch; see :func:`metadata_of`. Tensors of the last batch are not read again."""
         last = self._last
-        if last is None or not last.matches(info):
-            last = self._last = _CacheEntry.of(info, positions)
+        if last is None or not last.matches(info, width):
+            last = self._last = _CacheEntry.of(info, positions, width)
         return last.metadata if last.metadata.seed is None else last.metadata.with_positions(positions)
 
 
@@ -80,13 +88,13 @@ class _CacheEntry:
     metadata: SamplingMetadata
 
     @classmethod
-    def of(cls, info: Any, positions: Tensor) -> _CacheEntry:
-        return cls(_tensors(info), _facts(info), metadata_of(info, positions))
+    def of(cls, info: Any, positions: Tensor, width: int) -> _CacheEntry:
+        return cls(_tensors(info), (*_facts(info), width), metadata_of(info, positions, width))
 
-    def matches(self, info: Any) -> bool:
+    def matches(self, info: Any, width: int) -> bool:
         """Return whether a batch has the same tensors, which the entry keeps alive, and the same facts."""
         same = all(cached is current for cached, current in zip(self.tensors, _tensors(info), strict=True))
-        return same and self.facts == _facts(info)
+        return same and self.facts == (*_facts(info), width)
 
 
 def _tensors(info: Any) -> tuple[object, ...]:

@@ -59,6 +59,9 @@ def make_sampler(engine_state: EngineState) -> Any:
     except Exception as error:
         return _sglang_sampler(format_error(error).removesuffix("."))
     log.info("tokendraw: sampler replaced (%s, SGLang %s)", plugin_version, engine_state.installed)
+    from tokendraw_sglang._verification import hook_verification
+
+    hook_verification(sampler)
     return sampler
 
 

@@ -141,19 +141,20 @@ def _column(values: Sequence[float], device: torch.device) -> Tensor:
 def _check_engine() -> None:
     """Refuse rules where SGLang draws, as far as this process knows."""
     from tokendraw_sglang._registration import BACKEND
+    from tokendraw_sglang._verification import unserved
 
-    backend, speculative = BACKEND, None
+    backend, reason = BACKEND, None
     with contextlib.suppress(Exception):  # not every process of SGLang publishes its settings
         from sglang.srt.runtime_context import get_exec, get_spec
 
-        backend, speculative = get_exec().kernel.sampling_backend, get_spec().speculative_algorithm
+        backend, spec = get_exec().kernel.sampling_backend, get_spec()
+        reason = None if spec.speculative_algorithm is None else unserved(spec)
     if backend != BACKEND:
         raise InvalidParameterError(
             f"{SOURCE} needs --sampling-backend {BACKEND}, found {backend}. Start SGLang with it, or leave out "
             "the rules."
         )
-    if speculative is not None:
+    if reason is not None:
         raise InvalidParameterError(
-            f"{SOURCE} needs every token drawn by tokendraw, found speculative decoding, whose drafts SGLang verifies. "
-            "Leave out one of them."
+            f"{SOURCE} needs every token drawn by tokendraw, found that {reason}. Leave out one of them."
         )

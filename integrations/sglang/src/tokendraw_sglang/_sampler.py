@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from sglang.srt.layers import sampler as engine
-from sglang.srt.runtime_context import get_exec
+from sglang.srt.runtime_context import get_exec, get_spec
 from torch import Tensor
 
 import tokendraw
@@ -20,6 +20,8 @@ from tokendraw.engines import format_error
 from tokendraw_sglang._engine import default_backend
 from tokendraw_sglang._messages import fallback_message, log
 from tokendraw_sglang._metadata import LastMetadata
+from tokendraw_sglang._verification import is_served, mode_of
+from tokendraw_sglang._walks import Walk, judge_chain, walk_tree
 from tokendraw_sglang._warmup import warm_up
 
 
@@ -41,7 +43,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         super().__init__()
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
-        self._batches = LastMetadata()
+        self._batches, self._verifications = LastMetadata(), LastMetadata()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
         """Logits already processed by SGLang."""
@@ -66,14 +68,13 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         """
         logits = logits_output.next_token_logits
         arguments = (return_logprob, top_logprobs_nums, token_ids_logprobs, positions)
-        self._warm_up(logits)
-        if self._draws is None or self._needs_sglang(sampling_info, options):
+        if not self.is_ready(logits) or self._needs_sglang(sampling_info, options):
             return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         logits = self._preprocess_logits(logits, sampling_info)
         try:
             token_ids = self._draw(logits, sampling_info, positions)
         except Exception as error:
-            self._fall_back(error)
+            self.fall_back(error)
             with self._as_preprocessed(logits):
                 return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         if return_logprob:
@@ -82,6 +83,23 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             ).write_output_to(logits_output)
         self._sync_token_ids_across_tp(token_ids, sampling_info)
         return token_ids
+
+    def is_ready(self, logits: Tensor) -> bool:
+        """Compile in the first call, and return whether tokendraw draws: no call has failed."""
+        self._warm_up(logits)
+        return self._draws is not None
+
+    def verify(self, drafts: Any, batch: Any, logits: Tensor) -> Walk:
+        """Verify the drafts of a batch, as SGLang's settings say.
+
+        :param drafts: SGLang's ``verify_input`` of B requests with n nodes each.
+        :param logits: [B * n, V], edited.
+        """
+        assert self._draws is not None
+        batches, mode = self._verifications, mode_of(get_spec())
+        if mode is None:
+            return walk_tree(self._draws, batches, drafts, batch.sampling_info, logits)
+        return judge_chain(self._draws, batches, drafts, batch, logits, mode)
 
     def _needs_sglang(self, info: Any, options: dict[str, Any]) -> bool:
         """Return whether SGLang has to draw a batch: its other results depend on SGLang's way to draw."""
@@ -124,11 +142,18 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             return
         self._is_warm = True
         try:
-            warm_up(self._draws, logits)
+            spec = get_spec() if is_served() else None
+            warm_up(
+                self._draws,
+                logits,
+                width=1 if spec is None else spec.speculative_num_draft_tokens,
+                mode=None if spec is None else mode_of(spec),
+            )
         except Exception as error:
-            self._fall_back(error)
+            self.fall_back(error)
 
-    def _fall_back(self, error: Exception) -> None:
+    def fall_back(self, error: Exception) -> None:
+        """Leave all later batches to SGLang, with a line in the log."""
         assert self._draws is not None
         error_line = format_error(error).removesuffix(".")
         log.warning("%s", fallback_message(f"{self._draws.name!r} raised {error_line}", default_backend()))

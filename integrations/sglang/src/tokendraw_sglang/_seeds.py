@@ -5,8 +5,8 @@ The first hook fills it for batches that tokendraw draws where a request has a s
 ``merge_batch`` carry it along. The second gives a batch without seeds a column before it is merged with one that has
 seeds: SGLang joins columns only where both batches have them.
 
-Verification of drafts reads ``sampling_seed`` too and would draw with :data:`NO_SEED` as with a seed, so speculative
-decoding gets no seeds.
+SGLang's own verification of drafts reads ``sampling_seed`` too and would draw with :data:`NO_SEED` as with a seed, as
+would its draws of drafts, so speculative decoding gets seeds where tokendraw verifies and SGLang draws no drafts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tokendraw_sglang._metadata import NO_SEED
+from tokendraw_sglang._verification import carries_seeds
 
 _BATCH = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
 _REPLACEMENT_SEED = 2**63 - 1
@@ -63,4 +64,6 @@ def _draws_here() -> bool:
 
     from tokendraw_sglang._registration import BACKEND
 
-    return get_exec().kernel.sampling_backend == BACKEND and get_spec().speculative_algorithm is None
+    if get_exec().kernel.sampling_backend != BACKEND:
+        return False
+    return get_spec().speculative_algorithm is None or carries_seeds()

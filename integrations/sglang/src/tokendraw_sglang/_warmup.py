@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,29 +19,48 @@ BATCH_SIZES = (1, 64)
 _FILTERS = ((), *((name,) for name in FILTERS), ("top_k", "top_p"), tuple(FILTERS))
 
 
-def warm_up(sampler: tokendraw.Sampler, logits: Tensor) -> None:
+def warm_up(
+    sampler: tokendraw.Sampler,
+    logits: Tensor,
+    *,
+    width: int = 1,
+    mode: Literal["block", "rejection"] | None = None,
+) -> None:
     """Draw from every kind of batch; torch's random state is left alone, and on a CPU nothing is drawn.
 
     :param logits: [B, V], whose shape, dtype, layout and device the batches to come have too. Not read.
+    :param width: rows of each request in the verifications to come; 1: there will be none.
+    :param mode: how they judge drafts by probabilities; None: they draw the token of each row.
     """
+    device, vocab_size = logits.device, logits.shape[1]
+    verified: dict[str, Any] = (
+        {} if mode is None else {"max_drafts": width - 1, "verify_modes": [mode], "draft_kinds": ["probs"]}
+    )
     sampler.warmup(
-        logits.shape[1],
+        vocab_size,
         dtypes=[logits.dtype],
-        row_stride=max(logits.stride(0), logits.shape[1]),
-        metadata=batches(logits.device, largest_k=logits.shape[1]),
+        row_stride=max(logits.stride(0), vocab_size),
+        metadata=batches(device, largest_k=vocab_size, width=1 if mode else width, seeds=mode is None),
         progress=False,
+        **verified,
     )
 
 
-def batches(device: torch.device, largest_k: int) -> Iterator[tokendraw.SamplingMetadata]:
-    """Yield the metadata of every combination of filters, greedy rows, seeds and named rules from SGLang."""
-    for rows in BATCH_SIZES:
-        positions = torch.arange(rows, device=device)
-        forms = product(_FILTERS, (False, True), (False, True), warmup_columns(rows, device))
+def batches(
+    device: torch.device, largest_k: int, *, width: int = 1, seeds: bool = True
+) -> Iterator[tokendraw.SamplingMetadata]:
+    """Yield the metadata of every combination of filters, greedy rows, seeds and named rules from SGLang.
+
+    :param width: rows of each request where trees of drafts are walked; each combination comes with one row too.
+    """
+    for requests in BATCH_SIZES:
+        seedings = (False, True) if seeds else (False,)
+        forms = product(_FILTERS, (False, True), seedings, warmup_columns(requests, device))
         for filters, any_greedy, any_seeded, rules in forms:
-            info = _info(rows, device, filters, any_greedy, any_seeded, largest_k)
+            info = _info(requests, device, filters, any_greedy, any_seeded, largest_k)
             setattr(info, ATTRIBUTE, rules)
-            yield metadata_of(info, positions)
+            for rows in sorted({1, width}):
+                yield metadata_of(info, torch.arange(requests * rows, device=device), rows)
 
 
 def _info(

@@ -23,7 +23,15 @@ class RuntimeContext:
             kernel=_Namespace(sampling_backend=None),
             deterministic=_Namespace(enable_deterministic_inference=False, rl_on_policy_target=None),
         )
-        self.spec = _Namespace(speculative_algorithm=None)
+        self.spec = _Namespace(
+            speculative_algorithm=None,
+            speculative_accept_threshold_single=1.0,
+            speculative_accept_threshold_acc=1.0,
+            speculative_use_rejection_sampling=False,
+            speculative_use_block_verification=False,
+            speculative_num_draft_tokens=None,
+        )
+        self.parallel = _Namespace(tp_group=SimpleNamespace(world_size=1, device_group=None))
         self.platform = _Namespace(has_flashinfer=False)
 
     def override(self, source, **fields):
@@ -43,6 +51,10 @@ def get_exec():
 
 def get_spec():
     return _CONTEXT.spec
+
+
+def get_parallel():
+    return _CONTEXT.parallel
 
 
 def get_platform():

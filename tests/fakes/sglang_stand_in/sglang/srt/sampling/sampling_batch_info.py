@@ -23,6 +23,10 @@ class SamplingBatchInfo:
     max_top_k: int | None
     sampling_seed: torch.Tensor | None = None
     sampling_mask_batch_indices: torch.Tensor | None = None
+    acc_additive_penalties: torch.Tensor | None = None
+    acc_scaling_penalties: torch.Tensor | None = None
+    logit_bias: torch.Tensor | None = None
+    has_watermark_candidates: bool = False
 
     @classmethod
     def from_schedule_batch(cls, batch, vocab_size):

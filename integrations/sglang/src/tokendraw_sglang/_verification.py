@@ -1,0 +1,211 @@
+"""Verifies the drafts of speculative decoding, by a hook on SGLang's ``eagle_sample`` in its public ``HookRegistry``.
+
+SGLang's default looks at no distribution of the drafts: it accepts a draft with the target's probability of it. Here
+every row of the target draws its token, as a plain step does, and SGLang's walk of its greedy batches accepts the
+drafts that equal these tokens: as many on average, also of trees that branch, and the text of a seeded request is its
+text without drafts. With ``--speculative-use-rejection-sampling`` drafts are a chain with probabilities, which
+``Sampler.verify`` judges. SGLang draws those drafts itself, within CUDA graphs that hold no seeds, so their requests
+get none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor
+
+from tokendraw.engines import format_error
+from tokendraw_sglang._engine import EDIT_FIELDS, verification_misfit
+from tokendraw_sglang._messages import log, own_verification_message
+from tokendraw_sglang._walks import Walk
+
+if TYPE_CHECKING:
+    from tokendraw_sglang._sampler import TokendrawSampler
+
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
+"""Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
+_TARGET = "sglang.srt.speculative.eagle_utils.eagle_sample"
+
+
+@dataclasses.dataclass
+class _Process:
+    sampler: TokendrawSampler | None = None
+    """The sampler that verifies in this process; None: SGLang does."""
+
+
+_PROCESS = _Process()
+
+
+def hook_verification(sampler: TokendrawSampler) -> None:
+    """Have a sampler verify the drafts of this process, where SGLang speculates; a line of the log says why not.
+
+    Called again it does nothing: SGLang makes a sampler for its draft model too.
+    """
+    from sglang.srt.runtime_context import get_spec
+
+    algorithm = get_spec().speculative_algorithm
+    if algorithm is None or is_served():
+        return
+    try:
+        reason = unserved(get_spec()) or verification_misfit() or _hook()
+    except Exception as error:
+        reason = format_error(error).removesuffix(".")
+    if reason is None:
+        _PROCESS.sampler = sampler
+    else:
+        log.warning("%s", own_verification_message(reason))
+
+
+def unserved(spec: Any) -> str | None:
+    """Say why the settings of speculative decoding leave the verification to SGLang; None: they do not.
+
+    :param spec: SGLang's ``get_spec()``.
+    """
+    if spec.speculative_algorithm not in ALGORITHMS:
+        return f"--speculative-algorithm {spec.speculative_algorithm} has a verification of its own"
+    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
+        if getattr(spec, name) != 1.0:
+            return f"--{name.replace('_', '-')} accepts drafts that the target would not draw"
+    return None
+
+
+def is_served() -> bool:
+    """Return whether tokendraw verifies the drafts of this process."""
+    return _PROCESS.sampler is not None
+
+
+def carries_seeds() -> bool:
+    """Return whether drafts of this process are verified with seeds."""
+    from sglang.srt.runtime_context import get_spec
+
+    return is_served() and mode_of(get_spec()) is None
+
+
+def mode_of(spec: Any) -> Literal["block", "rejection"] | None:
+    """Return how drafts are judged by their probabilities; None: SGLang gives none."""
+    if not spec.speculative_use_rejection_sampling:
+        return None
+    return "block" if spec.speculative_use_block_verification else "rejection"
+
+
+def verify_drafts(
+    original: Callable[..., Any],
+    verify_input: Any,
+    batch: Any,
+    logits_output: Any,
+    grammar_mask: Any = None,
+    uno_target_max_top_k: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Edit the target's logits, and verify the drafts of a batch, as ``eagle_sample`` does.
+
+    :param verify_input: an ``EagleVerifyInput`` or ``NgramVerifyInput`` of B requests with n nodes each.
+    :param logits_output: with ``next_token_logits`` [B * n, V], which are edited in place.
+    :returns: ``predict`` [B * n] int32, the token of each accepted node's row; the number of emitted tokens [B] int32;
+        ``accept_index`` [B, depth] int32, the rows of the emitted tokens, then -1.
+    """
+    arguments, logits = (verify_input, batch, logits_output), logits_output.next_token_logits
+    if _needs_sglang(batch, logits, uno_target_max_top_k, options):
+        return _verify_by_sglang(original, arguments, grammar_mask, uno_target_max_top_k, options)
+    sampler = _PROCESS.sampler
+    assert sampler is not None
+    _edit(logits, batch.sampling_info, verify_input.draft_token_num, grammar_mask)
+    try:
+        walk = sampler.verify(verify_input, batch, logits)
+    except Exception as error:
+        sampler.fall_back(error)
+        return _verify_by_sglang(
+            original, arguments, None, uno_target_max_top_k, options, without=EDIT_FIELDS
+        )
+    _broadcast(walk)  # a rank that has failed sends and receives the same tensors within SGLang's function
+    predict, accept_index, num_accepted = walk
+    return predict, num_accepted + 1, accept_index
+
+
+@functools.cache
+def _hook() -> str | None:
+    """Apply the hook; None, or why there is none."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.speculative import eagle_utils
+
+    unhooked = eagle_utils.eagle_sample
+    HookRegistry.register(_TARGET, verify_drafts, HookType.AROUND)
+    HookRegistry.apply_hooks()
+    return None if eagle_utils.eagle_sample is not unhooked else "HookRegistry did not apply the hook"
+
+
+def _needs_sglang(
+    batch: Any, logits: Tensor, uno_target_max_top_k: int | None, options: dict[str, Any]
+) -> bool:
+    """Return whether SGLang has to verify a batch."""
+    from sglang.srt.runtime_context import get_spec
+    from sglang.srt.speculative import spec_utils
+
+    sampler = _PROCESS.sampler
+    if sampler is None or batch.forward_mode.is_idle():
+        return True
+    info = batch.sampling_info
+    return (
+        not sampler.is_ready(logits)
+        or info.is_all_greedy
+        or uno_target_max_top_k is not None
+        or (options.get("watermark_state") is not None and info.has_watermark_candidates)
+        or spec_utils.SIMULATE_ACC_LEN > 0
+        or unserved(get_spec()) is not None  # the thresholds may be set while SGLang serves
+    )
+
+
+def _edit(logits: Tensor, info: Any, width: int, grammar_mask: Any) -> None:
+    """Apply to each row the edits of its request, as ``eagle_sample`` does, without a copy of them for each row."""
+    from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+    from sglang.srt.utils.async_probe import sanitize_nan_logits
+
+    sanitize_nan_logits(logits, "verify: target model logits")
+    by_request = logits.view(-1, width, logits.shape[1])
+    if info.acc_additive_penalties is not None:
+        by_request.add_(info.acc_additive_penalties.unsqueeze(1))
+    if info.acc_scaling_penalties is not None:
+        apply_scaling_penalties(by_request, info.acc_scaling_penalties.unsqueeze(1))
+    if info.logit_bias is not None:
+        by_request.add_(info.logit_bias.unsqueeze(1))
+    if grammar_mask is not None:
+        grammar_mask.apply(logits)
+
+
+def _broadcast(walk: Walk) -> None:
+    """Have all ranks go on with the walk of rank 0, as ``eagle_sample`` does."""
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    group = parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group
+    if group.world_size > 1:
+        for tensor in walk:
+            group.broadcast(tensor, src=0)
+
+
+def _verify_by_sglang(
+    original: Callable[..., Walk],
+    arguments: tuple[Any, Any, Any],
+    grammar_mask: Any,
+    uno_target_max_top_k: int | None,
+    options: dict[str, Any],
+    *,
+    without: tuple[str, ...] = (),
+) -> Walk:
+    """Verify as SGLang does without the adapter, with ``sampling_seed`` empty.
+
+    :param arguments: ``verify_input``, ``batch`` and ``logits_output``.
+    :param without: fields of the batch's parameters that are already applied.
+    """
+    batch = arguments[1]
+    info, emptied = batch.sampling_info, dict.fromkeys(("sampling_seed", *without))
+    if info is not None and any(getattr(info, name) is not None for name in emptied):
+        batch.sampling_info = dataclasses.replace(info, **emptied)
+    try:
+        return original(*arguments, grammar_mask, uno_target_max_top_k, **options)
+    finally:
+        batch.sampling_info = info
