@@ -105,30 +105,6 @@ def test_greedy_rows_are_the_first_of_the_largest_logits(sampler, reference, bes
     assert tokens[:64].tolist() == draw(reference, logits, info_of(*greedy))[0].tolist()
 
 
-@pytest.mark.parametrize("original", [False, True])
-def test_logprobs_equal_sglangs(sampler, reference, monkeypatch, original):
-    from sglang.srt.layers import sampler as module
-
-    monkeypatch.setattr(module, "SGLANG_RETURN_ORIGINAL_LOGPROB", original)
-    requests = [
-        Request(temperature=0.6, top_k=3),
-        Request(temperature=1.4, top_p=0.7),
-        Request(temperature=0.0),
-    ]
-    logits = torch.randn(3, V, generator=torch.Generator().manual_seed(2)) * 3
-    wanted = {"top": [4, 0, 2], "ids": [[5, 0], None, [7]]}
-    tokens, ours = draw(sampler, logits, info_of(*requests), **wanted)
-    _, theirs = draw(reference, logits, info_of(*requests), **wanted)
-    scale = torch.ones(3, 1) if original else torch.tensor([[0.6], [1.4], [1.0]])
-    expected = (logits / scale).log_softmax(-1).gather(1, tokens[:, None].long()).view(-1)
-    torch.testing.assert_close(ours.next_token_logprobs, expected)
-    for name in ("top_logprobs_val", "top_logprobs_idx", "token_ids_logprobs_val"):
-        for mine, other in zip(
-            *(getattr(output, f"next_token_{name}") for output in (ours, theirs)), strict=True
-        ):
-            torch.testing.assert_close(mine, other)
-
-
 def test_logprobs_of_greedy_batches_are_sglangs_own(sampler, reference):
     logits, info = torch.randn(2, V), info_of(Request(temperature=0.0), Request(top_k=1, temperature=0.5))
     tokens, ours = draw(sampler, logits, info, top=[3, 1])

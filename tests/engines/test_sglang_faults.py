@@ -161,6 +161,9 @@ class Broken:
             raise RuntimeError("illegal\nshape")
         return self._sampler.sample(logits, metadata)
 
+    def score(self, *arguments):
+        return self._sampler.score(*arguments)
+
     def warmup(self, *args, **options):
         return 0.0
 
@@ -168,7 +171,8 @@ class Broken:
 def broken(calls=0):
     from tokendraw_sglang._sampler import TokendrawSampler
 
-    return TokendrawSampler(Broken(tokendraw.load_sampler("native", device="cpu"), calls))
+    loaded = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
+    return TokendrawSampler(Broken(loaded, calls))
 
 
 def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(logged):
@@ -181,6 +185,25 @@ def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(log
     assert logged() == [
         "tokendraw: 'acme' raised RuntimeError: illegal shape. SGLang goes on with its own sampling backend 'pytorch', "
         f"{AGAIN}"
+    ]
+
+
+def test_a_score_that_raises_leaves_log_probabilities_to_sglang_and_draws_nothing_again(logged, monkeypatch):
+    sampler, scores = broken(calls=4), []
+
+    def refuse(*_):
+        scores.append(1)
+        raise ValueError("no scorer.")
+
+    monkeypatch.setattr(Broken, "score", refuse)
+    for _ in range(3):
+        tokens, output = draw(sampler, *rows(), top=[1, 1, 1], ids=[[5], None, None])
+        assert tokens.tolist() == [11, 22, 33]
+        torch.testing.assert_close(output.next_token_logprobs, torch.zeros(3))
+        torch.testing.assert_close(output.next_token_token_ids_logprobs_val[0], torch.tensor([-1e4 / 0.9]))
+    assert (len(scores), sampler._draws.calls) == (1, 1)
+    assert logged() == [
+        "tokendraw: a score raised ValueError: no scorer. SGLang computes log-probabilities from now on"
     ]
 
 

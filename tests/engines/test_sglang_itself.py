@@ -12,7 +12,7 @@ import pytest
 from sglang_drafts import speculation
 from sglang_engine import IS_REAL, STAND_IN
 from tokendraw_sglang import state
-from tokendraw_sglang._verification import _TARGET
+from tokendraw_sglang._verification import _TARGETS
 
 pytestmark = pytest.mark.usefixtures("sglang")
 if not IS_REAL:
@@ -28,21 +28,23 @@ def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():
         "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo",
         ("filter_batch", "merge_batch"),
     )
-    assert HookRegistry._patched - {_TARGET} == {
+    assert HookRegistry._patched - {*_TARGETS} == {
         *(f"{batch}.{name}" for name in (*methods, "from_schedule_batch", "copy_for_forward")),
         "sglang.srt.sampling.sampling_params.SamplingParams.verify",
     }
 
 
-def test_its_workers_call_the_hook_of_the_verification():
+def test_its_workers_call_the_hooks_of_the_verification():
+    from sglang.srt.layers import logprob_processor
     from sglang.srt.layers.sampler import create_sampler
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.speculative import eagle_utils, eagle_worker_common
 
     with speculation():
         create_sampler()
-    assert _TARGET in HookRegistry._patched
+    assert HookRegistry._patched.issuperset(_TARGETS)
     assert eagle_worker_common.eagle_sample is eagle_utils.eagle_sample
+    assert eagle_worker_common.compute_spec_logprobs is logprob_processor.compute_spec_logprobs
     assert eagle_utils.eagle_sample.__wrapped__.__module__ == eagle_utils.__name__
 
 
@@ -89,7 +91,11 @@ def test_the_adapter_applies():
 
 NAMES = {
     "layers.dp_attention": ("is_dp_attention_enabled",),
-    "layers.logprob_processor": ("LogprobResult.write_output_to", "OutputLogprobProcessor.compute_logprobs"),
+    "layers.logprob_processor": (
+        "LogprobResult.write_output_to",
+        "OutputLogprobProcessor.compute_logprobs",
+        "compute_spec_logprobs",
+    ),
     "layers.sampler": (
         "Sampler.__init__",
         "Sampler.forward",
@@ -121,6 +127,7 @@ NAMES = {
 """What the stand-in of the fast tests has of SGLang's modules."""
 FIELDS = {
     "layers.logits_processor": "LogitsProcessorOutput",
+    "layers.logprob_processor": "LogprobResult",
     "sampling.sampling_batch_info": "SamplingBatchInfo",
     "speculative.eagle_info": "EagleVerifyInput",
 }

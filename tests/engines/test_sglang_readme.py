@@ -24,7 +24,12 @@ def test_the_named_version_is_the_tested_version():
 
 
 def test_the_log_lines_in_the_readme_are_the_written_lines():
-    from tokendraw_sglang._messages import fallback_message, kept_message, own_verification_message
+    from tokendraw_sglang._messages import (
+        fallback_message,
+        kept_message,
+        own_logprobs_message,
+        own_verification_message,
+    )
 
     untested, failed = (
         "SGLang 0.6.1 is untested, tested are 0.5.23",
@@ -34,3 +39,4 @@ def test_the_log_lines_in_the_readme_are_the_written_lines():
     assert f"`{fallback_message(failed, 'flashinfer')}`" in README
     own = "--speculative-algorithm DFLASH has a verification of its own"
     assert f"`{own_verification_message(own)}`" in README
+    assert f"`{own_logprobs_message('RuntimeError: ...')}`" in README

@@ -10,8 +10,9 @@ from sglang_drafts import speculation
 from sglang_engine import Request, draw, info_of
 from tokendraw.calls import warmup
 from tokendraw.calls.dispatch import dispatch
+from tokendraw_sglang._logprobs import LEAST_BEST, Scores
 from tokendraw_sglang._metadata import metadata_of
-from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up
+from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up, warm_up_scores
 
 pytestmark = pytest.mark.usefixtures("sglang")
 V = 200
@@ -94,15 +95,15 @@ def test_the_warmup_draws_the_rows_of_drafts_that_sglang_verifies(monkeypatch):
         {"width": WIDTH, "mode": "rejection"},
         {"width": 1, "mode": None},
     ]
-    warmed = {(layout(each), each.num_rows) for each in batches(torch.device("cpu"), V, width=WIDTH)}
-    for params, greedy, seed in itertools.product(FILTERS, (False, True), (None, 7)):
-        requests = [Request(**params, sampling_seed=seed)]
-        with speculation():
-            create_sampler()
-            info = info_of(*requests * 63, Request(temperature=0.0) if greedy else requests[0])
-        for width in (1, WIDTH):
-            metadata = metadata_of(info, torch.arange(64 * width), width)
-            assert (layout(metadata), 64 * width) in warmed
+    sizes = {each.num_rows for each in batches(torch.device("cpu"), V, width=WIDTH)}
+    assert sizes == {size * width for size in BATCH_SIZES for width in (1, WIDTH)}
+    warmed = {layout(each) for each in batches(torch.device("cpu"), V, width=WIDTH)}
+    with speculation():
+        create_sampler()
+        for params, greedy, seed in itertools.product(FILTERS, (False, True), (None, 7)):
+            other = Request(temperature=0.0) if greedy else Request(**params)
+            info = info_of(Request(**params, sampling_seed=seed), other)
+            assert layout(metadata_of(info, torch.arange(2 * WIDTH), WIDTH)) in warmed
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")
@@ -116,6 +117,26 @@ def test_the_warmup_verifies_chains_of_drafts_with_probabilities(monkeypatch, mo
     assert {(call.mode, call.drafts.kind) for call in verified} == {(mode, "probs")}
     assert {call.drafts.max_drafts for call in verified} >= {WIDTH - 1}
     assert {call.metadata.seed for call in calls} == {None}
+
+
+@pytest.mark.parametrize("has_temperature", [False, True])
+def test_the_warmup_scores_rows_in_the_form_of_draws_and_of_verifications(has_temperature):
+    seen = set()
+
+    class Scored:
+        def score(self, logits, token_ids, metadata):
+            assert (logits.stride(0), token_ids.dtype) == (V + 56, torch.int32)
+            has_rows, has_any = metadata.row_index is not None, metadata.temperature is not None
+            seen.add((len(logits), metadata.facts.max_logprobs, has_rows, has_any))
+            return sampler.score(logits, token_ids, metadata)
+
+    sampler = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
+    logits = torch.zeros(1, V + 56)[:, :V]
+    warm_up_scores(Scores(Scored()), logits, width=WIDTH, has_temperature=has_temperature)
+    assert seen == {
+        (size * width, count, width > 1, has_temperature)
+        for size, width, count in itertools.product(BATCH_SIZES, (1, WIDTH), (0, LEAST_BEST))
+    }
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")

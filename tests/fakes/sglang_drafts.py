@@ -139,6 +139,8 @@ def batch_of(info: Any, seq_lens: Sequence[int]) -> Any:
         seq_lens=torch.tensor(seq_lens),
         sampling_info=info,
         return_logprob=False,
+        top_logprobs_nums=None,
+        token_ids_logprobs=None,
     )
 
 

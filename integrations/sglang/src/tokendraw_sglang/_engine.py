@@ -36,6 +36,11 @@ BATCH_FIELDS = (
     "sampling_mask_batch_indices",
 )
 """Fields in use of ``SamplingBatchInfo``."""
+LOGPROB_FIELDS = (
+    *("token_logprobs", "top_logprobs_val", "top_logprobs_idx"),
+    *("token_ids_logprobs_val", "token_ids_logprobs_idx"),
+)
+"""Fields of ``LogprobResult`` that are filled."""
 EDIT_FIELDS = ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias")
 """Fields in use of ``SamplingBatchInfo`` that edit the logits of a verification."""
 DRAFT_FIELDS = (
@@ -97,10 +102,12 @@ def _misfits() -> Iterator[str]:
     }
     yield from _changed_signatures(signatures)
     yield from _missing_fields(SamplingBatchInfo, BATCH_FIELDS)
+    yield from _missing_fields(LogprobResult, LOGPROB_FIELDS)
 
 
 def _verification_misfits() -> Iterator[str]:
     from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.layers.logprob_processor import compute_spec_logprobs
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
@@ -119,6 +126,7 @@ def _verification_misfits() -> Iterator[str]:
                 "predicts accept_index accept_token_num candidates retrieve_index retrieve_next_token "
                 "retrieve_next_sibling target_predict topk"
             ),
+            compute_spec_logprobs: "batch logits_output predict accept_index chain_stride",
             apply_scaling_penalties: "logits scaling_penalties",
             sanitize_nan_logits: "logits msg",
             is_dp_attention_enabled: "",

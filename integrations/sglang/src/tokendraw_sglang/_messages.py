@@ -27,3 +27,8 @@ def fallback_message(reason: str, backend: str) -> str:
 def own_verification_message(reason: str) -> str:
     """Write the log line of a process: SGLang verifies drafts from the start."""
     return f"tokendraw: SGLang verifies drafts, without seeds per request: {reason}"
+
+
+def own_logprobs_message(reason: str) -> str:
+    """Write the log line of a process: SGLang computes log-probabilities from now on."""
+    return f"tokendraw: a score raised {reason}. SGLang computes log-probabilities from now on"

@@ -102,7 +102,9 @@ def _tensors(info: Any) -> tuple[object, ...]:
 
 
 def _facts(info: Any) -> tuple[Any, ...]:
-    device = info.temperatures.device
-    # Tensors made on one stream may not be ready on another.
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-    return (*(getattr(info, name) for name in _FACTS), stream)
+    return (*(getattr(info, name) for name in _FACTS), current_stream(info.temperatures.device))
+
+
+def current_stream(device: torch.device) -> int | None:
+    """Return the stream of a CUDA device: tensors made on one stream may not be ready on another."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None

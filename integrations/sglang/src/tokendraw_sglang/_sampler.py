@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 from sglang.srt.layers import sampler as engine
+from sglang.srt.layers.logprob_processor import LogprobResult
 from sglang.srt.runtime_context import get_exec, get_spec
 from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
 from tokendraw_sglang._engine import default_backend
-from tokendraw_sglang._messages import fallback_message, log
+from tokendraw_sglang._logprobs import RowLogprobs, Scores
+from tokendraw_sglang._messages import fallback_message, log, own_logprobs_message
 from tokendraw_sglang._metadata import LastMetadata
 from tokendraw_sglang._verification import is_served, mode_of
 from tokendraw_sglang._walks import Walk, judge_chain, walk_tree
-from tokendraw_sglang._warmup import warm_up
+from tokendraw_sglang._warmup import warm_up, warm_up_scores
 
 
 def load() -> tuple[TokendrawSampler, str]:
@@ -31,7 +33,8 @@ def load() -> tuple[TokendrawSampler, str]:
     :returns: the sampler, and the name and version of the plugin that draws.
     :raises SamplerUnavailableError: no plugin can draw here, or the requested plugin cannot.
     """
-    draws = tokendraw.load_sampler(need=tokendraw.Need(filter_orders=("joint",)))
+    need = tokendraw.Need(filter_orders=("joint",), logprobs_mode="temperature_logprobs", logprob_ranks=False)
+    draws = tokendraw.load_sampler(need=need)
     versions = {engine_state.name: engine_state.version for engine_state in tokendraw.discover()}
     return TokendrawSampler(draws), f"{draws.name} {versions[draws.name]}"
 
@@ -43,6 +46,8 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         super().__init__()
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
+        self._scores: Scores | None = Scores(draws)
+        """None: a score has failed, and SGLang computes log-probabilities."""
         self._batches, self._verifications = LastMetadata(), LastMetadata()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
@@ -78,9 +83,8 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             with self._as_preprocessed(logits):
                 return self._draw_by_sglang(logits_output, sampling_info, *arguments, **options)
         if return_logprob:
-            self.output_logprob_processor.compute_logprobs(
-                _logprobs(logits, sampling_info), top_logprobs_nums, token_ids_logprobs, token_ids
-            ).write_output_to(logits_output)
+            wanted = (top_logprobs_nums, token_ids_logprobs)
+            self._logprobs(logits, sampling_info, token_ids, *wanted).write_output_to(logits_output)
         self._sync_token_ids_across_tp(token_ids, sampling_info)
         return token_ids
 
@@ -88,6 +92,36 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         """Compile in the first call, and return whether tokendraw draws: no call has failed."""
         self._warm_up(logits)
         return self._draws is not None
+
+    def _logprobs(
+        self, logits: Tensor, info: Any, token_ids: Tensor, top_nums: list[int], given_ids: list[Any]
+    ) -> Any:
+        """Compute SGLang's ``LogprobResult`` of drawn tokens; after a failed score, by SGLang's own functions."""
+        temperatures = self.logprob_temperatures(info)
+        rows = self.score(logits, token_ids, temperatures, top_nums, given_ids)
+        if rows is not None:
+            return LogprobResult(**rows.fields(top_nums, given_ids))
+        scaled = logits if temperatures is None else logits.div_(temperatures)
+        return self.output_logprob_processor.compute_logprobs(
+            torch.log_softmax(scaled, dim=-1), top_nums, given_ids, token_ids
+        )
+
+    def logprob_temperatures(self, info: Any) -> Tensor | None:
+        """Return the temperatures [B, 1] that log-probabilities are taken at; None: those before temperature."""
+        if info.is_all_greedy or engine.SGLANG_RETURN_ORIGINAL_LOGPROB:
+            return None
+        temperatures: Tensor = info.temperatures
+        return temperatures
+
+    def score(self, *arguments: Any, **options: Any) -> RowLogprobs | None:
+        """Compute log-probabilities, see :meth:`Scores.rows`; None: a score has failed, and SGLang computes them."""
+        if self._scores is None:
+            return None
+        try:
+            return self._scores.rows(*arguments, **options)
+        except Exception as error:
+            self._leave_logprobs(error)
+            return None
 
     def verify(self, drafts: Any, batch: Any, logits: Tensor) -> Walk:
         """Verify the drafts of a batch, as SGLang's settings say.
@@ -143,14 +177,26 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         self._is_warm = True
         try:
             spec = get_spec() if is_served() else None
-            warm_up(
-                self._draws,
-                logits,
-                width=1 if spec is None else spec.speculative_num_draft_tokens,
-                mode=None if spec is None else mode_of(spec),
-            )
+            width = 1 if spec is None else spec.speculative_num_draft_tokens or 2
+            warm_up(self._draws, logits, width=width, mode=None if spec is None else mode_of(spec))
         except Exception as error:
             self.fall_back(error)
+        else:
+            self._warm_up_scores(logits, width)
+
+    def _warm_up_scores(self, logits: Tensor, width: int) -> None:
+        if self._scores is None or not logits.is_cuda:
+            return
+        has_temperature = not engine.SGLANG_RETURN_ORIGINAL_LOGPROB
+        try:
+            warm_up_scores(self._scores, logits, width=width, has_temperature=has_temperature)
+        except Exception as error:
+            self._leave_logprobs(error)
+
+    def _leave_logprobs(self, error: Exception) -> None:
+        """Leave all later log-probabilities to SGLang, with a line in the log."""
+        self._scores = None
+        log.warning("%s", own_logprobs_message(format_error(error).removesuffix(".")))
 
     def fall_back(self, error: Exception) -> None:
         """Leave all later batches to SGLang, with a line in the log."""
@@ -158,10 +204,3 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         error_line = format_error(error).removesuffix(".")
         log.warning("%s", fallback_message(f"{self._draws.name!r} raised {error_line}", default_backend()))
         self._draws = None
-
-
-def _logprobs(logits: Tensor, info: Any) -> Tensor:
-    """Return log-probabilities [B, V] before filters, and after temperature unless SGLang wants the original ones."""
-    if not engine.SGLANG_RETURN_ORIGINAL_LOGPROB:
-        logits.div_(info.temperatures)
-    return torch.log_softmax(logits, dim=-1)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
-_TARGET = "sglang.srt.speculative.eagle_utils.eagle_sample"
+_TARGETS = (
+    "sglang.srt.speculative.eagle_utils.eagle_sample",
+    "sglang.srt.layers.logprob_processor.compute_spec_logprobs",
+)
 
 
 @dataclasses.dataclass
@@ -70,6 +73,11 @@ def unserved(spec: Any) -> str | None:
         if getattr(spec, name) != 1.0:
             return f"--{name.replace('_', '-')} accepts drafts that the target would not draw"
     return None
+
+
+def serving_sampler() -> TokendrawSampler | None:
+    """Return the sampler that verifies the drafts of this process; None: SGLang does."""
+    return _PROCESS.sampler
 
 
 def is_served() -> bool:
@@ -127,14 +135,17 @@ def verify_drafts(
 
 @functools.cache
 def _hook() -> str | None:
-    """Apply the hook; None, or why there is none."""
+    """Apply the hooks; None, or why there are none."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative import eagle_utils
 
+    from tokendraw_sglang._draft_logprobs import score_drafts
+
     unhooked = eagle_utils.eagle_sample
-    HookRegistry.register(_TARGET, verify_drafts, HookType.AROUND)
+    HookRegistry.register(_TARGETS[0], verify_drafts, HookType.AROUND)
+    HookRegistry.register(_TARGETS[1], score_drafts, HookType.AROUND)
     HookRegistry.apply_hooks()
-    return None if eagle_utils.eagle_sample is not unhooked else "HookRegistry did not apply the hook"
+    return None if eagle_utils.eagle_sample is not unhooked else "HookRegistry did not apply the hooks"
 
 
 def _needs_sglang(

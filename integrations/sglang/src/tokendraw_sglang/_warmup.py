@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw_sglang._engine import FILTERS
+from tokendraw_sglang._logprobs import LEAST_BEST, Scores
 from tokendraw_sglang._metadata import NO_SEED, metadata_of
 from tokendraw_sglang._rules import ATTRIBUTE, warmup_columns
 
@@ -44,6 +45,22 @@ def warm_up(
         progress=False,
         **verified,
     )
+
+
+def warm_up_scores(scores: Scores, logits: Tensor, *, width: int = 1, has_temperature: bool = True) -> None:
+    """Score the tokens of made-up rows, alone and beside few best tokens.
+
+    :param logits: as in :func:`warm_up`.
+    :param has_temperature: whether log-probabilities are taken after temperature.
+    """
+    device, vocab_size = logits.device, logits.shape[1]
+    stride = max(logits.stride(0), vocab_size)
+    made = torch.zeros(max(BATCH_SIZES) * width, stride, dtype=logits.dtype, device=device)[:, :vocab_size]
+    for requests, rows, count in product(BATCH_SIZES, sorted({1, width}), (0, LEAST_BEST)):
+        temperatures = torch.ones(requests, 1, device=device) if has_temperature else None
+        token_ids = torch.zeros(requests * rows, dtype=torch.int32, device=device)
+        wanted = ([count] * requests, [None] * requests)
+        scores.rows(made[: requests * rows], token_ids, temperatures, *wanted, rows)
 
 
 def batches(
