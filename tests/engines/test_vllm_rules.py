@@ -177,6 +177,15 @@ def test_bad_rules_are_refused_when_the_request_is_admitted(engine, rules, param
     processor._validate_params(request(), ())
 
 
+@pytest.mark.parametrize("rules", [None, {"top_n_sigma": 1.0}], ids=["no rules", "rules"])
+def test_vllm_gets_what_its_own_check_returns(engine, rules):
+    """vLLM 0.32.0 asserts that the check says whether the request is watermarked."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    processor = InputProcessor(SimpleNamespace(use_v2_model_runner=True, speculative_config=None))
+    assert processor._validate_params(asking(rules), ()) is False
+
+
 def test_a_parameter_of_the_engine_is_refused_with_the_rules_there_are(engine):
     from vllm.v1.engine.input_processor import InputProcessor
 

@@ -91,6 +91,7 @@ INPUTS = """
         def _validate_params(self, params, supported_tasks):
             if params.temperature < 0:
                 raise ValueError("temperature must be non-negative")
+            return False  # whether the request is watermarked
 """
 V2 = """
     import numpy as np

@@ -46,13 +46,14 @@ def rules_of(sampling_params: Any) -> SamplingParams:
     return params
 
 
-def _checked(original: Callable[..., None]) -> Callable[..., None]:
+def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def _validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> None:
-        original(self, params, *arguments, **keywords)
+    def _validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = original(self, params, *arguments, **keywords)
         if (getattr(params, "extra_args", None) or {}).get(KEY) is not None:
             rules_of(params)
             _check_engine(self.vllm_config)
+        return result
 
     setattr(_validate_params, _ATTRIBUTE, True)
     return _validate_params
