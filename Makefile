@@ -4,15 +4,17 @@ PYTHON ?= python3
 PROCESSES ?= 2
 VENV ?= .venv
 BIN := $(VENV)/bin
+RELEASE := $(VENV)-release
 # Not compiled while it installs: of torch alone ten thousand files, most of which nobody imports. Those that are
 # imported are kept as bytecode, also where the environment says not to: the suite starts hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
-TOOLS := $(SUITE_TOOLS) hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
+TOOLS := $(SUITE_TOOLS) build hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
 KIT := --editable ./testing
 MORE_PACKAGES := $(KIT) --editable ./bench --editable ./integrations/transformers
+RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
@@ -22,7 +24,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines check bench clean
+.PHONY: demo test test-all test-mutants test-engines check bench dist clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -61,8 +63,16 @@ bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
 	$(NO_COPIES)
 	$(BIN)/python benchmarks/cpu.py
 
+dist: $(VENV)/.tools $(RELEASE)/.ready  ## sdists and wheels of every distribution, built twice, checked, and proven without an index
+	$(RELEASE)/bin/python release/distributions.py dist
+	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(RELEASE)/bin/check-wheel-contents dist
+	$(RELEASE)/bin/python release/distributions.py --last-release $(RELEASE)/last-release
+	$(RELEASE)/bin/python release/proof.py dist --dependencies $(RELEASE)/wheels --last-release $(RELEASE)/last-release
+	DIST=dist $(BIN)/python -m pytest tests/repository/test_distributions.py -k TestBuiltFiles $(PYTEST)
+
 clean:
-	rm -rf $(VENV) $(VENV)-*
+	rm -rf $(VENV) $(VENV)-* dist
 
 $(VENV)/.runtime: $(MANIFESTS)
 	$(PYTHON) -m venv $(VENV)
@@ -86,4 +96,16 @@ $(VENV)-vllm/.ready: $(MANIFESTS) tests/engines/vllm.txt integrations/vllm/pypro
 	$(PYTHON) -m venv $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps $(PACKAGES) $(KIT) --editable ./integrations/vllm \
 		--requirement tests/engines/vllm.txt
+	@touch $@
+
+# The wheels that others publish, for the proof: torch among them, 270 MB.
+$(RELEASE)/.ready: PIP := $(RELEASE)/$(PIP:$(VENV)/%=%)
+$(RELEASE)/.ready: constraints.txt $(wildcard */pyproject.toml */*/pyproject.toml) release/distributions.py
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python release/distributions.py --requirements > $(RELEASE)/build.txt
+	$(PIP) $(RELEASE_TOOLS) --requirement $(RELEASE)/build.txt
+	$(RELEASE)/bin/python release/distributions.py --dependencies > $(RELEASE)/run.txt
+	rm -rf $(RELEASE)/wheels
+	$(RELEASE)/bin/python -m pip download --quiet --constraint constraints.txt --only-binary :all: \
+		--dest $(RELEASE)/wheels --requirement $(RELEASE)/run.txt
 	@touch $@

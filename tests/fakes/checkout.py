@@ -6,21 +6,16 @@ As a script, for the Makefile: prints the options of pip that put the checkout b
 import filecmp
 import importlib.util
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKSPACE = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]["workspace"]["members"]
 PROJECTS = {
-    "tokendraw": "core",
-    "tokendraw_testing": "testing",
-    "tokendraw_bench": "bench",
-    "tokendraw_native": "plugins/native",
-    "tokendraw_triton_gumbel": "plugins/triton_gumbel",
-    "tokendraw_flashinfer": "plugins/flashinfer",
-    "tokendraw_aiter": "plugins/aiter",
-    "tokendraw_sglang": "integrations/sglang",
-    "tokendraw_transformers": "integrations/transformers",
-    "tokendraw_vllm": "integrations/vllm",
+    init.parent.name: str(init.parents[2].relative_to(ROOT))
+    for member in WORKSPACE
+    for init in sorted(ROOT.glob(f"{member}/src/*/__init__.py"))
 }
 """Import name to the folder of its distribution."""
 

@@ -215,6 +215,22 @@ def test_another_api_version_makes_a_plugin_incompatible_and_its_operations_are_
     assert {d.name: d.reason for d in tokendraw.resolve(device="cpu").decisions}["acme"] == reason
 
 
+@pytest.mark.parametrize(
+    ("oldest", "found"),
+    [
+        (1, (State.AVAILABLE, None)),
+        (2, (State.INCOMPATIBLE, "needs plugin API 1, found 2; upgrade acme-tokendraw")),
+    ],
+)
+def test_a_plugin_of_an_older_api_version_is_taken_until_the_core_drops_that_version(
+    dists, monkeypatch, oldest, found
+):
+    monkeypatch.setattr(discover, "API_VERSION", 2)
+    monkeypatch.setattr(discover, "OLDEST_API_VERSION", oldest)
+    dists.add_plugin("acme", plugin("acme"))
+    assert verdict() == found
+
+
 @pytest.mark.parametrize("name", operations.FOLDERS)
 def test_every_field_of_the_capabilities_of_an_operation_is_validated(name):
     declared = operations.find_operation(name).capabilities

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from tokendraw.backends.description.capabilities import HostCapabilities
 
 API_VERSION = 1
-"""The plugin API that this core speaks. A plugin that names another one is ``incompatible``."""
+"""The newest plugin API that this core speaks. A plugin that names a later one is ``incompatible``."""
+OLDEST_API_VERSION = 1
+"""The oldest one, that of plugins made for the last two minor versions. Earlier plugins are ``incompatible`` too."""
 
 
 NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with single hyphens between them"

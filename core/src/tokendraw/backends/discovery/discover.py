@@ -19,7 +19,7 @@ import pluggy
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo
+from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
 from tokendraw.backends.discovery import torch_state
 from tokendraw.backends.discovery.entry_points import find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
@@ -115,7 +115,7 @@ def _load(candidate: Candidate, type_of: CapabilitiesType) -> tuple[Candidate, p
         relay = _hooks(candidate)
         answer = guarded("tokendraw_describe", relay.tokendraw_describe)
         info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
-        if info.api_version != API_VERSION:
+        if not OLDEST_API_VERSION <= info.api_version <= API_VERSION:
             # The rest of what it says may mean something else in its own API.
             version, priority = info.api_version, info.priority
             identity = PluginInfo(name=info.name, api_version=version, priority=priority, operations={})

@@ -1,0 +1,190 @@
+"""The distributions of the workspace: one version, requirements on each other, metadata, wheels, the last release."""
+
+import json
+import os
+import re
+import tarfile
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from trove_classifiers import classifiers
+
+import distributions
+import pages
+import tokendraw
+from pages import ROOT
+from tokendraw.errors import install_commands
+
+PROJECTS = distributions.projects()
+MANIFESTS = {manifest["name"]: manifest for manifest in map(distributions.manifest, PROJECTS)}
+VERSION = distributions.version()
+PYTHONS = [f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)]
+
+needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files that git has")
+by_name = pytest.mark.parametrize("name", sorted(MANIFESTS))
+
+
+def requirements(manifest):
+    """All requirements of a distribution on tokendraw's own distributions, extras included."""
+    lists = [manifest["dependencies"], *manifest.get("optional-dependencies", {}).values()]
+    return [Requirement(line) for lines in lists for line in lines if line.startswith("tokendraw")]
+
+
+def test_the_lists_of_distributions_agree():
+    workspace = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["uv"]
+    assert set(workspace["sources"]) == set(MANIFESTS)
+    folders = {f"./{path.relative_to(ROOT)}" for path in PROJECTS}
+    assert set(install_commands._FOLDERS.values()) == folders
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
+def test_the_version_of_each_distribution_is_the_core_s(project):
+    assert tokendraw.__version__ == VERSION
+    table = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+    if "version" in table["project"].get("dynamic", ()):
+        path = project / table["tool"]["hatch"]["version"]["path"]
+        assert path.resolve() == ROOT / distributions.VERSION_FILE
+    else:
+        assert table["project"]["version"] == VERSION
+
+
+@by_name
+def test_requirements_among_distributions_are_of_this_version_or_later(name):
+    for requirement in requirements(MANIFESTS[name]):
+        assert str(requirement.specifier) == f">={VERSION}"
+        assert requirement.extras <= set(MANIFESTS[requirement.name].get("optional-dependencies", {}))
+
+
+@by_name
+def test_the_metadata_of_each_distribution_are_complete(name):
+    manifest = MANIFESTS[name]
+    assert manifest["urls"] == MANIFESTS["tokendraw"]["urls"]
+    assert set(manifest["urls"]) == {"Repository", "Documentation", "Changelog", "Issues"}
+    assert manifest["license"] == "Apache-2.0"
+    assert manifest["keywords"]
+    assert manifest["requires-python"] == ">=3.11"
+    assert set(manifest["classifiers"]) <= classifiers
+    assert [line for line in manifest["classifiers"] if re.search(r"Python :: \d", line)] == PYTHONS
+    assert {"Typing :: Typed", "Topic :: Scientific/Engineering :: Artificial Intelligence"} <= set(
+        manifest["classifiers"]
+    )
+    for field in ("name", "description", "readme", "authors"):
+        assert manifest[field], field
+
+
+# Built files: of `make dist` where DIST names its folder, else of native alone.
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """A folder of sdists and wheels."""
+    if "DIST" in os.environ:
+        return Path(os.environ["DIST"])
+    folder = tmp_path_factory.mktemp("distributions")
+    tree = distributions.export(distributions.tracked_files(), folder / "tree")
+    native = tree / "plugins/native"
+    distributions.point_to_repository(native, tree)
+    assert distributions.build([native], folder / "dist") == {}
+    return folder / "dist"
+
+
+@pytest.mark.slow
+@needs_git
+class TestBuiltFiles:
+    """Every assertion is of every wheel."""
+
+    @pytest.fixture
+    def wheels(self, dist):
+        """Content of each wheel by the name of the distribution: text or bytes by path."""
+        found = {}
+        for path in sorted(dist.glob("*.whl")):
+            with zipfile.ZipFile(path) as archive:
+                found[path.name.split("-")[0].replace("_", "-")] = {
+                    name: archive.read(name) for name in archive.namelist()
+                }
+        return found
+
+    def test_every_distribution_is_there_as_sdist_and_as_wheel(self, dist, wheels):
+        names = set(MANIFESTS) if "DIST" in os.environ else {"tokendraw-native"}
+        assert set(wheels) == names
+        sdists = {
+            path.name.removesuffix(f"-{VERSION}.tar.gz").replace("_", "-") for path in dist.glob("*.gz")
+        }
+        assert sdists == names
+
+    def test_a_wheel_holds_its_package_and_nothing_else(self, wheels):
+        """Of compiled code the wheel has libraries too."""
+        for name, files in wheels.items():
+            package = name.replace("-", "_")
+            source = (
+                ROOT / next(path for path in PROJECTS if distributions.manifest(path)["name"] == name) / "src"
+            )
+            tracked = distributions.git("ls-files", str(source)).splitlines()
+            expected = {str((ROOT / path).relative_to(source)) for path in tracked}
+            info = f"{package}-{VERSION}.dist-info/"
+            found = {path for path in files if not path.startswith(info)}
+            assert expected <= found
+            assert all(path.endswith((".so", ".pyd", ".dylib")) for path in found - expected)
+            assert f"{package}/py.typed" in found
+            assert {f"{info}METADATA", f"{info}WHEEL", f"{info}RECORD", f"{info}licenses/LICENSE"} <= set(
+                files
+            )
+            assert files[f"{info}licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+
+    def test_an_sdist_holds_what_its_project_has(self, dist):
+        for path in dist.glob("*.tar.gz"):
+            with tarfile.open(path) as archive:
+                tops = {name.split("/")[1] for name in archive.getnames()}
+            assert {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "src"} <= tops
+            assert not tops & {"tests", "dist", "build", ".venv"}
+
+    def test_the_metadata_of_a_wheel_are_those_of_its_manifest(self, wheels):
+        for name, files in wheels.items():
+            (path,) = (path for path in files if path.endswith(".dist-info/METADATA"))
+            metadata = Parser().parsestr(files[path].decode())
+            manifest = MANIFESTS[name]
+            assert (metadata["Name"], metadata["Version"]) == (name, VERSION)
+            assert metadata["License-Expression"] == "Apache-2.0"
+            assert metadata.get_all("Project-URL") == [
+                ": ".join(item).replace(": ", ", ", 1) for item in manifest["urls"].items()
+            ]
+            assert metadata.get_all("Provides-Extra", []) == sorted(manifest.get("optional-dependencies", {}))
+            assert metadata["Description-Content-Type"] == "text/markdown"
+            description = metadata.get_payload()
+            links = re.findall(r"\]\(([^)\s]+)\)", description)
+            assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+    def test_links_of_a_readme_lead_to_files_of_the_repository(self, wheels):
+        repository = f"{MANIFESTS['tokendraw']['urls']['Repository']}/blob/v{VERSION}/"
+        for files in wheels.values():
+            (path,) = (path for path in files if path.endswith(".dist-info/METADATA"))
+            for link in re.findall(rf"\]\({re.escape(repository)}([^)#\s]+)", files[path].decode()):
+                assert (ROOT / link).exists(), link
+
+
+@pytest.mark.slow
+@needs_git
+def test_plugins_of_the_last_release_draw_with_this_core(tmp_path):
+    """Before the first release: today's plugins, built under another version."""
+    tree = distributions.export_last_release(tmp_path / "tree")
+    plugins = [path for path in distributions.projects(tree) if path.parent.name == "plugins"]
+    failures = distributions.build(plugins, tmp_path / "wheels", "--wheel")
+    for wheel in (tmp_path / "wheels").iterdir():
+        zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    site, version = tmp_path / "site", distributions.version(tree)
+    built = {distributions.manifest(path)["name"] for path in plugins} - set(failures)
+    assert version != VERSION
+
+    listed = json.loads(pages.run_with(site, "tokendraw", "list", "--json").stdout)["candidates"]
+    assert {row["distribution"] for row in listed} == built
+    assert {row["version"] for row in listed} == {version}
+    assert {row["state"] for row in listed} <= {"available", "unavailable"}
+
+    command = ("tokendraw", "check", "native", "--quick", "--only", "seeds at the edges", "--jobs", "1")
+    checked = pages.run_with(site, *command, SMALLEST_KIT="1")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert f"tokendraw {VERSION}, tokendraw-native {version}, torch" in checked.stdout
