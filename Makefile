@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
-TOOLS := $(SUITE_TOOLS) build hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
+TOOLS := $(SUITE_TOOLS) build hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"' zizmor
 KIT := --editable ./testing
 MORE_PACKAGES := $(KIT) --editable ./bench --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
@@ -24,7 +24,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines check bench dist clean
+.PHONY: demo test test-all test-mutants test-engines test-versions check bench dist clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -53,15 +53,31 @@ test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engi
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
 
-check: $(VENV)/.tools  ## Format, lint, import contracts, types
+check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/zizmor --offline --quiet .github
 
 bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
 	$(NO_COPIES)
 	$(BIN)/python benchmarks/cpu.py
+
+# Another Python than .venv's, and other versions of what tokendraw runs with. uv brings builds of torch for a CPU:
+# make test-versions PYTHON=python3.13 VERSIONS="torch==2.6.* triton==3.4.* transformers==5.0.*" \
+#     INSTALL="uv pip install --torch-backend cpu"
+VERSIONS ?= torch==2.13.0 triton transformers
+INSTALL ?= pip install --quiet --no-compile --disable-pip-version-check
+test-versions: BIN := $(VENV)-versions-$(notdir $(PYTHON))/bin
+test-versions:  ## The fast tests with the Python and the versions of torch, triton and transformers that you name
+	$(PYTHON) -m venv --clear $(BIN:/bin=)
+	grep -vE '^(torch|triton|transformers|huggingface|hf-xet|tokenizers|safetensors|numpy|scipy|regex)' constraints.txt \
+		> $(BIN:/bin=)/constraints.txt
+	. $(BIN)/activate && $(INSTALL) --constraint $(BIN:/bin=)/constraints.txt \
+		$(VERSIONS) $(filter-out 'triton; sys_platform == "linux"',$(TOOLS)) $(PACKAGES) $(MORE_PACKAGES)
+	$(BIN)/python -c "import torch, transformers, triton; print(torch.__version__, transformers.__version__, triton.__version__)"
+	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow" $(PYTEST)
 
 dist: $(VENV)/.tools $(RELEASE)/.ready  ## sdists and wheels of every distribution, built twice, checked, and proven without an index
 	$(RELEASE)/bin/python release/distributions.py dist

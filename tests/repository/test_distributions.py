@@ -28,10 +28,10 @@ needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the f
 by_name = pytest.mark.parametrize("name", sorted(MANIFESTS))
 
 
-def requirements(manifest):
-    """All requirements of a distribution on tokendraw's own distributions, extras included."""
+def all_requirements(manifest):
+    """All requirements of a distribution, those of extras included."""
     lists = [manifest["dependencies"], *manifest.get("optional-dependencies", {}).values()]
-    return [Requirement(line) for lines in lists for line in lines if line.startswith("tokendraw")]
+    return [line for lines in lists for line in lines]
 
 
 def test_the_lists_of_distributions_agree():
@@ -54,7 +54,8 @@ def test_the_version_of_each_distribution_is_the_core_s(project):
 
 @by_name
 def test_requirements_among_distributions_are_of_this_version_or_later(name):
-    for requirement in requirements(MANIFESTS[name]):
+    own = [line for line in all_requirements(MANIFESTS[name]) if line.startswith("tokendraw")]
+    for requirement in map(Requirement, own):
         assert str(requirement.specifier) == f">={VERSION}"
         assert requirement.extras <= set(MANIFESTS[requirement.name].get("optional-dependencies", {}))
 
@@ -74,6 +75,21 @@ def test_the_metadata_of_each_distribution_are_complete(name):
     )
     for field in ("name", "description", "readme", "authors"):
         assert manifest[field], field
+
+
+def test_ci_runs_every_python_of_the_classifiers_with_the_oldest_and_the_newest_upstream():
+    """The oldest versions are those of the manifests, the newest those that make installs."""
+    workflow = pages.text_of(".github/workflows/ci.yml")
+    pythons = re.findall(r'"3\.(\d+)"', re.search(r"python: \[(.*)\]", workflow)[1])
+    assert [f"Programming Language :: Python :: 3.{minor}" for minor in pythons] == PYTHONS
+    oldest, pinned, newest = re.findall(r"^ +- (torch.*)$", workflow, re.MULTILINE)
+    lines = [line for manifest in MANIFESTS.values() for line in all_requirements(manifest)]
+    for requirement, version in zip(oldest.split(), pinned.split(), strict=True):
+        name, lowest = requirement.removesuffix(".*").split("==")
+        assert any(line.startswith(f"{name}>={lowest}") for line in lines)
+        constraint = re.search(rf"^{name}(==|>=).*", pages.text_of("constraints.txt"), re.MULTILINE)[0]
+        assert version.removesuffix(".*").partition("==")[2] in constraint
+    assert newest.split() == ["torch", "triton", "transformers"]
 
 
 # Built files: of `make dist` where DIST names its folder, else of native alone.

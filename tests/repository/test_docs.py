@@ -31,7 +31,7 @@ NUMBERS = pages.text_of("docs/numbers.md")
 cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="the pages show a machine without a GPU")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md"])
 def test_every_link_leads_to_a_file_and_a_heading(page):
     assert pages.broken_links(page) == []
 
