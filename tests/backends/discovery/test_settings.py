@@ -231,7 +231,7 @@ INSTALLED = ("acme", "native")
         (
             {"TOKENDRAW_PRIORITY": "nope,acme,nope"},
             (
-                "'TOKENDRAW_PRIORITY' names 'nope', found no such plugin, known are acme, aiter, flashinfer, "
+                "'TOKENDRAW_PRIORITY' names 'nope', found no such plugin, known are acme, aiter, cpu, flashinfer, "
                 "native, triton-gumbel.",
             ),
         ),

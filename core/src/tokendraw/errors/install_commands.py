@@ -9,6 +9,7 @@ _FOLDERS = {
     "tokendraw-testing": "./testing",
     "tokendraw-bench": "./bench",
     "tokendraw-native": "./plugins/native",
+    "tokendraw-cpu": "./plugins/cpu",
     "tokendraw-flashinfer": "./plugins/flashinfer",
     "tokendraw-aiter": "./plugins/aiter",
     "tokendraw-triton-gumbel": "./plugins/triton_gumbel",

@@ -14,6 +14,7 @@ from tokendraw.errors.formatting import all_of
 
 FIRST_PARTY: Mapping[str, str] = {
     "native": "tokendraw-native",
+    "cpu": "tokendraw-cpu",
     "flashinfer": "tokendraw-flashinfer",
     "aiter": "tokendraw-aiter",
     "triton-gumbel": "tokendraw-triton-gumbel",

@@ -1,0 +1,151 @@
+"""Compiles the library of tokendraw-cpu: a hook of hatchling, and a script.
+
+    python compile_library.py [--flags="-O1 -g -fsanitize=address"] [OUTPUT]
+
+The compiler is that of the environment variable CXX, with arguments if it has some, else the first of c++, g++ and
+clang++ on PATH. CXX may be a cross compiler: the processor is asked of the compiler, and the wheel is tagged with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as a script
+    BuildHookInterface = object  # type: ignore[misc,assignment]
+
+ROOT = Path(__file__).resolve().parent
+LIBRARY = ROOT / "src" / "tokendraw_cpu" / "libtokendraw_cpu.so"
+FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+]
+_AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi", "-mpopcnt"]
+TARGET_FLAGS = {
+    "x86_64": {
+        "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", *_AVX2],
+        "avx2": _AVX2,
+        "baseline": [],
+    },
+    "aarch64": {"baseline": []},
+}
+"""Flags of each instruction set by processor. NEON belongs to every aarch64."""
+
+
+class CompilerError(RuntimeError):
+    """There is no compiler, it compiles for an unknown processor, or it failed."""
+
+
+def find_compiler() -> list[str]:
+    """Return the command of the C++ compiler."""
+    if named := os.environ.get("CXX"):
+        return shlex.split(named)
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name):
+            return [name]
+    raise CompilerError(
+        "tokendraw-cpu needs a C++ compiler, found none of c++, g++ and clang++ on PATH. Install one, or name it in "
+        "the environment variable CXX. Without tokendraw-cpu native serves CPUs."
+    )
+
+
+def machine_of(compiler: list[str]) -> str:
+    """Ask a compiler for the processor that it compiles for."""
+    triple = _run([*compiler, "-dumpmachine"]).strip()
+    machine = triple.partition("-")[0]
+    if machine not in TARGET_FLAGS or "linux" not in triple:
+        raise CompilerError(
+            f"tokendraw-cpu needs a compiler for Linux on x86_64 or aarch64, found {triple!r}. native "
+            "serves other machines."
+        )
+    return machine
+
+
+def compile_library(output: Path = LIBRARY, flags: list[str] | None = None) -> str:
+    """Compile and link the library; returns the processor that it is for.
+
+    :param flags: added behind those of the release.
+    """
+    compiler = find_compiler()
+    machine = machine_of(compiler)
+    flags = [*FLAGS, *(flags or [])]
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [
+            (
+                ROOT / "cpp" / "kernel.cpp",
+                Path(folder, f"{target}.o"),
+                [f"-DTOKENDRAW_TARGET={target}", *extra],
+            )
+            for target, extra in TARGET_FLAGS[machine].items()
+        ]
+        jobs += [(ROOT / "cpp" / f"{name}.cpp", Path(folder, f"{name}.o"), []) for name in ("api", "threads")]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(
+                pool.map(
+                    lambda job: _run([*compiler, *flags, *job[2], "-c", str(job[0]), "-o", str(job[1])]), jobs
+                )
+            )
+        linked = Path(folder, output.name)
+        _run([*compiler, *flags, "-shared", *(str(job[1]) for job in jobs), "-o", str(linked)])
+        # Replaced whole: a process that has the previous one loaded keeps it.
+        beside = output.with_suffix(".new")
+        shutil.copy(linked, beside)
+        beside.replace(output)
+    return machine
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CompilerError(f"tokendraw-cpu needs a C++ compiler, found {command[0]!r}: {error}.") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        reason = next(
+            (line for line in lines if "error" in line), lines[-1] if lines else f"status {done.returncode}"
+        )
+        raise CompilerError(f"tokendraw-cpu does not compile with {shlex.join(command[:1])}: {reason}")
+    return done.stdout
+
+
+class CompileHook(BuildHookInterface):  # type: ignore[misc,valid-type]
+    """Compiles the library before a wheel is made, and tags the wheel with the platform."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, for any version of a wheel."""
+        try:
+            machine = compile_library()
+        except CompilerError as error:
+            sys.exit(str(error))
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{os.environ.get('AUDITWHEEL_PLAT') or f'linux_{machine}'}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", nargs="?", type=Path, default=LIBRARY)
+    parser.add_argument("--flags", type=shlex.split, default=[])
+    options = parser.parse_args()
+    try:
+        print(f"{options.output}: {compile_library(options.output, options.flags)}")
+    except CompilerError as error:
+        sys.exit(str(error))

@@ -1,0 +1,82 @@
+#include "threads.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace tokendraw {
+
+Scratch Workspace::reserve(int64_t size, bool has_logprobs) {
+  const int64_t tiles = (size + kTile - 1) / kTile, room = size + 2 * kGroups;
+  double* sums = tile_sums_.reserve(3 * tiles);
+  return {
+      group_max_.reserve(tiles * kGroups + kGroups),
+      tile_max_.reserve(tiles),
+      {sums, sums + tiles, sums + 2 * tiles},
+      tile_weights_.reserve(tiles),
+      values_.reserve(room),
+      ids_.reserve(room),
+      selected_.reserve(room),
+      has_logprobs ? entries_.reserve(room) : nullptr};
+}
+
+Helpers::~Helpers() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_closing_ = true;
+  }
+  begin_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Helpers::run(
+    RowFunction function, const void* arguments, int64_t rows, int64_t size, bool has_logprobs, int threads) {
+  const size_t helpers = size_t(std::max<int64_t>(std::min<int64_t>(threads, rows), 1)) - 1;
+  while (places_.size() < helpers + 1) places_.push_back(std::make_unique<Place>());
+  for (size_t i = 0; i <= helpers; ++i) places_[i]->scratch = places_[i]->workspace.reserve(size, has_logprobs);
+  function_ = function, arguments_ = arguments, rows_ = rows;
+  next_row_.store(0, std::memory_order_relaxed);
+  if (helpers == 0) return take_rows(*places_[0]);
+  start(int(helpers));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open_ = int(helpers);
+  }
+  begin_.notify_all();
+  take_rows(*places_[0]);
+  std::unique_lock<std::mutex> lock(mutex_);
+  open_ = 0;
+  end_.wait(lock, [this] { return busy_ == 0; });
+}
+
+void Helpers::start(int helpers) {
+  while (int(threads_.size()) < helpers) {
+    const Place& place = *places_[threads_.size() + 1];
+    try {
+      threads_.emplace_back([this, &place] { work(place); });
+    } catch (const std::system_error&) {  // the system has no more threads: fewer will do
+      return;
+    }
+  }
+}
+
+void Helpers::work(const Place& place) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    begin_.wait(lock, [this] { return is_closing_ || open_ > 0; });
+    if (is_closing_) return;
+    --open_;
+    ++busy_;
+    lock.unlock();
+    take_rows(place);
+    lock.lock();
+    if (--busy_ == 0) end_.notify_one();
+  }
+}
+
+void Helpers::take_rows(const Place& place) {
+  for (int64_t row; (row = next_row_.fetch_add(1, std::memory_order_relaxed)) < rows_;) {
+    function_(arguments_, row, place.scratch);
+  }
+}
+
+}  // namespace tokendraw

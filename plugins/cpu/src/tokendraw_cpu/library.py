@@ -1,0 +1,150 @@
+"""Finds and loads the compiled library, and describes its C interface (``cpp/api.cpp``) to ctypes. Imports no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import weakref
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import ClassVar
+
+INTERFACE_VERSION = 1
+_FILE = Path(__file__).with_name("libtokendraw_cpu.so")
+_REINSTALL = (
+    "install a C++ compiler (g++ or clang++) and run `pip install ./plugins/cpu` in tokendraw's checkout"
+)
+
+
+class LibraryError(RuntimeError):
+    """The compiled library is missing, or is not one for this machine or this package."""
+
+
+class Logits(Structure):
+    """``Logits`` of ``cpp/arguments.h``: address, B, V, and the distance of rows in elements."""
+
+    _fields_: ClassVar = [("data", c_void_p), ("rows", c_int64), ("size", c_int64), ("stride", c_int64)]
+
+
+class Parameters(Structure):
+    """``Parameters`` of ``cpp/arguments.h``: columns [B] float64, but for the last four."""
+
+    _fields_: ClassVar = [
+        (name, c_void_p)
+        for name in (
+            *("temperature", "top_p", "min_p", "xtc_probability", "xtc_threshold"),
+            *("floor", "top_k", "joint", "temperature_last"),  # float32, int64, bool, bool
+        )
+    ]
+
+
+class Noise(Structure):
+    """``NoiseArguments`` of ``cpp/arguments.h``."""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("seed", "position")),
+        *((name, c_int32) for name in ("is_fp64", "token_stream", "tile_stream")),
+    ]
+
+
+class Logprobs(Structure):
+    """``LogprobsArguments`` of ``cpp/arguments.h``."""
+
+    _fields_: ClassVar = [
+        ("width", c_int64),
+        *((name, c_void_p) for name in ("asked", "token_ids", "logprobs", "ranks", "log_kept_mass")),
+        ("given", c_int64),
+        *((name, c_void_p) for name in ("given_ids", "given_token_ids", "given_logprobs")),
+        ("mode", c_int32),
+    ]
+
+
+class SampleArguments(Structure):
+    """``SampleArguments`` of ``cpp/arguments.h``."""
+
+    _fields_: ClassVar = [
+        ("logits", Logits),
+        ("parameters", Parameters),
+        ("noise", Noise),
+        ("logprobs", Logprobs),
+        *((name, c_void_p) for name in ("token_ids", "valid", "threshold", "ceiling")),
+        *((name, c_int32) for name in ("dtype", "threads")),
+    ]
+
+
+class MomentArguments(Structure):
+    """``MomentArguments`` of ``cpp/arguments.h``."""
+
+    _fields_: ClassVar = [
+        ("logits", Logits),
+        ("temperature", c_void_p),
+        *((name, c_void_p) for name in ("count", "mean", "squares", "mass", "entropy", "collision")),
+        *((name, c_int32) for name in ("dtype", "threads")),
+    ]
+
+
+def missing_library() -> str | None:
+    """Say what is missing in place of the library, without loading it; None if its file is there."""
+    if _FILE.exists():
+        return None
+    return f"needs its compiled library, found none in {str(_FILE.parent)!r}; {_REINSTALL}"
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """Load the library.
+
+    :raises LibraryError: there is none, or it is none for this machine or this package.
+    """
+    if reason := missing_library():
+        raise LibraryError(reason)
+    try:
+        library = ctypes.CDLL(str(_FILE))
+        version = library.tokendraw_cpu_version()
+    except (OSError, AttributeError) as error:
+        raise LibraryError(
+            f"needs a library compiled for {platform.machine()}, found one that does not load: {error}; {_REINSTALL}"
+        ) from error
+    if version != INTERFACE_VERSION:
+        raise LibraryError(f"needs a library of interface {INTERFACE_VERSION}, found {version}; {_REINSTALL}")
+    library.tokendraw_cpu_target.argtypes, library.tokendraw_cpu_target.restype = [c_int32], c_char_p
+    library.tokendraw_cpu_open.argtypes, library.tokendraw_cpu_open.restype = [c_char_p], c_void_p
+    library.tokendraw_cpu_close.argtypes, library.tokendraw_cpu_close.restype = [c_void_p], None
+    library.tokendraw_cpu_sample.argtypes = [c_void_p, POINTER(SampleArguments)]
+    library.tokendraw_cpu_moments.argtypes = [c_void_p, POINTER(MomentArguments)]
+    return library
+
+
+def supported_targets() -> tuple[str, ...]:
+    """Name the instruction sets of the library that this processor has, the fastest first."""
+    names: list[str] = []
+    while name := load_library().tokendraw_cpu_target(len(names)):
+        names.append(name.decode())
+    return tuple(names)
+
+
+class Context:
+    """The threads and buffers of one sampler, for one calling thread at a time; a fork starts with new ones."""
+
+    def __init__(self, target: str | None = None) -> None:
+        """Open a context.
+
+        :param target: one of :func:`supported_targets`; None: the fastest.
+        """
+        self._library = load_library()
+        name = target or supported_targets()[0]
+        self._handle = self._library.tokendraw_cpu_open(name.encode())
+        if not self._handle:
+            raise MemoryError(f"no memory for a context of the target {name!r}")
+        weakref.finalize(self, self._library.tokendraw_cpu_close, self._handle)
+
+    def sample(self, arguments: SampleArguments) -> None:
+        """Draw a token in each row."""
+        if self._library.tokendraw_cpu_sample(self._handle, arguments):
+            raise MemoryError("no memory for the buffers of a row")
+
+    def moments(self, arguments: MomentArguments) -> None:
+        """Compute sums over each row."""
+        if self._library.tokendraw_cpu_moments(self._handle, arguments):
+            raise MemoryError("no memory for the buffers of a row")

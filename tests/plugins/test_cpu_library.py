@@ -1,0 +1,165 @@
+"""The library of the compiled sampler: what a user reads where there is none, its threads, and forks."""
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import isolation
+import tokendraw_cpu
+from checkout import ROOT
+from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw.plugin import Host
+from tokendraw_cpu import library
+from tokendraw_cpu.library import LibraryError, missing_library
+
+REINSTALL = (
+    "install a C++ compiler (g++ or clang++) and run `pip install ./plugins/cpu` in tokendraw's checkout"
+)
+SCRIPT = ROOT / "plugins" / "cpu" / "compile_library.py"
+
+needs_library = pytest.mark.skipif(
+    missing_library() is not None, reason=f"the compiled sampler {missing_library()}"
+)
+
+
+@pytest.fixture
+def library_file(monkeypatch, tmp_path):
+    """A file in place of the library, which does not exist yet."""
+    file = tmp_path / "libtokendraw_cpu.so"
+    monkeypatch.setattr(library, "_FILE", file)
+    library.load_library.cache_clear()
+    yield file
+    library.load_library.cache_clear()
+
+
+def test_without_its_library_the_plugin_says_how_to_make_it(library_file):
+    reason = tokendraw_cpu.plugin.tokendraw_probe("sample", Host(), Need())
+    assert reason == f"needs its compiled library, found none in {str(library_file.parent)!r}; {REINSTALL}"
+    with pytest.raises(LibraryError) as raised:
+        library.load_library()
+    assert str(raised.value) == reason
+
+
+def test_a_library_of_another_machine_is_refused_when_it_is_loaded(library_file):
+    library_file.write_bytes(b"\x7fELF of something else")
+    assert tokendraw_cpu.plugin.tokendraw_probe("sample", Host(), Need()) is None
+    with pytest.raises(LibraryError) as raised:
+        library.load_library()
+    text = str(raised.value)
+    assert text.startswith("needs a library compiled for ")
+    assert ", found one that does not load: " in text
+    assert text.endswith(f"; {REINSTALL}")
+
+
+def compiled_with(path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), str(path / "out.so")],
+        env={"PATH": str(path), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def stub(path: Path, text: str) -> str:
+    """Write a program that prints a line."""
+    path.write_text(f"#!{sys.executable}\nimport sys\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_without_a_compiler_an_installation_says_so_in_a_line(tmp_path):
+    ran = compiled_with(tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "tokendraw-cpu needs a C++ compiler, found none of c++, g++ and clang++ on PATH. Install one, or name it in "
+        "the environment variable CXX. Without tokendraw-cpu native serves CPUs.\n"
+    )
+
+
+def test_a_compiler_for_another_processor_is_refused(tmp_path):
+    ran = compiled_with(tmp_path, CXX=stub(tmp_path / "cross", "print('riscv64-linux-gnu')"))
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "tokendraw-cpu needs a compiler for Linux on x86_64 or aarch64, found 'riscv64-linux-gnu'. native serves other "
+        "machines.\n"
+    )
+
+
+def test_the_first_error_of_a_compiler_is_shown(tmp_path):
+    fails = "print('x86_64-linux-gnu') if '-dumpmachine' in sys.argv else sys.exit('in file\\na.h:1: error: no memory')"
+    compiler = stub(tmp_path / "bad", fails)
+    ran = compiled_with(tmp_path, CXX=compiler)
+    assert ran.returncode == 1
+    assert ran.stderr == f"tokendraw-cpu does not compile with {compiler}: a.h:1: error: no memory\n"
+
+
+def batch(rows=24, size=40_000):
+    logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(3))
+    filters = ({}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.01, "logprobs": 3})
+    params = [SamplingParams(seed=row, **filters[row % 4]) for row in range(rows)]
+    return logits, SamplingMetadata.from_params(params, positions=range(rows))
+
+
+def num_running_threads():
+    return len([*Path("/proc/self/task").iterdir()])
+
+
+@needs_library
+def test_a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number():
+    from tokendraw_cpu.sampler import CpuSampler
+
+    logits, metadata = batch()
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3, 2):
+            sampler, running = CpuSampler(Need()), num_running_threads()
+            torch.set_num_threads(threads)
+            found.append(sampler.sample(logits, metadata).token_ids)
+            assert num_running_threads() == running + threads - 1
+            sampler.sample(logits[:12], SamplingMetadata())
+            del sampler
+            assert num_running_threads() == running
+    finally:
+        torch.set_num_threads(before)
+    assert found[0].equal(found[1])
+    assert found[0].equal(found[2])
+
+
+FORK = """
+import json, os, torch
+from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw_cpu.sampler import CpuSampler
+
+torch.set_num_threads(2)
+logits = torch.randn(24, 40_000, generator=torch.Generator().manual_seed(3))
+metadata = SamplingMetadata.from_params([SamplingParams(seed=row) for row in range(24)], positions=range(24))
+sampler = CpuSampler(Need())
+
+def draw():
+    return sampler.sample(logits, metadata).token_ids.tolist()
+
+parent = draw()
+read, write = os.pipe()
+pid = os.fork()
+if not pid:
+    os.write(write, json.dumps([draw(), len(os.listdir("/proc/self/task"))]).encode())
+    os._exit(0)
+os.close(write)
+with os.fdopen(read) as answers:
+    child, threads = json.load(answers)
+assert os.waitpid(pid, 0)[1] == 0
+print(json.dumps([child == parent, threads, draw() == parent]))
+"""
+
+
+@needs_library
+def test_a_forked_process_makes_helpers_of_its_own():
+    ran = isolation.run_forked(f"import sys\nsys.path.insert(0, {str(SCRIPT.parent / 'src')!r})\n{FORK}")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == [True, 2, True]
