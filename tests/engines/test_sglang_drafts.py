@@ -3,6 +3,8 @@
 Each check of a distribution calls a correct verification wrong with a probability of 1e-7.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -376,6 +378,16 @@ class TestFaults:
         assert info.sampling_seed is column
         greedy = info_of(*[Request(temperature=0.0, sampling_seed=1)] * 5, vocab_size=V)
         assert verify(chains(drafts, SEQ_LENS), greedy, logits, SEQ_LENS)[0] == expected
+
+
+def test_an_idle_rank_has_nothing_to_verify(sampler):
+    """SGLang's ranks in data parallel take part in steps without a batch: there are no logits and no parameters."""
+    from sglang.srt.speculative import eagle_utils
+
+    idle = SimpleNamespace(
+        device="cpu", forward_mode=SimpleNamespace(is_idle=lambda: True), sampling_info=None
+    )
+    assert [len(tensor) for tensor in eagle_utils.eagle_sample(None, idle, None)] == [0, 0, 0]
 
 
 def test_a_batch_is_described_once_for_all_its_steps_of_a_width(sampler, logits, monkeypatch):

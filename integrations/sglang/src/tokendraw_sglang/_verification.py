@@ -115,10 +115,10 @@ def verify_drafts(
     :returns: ``predict`` [B * n] int32, the token of each accepted node's row; the number of emitted tokens [B] int32;
         ``accept_index`` [B, depth] int32, the rows of the emitted tokens, then -1.
     """
-    arguments, logits = (verify_input, batch, logits_output), logits_output.next_token_logits
-    if _needs_sglang(batch, logits, uno_target_max_top_k, options):
+    arguments = (verify_input, batch, logits_output)
+    if _needs_sglang(batch, logits_output, uno_target_max_top_k, options):
         return _verify_by_sglang(original, arguments, grammar_mask, uno_target_max_top_k, options)
-    sampler = _PROCESS.sampler
+    sampler, logits = _PROCESS.sampler, logits_output.next_token_logits
     assert sampler is not None
     _edit(logits, batch.sampling_info, verify_input.draft_token_num, grammar_mask)
     try:
@@ -149,7 +149,7 @@ def _hook() -> str | None:
 
 
 def _needs_sglang(
-    batch: Any, logits: Tensor, uno_target_max_top_k: int | None, options: dict[str, Any]
+    batch: Any, logits_output: Any, uno_target_max_top_k: int | None, options: dict[str, Any]
 ) -> bool:
     """Return whether SGLang has to verify a batch."""
     from sglang.srt.runtime_context import get_spec
@@ -160,7 +160,7 @@ def _needs_sglang(
         return True
     info = batch.sampling_info
     return (
-        not sampler.is_ready(logits)
+        not sampler.is_ready(logits_output.next_token_logits)
         or info.is_all_greedy
         or uno_target_max_top_k is not None
         or (options.get("watermark_state") is not None and info.has_watermark_candidates)

@@ -30,9 +30,9 @@ def eagle_sample(
     watermark_state=None,
     watermark_full_mask=True,
 ):
-    info, logits, width = batch.sampling_info, logits_output.next_token_logits, verify_input.draft_token_num
     if batch.forward_mode.is_idle():
         return (torch.empty(0, dtype=torch.int32),) * 3
+    info, logits, width = batch.sampling_info, logits_output.next_token_logits, verify_input.draft_token_num
     sanitize_nan_logits(logits)
     if info.acc_additive_penalties is not None:
         logits.add_(info.acc_additive_penalties.repeat_interleave(width, 0))
