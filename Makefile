@@ -13,7 +13,7 @@ PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
 TOOLS := $(SUITE_TOOLS) build hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"' zizmor
 KIT := --editable ./testing
-MORE_PACKAGES := $(KIT) --editable ./bench --editable ./integrations/transformers
+MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 

@@ -39,9 +39,13 @@ if TYPE_CHECKING:
     from tokendraw.cli.command import NOT_USABLE as NOT_USABLE
     from tokendraw.cli.command import USAGE as USAGE
     from tokendraw.cli.command import GuardedCommand as GuardedCommand
+    from tokendraw.cli.command import command_line as command_line
     from tokendraw.cli.command import warn as warn
     from tokendraw.cli.describe import candidate_json as candidate_json
     from tokendraw.cli.describe import host_json as host_json
+    from tokendraw.cli.html_pages import html_option as html_option
+    from tokendraw.cli.html_pages import require_html as require_html
+    from tokendraw.cli.html_pages import write_page as write_page
     from tokendraw.cli.installed_commands import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
     from tokendraw.cli.options import all_of_options as all_of_options
     from tokendraw.cli.options import build_operation_option as build_operation_option

@@ -4,9 +4,10 @@ JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``
 ``method`` (how times were taken, in words), ``repeats``, ``threads`` (of torch), ``omp_wait_policy`` (the
 environment's; null: unset), ``cores`` (that the process may use) and ``load`` (programs at work in the minute before;
 null where the system does not tell), ``busy`` (that other work disturbed the times, by what signs, and what to set;
-else ""), ``versions`` (by distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits
-also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them) and
-``logprob_ranks``, for ``plan_paged_kv`` ``page_indices`` and ``out`` (whether plans go into buffers that are kept).
+else ""), ``versions`` (by distribution), ``contenders`` (names), ``notes`` (the sentences below the table), ``seconds``
+and ``cells``; for operations on logits also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and
+``min_p`` (of the rows that have them) and ``logprob_ranks``, for ``plan_paged_kv`` ``page_indices`` and ``out``
+(whether plans go into buffers that are kept).
 
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
 was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); ``special`` (rows of another
@@ -36,18 +37,17 @@ where it is most; null where there is no time.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from tokendraw import InvalidParameterError
 from tokendraw.commands import (
     NOT_USABLE,
     GuardedCommand,
+    command_line,
     device_option,
     host_json,
     installed_names,
@@ -60,10 +60,12 @@ from tokendraw.commands import (
 from tokendraw.tools import find_device
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
-from tokendraw_bench.commands.bench_sweeps import bench_sweeps, check_sweep_options
+from tokendraw_bench.commands.bench_html import html_options, require_page, write_saved
+from tokendraw_bench.commands.bench_sweeps import SweepFiles, bench_sweeps, check_sweep_options
 from tokendraw_bench.commands.printing import print_head, print_table
 from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
 from tokendraw_bench.operations.sample_on_ranks import RANKS
+from tokendraw_bench.report.page import write_report
 from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ REPEATS = 15
     metavar="FILE",
     help="Write the table as Markdown, with the command and what it ran on at its head.",
 )
+@html_options
 @verbose_option
 @json_option
 @click.pass_context
@@ -160,6 +163,8 @@ def bench(
     device: str | None,
     ranks: int | None,
     output: Path | None,
+    html: Path | None,
+    saved: Path | None,
     as_json: bool,
     **axis_values: Any,
 ) -> None:
@@ -173,6 +178,9 @@ def bench(
 
     Exits with 1 if nothing could be timed.
     """
+    if saved is not None:
+        write_saved(ctx, saved, html)
+        return
     check_sweep_options(ctx, preset, axis_values)
     cells = () if preset == CLIFFS else cells_of_options(operation, preset, axis_values)
     if ranks is not None and operation != ON_RANKS.name:
@@ -187,11 +195,18 @@ def bench(
         raise InvalidParameterError(
             f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
         )
+    if html is not None:
+        require_page(html)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     is_sweep, small = preset == CLIFFS, small or target.type == "cpu"
     repeats = repeats or (REPEATS if not is_sweep else SMALL_BATCHES if small else BATCHES)
-    settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
+    settings: dict[str, Any] = {
+        "device": target,
+        "host": host,
+        "repeats": repeats,
+        "command": command_line(ctx),
+    }
     if ranks is None:
         if is_sweep or single or cache == "warm" or not graphs:
             from tokendraw_bench.run import timer_for
@@ -206,7 +221,8 @@ def bench(
             settings["timer"] = timer_for(target, repeats, plan=plan)
         settings["measures_memory"] = memory
         if is_sweep:
-            if not bench_sweeps(sweeps, sampler, settings, small=small, output=output, as_json=as_json):
+            files = SweepFiles(output=output, html=html)
+            if not bench_sweeps(sweeps, sampler, settings, small=small, files=files, as_json=as_json):
                 ctx.exit(NOT_USABLE)
             return
         report = _timed(cells, sampler, operation, settings)
@@ -221,12 +237,15 @@ def bench(
         from tokendraw_bench.report.table import as_markdown
 
         output.write_text(as_markdown(report), encoding="utf-8")
+    error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
+    facts = {"error": error, **report.as_json(), "host": host_json(host)}
     if as_json:
-        error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
-        print_json({"error": error, **report.as_json(), "host": host_json(host)})
+        print_json(facts)
     else:
         print_head(report.head)
         print_table(report)
+    if html is not None:
+        write_report(html, facts)
     if not report.has_times:
         ctx.exit(NOT_USABLE)
 
@@ -244,19 +263,3 @@ def _timed(
         return report_of(
             cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
         )
-
-
-def _command(ctx: click.Context) -> str:
-    """Write the command line of this run."""
-    words = ["tokendraw", "bench"]
-    for option in ctx.command.params:
-        name = str(option.name)
-        if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue  # what is not a parameter, such as --verbose, changes nothing of a run
-        value = ctx.params[name]
-        if isinstance(value, bool):
-            words.append(option.opts[0] if value else option.secondary_opts[0])
-            continue
-        for item in value if isinstance(value, tuple) else (value,):
-            words += [option.opts[0], "none" if item is None else str(item)]
-    return shlex.join(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from tokendraw import SamplerUnavailableError
 from tokendraw.commands import host_json, print_json, progress, progress_bar
 from tokendraw_bench.commands.printing import print_head, print_table
+from tokendraw_bench.report.page import write_report
 from tokendraw_bench.sweeps import CLIFFS, SWEEPS, Sweep
 
 if TYPE_CHECKING:
@@ -40,13 +41,21 @@ def check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[st
         raise click.UsageError(f"'{opts[0]}' is about sweeps. Add --preset {CLIFFS}, or leave it out.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SweepFiles:
+    """The files to write, anew after each sweep; None: no such file."""
+
+    output: Path | None
+    html: Path | None
+
+
 def bench_sweeps(
     names: Sequence[str],
     samplers: tuple[str, ...],
     settings: Mapping[str, Any],
     *,
     small: bool,
-    output: Path | None,
+    files: SweepFiles,
     as_json: bool,
 ) -> bool:
     """Time sweeps one after another, print or write each result at once, and return whether there are times.
@@ -75,22 +84,30 @@ def bench_sweeps(
             click.echo()
         reports[name] = report
         sections += [f"## {heading}", as_section(report)]
-        if output is not None:
-            output.write_text(markdown_page(report.command, head, sections), encoding="utf-8")
-    has_times = any(report.has_times for report in reports.values())
+        if files.output is not None:
+            files.output.write_text(markdown_page(report.command, head, sections), encoding="utf-8")
+        if files.html is not None:
+            write_report(files.html, _as_json(reports, settings))
     if as_json:
-        print_json(
-            {
-                "error": None if has_times else "Nothing could be timed. Read the reasons of the entries.",
-                "command": settings["command"],
-                "host": host_json(settings["host"]),
-                "sweeps": [
-                    {"sweep": name, "title": SWEEPS[name].title, **report.as_json()}
-                    for name, report in reports.items()
-                ],
-            }
-        )
-    return has_times
+        print_json(_as_json(reports, settings))
+    return _has_times(reports)
+
+
+def _as_json(reports: Mapping[str, BenchReport], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of ``--json``."""
+    sweeps = [
+        {"sweep": name, "title": SWEEPS[name].title, **report.as_json()} for name, report in reports.items()
+    ]
+    return {
+        "error": None if _has_times(reports) else "Nothing could be timed. Read the reasons of the entries.",
+        "command": settings["command"],
+        "host": host_json(settings["host"]),
+        "sweeps": sweeps,
+    }
+
+
+def _has_times(reports: Mapping[str, BenchReport]) -> bool:
+    return any(report.has_times for report in reports.values())
 
 
 def _contenders(samplers: tuple[str, ...], device: Any, sweep: Sweep) -> list[Contender]:

@@ -195,6 +195,7 @@ class BenchReport:
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,
             "busy": self.busy,
+            "notes": self.notes,
             **{
                 axis.field: getattr(self.cell, axis.field)
                 for axis in self.operation.axes

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from tokendraw.cli.terminal import process
 from tokendraw.cli.terminal.tables import has_printed_json, print_json
@@ -125,3 +127,20 @@ def in_options(text: str, command: click.Command) -> str:
         return argument[0] if option is None else option if value is None else f"{option} {value}"
 
     return re.sub(r"\b(\w+)=(?:'([^']*)')?", as_option, text)
+
+
+def command_line(ctx: click.Context) -> str:
+    """Write the command line that repeats a command, from the parameters that its own one has."""
+    words = ["tokendraw", str(ctx.info_name)]
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue  # what is not a parameter, such as --verbose, changes nothing of a run
+        value = ctx.params[name]
+        if isinstance(value, bool):
+            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+            continue
+        option = parameter.opts[:1] if isinstance(parameter, click.Option) else []
+        for item in value if parameter.multiple else (value,):
+            words += [*option, "none" if item is None else str(item)]
+    return shlex.join(words)
