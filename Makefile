@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
 TOOLS := $(SUITE_TOOLS) build hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"' zizmor
-KIT := --editable ./testing
+KIT := --editable './testing[html]'
 MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml

@@ -225,11 +225,13 @@ def test_json_is_complete(reports):
         "worst": STATISTICAL.worst,
         "traceback": "",
         "seconds": 3.0,
+        "again": "tokendraw check native --device cpu --only top_p",
         "looked": [{"call": "sample", "dtype": "float32", "up_to": 1024, "kind": "unseeded", "rows": 7}],
     }
     assert found == {
         "schema_version": 1,
         "error": "1 passed, 1 failed, 0 refused, 0 not run.",
+        "command": "tokendraw check native --device cpu --only distribution --only tails --jobs 1 --json",
         "sampler": "native",
         "device": "cpu",
         "tokendraw": tokendraw.__version__,

@@ -80,6 +80,7 @@ def test_json_has_the_keys_of_a_sampler_s_report_and_those_of_the_filter():
     assert found == {
         "schema_version": 1,
         "error": None,
+        "command": "tokendraw check --device cpu --filter p_less --quick --only reach --json",
         "sampler": "native",
         "samplers": ["native"],
         "values": [1.0],

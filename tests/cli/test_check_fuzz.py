@@ -121,6 +121,7 @@ def test_json_is_complete(reports):
     assert {key: value for key, value in found.items() if key not in ("candidate", "host")} == {
         "schema_version": 1,
         "error": "1 finding in 1,234 cases.",
+        "command": "tokendraw check native --device cpu --jobs 1 --fuzz 9.0 --json",
         "sampler": "native",
         "device": "cpu",
         "tokendraw": tokendraw.__version__,

@@ -1,15 +1,16 @@
 """``tokendraw check NAME``: hold an installed sampler against its advertised capabilities, or a filter against float64.
 
-JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
-and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
-the option), ``passed`` (whether none failed), ``false_alarm`` (the most that a correct sampler fails such a run with),
-``heavy_imports`` (modules such as torch that loading the plugin imports), ``jobs`` (processes), ``elapsed`` (seconds of
-the run), ``seconds`` (of all lines together), ``missed`` (places that no line looked at) and ``lines``, one a property:
-``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused`` or ``not run``), ``detail``
-(what was looked at; of a failure, what was needed and found; of a refusal, its words; why it was not run), ``checks``
-(how many statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the
-least), ``traceback`` (where a call raised, else ""), ``seconds`` and
-``looked``, the places where it looked at ``rows``: ``call`` (the operation, and its mode if it has some), ``dtype``,
+JSON: ``command`` (the line that repeats the run), ``sampler``, ``device``, ``host`` (as in ``resolve --json``),
+``candidate`` (as in ``list --json``), ``tokendraw`` and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names;
+null for all properties), ``gumbel_dtype`` (null without the option), ``passed`` (whether none failed), ``false_alarm``
+(the most that a correct sampler fails such a run with), ``heavy_imports`` (modules such as torch that loading the
+plugin imports), ``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed``
+(places that no line looked at) and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status``
+(``passed``, ``failed``, ``refused`` or ``not run``), ``detail`` (what was looked at; of a failure, what was needed and
+found; of a refusal, its words; why it was not run), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the
+least; null without statistics), ``worst`` (where it was the least), ``traceback`` (where a call raised, else ""),
+``seconds``, ``again`` (the command that repeats the line) and ``looked``, the places where it looked at ``rows``:
+``call`` (the operation, and its mode if it has some), ``dtype``,
 ``up_to`` (widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
 ``greedy``, ``seeded`` ...).
 
@@ -28,7 +29,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -38,7 +40,9 @@ from tokendraw.commands import (
     GuardedCommand,
     all_of_options,
     build_operation_option,
+    command_line,
     device_option,
+    html_option,
     installed_names,
     json_option,
     print_json,
@@ -50,6 +54,7 @@ from tokendraw.plugin import GUMBEL_DTYPES
 from tokendraw.resolution import read_settings
 from tokendraw.tools import find_operation, heavy_imports, slow_start
 from tokendraw_testing.commands import filter_check, runs
+from tokendraw_testing.commands.html_report import require_page
 from tokendraw_testing.commands.report_output import ReportOutput
 from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
 
@@ -57,14 +62,22 @@ if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
     from tokendraw_testing.kit.property import Property
 
-_Case = tuple[int, int]
+
+class _Case(NamedTuple):
+    """A random case."""
+
+    seed: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.seed}:{self.number}"
 
 
 def _case(ctx: click.Context, param: click.Parameter, value: str | None) -> _Case | None:
     match = re.fullmatch(r"(\d+):(\d+)", value or "")
     if value is not None and match is None:
         raise click.BadParameter(f"{value!r} needs the form SEED:NUMBER, such as 0:17.")
-    return (int(match[1]), int(match[2])) if match else None
+    return _Case(int(match[1]), int(match[2])) if match else None
 
 
 _run_options = all_of_options(
@@ -130,6 +143,7 @@ _filter_options = all_of_options(
 @device_option
 @_filter_options
 @_run_options
+@html_option
 @verbose_option
 @json_option
 @click.pass_context
@@ -149,6 +163,7 @@ def check(
     fuzz: float | None,
     fuzz_case: _Case | None,
     as_list: bool,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Test the sampler NAME against its advertised capabilities; requests for anything else have to be refused.
@@ -161,10 +176,16 @@ def check(
     Exits with 1 if a property failed, or if there was none to check, or if a random case went wrong.
     """
     filter_check.refuse_contradictions(ctx.params)
+    if html is not None:
+        if as_list:
+            raise click.UsageError(
+                "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them."
+            )
+        require_page(html)
     if filter is not None:
         if as_list:
             filter_check.print_lines_of_filters(name, as_json=as_json)
-        elif not _check_filter(name, filter, device, quick, seed, only, value, definition, as_json):
+        elif not _check_filter(ctx, name, filter, device, quick, seed, only, value, definition, as_json):
             ctx.exit(NOT_USABLE)
         return
     if as_list:
@@ -182,18 +203,24 @@ def check(
     properties = select_properties(only, operation)
     with progress(f"loading {name}"):
         candidate = find_candidate(name, device)
-        seed = seed if fuzz_case is None else fuzz_case[0]
+        seed = seed if fuzz_case is None else fuzz_case.seed
         subject = make_subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
         # Those of tokendraw's own plugins are tested where they are made.
         heavy = () if candidate.first_party else heavy_imports(candidate.entry_point)
     warn([slow_start(name, heavy)] if heavy else [], strict=settings.strict)
     showing = ReportOutput(
-        subject=subject, candidate=candidate, heavy_imports=heavy, gumbel_dtype=gumbel_dtype, as_json=as_json
+        subject=subject,
+        candidate=candidate,
+        heavy_imports=heavy,
+        gumbel_dtype=gumbel_dtype,
+        command=command_line(ctx),
+        as_json=as_json,
+        html=html,
     )
     if fuzz is not None:
         is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
     elif fuzz_case is not None:
-        is_fine = showing.cases(runs.fuzz_case(subject, fuzz_case[1], operation))
+        is_fine = showing.cases(runs.fuzz_case(subject, fuzz_case.number, operation))
     else:
         is_fine = showing.lines(runs.check_properties(subject, properties, jobs), only)
     if not is_fine:
@@ -201,6 +228,7 @@ def check(
 
 
 def _check_filter(
+    ctx: click.Context,
     sampler: str | None,
     name: str,
     device: str | None,
@@ -223,7 +251,9 @@ def _check_filter(
         only=only,
         values=values,
         definition=definition,
+        command=command_line(ctx),
         as_json=as_json,
+        html=ctx.params["html"],
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ import tokendraw
 from tokendraw.commands import candidate_json, host_json, print_json, progress_bar
 from tokendraw.resolution import detect_host
 from tokendraw_testing.commands.check_lines import outcome, print_report
+from tokendraw_testing.commands.html_report import write_report
 from tokendraw_testing.commands.selection import find_candidate, require_libraries
 
 if TYPE_CHECKING:
@@ -64,9 +66,15 @@ def check_installed_filter(
     only: Sequence[str],
     values: Sequence[float],
     definition: str | None,
+    command: str,
     as_json: bool,
+    html: Path | None,
 ) -> bool:
-    """Check a filter and print the report; True if no line failed."""
+    """Check a filter and print the report; True if no line failed.
+
+    :param command: the command line of the run.
+    :param html: file for the page; None: no page.
+    """
     require_libraries()
     from tokendraw_testing.filters.definitions import read_definition
     from tokendraw_testing.filters.run import check_filter, line_names
@@ -92,21 +100,29 @@ def check_installed_filter(
             only=only,
             finished=finished,
         )
+    result = _facts(report, only, command)
+    for entry in result["lines"]:
+        entry["again"] = _command_for_lines(report, [entry["name"]], sampler, values, definition)
+    host, versions = str(detect_host(report.device)), _versions(report)
     if as_json:
-        print_json(_facts(report, only))
+        print_json(result)
     else:
-        command = _command_for_failures(report, sampler, values, definition)
-        print_report(report, str(detect_host(report.device)), _versions(report), command)
+        names = [line.name for line in report.failed]
+        repeat_command = _command_for_lines(report, names, sampler, values, definition)
+        print_report(report, host, versions, repeat_command)
+    if html is not None:
+        write_report(html, result, outcome(report), host, versions)
     return report.passed
 
 
-def _facts(report: FilterReport, only: Sequence[str]) -> dict[str, Any]:
+def _facts(report: FilterReport, only: Sequence[str], command: str) -> dict[str, Any]:
     import torch
 
     candidates = [find_candidate(name, report.device) for name in report.samplers]
     return {
         "error": None if report.passed else outcome(report),
         **report.as_json(),
+        "command": command,
         "host": host_json(detect_host(report.device)),
         "candidate": candidate_json(candidates[0]) if len(candidates) == 1 else None,
         "tokendraw": tokendraw.__version__,
@@ -127,14 +143,18 @@ def _versions(report: FilterReport) -> dict[str, str]:
     return versions | {"torch": str(torch.__version__)}
 
 
-def _command_for_failures(
-    report: FilterReport, sampler: str | None, values: Sequence[float], definition: str | None
+def _command_for_lines(
+    report: FilterReport,
+    names: Sequence[str],
+    sampler: str | None,
+    values: Sequence[float],
+    definition: str | None,
 ) -> str:
-    """Write the command that repeats the failed lines: each line has its own random numbers."""
+    """Write the command that repeats some lines: each line has its own random numbers."""
     words = ["tokendraw", "check", "--filter", report.filter.name, *([sampler] if sampler else [])]
     words += ["--device", report.device, *(["--quick"] if report.quick else [])]
     words += [word for value in values for word in ("--value", f"{value:g}")]
     words += ["--definition", definition] if definition else []
     words += ["--seed", str(report.seed)] if report.seed else []
-    words += [word for line in report.failed for word in ("--only", line.name)]
+    words += [word for name in names for word in ("--only", name)]
     return shlex.join(words)

@@ -1,10 +1,11 @@
-"""Prints the report of a run, as JSON or in words, with the commands that repeat failed properties and cases."""
+"""Prints the report of a run, as JSON or in words, or writes a page; with commands that repeat properties and cases."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokendraw
@@ -12,6 +13,7 @@ from tokendraw.commands import candidate_json, host_json, print_json
 from tokendraw.resolution import Candidate
 from tokendraw_testing.commands.check_lines import outcome, print_report
 from tokendraw_testing.commands.fuzz_lines import fuzz_outcome, print_fuzz_report
+from tokendraw_testing.commands.html_report import write_report
 
 if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
@@ -29,7 +31,11 @@ class ReportOutput:
     heavy_imports: tuple[str, ...] = ()
     """Modules that loading the plugin imports, and should not."""
     gumbel_dtype: GumbelDtype | None
+    command: str
+    """The command line of the run."""
     as_json: bool
+    html: Path | None
+    """File for the page; None: no page."""
 
     def lines(self, report: Report, only: Sequence[str]) -> bool:
         """Print the lines of properties; True if there is a line and no line failed.
@@ -37,12 +43,18 @@ class ReportOutput:
         :param only: names of the properties that were asked for; empty: all.
         """
         is_fine = report.passed and bool(report.lines)
+        result = report.as_json()
+        for entry in result["lines"]:
+            entry["again"] = _command_for_lines(report, [entry["name"]], self.gumbel_dtype)
+        error = None if is_fine else outcome(report)
+        result = {"error": error, **result, **self._facts(), "only": list(only) or None}
         if self.as_json:
-            error = None if is_fine else outcome(report)
-            print_json({"error": error, **report.as_json(), **self._facts(), "only": list(only) or None})
+            print_json(result)
         else:
-            command = _command_for_failures(report, self.gumbel_dtype)
+            names = [line.name for line in report.failed]
+            command = _command_for_lines(report, names, self.gumbel_dtype)
             print_report(report, self._host(), self._versions(), command)
+        self._write(result, outcome(report))
         return is_fine
 
     def cases(self, report: FuzzReport) -> bool:
@@ -50,18 +62,26 @@ class ReportOutput:
         commands = {
             finding: _command_for_finding(report, finding, self.gumbel_dtype) for finding in report.findings
         }
+        result = report.as_json()
+        for entry, command in zip(result["findings"], commands.values(), strict=True):
+            entry["again"] = command
+        error = fuzz_outcome(report) if report.findings else None
+        result = {"error": error, **result, **self._facts()}
         if self.as_json:
-            result = report.as_json()
-            for entry, command in zip(result["findings"], commands.values(), strict=True):
-                entry["again"] = command
-            error = fuzz_outcome(report) if report.findings else None
-            print_json({"error": error, **result, **self._facts()})
+            print_json(result)
         else:
             print_fuzz_report(report, self._host(), self._versions(), commands)
+        self._write(result, fuzz_outcome(report))
         return not report.findings
+
+    def _write(self, result: Mapping[str, Any], outcome: str) -> None:
+        """Write the page, if there is to be one."""
+        if self.html is not None:
+            write_report(self.html, result, outcome, self._host(), self._versions())
 
     def _facts(self) -> dict[str, Any]:
         return {
+            "command": self.command,
             "host": host_json(self.subject.host),
             "candidate": candidate_json(self.candidate),
             "tokendraw": tokendraw.__version__,
@@ -89,10 +109,10 @@ def _torch_version() -> str:
     return str(torch.__version__)
 
 
-def _command_for_failures(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
-    """Write the command that repeats the failed properties: each property has its own random numbers."""
+def _command_for_lines(report: Report, names: Sequence[str], gumbel_dtype: GumbelDtype | None) -> str:
+    """Write the command that repeats some properties: each property has its own random numbers."""
     seed = ["--seed", str(report.seed)] if report.seed else []
-    only = [part for line in report.failed for part in ("--only", line.name)]
+    only = [part for name in names for part in ("--only", name)]
     return shlex.join([*_command(report, gumbel_dtype), *seed, *only])
 
 
