@@ -24,7 +24,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-versions check bench dist clean
+.PHONY: demo test test-all test-mutants test-engines test-reports test-versions check bench dist clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -36,11 +36,11 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 
 test: $(VENV)/.tools  ## Every kind of test in about two minutes, without a GPU
 	$(NO_COPIES)
-	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow" $(PYTEST)
+	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow and not browser" $(PYTEST)
 
 # Slow tests have processes of their own, since processes grow.
 test-all: test  ## The whole suite, without a GPU: twenty minutes
-	$(call SUITE,$(PROCESSES)) -m "slow and not gpu" $(PYTEST)
+	$(call SUITE,$(PROCESSES)) -m "slow and not gpu and not browser" $(PYTEST)
 
 # Weekly, and after each change of the kit: it takes three to six minutes on two cores.
 test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it, into docs/planted-bugs.md
@@ -52,6 +52,10 @@ test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engi
 	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
+
+test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html` in Chromium, which has to be installed
+	$(NO_COPIES)
+	$(BIN)/python -m pytest tests/browser $(PYTEST)
 
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
 	$(BIN)/ruff format --check .
@@ -97,6 +101,10 @@ $(VENV)/.runtime: $(MANIFESTS)
 
 $(VENV)/.tools: $(VENV)/.runtime Makefile testing/pyproject.toml bench/pyproject.toml integrations/transformers/pyproject.toml
 	$(PIP) $(TOOLS) $(MORE_PACKAGES)
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.tools
+	$(PIP) playwright
 	@touch $@
 
 $(VENV)-sglang/.ready: PIP := $(VENV)-sglang/$(PIP:$(VENV)/%=%)
