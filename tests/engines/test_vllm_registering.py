@@ -138,8 +138,22 @@ def test_an_untested_version_is_left_alone(install, log_lines):
             "def add",
             "'SamplingStates.add_request' needs the parameters self, req_idx, sampling_params, found none",
         ),
+        (
+            "vllm.v1.worker.gpu.sample.penalties",
+            "req_idx, sampling_params",
+            "request, sampling_params",
+            "'PenaltiesState.add_request' needs the parameters self, req_idx, sampling_params, found self, request, "
+            "sampling_params",
+        ),
+        (
+            "vllm.v1.worker.gpu.states",
+            "prompt_len, all_token_ids",
+            "all_token_ids, prompt_len",
+            "'RequestState.add_request' needs the parameters self, req_id, prompt_len, all_token_ids, found self, "
+            "req_id, all_token_ids, prompt_len, num_computed_tokens, max_tokens",
+        ),
     ],
-    ids=["V1", "V2", "states"],
+    ids=["V1", "V2", "states", "edits", "requests"],
 )
 def test_a_changed_signature_is_left_alone(install, log_lines, module, old, new, reason):
     source = MODULES[module].replace(old, new, 1)

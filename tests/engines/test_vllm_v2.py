@@ -7,6 +7,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
+from tokendraw_vllm import _v2_slots
 from vllm_stand_in import V2Engine, request
 
 V = 40
@@ -219,9 +220,10 @@ def test_descriptions_are_kept_and_not_without_end(calls):
 
 def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(calls, monkeypatch):
     engine, looks = V2Engine(V), []
-    slots = engine.sampler._tokendraw
-    look = slots._facts
-    monkeypatch.setattr(slots, "_facts", lambda *given, **named: looks.append(given) or look(*given, **named))
+    look = _v2_slots.batch_facts
+    monkeypatch.setattr(
+        _v2_slots, "batch_facts", lambda *given, **named: looks.append(given) or look(*given, **named)
+    )
     engine.add(0, request(temperature=0.7))
     engine.draw(batch(1), [0], [3])
     engine.draw(batch(1), [0], [4])

@@ -6,6 +6,7 @@ and of the edits a bias of one token, so that a test sees what the adapter leave
 """
 
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,11 +79,38 @@ STATES = """
 """
 REQUESTS = """
     class RequestState:
+        # has the request "3" in slot 3
         def __init__(
             self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
         ):
-            pass
+            self.max_model_len = max_model_len
+            self.req_id_to_index, self.index_to_req_id = {}, {}
+
+        def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
+            self.req_id_to_index[req_id], self.index_to_req_id[int(req_id)] = int(req_id), req_id
 """
+EDITS = {
+    "penalties": """
+    import numpy as np
+
+    class PenaltiesState:
+        def add_request(self, req_idx, sampling_params):
+            s = sampling_params
+            return (s.repetition_penalty, s.frequency_penalty, s.presence_penalty) != (1.0, 0.0, 0.0)
+""",
+    "logit_bias": """
+    class LogitBiasState:
+        def add_request(self, req_idx, sampling_params):
+            s = sampling_params
+            return bool(s.logit_bias or s.allowed_token_ids or (s.min_tokens and s.all_stop_token_ids))
+""",
+    "bad_words": """
+    class BadWordsState:
+        def add_request(self, req_idx, sampling_params):
+            return bool(sampling_params.bad_words_token_ids)
+""",
+}
+"""vLLM's processors by module: a stand-in notes whether a request asks for edits, and edits nothing."""
 INPUTS = """
     class InputProcessor:
         def __init__(self, vllm_config):
@@ -96,6 +124,9 @@ INPUTS = """
 V2 = """
     import numpy as np
     import torch
+    from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
+    from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+    from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
     from vllm.v1.worker.gpu.sample.states import SamplingStates
 
     class Sampler:
@@ -107,10 +138,14 @@ V2 = """
             self.return_sampling_mask = return_sampling_mask
             self.sampling_states = SamplingStates(max_num_reqs, vocab_size)
             self.needs_logits_processing = np.zeros(max_num_reqs, dtype=bool)
+            self.logits_processors = [LogitBiasState(), PenaltiesState(), BadWordsState()]
+            self.num_speculative_tokens = num_speculative_tokens
             self.bias = torch.zeros(max_num_reqs, vocab_size)
 
         def add_request(self, req_idx, sampling_params):
             needs = self.sampling_states.add_request(req_idx, sampling_params)
+            for processor in self.logits_processors:
+                needs |= processor.add_request(req_idx, sampling_params)
             self.bias[req_idx] = 0.0
             if sampling_params.biased is not None:
                 self.bias[req_idx, sampling_params.biased] = 1000.0
@@ -150,6 +185,7 @@ MODULES = {
     "vllm.v1.engine.input_processor": INPUTS,
     "vllm.v1.worker.gpu.states": REQUESTS,
     "vllm.v1.worker.gpu.sample.states": STATES,
+    **{f"vllm.v1.worker.gpu.sample.{name}": source for name, source in EDITS.items()},
     "vllm.v1.worker.gpu.sample.sampler": V2,
 }
 """Modules as ``fake_dist`` takes them."""
@@ -163,9 +199,14 @@ def forget() -> None:
     _log._reasons_of_losses.clear()
 
 
-def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None, extra_args=None):
-    """Parameters of a request, as far as the stand-in knows them."""
+def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None, extra_args=None, **edits):
+    """Parameters of a request, as far as the stand-in knows them.
+
+    :param biased: a token that an edit of vLLM's own makes certain, which tokendraw does not know.
+    :param edits: by vLLM's names.
+    """
     return SimpleNamespace(
+        **NO_EDITS | edits,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -176,6 +217,20 @@ def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=No
     )
 
 
+NO_EDITS = {
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "logit_bias": None,
+    "allowed_token_ids": None,
+    "bad_words_token_ids": None,
+    "structured_outputs": None,
+    "min_tokens": 0,
+    "all_stop_token_ids": set(),
+}
+"""What a request of vLLM says by default about the edits of its logits."""
+
+
 def v1_sampler(**options):
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
@@ -183,7 +238,7 @@ def v1_sampler(**options):
 
 
 class V2Engine:
-    """A V2 sampler with its requests: ``draw`` is a step."""
+    """A V2 sampler with its requests: ``draw`` draws rows, ``step`` the next tokens of requests."""
 
     def __init__(
         self, vocab_size: int, *, kind: str = "Sampler", slots: int = 8, config=None, **options
@@ -192,19 +247,54 @@ class V2Engine:
         from vllm.v1.worker.gpu.states import RequestState
 
         device = torch.device("cpu")
-        states = RequestState(slots, 128, slots, 0, vocab_size, device)
-        self.sampler = getattr(sampler, kind)(config, slots, vocab_size, device, states, **options)
+        self.states = RequestState(slots, 128, slots, 0, vocab_size, device)
+        self.sampler = getattr(sampler, kind)(config, slots, vocab_size, device, self.states, **options)
+        self.tokens: dict[int, list[int]] = {}
 
-    def add(self, slot: int, parameters: SimpleNamespace) -> None:
+    def add(
+        self, slot: int, parameters: SimpleNamespace, prompt: Sequence[int] = (1,), output: Sequence[int] = ()
+    ) -> None:
+        self.tokens[slot] = [*prompt, *output]
+        self.states.add_request(str(slot), len(prompt), [*self.tokens[slot]], 0, 100)
         self.sampler.add_request(slot, parameters)
         self.sampler.sampling_states.apply_staged_writes()
 
-    def draw(self, logits: torch.Tensor, slots: list[int], positions: list[int]) -> list[int]:
+    def remove(self, slot: int) -> None:
+        del self.tokens[slot], self.states.req_id_to_index[str(slot)], self.states.index_to_req_id[slot]
+
+    def step(
+        self, logits: torch.Tensor, slots: list[int], prefilled: dict[int, int] | None = None
+    ) -> list[int]:
+        """Draw the next token of requests.
+
+        :param prefilled: by slot, the number of tokens that the model has seen of a prompt that it has not seen whole.
+        """
+        seen = [(prefilled or {}).get(slot, len(self.tokens[slot])) for slot in slots]
+        fed = [self.tokens[slot][length - 1] for slot, length in zip(slots, seen, strict=True)]
+        ids = self.draw(logits, slots, [length - 1 for length in seen], fed, np.array(seen, dtype=np.int32))
+        for slot, length, token in zip(slots, seen, ids, strict=True):
+            if length == len(self.tokens[slot]):
+                self.tokens[slot].append(token)
+        return ids
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        slots: list[int],
+        positions: list[int],
+        fed: Sequence[int] = (),
+        lengths: np.ndarray | None = None,
+    ) -> list[int]:
         mapping = torch.tensor(slots)
         before = logits.clone()
-        ids, _ = self.sampler.sample(
-            logits, mapping, mapping, np.array(slots), torch.tensor(positions), None, None, None
+        given = (
+            mapping,
+            mapping,
+            np.array(slots),
+            torch.tensor(positions),
+            torch.tensor(fed, dtype=torch.int32),
         )
+        ids, _ = self.sampler.sample(logits, *given, torch.zeros(len(slots), dtype=torch.int32), lengths)
         assert torch.equal(logits, before), "the logits were modified"
         assert ids.dtype == torch.int64
         return ids.tolist()

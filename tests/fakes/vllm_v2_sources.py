@@ -148,6 +148,7 @@ class Parameters:
         self.min_tokens, self.max_tokens, self.all_stop_token_ids, self.stop_token_ids = 0, 100, set(), []
         self.logit_bias, self.allowed_token_ids, self.bad_words_token_ids = None, None, None
         self.thinking_token_budget, self.watermarking, self.extra_args = None, False, None
+        self.structured_outputs = None
         vars(self).update(given)
 
 

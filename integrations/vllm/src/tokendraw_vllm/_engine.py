@@ -57,6 +57,11 @@ STATES_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 }
 """Methods of the V2 runner's ``SamplingStates`` and their leading parameters."""
 
+EDIT_STATES_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "add_request": ("self", "req_idx", "sampling_params"),
+}
+"""Methods of the V2 runner's ``LogitBiasState``, ``PenaltiesState`` and ``BadWordsState``."""
+
 REQUESTS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "__init__": (
         "self",
@@ -67,8 +72,18 @@ REQUESTS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
         "vocab_size",
         "device",
     ),
+    "add_request": ("self", "req_id", "prompt_len", "all_token_ids"),
 }
 """Methods of the V2 runner's ``RequestState`` and their leading parameters."""
+
+
+def edit_states() -> tuple[type, ...]:
+    """Return vLLM's own logits processors, whose edits tokendraw serves too."""
+    from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
+    from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+    from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
+
+    return LogitBiasState, PenaltiesState, BadWordsState
 
 
 def compare_engine() -> EngineState:
@@ -95,6 +110,7 @@ def misfit() -> str | None:
         (Sampler, V2_SIGNATURES),
         (SamplingStates, STATES_SIGNATURES),
         (RequestState, REQUESTS_SIGNATURES),
+        *((owner, EDIT_STATES_SIGNATURES) for owner in edit_states()),
     )
     reasons = (
         changed_signature(f"{owner.__name__}.{name}", getattr(owner, name, None), leading)

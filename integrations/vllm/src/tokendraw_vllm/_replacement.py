@@ -13,6 +13,7 @@ from tokendraw.engines import format_error
 from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log
 from tokendraw_vllm._engine import DISTRIBUTIONS
+from tokendraw_vllm._v2_processor import Processor
 
 _REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
@@ -29,6 +30,8 @@ class Replacement:
         """
         self.part = part
         self.sampler: Sampler | None = sampler
+        self.processor: Processor | None = None
+        """Edits logits in the place of vLLM's processors, where loaded."""
         self.seeds_every_row = seeds_every_row
 
     def draw(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:

@@ -1,10 +1,10 @@
 """The V2 runner: replaces two methods of its ``Sampler``.
 
-``sample`` gets the model's logits. If no request of the batch edits them (penalties, biases, bad words, processors,
-thinking budget), tokendraw reads them once, in the dtype of the model, instead of vLLM's copy to float32, temperature,
-min-p, filters and draw. ``_sample_random`` comes after the edits, temperature and min-p: tokendraw does the filters and
-the draw. Subclasses keep their ``_sample_random``; the sampler of watermarks calls the replaced method for batches
-without any watermark.
+``sample`` gets the model's logits. If vLLM has to edit none of them (by a custom processor, or a thinking budget),
+tokendraw reads them once, in the dtype of the model, instead of vLLM's copy to float32, temperature, min-p, filters and
+draw, and edits a copy of the rows with penalties, biases or bad words. ``_sample_random`` comes after vLLM's edits,
+temperature and min-p: tokendraw does the filters and the draw. Subclasses keep their ``_sample_random``; the sampler of
+watermarks calls the replaced method for batches without any watermark.
 
 The load of the sampler begins with ``RequestState``, which the runner makes before it loads the model's weights.
 """
@@ -25,6 +25,7 @@ from tokendraw.engines import format_error
 from tokendraw_vllm import _log
 from tokendraw_vllm._replacement import unsupported_reason
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
+from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
 from tokendraw_vllm._v2_rules import log_lost
 from tokendraw_vllm._v2_slots import Slots
 
@@ -39,7 +40,7 @@ def install() -> None:
 
     if hasattr(VllmSampler.__init__, _ATTRIBUTE):
         return
-    for owner, wrappers in ((VllmSampler, _WRAPPERS), (RequestState, {"__init__": _wrap_request_state})):
+    for owner, wrappers in ((VllmSampler, _WRAPPERS), (RequestState, _REQUEST_WRAPPERS)):
         for name, wrapper in wrappers.items():
             original = getattr(owner, name)
             wrapper_method = functools.wraps(original)(wrapper(original))
@@ -86,6 +87,17 @@ def _wrap_request_state(original: Method) -> Method:
     return __init__
 
 
+def _wrap_add_tokens(original: Method) -> Method:
+    def add_request(
+        self: Any, req_id: str, prompt_len: int, all_token_ids: list[int], *positional: Any, **keywords: Any
+    ) -> None:
+        original(self, req_id, prompt_len, all_token_ids, *positional, **keywords)
+        slot = self.req_id_to_index.get(req_id)
+        setattr(self, TOKENS_ATTRIBUTE, RequestTokens(slot, prompt_len, all_token_ids))
+
+    return add_request
+
+
 def _wrap_add_request(original: Method) -> Method:
     def add_request(self: Any, req_idx: int, sampling_params: Any) -> None:
         slots: Slots | None = getattr(self, _ATTRIBUTE, None)
@@ -106,17 +118,32 @@ def _wrap_sample(original: Method) -> Method:
         idx_mapping: Tensor,
         idx_mapping_np: np.ndarray,
         pos: Tensor,
+        input_ids: Tensor,
+        expanded_local_pos: Tensor,
+        seq_lens_upper_bound_np: np.ndarray,
         *positional: Any,
         **keywords: Any,
     ) -> tuple[Tensor, Tensor]:
         slots: Slots | None = getattr(self, _ATTRIBUTE, None)
-        if slots is not None and slots.can_draw() and slots.may_draw_raw(idx_mapping_np):
-            ids = slots.draw(logits, expanded_idx_mapping, idx_mapping_np, pos, raw=True)
-            if ids is not None:
-                return ids, logits
+        if slots is not None and slots.can_draw():
+            slots.follow(idx_mapping_np, input_ids, pos, seq_lens_upper_bound_np)
+            if slots.may_draw_raw(idx_mapping_np):
+                ids = slots.draw_raw(logits, expanded_idx_mapping, idx_mapping_np, pos)
+                if ids is not None:
+                    return ids, logits
         with contextlib.nullcontext() if slots is None else slots.step(idx_mapping_np):
             result: tuple[Tensor, Tensor] = original(
-                self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **keywords
+                self,
+                logits,
+                expanded_idx_mapping,
+                idx_mapping,
+                idx_mapping_np,
+                pos,
+                input_ids,
+                expanded_local_pos,
+                seq_lens_upper_bound_np,
+                *positional,
+                **keywords,
             )
         return result
 
@@ -153,6 +180,10 @@ _WRAPPERS: dict[str, Callable[[Method], Method]] = {
     "sample": _wrap_sample,
     "_sample_random": _wrap_sample_random,
 }
+_REQUEST_WRAPPERS: dict[str, Callable[[Method], Method]] = {
+    "__init__": _wrap_request_state,
+    "add_request": _wrap_add_tokens,
+}
 
 
 def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any) -> Slots | None:
@@ -181,6 +212,7 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
         sampler,
         loading.result,
         setup.device,
+        requests,
         raw=is_plain and not setup.batch_invariant,
         has_orders=is_plain,
     )

@@ -16,6 +16,7 @@ import torch
 from tokendraw import Sampler
 from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
 from tokendraw_vllm._v2_metadata import example_batches
+from tokendraw_vllm._v2_processor import load_processor
 
 PART = "V2 sampler"
 """The replaced part of vLLM, for the log."""
@@ -62,7 +63,7 @@ class Setup:
         """Load the sampler, and compile its kernels; None where vLLM draws. Raises nothing."""
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)
-        return load(
+        replacement = load(
             PART,
             self.device,
             use_fp64=self.use_fp64,
@@ -70,6 +71,9 @@ class Setup:
             reference_is_faster=False,
             prepare=self._warm_up,
         )
+        if replacement is not None and replacement.sampler is not None and not self.batch_invariant:
+            replacement.processor = load_processor(self.device, self.vocab_size, replacement.sampler.name)
+        return replacement
 
     def _warm_up(self, sampler: Sampler, seeds_every_row: bool) -> None:
         """Draw made-up batches of the model's logits, and of edited logits: float32, rows without padding."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,4 +88,29 @@ def make_metadata(
         row_index=placeholder,
         facts=facts,
         **rules,
+    )
+
+
+def batch_facts(
+    states: Any, requests: np.ndarray, rules: tuple[str, ...], *, any_min_p: bool | None = None
+) -> BatchFacts:
+    """Collect the host's facts about requests.
+
+    :param states: vLLM's ``SamplingStates``.
+    :param requests: slots of the requests.
+    :param rules: names of the rules beyond vLLM's parameters.
+    :param any_min_p: whether tokendraw applies a min-p; None: to each request that has one.
+    """
+    top_k = states.top_k.np[requests]
+    active = top_k < states.vocab_size
+    greedy = states.temperature.np[requests] == 0.0
+    return BatchFacts(
+        any_greedy=bool(greedy.any()),
+        all_greedy=bool(greedy.all()),
+        max_top_k=int(top_k[active].max()) if active.any() else 0,
+        all_top_k=bool((active | greedy).all()),
+        any_top_p=bool((states.top_p.np[requests] < 1.0).any()),
+        any_min_p=bool((states.min_p.np[requests] > 0.0).any()) if any_min_p is None else any_min_p,
+        any_joint="joint" in rules,
+        filters=tuple(name for name in rules if name not in RULE_FIELDS),
     )

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw import BatchFacts, SamplingMetadata
-from tokendraw.engines import RULE_FIELDS
+from tokendraw import SamplingMetadata
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_metadata import empty_columns, make_metadata
+from tokendraw_vllm._v2_edits import Edits, withheld_flag
+from tokendraw_vllm._v2_metadata import batch_facts, empty_columns, make_metadata
+from tokendraw_vllm._v2_mirror import EditedRows
 from tokendraw_vllm._v2_orders import Orders
 from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
@@ -31,6 +32,8 @@ class _BatchSummary(NamedTuple):
 
     all_greedy: bool
     may_draw_raw: bool
+    edited: EditedRows | None
+    """The rows that tokendraw edits."""
     metadata_by_stage: dict[bool, SamplingMetadata]
     """Metadata without rows, by whether it describes the model's logits."""
 
@@ -43,6 +46,7 @@ class Slots:
         sampler: Any,
         wait_for_load: Callable[[], Replacement | None],
         device: torch.device,
+        requests: Any,
         *,
         raw: bool,
         has_orders: bool,
@@ -50,6 +54,7 @@ class Slots:
         """Hold the states of a new sampler, without requests.
 
         :param sampler: the sampler of vLLM.
+        :param requests: vLLM's ``RequestState``, which has the tokens of the requests.
         :param wait_for_load: waits for the replacement; returns None if vLLM draws.
         :param raw: whether batches may be drawn from the model's logits. Between these and edited logits the last bit
             may differ, so that a near tie may fall otherwise.
@@ -60,46 +65,36 @@ class Slots:
         self._wait_for_load: Callable[[], Replacement | None] | None = wait_for_load
         self._replacement: Replacement | None = None
         self._raw = raw
-        requests = self._states.max_num_reqs
-        self._columns = empty_columns(requests, device)
-        self._edits_logits = np.zeros(requests, dtype=bool)
-        """Requests that edit their logits by anything but temperature and filters."""
+        self._edits = Edits(sampler, requests, device)
+        max_requests = self._states.max_num_reqs
+        self._columns = empty_columns(max_requests, device)
         self._is_stale = True
         self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
         self._batches: dict[bytes, _BatchSummary] = {}
         """Batches by the slots of their rows: steps of a running batch are equal until a request is added."""
         self._last: tuple[bytes, _BatchSummary] | None = None
         """The last batch."""
-        self._original_add_request = self._states.add_request
-        self._rules = Rules(requests, device, has_orders=has_orders)
+        self._rules = Rules(max_requests, device, has_orders=has_orders)
         self._orders = Orders(self._states, device)
         self._is_withheld = False
         self._has_drawn = False
         """Whether tokendraw has drawn the step that vLLM has begun."""
 
     def add_request(self, slot: int, sampling_params: Any, add: Callable[[], None]) -> None:
-        """Note whether a request edits its logits, while vLLM's sampler adds the request.
+        """Note the parameters of a request, while vLLM's sampler adds the request.
 
         vLLM keeps one flag for edits and filters together. So the states' part of the flag is withheld during the call
         and added afterwards.
         """
-        filtered = []
-
-        def without_flag(*arguments: Any) -> bool:
-            filtered.append(bool(self._original_add_request(*arguments)))
-            return False
-
-        self._states.add_request = without_flag
-        try:
-            add()
-        finally:
-            del self._states.add_request
-        flags = self._sampler.needs_logits_processing
-        self._edits_logits[slot] = flags[slot]
-        flags[slot] |= any(filtered)
+        with withheld_flag(self._states) as has_filters:
+            self._edits.add_request(slot, sampling_params, add, self.can_draw)
+        self._sampler.needs_logits_processing[slot] |= any(has_filters)
         self._rules.add_request(slot, sampling_params)
         self._orders.add_request(slot, has_order=self._rules.has_order(slot))
         self._is_stale = True
+        self._forget_batches()
+
+    def _forget_batches(self) -> None:
         self._batches.clear()
         self._last = None
 
@@ -107,7 +102,20 @@ class Slots:
         """Return whether tokendraw draws; the first call waits for the load."""
         if self._wait_for_load is not None:
             self._replacement, self._wait_for_load = self._wait_for_load(), None
+            if self._raw and self._replacement is not None and self._replacement.processor is not None:
+                self._edits.open(self._replacement.processor)
         return self._replacement is not None and self._replacement.sampler is not None
+
+    def follow(self, requests: np.ndarray, input_ids: Tensor, positions: Tensor, lengths: np.ndarray) -> None:
+        """Append the tokens of earlier steps to the histories of requests that tokendraw edits.
+
+        :param requests: slots of the requests, on the host.
+        :param input_ids: [rows] integer: the token fed last.
+        :param positions: [rows] integer: its index.
+        :param lengths: [rows]: number of tokens seen, on the host.
+        """
+        if self._edits.follow(self._batch(requests).edited, input_ids, positions, lengths):
+            self._forget_batches()
 
     @contextlib.contextmanager
     def step(self, requests: np.ndarray) -> Iterator[None]:
@@ -151,12 +159,41 @@ class Slots:
         batch = self._batches.get(key)
         if batch is None:
             all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
-            batch = _BatchSummary(all_greedy, not (all_greedy or self._edits_logits[requests].any()), {})
+            batch = _BatchSummary(
+                all_greedy,
+                not (all_greedy or self._edits.by_vllm[requests].any()),
+                self._edits.rows(requests),
+                {},
+            )
             if len(self._batches) >= _MAX_CACHED_BATCHES:
                 self._batches.clear()
             self._batches[key] = batch
         self._last = key, batch
         return batch
+
+    def draw_raw(
+        self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor
+    ) -> Tensor | None:
+        """Draw from the model's logits [rows, V], those with edits from an edited copy of their rows.
+
+        A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
+        would copy all others. The arguments and the result are those of :meth:`draw`.
+        """
+        edited = self._batch(requests).edited
+        if edited is None:
+            return self.draw(logits, slot_of_row, requests, positions, raw=True)
+        floats = self._edits.apply(logits, edited)
+        if floats is None:
+            self._forget_batches()
+            return None
+        if len(floats) == len(logits):
+            return self.draw(floats, slot_of_row, requests, positions, raw=True)
+        ids = self.draw(logits, slot_of_row, requests, positions, raw=True)
+        own = self.draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
+        if ids is None or own is None:
+            return None
+        edited.of(ids).copy_(own) if isinstance(edited.rows, slice) else ids.index_copy_(0, edited.rows, own)
+        return ids
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
@@ -201,7 +238,9 @@ class Slots:
     def _cached_metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
         """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it."""
         rules = self._rules.active(requests)
-        facts = self._facts(requests, raw=raw, rules=rules)
+        facts = batch_facts(
+            self._states, requests, rules, any_min_p=None if raw else self._orders.any_min_p(requests)
+        )
         has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
         key = facts, raw, has_seeds, rules
         if key not in self._metadata_by_facts:
@@ -212,24 +251,3 @@ class Slots:
                 columns, facts, self._rules.tensors(rules), has_seeds=has_seeds
             )
         return self._metadata_by_facts[key]
-
-    def _facts(self, requests: np.ndarray, *, raw: bool, rules: tuple[str, ...]) -> BatchFacts:
-        """Collect the host's facts about requests.
-
-        :param raw: whether vLLM has applied neither temperatures nor min-p.
-        :param rules: names of the rules beyond vLLM's parameters.
-        """
-        top_k = self._states.top_k.np[requests]
-        active = top_k < self._states.vocab_size
-        greedy = self._states.temperature.np[requests] == 0.0
-        min_p = self._states.min_p.np[requests]
-        return BatchFacts(
-            any_greedy=bool(greedy.any()),
-            all_greedy=bool(greedy.all()),
-            max_top_k=int(top_k[active].max()) if active.any() else 0,
-            all_top_k=bool((active | greedy).all()),
-            any_top_p=bool((self._states.top_p.np[requests] < 1.0).any()),
-            any_min_p=bool((min_p > 0.0).any()) if raw else self._orders.any_min_p(requests),
-            any_joint="joint" in rules,
-            filters=tuple(name for name in rules if name not in RULE_FIELDS),
-        )
