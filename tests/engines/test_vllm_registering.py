@@ -152,8 +152,18 @@ def test_an_untested_version_is_left_alone(install, log_lines):
             "'RequestState.add_request' needs the parameters self, req_id, prompt_len, all_token_ids, found self, "
             "req_id, all_token_ids, prompt_len, num_computed_tokens, max_tokens",
         ),
+        (
+            "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
+            "idx_mapping, idx_mapping_np",
+            "idx_mapping",
+            "'RejectionSampler._verify' needs the parameters self, logits, draft_logits, draft_sampled, pos, "
+            "cu_num_logits, idx_mapping, idx_mapping_np, expanded_idx_mapping, expanded_local_pos, "
+            "seq_lens_upper_bound_np, verify_draft_sampled, found self, logits, draft_logits, draft_sampled, pos, "
+            "cu_num_logits, idx_mapping, expanded_idx_mapping, expanded_local_pos, seq_lens_upper_bound_np, "
+            "verify_draft_sampled",
+        ),
     ],
-    ids=["V1", "V2", "states", "edits", "requests"],
+    ids=["V1", "V2", "states", "edits", "requests", "drafts"],
 )
 def test_a_changed_signature_is_left_alone(install, log_lines, module, old, new, reason):
     source = MODULES[module].replace(old, new, 1)

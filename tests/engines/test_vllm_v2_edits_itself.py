@@ -135,3 +135,57 @@ def test_a_least_length_beside_a_grammar_is_vllm_s():
     engine.start(1, PROMPT, seed=1, min_tokens=2, all_stop_token_ids={4})
     may_draw_raw = engine.sampler._tokendraw.may_draw_raw
     assert [may_draw_raw(np.array([slot])) for slot in (0, 1)] == [False, True]
+
+
+DRAFTS = {0: [4, 9, 9], 1: [30], 2: [], 3: [9, 1], 4: [9, 4], 5: [9, 4, 2], 6: [1, 1]}
+
+
+def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
+    engine = vllm_v2_steps.DraftingEngine(V, 8, DEVICE, 3, dtype=torch.bfloat16)
+    for slot, edits in REQUESTS.items():
+        engine.start(slot, PROMPT, (), seed=slot, **edits)
+    engine.decode(model_logits(7, 99), list(range(7)))  # vLLM drops drafts of the step after a prompt
+    slots, checked = engine.sampler._tokendraw, []
+    apply = slots._edits.apply
+
+    def compared(logits, edited, drafts=None):
+        ours = apply(logits, edited, drafts)
+        batch = engine.drafted(order, [DRAFTS[slot] for slot in order])
+        same_logits(ours, engine.edited_rows(logits, batch))
+        checked.append(len(ours))
+        return ours
+
+    slots._edits.apply = compared
+    emitted = []
+    for step in range(5):
+        order = ([0, 1, 2, 3, 4, 5, 6], [5, 3, 1, 6])[step % 2]
+        logits = model_logits(sum(len(DRAFTS[slot]) + 1 for slot in order), step)
+        emitted += engine.verify(logits, order, [DRAFTS[slot] for slot in order])
+    assert checked == [20, 12, 20, 12, 20]
+    assert max(map(len, emitted)) > 1
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["chosen", "drawn"])
+def test_greedy_requests_emit_in_a_verification_what_vllm_s_own_emits(drawn):
+    texts = []
+    for ours in (True, False):
+        engine = vllm_v2_steps.DraftingEngine(V, 8, DEVICE, 3, dtype=torch.bfloat16)
+        if not ours:
+            engine.sampler._tokendraw = None
+        for slot, edits in REQUESTS.items():
+            engine.start(slot, PROMPT, temperature=0.0, **edits)
+        engine.start(7, PROMPT, seed=1)
+        greedy, emitted = list(range(7)), []
+        engine.decode(model_logits(8, 99), list(range(8)))
+        generator = torch.Generator().manual_seed(3)
+        draft_logits = torch.randn(8, 3, V, generator=generator).to(DEVICE) if drawn else None
+        for step in range(4):
+            logits = model_logits(8 * 4, step)
+            best = logits.float().argmax(1).view(8, 4).tolist()
+            drafts = [row[:2] if step % 2 else [*row[:2], 5] for row in best[:7]] + [[1, 2]]
+            count = sum(len(each) + 1 for each in drafts)
+            emitted.append(engine.verify(logits[:count], [*greedy, 7], drafts, draft_logits)[:7])
+            emitted.append(engine.decode(model_logits(7, 50 + step), greedy))
+        texts.append(emitted)
+    assert texts[0] == texts[1]
+    assert max(len(tokens) for tokens in texts[0][0]) > 1

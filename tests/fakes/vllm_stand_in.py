@@ -78,12 +78,17 @@ STATES = """
             return bool(self.seeds_set[requests].any())
 """
 REQUESTS = """
+    import torch
+    from vllm.v1.worker.gpu.sample.states import Column
+
     class RequestState:
         # has the request "3" in slot 3
         def __init__(
             self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
         ):
             self.max_model_len = max_model_len
+            self.all_token_ids = Column((max_num_reqs, max_model_len), torch.int32)
+            self.total_len = Column(max_num_reqs, torch.int32)
             self.req_id_to_index, self.index_to_req_id = {}, {}
 
         def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
@@ -177,6 +182,27 @@ V2 = """
                 return torch.full((len(arguments[0]),), 1), arguments[0]
             return super()._sample_random(*arguments)
 """
+REJECTION = """
+    import torch
+
+    class RejectionSampler:
+        def __init__(self, sampler, spec_config, device, *, watermark_key=None):
+            self.sampler, self.watermark_key = sampler, watermark_key
+            self.num_speculative_steps = spec_config.num_speculative_tokens
+            method = spec_config.rejection_sample_method
+            self.use_block_verification = method == "block"
+            self.synthetic_conditional_rates = torch.ones(1) if method == "synthetic" else None
+            self.fly_window_size = 2 if method == "fly" else 0
+
+        def _verify(
+            self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np,
+            expanded_idx_mapping, expanded_local_pos, seq_lens_upper_bound_np, verify_draft_sampled,
+        ):
+            requests = len(idx_mapping)
+            sampled = torch.zeros(requests, self.num_speculative_steps + 1, dtype=torch.int64)
+            return logits, sampled, torch.ones(requests, dtype=torch.int32)
+"""
+"""Rejects every draft, and draws token 0."""
 MODULES = {
     "vllm.envs": "VLLM_BATCH_INVARIANT = False",
     "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
@@ -187,6 +213,7 @@ MODULES = {
     "vllm.v1.worker.gpu.sample.states": STATES,
     **{f"vllm.v1.worker.gpu.sample.{name}": source for name, source in EDITS.items()},
     "vllm.v1.worker.gpu.sample.sampler": V2,
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler": REJECTION,
 }
 """Modules as ``fake_dist`` takes them."""
 
@@ -255,6 +282,7 @@ class V2Engine:
         self, slot: int, parameters: SimpleNamespace, prompt: Sequence[int] = (1,), output: Sequence[int] = ()
     ) -> None:
         self.tokens[slot] = [*prompt, *output]
+        self._count(slot)
         self.states.add_request(str(slot), len(prompt), [*self.tokens[slot]], 0, 100)
         self.sampler.add_request(slot, parameters)
         self.sampler.sampling_states.apply_staged_writes()
@@ -275,7 +303,13 @@ class V2Engine:
         for slot, length, token in zip(slots, seen, ids, strict=True):
             if length == len(self.tokens[slot]):
                 self.tokens[slot].append(token)
+                self._count(slot)
         return ids
+
+    def _count(self, slot: int) -> None:
+        tokens = self.tokens[slot]
+        self.states.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.states.total_len.gpu[slot] = len(tokens)
 
     def draw(
         self,
@@ -298,6 +332,75 @@ class V2Engine:
         assert torch.equal(logits, before), "the logits were modified"
         assert ids.dtype == torch.int64
         return ids.tolist()
+
+
+class DraftingEngine(V2Engine):
+    """A V2 sampler with a rejection sampler: ``verify`` is a step with drafts."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        most: int,
+        *,
+        method: str = "standard",
+        drawn: bool = False,
+        dtype: torch.dtype = torch.float32,
+        **options,
+    ) -> None:
+        from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+        speculative = SimpleNamespace(
+            num_speculative_tokens=most,
+            rejection_sample_method=method,
+            draft_sample_method="probabilistic" if drawn else "greedy",
+        )
+        config = SimpleNamespace(speculative_config=speculative, model_config=SimpleNamespace(dtype=dtype))
+        super().__init__(vocab_size, config=config, num_speculative_tokens=most + 1, **options)
+        self.rejection_sampler = RejectionSampler(self.sampler, speculative, CPU)
+
+    def verify(
+        self,
+        logits: torch.Tensor,
+        slots: list[int],
+        drafts: list[list[int]],
+        *,
+        positions: list[int] | None = None,
+        draft_logits: torch.Tensor | None = None,
+    ) -> list[list[int]]:
+        """Verify drafts of requests, which emit up to K + 1 tokens each.
+
+        :param logits: rows of request after request, a row for each draft and one more.
+        :param positions: of the first row of each request; None: its last token, and what it emits is appended.
+        """
+        counts = torch.tensor([len(each) + 1 for each in drafts])
+        first = positions or [len(self.tokens[slot]) - 1 for slot in slots]
+        request = torch.arange(len(slots)).repeat_interleave(counts)
+        offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+        step = torch.arange(len(logits)) - offsets[request]
+        fed = [[self.tokens[slot][-1], *each] for slot, each in zip(slots, drafts, strict=True)]
+        ids = torch.tensor([token for each in fed for token in each], dtype=torch.int32)
+        mapping, before = torch.tensor(slots), logits.clone()
+        _, sampled, num_sampled = self.rejection_sampler._verify(
+            logits,
+            draft_logits,
+            ids,
+            torch.tensor(first)[request] + step,
+            offsets,
+            mapping,
+            np.array(slots),
+            mapping[request],
+            step.to(torch.int32),
+            np.array(first, dtype=np.int32) + 1,
+            ids,
+        )
+        assert torch.equal(logits, before), "the logits were modified"
+        assert (sampled.dtype, num_sampled.dtype) == (torch.int64, torch.int32)
+        emitted = [row[:count] for row, count in zip(sampled.tolist(), num_sampled.tolist(), strict=True)]
+        if positions is None:
+            for slot, tokens in zip(slots, emitted, strict=True):
+                self.tokens[slot] += tokens
+                self._count(slot)
+        return emitted
 
 
 # Kernels of triton-gumbel under the V2 sampler, which compile and launch nothing.

@@ -30,6 +30,8 @@ REAL = (
     "vllm.v1.worker.gpu.input_batch",
     "vllm.v1.worker.gpu.metrics.logits",
     "vllm.v1.worker.gpu.sample",
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
+    "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils",
     "vllm.v1.worker.gpu.states",
 )
 """Modules, and packages with all that is in them, that are taken from the sources."""
@@ -197,6 +199,7 @@ class Engine:
         device: torch.device,
         *,
         dtype: torch.dtype = torch.float32,
+        speculative: Any = None,
         **options: Any,
     ) -> None:
         from vllm.v1.worker.gpu.sample.sampler import Sampler
@@ -211,7 +214,7 @@ class Engine:
             vocab_size=vocab_size,
             device=device,
         )
-        config = MagicMock(reasoning_config=None, speculative_config=None)
+        config = MagicMock(reasoning_config=None, speculative_config=speculative)
         config.model_config.max_model_len, config.model_config.dtype = 128, dtype
         self.sampler = Sampler(config, slots, vocab_size, device, self.states, **options)
 

@@ -77,6 +77,25 @@ REQUESTS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 """Methods of the V2 runner's ``RequestState`` and their leading parameters."""
 
 
+REJECTION_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "_verify": (
+        "self",
+        "logits",
+        "draft_logits",
+        "draft_sampled",
+        "pos",
+        "cu_num_logits",
+        "idx_mapping",
+        "idx_mapping_np",
+        "expanded_idx_mapping",
+        "expanded_local_pos",
+        "seq_lens_upper_bound_np",
+        "verify_draft_sampled",
+    ),
+}
+"""Methods of the V2 runner's ``RejectionSampler`` and their leading parameters."""
+
+
 def edit_states() -> tuple[type, ...]:
     """Return vLLM's own logits processors, whose edits tokendraw serves too."""
     from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
@@ -103,6 +122,7 @@ def misfit() -> str | None:
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.sample.states import SamplingStates
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
     from vllm.v1.worker.gpu.states import RequestState
 
     tables = (
@@ -110,6 +130,7 @@ def misfit() -> str | None:
         (Sampler, V2_SIGNATURES),
         (SamplingStates, STATES_SIGNATURES),
         (RequestState, REQUESTS_SIGNATURES),
+        (RejectionSampler, REJECTION_SIGNATURES),
         *((owner, EDIT_STATES_SIGNATURES) for owner in edit_states()),
     )
     reasons = (

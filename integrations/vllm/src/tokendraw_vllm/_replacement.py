@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import Need, Sampler, SamplingMetadata
+from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
 from tokendraw.engines import format_error
+from tokendraw.plugin import VerifyMode
 from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log
 from tokendraw_vllm._engine import DISTRIBUTIONS
+from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_processor import Processor
 
 _REFERENCE = "native"
@@ -32,6 +34,8 @@ class Replacement:
         self.sampler: Sampler | None = sampler
         self.processor: Processor | None = None
         """Edits logits in the place of vLLM's processors, where loaded."""
+        self.verifies = False
+        """Whether drafts are verified too."""
         self.seeds_every_row = seeds_every_row
 
     def draw(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:
@@ -47,6 +51,27 @@ class Replacement:
         except Exception as error:
             _log.log_failed(self.part, self.sampler.name, error)
             self.sampler = None
+            return None
+
+    def verify(
+        self,
+        logits: Tensor,
+        drafts: Callable[[], Drafts],
+        metadata: Callable[[], SamplingMetadata],
+        mode: VerifyMode,
+    ) -> VerifyOutput | None:
+        """Verify drafts; None after a failure, now or before: then vLLM has to verify.
+
+        :param logits: [L, V].
+        """
+        if self.sampler is None or not self.verifies:
+            return None
+        try:
+            described = metadata()  # first: it brings the parameters that the drafts are laid out with
+            return self.sampler.verify(logits, drafts(), described, mode=mode)
+        except Exception as error:
+            _log.log_failed(VERIFICATION, self.sampler.name, error)
+            self.verifies = False
             return None
 
 

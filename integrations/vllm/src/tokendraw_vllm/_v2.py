@@ -27,24 +27,29 @@ from tokendraw_vllm._replacement import unsupported_reason
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
 from tokendraw_vllm._v2_rules import log_lost
-from tokendraw_vllm._v2_slots import Slots
+from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
+from tokendraw_vllm._v2_verification import wrap_verify
 
-_ATTRIBUTE = "_tokendraw"
 Method = Callable[..., Any]
 
 
 def install() -> None:
     """Have every new V2 ``Sampler`` of this process draw through tokendraw."""
     from vllm.v1.worker.gpu.sample.sampler import Sampler as VllmSampler
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
     from vllm.v1.worker.gpu.states import RequestState
 
-    if hasattr(VllmSampler.__init__, _ATTRIBUTE):
+    if hasattr(VllmSampler.__init__, ATTRIBUTE):
         return
-    for owner, wrappers in ((VllmSampler, _WRAPPERS), (RequestState, _REQUEST_WRAPPERS)):
+    for owner, wrappers in (
+        (VllmSampler, _WRAPPERS),
+        (RequestState, _REQUEST_WRAPPERS),
+        (RejectionSampler, {"_verify": wrap_verify}),
+    ):
         for name, wrapper in wrappers.items():
             original = getattr(owner, name)
             wrapper_method = functools.wraps(original)(wrapper(original))
-            setattr(wrapper_method, _ATTRIBUTE, True)
+            setattr(wrapper_method, ATTRIBUTE, True)
             setattr(owner, name, wrapper_method)
 
 
@@ -55,7 +60,7 @@ def _wrap_init(original: Method) -> Method:
             values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
             setattr(
                 self,
-                _ATTRIBUTE,
+                ATTRIBUTE,
                 _slots(
                     self,
                     values["vllm_config"],
@@ -76,7 +81,7 @@ def _wrap_request_state(original: Method) -> Method:
         with contextlib.suppress(Exception):  # the sampler loads again, and logs the reason
             setattr(
                 self,
-                _ATTRIBUTE,
+                ATTRIBUTE,
                 load_during_weights(
                     values["vocab_size"],
                     values["max_num_reqs"],
@@ -100,7 +105,7 @@ def _wrap_add_tokens(original: Method) -> Method:
 
 def _wrap_add_request(original: Method) -> Method:
     def add_request(self: Any, req_idx: int, sampling_params: Any) -> None:
-        slots: Slots | None = getattr(self, _ATTRIBUTE, None)
+        slots: Slots | None = getattr(self, ATTRIBUTE, None)
         if slots is None:
             original(self, req_idx, sampling_params)
             log_lost(sampling_params)
@@ -124,7 +129,7 @@ def _wrap_sample(original: Method) -> Method:
         *positional: Any,
         **keywords: Any,
     ) -> tuple[Tensor, Tensor]:
-        slots: Slots | None = getattr(self, _ATTRIBUTE, None)
+        slots: Slots | None = getattr(self, ATTRIBUTE, None)
         if slots is not None and slots.can_draw():
             slots.follow(idx_mapping_np, input_ids, pos, seq_lens_upper_bound_np)
             if slots.may_draw_raw(idx_mapping_np):
@@ -160,7 +165,7 @@ def _wrap_sample_random(original: Method) -> Method:
         *positional: Any,
         **keywords: Any,
     ) -> tuple[Tensor, Tensor]:
-        slots: Slots | None = getattr(self, _ATTRIBUTE, None)
+        slots: Slots | None = getattr(self, ATTRIBUTE, None)
         if slots is not None and slots.can_draw() and not slots.all_greedy(idx_mapping_np):
             ids = slots.draw(processed_logits, expanded_idx_mapping, idx_mapping_np, pos, raw=False)
             if ids is not None:
@@ -203,7 +208,7 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
         max_requests=states.max_num_reqs,
         use_fp64=sampler.use_fp64_gumbel,
     )
-    loading: BackgroundLoad | None = getattr(requests, _ATTRIBUTE, None)
+    loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
     # a subclass may do anything between the logits and its draw

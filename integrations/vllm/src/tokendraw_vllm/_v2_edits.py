@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendraw import Drafts
 from tokendraw.engines import format_error
 from tokendraw_vllm import _log
 from tokendraw_vllm._engine import edit_states
@@ -40,8 +41,7 @@ class Edits:
 
     def open(self, processor: Processor) -> None:
         """Edit the logits of requests that come from now on, where possible."""
-        # a request that drafts has several rows, and an unknown number of new tokens a step
-        if self._sampler.num_speculative_tokens > 1 or len(self._states) < len(edit_states()):
+        if len(self._states) < len(edit_states()):
             return
         sizes = self._sampler.sampling_states
         try:
@@ -92,10 +92,25 @@ class Edits:
 
         :returns: whether vLLM edits a request from now on that tokendraw edited.
         """
+        if self._sampler.num_speculative_tokens > 1:  # any step may have appended several tokens
+            return self.catch_up(edited)
+        return self._append(edited, lambda mirror, rows: mirror.follow(rows, input_ids, positions, lengths))
+
+    def catch_up(self, edited: EditedRows | None) -> bool:
+        """Append the tokens of earlier steps as :meth:`follow` does, from vLLM's own history."""
+        most = self._sampler.num_speculative_tokens
+
+        def append(mirror: Mirror, rows: EditedRows) -> list[int]:
+            mirror.catch_up(rows, self._requests, most)
+            return []
+
+        return self._append(edited, append)
+
+    def _append(self, edited: EditedRows | None, append: Callable[[Mirror, EditedRows], list[int]]) -> bool:
         if self._mirror is None or edited is None:
             return False
         try:
-            lost = self._mirror.follow(edited, input_ids, positions, lengths)
+            lost = append(self._mirror, edited)
         except Exception as error:
             self._give_up(error)
             return True
@@ -104,17 +119,22 @@ class Edits:
             self.by_vllm[lost] = True
         return bool(lost)
 
-    def apply(self, logits: Tensor, edited: EditedRows) -> Tensor | None:
+    def apply(
+        self, logits: Tensor, edited: EditedRows, drafts: Callable[[], Drafts] | None = None
+    ) -> Tensor | None:
         """Return the edited logits [n, V] of edited rows, in float32 as vLLM's; None after a failure: then vLLM edits.
 
         :param logits: [rows, V] of the batch. Not changed.
+        :param drafts: the rows are those of a verification of these drafts, and all are returned.
         """
         if self._mirror is None or self._processor is None:
             return None
         try:
-            rows = edited.of(logits)
+            rows, mirror, drafted = edited.of(logits), edited.mirror, None
+            if drafts is not None:
+                rows, mirror, drafted = logits, edited.of_all, drafts()
             copy = torch.empty(rows.shape, dtype=torch.float32, device=rows.device).copy_(rows)
-            return self._processor.process(copy, self._mirror.requests, edited.mirror)
+            return self._processor.process(copy, self._mirror.requests, mirror, None, drafted)
         except Exception as error:
             self._give_up(error)
             return None

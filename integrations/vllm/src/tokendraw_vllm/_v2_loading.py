@@ -14,7 +14,11 @@ from typing import Any, Self
 import torch
 
 from tokendraw import Sampler
+from tokendraw.engines import format_error
+from tokendraw_vllm import _log
 from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
+from tokendraw_vllm._v2_drafts import PART as VERIFICATION
+from tokendraw_vllm._v2_drafts import DraftSetup
 from tokendraw_vllm._v2_metadata import example_batches
 from tokendraw_vllm._v2_processor import load_processor
 
@@ -35,6 +39,7 @@ class Setup:
     """Dtype of the model's logits."""
     use_fp64: bool
     batch_invariant: bool
+    drafts: DraftSetup | None
 
     @classmethod
     def of(
@@ -57,6 +62,7 @@ class Setup:
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
             use_fp64=bool(use_fp64),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
+            drafts=DraftSetup.of(config),
         )
 
     def load(self) -> Replacement | None:
@@ -72,11 +78,33 @@ class Setup:
             prepare=self._warm_up,
         )
         if replacement is not None and replacement.sampler is not None and not self.batch_invariant:
-            replacement.processor = load_processor(self.device, self.vocab_size, replacement.sampler.name)
+            most = 0 if self.drafts is None else self.drafts.most
+            replacement.processor = load_processor(
+                self.device, self.vocab_size, replacement.sampler.name, max_drafts=most
+            )
+            replacement.verifies = self._warm_up_drafts(replacement.sampler, replacement.seeds_every_row)
         return replacement
 
-    def _warm_up(self, sampler: Sampler, seeds_every_row: bool) -> None:
-        """Draw made-up batches of the model's logits, and of edited logits: float32, rows without padding."""
+    def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool) -> bool:
+        """Verify made-up drafts; return whether tokendraw verifies those of vLLM."""
+        if self.drafts is None or not self.drafts.verifies:
+            return False
+        verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
+        if self.drafts.mode is not None:
+            verifications.append({"verify_modes": [self.drafts.mode], "draft_kinds": ["probs"]})
+        try:
+            for verification in verifications:
+                self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
+        except Exception as error:
+            _log.log_kept(format_error(error), part=VERIFICATION)
+            return False
+        return True
+
+    def _warm_up(self, sampler: Sampler, seeds_every_row: bool, **drafts: Any) -> None:
+        """Draw made-up batches of the model's logits, and of edited logits: float32, rows without padding.
+
+        :param drafts: arguments of :meth:`tokendraw.Sampler.warmup` for drafts.
+        """
         padded = -(-self.vocab_size // _LOGITS_PADDING) * _LOGITS_PADDING
         batches = example_batches(self.max_requests, self.device, seeds_every_row=seeds_every_row)
         dtypes_by_stride: dict[int, set[torch.dtype]] = {}
@@ -91,6 +119,7 @@ class Setup:
                     row_stride=stride,
                     metadata=batches,
                     progress=False,
+                    **drafts,
                 )
                 for stride, dtypes in dtypes_by_stride.items()
             ]

@@ -42,6 +42,8 @@ class EditedRows(NamedTuple):
     """[n] int64: slots of vLLM, on the device."""
     mirror: Tensor
     """[n] int64: slots of tokendraw, on the device."""
+    of_all: Tensor
+    """[requests] int64: slots of tokendraw, that of a request without edits an empty one, on the device."""
 
     def of(self, values: Tensor) -> Tensor:
         """Return the entries, or rows, of a tensor [rows, ...] of the batch: a view where they lie side by side."""
@@ -65,7 +67,9 @@ class Mirror:
         """
         self._device = device
         count = max(1, min(max_requests, MAX_MEMORY_BYTES // request_bytes(max_tokens, vocab_size)))
-        self.requests = request_slots(count, max_tokens, vocab_size, device)
+        self.requests = request_slots(count + 1, max_tokens, vocab_size, device)
+        self._empty = count
+        """Slot of tokendraw that never has a request."""
         self.requests.add(0, ALL_LISTS)
         self.requests.remove(0)
         self._free = list(range(count))
@@ -117,13 +121,20 @@ class Mirror:
             return None
         count, edited = len(places), requests[places]
         is_dense = places[-1] - places[0] + 1 == count
+        of_all = [self._mirror.get(slot, self._empty) for slot in requests.tolist()]
         on_host = torch.tensor(
-            [places, edited.tolist(), [self._mirror[slot] for slot in edited.tolist()]],
+            [*places, *edited.tolist(), *(of_all[place] for place in places), *of_all],
             pin_memory=self._device.type == "cuda",
         )
-        rows, slots, mirror = on_host.to(self._device, non_blocking=True)
+        uploaded = on_host.to(self._device, non_blocking=True)
+        rows, slots, mirror, of_all_requests = uploaded.split_with_sizes([count, count, count, len(of_all)])
         return EditedRows(
-            slice(places[0], places[0] + count) if is_dense else rows, np.array(places), edited, slots, mirror
+            slice(places[0], places[0] + count) if is_dense else rows,
+            np.array(places),
+            edited,
+            slots,
+            mirror,
+            of_all_requests,
         )
 
     def follow(
@@ -149,10 +160,34 @@ class Mirror:
             if not is_new.all():
                 lengths_there = self.requests.tables.num_tokens.index_select(0, edited.mirror)
                 tokens = torch.where(edited.of(positions) == lengths_there, tokens, -1)
-            append = self.requests.appender
-            if append is None:
-                self.requests.append(edited.mirror, tokens)
-            else:  # without the count of free places, which may wait for the device: a request has no more tokens
-                append(self.requests.tables, edited.mirror, tokens)
+            self._append(edited.mirror, tokens)
             self._num_tokens[edited.requests[is_new]] += 1
         return lost
+
+    def catch_up(self, edited: EditedRows, states: Any, most: int) -> None:
+        """Append what vLLM has appended since the last call, whose number the device alone knows.
+
+        :param states: vLLM's ``RequestState``.
+        :param most: the most tokens that a step appends.
+        """
+        history, slots = states.all_token_ids.gpu, edited.slots.unsqueeze(1)
+        there = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1)
+        place = there + torch.arange(most, device=there.device)
+        is_new = place < states.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
+        tokens = history[slots, place.clamp_(max=history.shape[1] - 1)]
+        self._append(edited.mirror, torch.where(is_new, tokens, -1))
+
+    def _append(self, mirror: Tensor, tokens: Tensor) -> None:
+        append = self.requests.appender
+        if append is not None:  # without the count of free places, which may wait for the device
+            append(self.requests.tables, mirror, tokens)
+        elif tokens.dim() == 1:
+            self.requests.append(mirror, tokens)
+        else:
+            self.requests.append_verified(mirror, _Tokens(tokens))
+
+
+class _Tokens(NamedTuple):
+    """Several tokens a request, as :meth:`tokendraw.RequestSlots.append_verified` takes them."""
+
+    token_ids: Tensor

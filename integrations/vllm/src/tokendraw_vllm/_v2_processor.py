@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import RequestSlots, SamplingParams
+from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.engines import format_error
 from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _log
@@ -31,7 +31,7 @@ class Processor:
     """A loaded processor of logits."""
 
     name: str
-    process: Callable[[Tensor, RequestSlots, Tensor], Tensor]
+    process: Callable[[Tensor, RequestSlots, Tensor, None, Drafts | None], Tensor]
 
 
 def edits_of(sampling_params: Any) -> SamplingParams | None:
@@ -56,7 +56,9 @@ def edits_of(sampling_params: Any) -> SamplingParams | None:
     )
 
 
-def load_processor(device: torch.device, vocab_size: int, sampler: str) -> Processor | None:
+def load_processor(
+    device: torch.device, vocab_size: int, sampler: str, *, max_drafts: int = 0
+) -> Processor | None:
     """Load tokendraw's processor of logits and compile its kernels; None, with a line in the log, if vLLM edits.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
@@ -69,21 +71,30 @@ def load_processor(device: torch.device, vocab_size: int, sampler: str) -> Proce
                 f"'native' is the best processor for {device}, and no quicker than vLLM's own", part=PART
             )
             return None
-        _warm_up(processor, vocab_size, device)
+        _warm_up(processor, vocab_size, max_drafts, device)
     except Exception as error:
         _log.log_kept(format_error(error), part=PART)
         return None
     return processor
 
 
-def _warm_up(processor: Processor, vocab_size: int, device: torch.device) -> None:
-    """Edit a row with penalties, for which there is a kernel of its own, and one with all lists; append a token."""
+def _warm_up(processor: Processor, vocab_size: int, max_drafts: int, device: torch.device) -> None:
+    """Edit a row with penalties, for which there is a kernel of its own, and one with all lists; append a token.
+
+    :param max_drafts: the most drafts of a request; 0: none are verified.
+    """
     requests = request_slots(2, 8, vocab_size, device)
-    logits = torch.zeros(1, vocab_size, dtype=torch.float32, device=device)
-    slot = torch.ones(1, dtype=torch.int64, device=device)
+    logits = torch.zeros(2, vocab_size, dtype=torch.float32, device=device)
+    slot, draft = torch.ones(2, 1, dtype=torch.int64, device=device)
+    offsets = torch.arange(2, device=device) * 2
+    drafts = (
+        Drafts(draft_token_ids=draft, cu_num_logits=offsets, max_drafts=max_drafts) if max_drafts else None
+    )
     for params in (SamplingParams(presence_penalty=1.0), ALL_LISTS):
         requests.add(1, params, prompt_token_ids=[0])
-        processor.process(logits, requests, slot)
+        processor.process(logits[:1], requests, slot, None, None)
+        if drafts is not None:
+            processor.process(logits, requests, slot, None, drafts)
         requests.append(slot, slot)
         requests.remove(1)
 

@@ -9,33 +9,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw import SamplingMetadata
+from tokendraw import Drafts, SamplingMetadata, VerifyOutput
+from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
+from tokendraw_vllm._v2_batches import MAX_CACHED, Batches
+from tokendraw_vllm._v2_drafts import DraftRows, lay_out
 from tokendraw_vllm._v2_edits import Edits, withheld_flag
 from tokendraw_vllm._v2_metadata import batch_facts, empty_columns, make_metadata
-from tokendraw_vllm._v2_mirror import EditedRows
 from tokendraw_vllm._v2_orders import Orders
 from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
-_MAX_CACHED_BATCHES = 64
-"""Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
-
-
-class _BatchSummary(NamedTuple):
-    """Host facts about the requests of a batch."""
-
-    all_greedy: bool
-    may_draw_raw: bool
-    edited: EditedRows | None
-    """The rows that tokendraw edits."""
-    metadata_by_stage: dict[bool, SamplingMetadata]
-    """Metadata without rows, by whether it describes the model's logits."""
+ATTRIBUTE = "_tokendraw"
+"""Attribute of vLLM's ``Sampler`` for its :class:`Slots`."""
 
 
 class Slots:
@@ -70,10 +61,7 @@ class Slots:
         self._columns = empty_columns(max_requests, device)
         self._is_stale = True
         self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
-        self._batches: dict[bytes, _BatchSummary] = {}
-        """Batches by the slots of their rows: steps of a running batch are equal until a request is added."""
-        self._last: tuple[bytes, _BatchSummary] | None = None
-        """The last batch."""
+        self._batches = Batches(self._states, self._edits)
         self._rules = Rules(max_requests, device, has_orders=has_orders)
         self._orders = Orders(self._states, device)
         self._is_withheld = False
@@ -92,11 +80,7 @@ class Slots:
         self._rules.add_request(slot, sampling_params)
         self._orders.add_request(slot, has_order=self._rules.has_order(slot))
         self._is_stale = True
-        self._forget_batches()
-
-    def _forget_batches(self) -> None:
         self._batches.clear()
-        self._last = None
 
     def can_draw(self) -> bool:
         """Return whether tokendraw draws; the first call waits for the load."""
@@ -107,15 +91,9 @@ class Slots:
         return self._replacement is not None and self._replacement.sampler is not None
 
     def follow(self, requests: np.ndarray, input_ids: Tensor, positions: Tensor, lengths: np.ndarray) -> None:
-        """Append the tokens of earlier steps to the histories of requests that tokendraw edits.
-
-        :param requests: slots of the requests, on the host.
-        :param input_ids: [rows] integer: the token fed last.
-        :param positions: [rows] integer: its index.
-        :param lengths: [rows]: number of tokens seen, on the host.
-        """
-        if self._edits.follow(self._batch(requests).edited, input_ids, positions, lengths):
-            self._forget_batches()
+        """Append the tokens of earlier steps to the requests that tokendraw edits: see :meth:`Mirror.follow`."""
+        if self._edits.follow(self._batches.of(requests).edited, input_ids, positions, lengths):
+            self._batches.clear()
 
     @contextlib.contextmanager
     def step(self, requests: np.ndarray) -> Iterator[None]:
@@ -146,30 +124,11 @@ class Slots:
 
     def all_greedy(self, requests: np.ndarray) -> bool:
         """Return whether every request is greedy: vLLM draws greedy batches."""
-        return self._batch(requests).all_greedy
+        return self._batches.of(requests).all_greedy
 
     def may_draw_raw(self, requests: np.ndarray) -> bool:
         """Return whether a batch of requests can be drawn from the model's logits."""
-        return self._raw and self._batch(requests).may_draw_raw
-
-    def _batch(self, requests: np.ndarray) -> _BatchSummary:
-        key = requests.tobytes()
-        if self._last is not None and key == self._last[0]:  # a comparison is quicker than a hash
-            return self._last[1]
-        batch = self._batches.get(key)
-        if batch is None:
-            all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
-            batch = _BatchSummary(
-                all_greedy,
-                not (all_greedy or self._edits.by_vllm[requests].any()),
-                self._edits.rows(requests),
-                {},
-            )
-            if len(self._batches) >= _MAX_CACHED_BATCHES:
-                self._batches.clear()
-            self._batches[key] = batch
-        self._last = key, batch
-        return batch
+        return self._raw and self._batches.of(requests).may_draw_raw
 
     def draw_raw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor
@@ -179,12 +138,12 @@ class Slots:
         A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
         would copy all others. The arguments and the result are those of :meth:`draw`.
         """
-        edited = self._batch(requests).edited
+        edited = self._batches.of(requests).edited
         if edited is None:
             return self.draw(logits, slot_of_row, requests, positions, raw=True)
         floats = self._edits.apply(logits, edited)
         if floats is None:
-            self._forget_batches()
+            self._batches.clear()
             return None
         if len(floats) == len(logits):
             return self.draw(floats, slot_of_row, requests, positions, raw=True)
@@ -194,6 +153,38 @@ class Slots:
             return None
         edited.of(ids).copy_(own) if isinstance(edited.rows, slice) else ids.index_copy_(0, edited.rows, own)
         return ids
+
+    def catch_up(self, requests: np.ndarray) -> None:
+        """Append the tokens of earlier steps as :meth:`follow` does, before a verification."""
+        if self._edits.catch_up(self._batches.of(requests).edited):
+            self._batches.clear()
+
+    def verify(self, rows: DraftRows, most: int, mode: VerifyMode) -> VerifyOutput | None:
+        """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
+
+        :param most: K.
+        """
+        replacement, batch = self._replacement, self._batches.of(rows.requests)
+        if replacement is None or not replacement.verifies:
+            return None
+
+        def drafts(verifies: bool) -> Drafts:
+            return lay_out(rows, most, lambda: self._columns["temperature"], verifies=verifies)
+
+        logits = rows.logits
+        if batch.edited is not None:
+            floats = self._edits.apply(logits, batch.edited, lambda: drafts(verifies=False))
+            if floats is None:
+                self._batches.clear()
+                return None
+            logits = floats
+        metadata = self._metadata(rows.requests, raw=True, seeds_every_row=replacement.seeds_every_row)
+        return replacement.verify(
+            logits,
+            lambda: drafts(verifies=True),
+            lambda: metadata().for_rows(rows.slot_of_row, rows.positions),
+            mode,
+        )
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
@@ -213,19 +204,25 @@ class Slots:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
 
+        metadata = self._metadata(requests, raw=raw, seeds_every_row=replacement.seeds_every_row)
+        ids = replacement.draw(logits, lambda: metadata().for_rows(slot_of_row, positions))
+        self._has_drawn = ids is not None
+        return ids
+
+    def _metadata(
+        self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool
+    ) -> Callable[[], SamplingMetadata]:
+        """Return a function that describes a batch of requests, without rows."""
+
         def metadata() -> SamplingMetadata:
             if self._is_stale:
                 self._refresh()
-            metadata_by_stage = self._batch(requests).metadata_by_stage
-            if raw not in metadata_by_stage:
-                metadata_by_stage[raw] = self._cached_metadata(
-                    requests, raw=raw, seeds_every_row=replacement.seeds_every_row
-                )
-            return metadata_by_stage[raw].for_rows(slot_of_row, positions)
+            by_stage = self._batches.of(requests).metadata_by_stage
+            if raw not in by_stage:
+                by_stage[raw] = self._cached_metadata(requests, raw=raw, seeds_every_row=seeds_every_row)
+            return by_stage[raw]
 
-        ids = replacement.draw(logits, metadata)
-        self._has_drawn = ids is not None
-        return ids
+        return metadata
 
     def _refresh(self) -> None:
         """Copy the parameters after the draws of earlier steps, on the current stream."""
@@ -244,7 +241,7 @@ class Slots:
         has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
         key = facts, raw, has_seeds, rules
         if key not in self._metadata_by_facts:
-            while len(self._metadata_by_facts) >= _MAX_CACHED_BATCHES:
+            while len(self._metadata_by_facts) >= MAX_CACHED:
                 del self._metadata_by_facts[next(iter(self._metadata_by_facts))]
             columns = self._columns if raw else {**self._columns, **self._orders.columns}
             self._metadata_by_facts[key] = make_metadata(

@@ -1,4 +1,4 @@
-"""The load of the V2 runner's edits compiles the kernels of every edit that a request of vLLM may ask for."""
+"""The load of the V2 runner's edits and verifications compiles the kernels of all that vLLM may ask for."""
 
 import pytest
 import torch
@@ -6,6 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
+import tokendraw_vllm
+import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
@@ -49,3 +51,31 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
             mirror.requests.append(rows.mirror, rows.mirror)
             assert compilations(kernels) == compiled, edits
     assert len(kernels["process_logits"].launches) > launched["process_logits"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+@pytest.mark.parametrize("drawn", [False, True], ids=["chosen", "drawn"])
+def test_no_verification_compiles_a_kernel(vllm, monkeypatch, kernels, drawn):
+    """Of the model's bfloat16 logits, and of edited ones, for batches with filters and without."""
+    vllm_stand_in.draw_through_kernels(monkeypatch)
+    tokendraw_vllm.register()
+    engine = vllm_stand_in.DraftingEngine(320, 3, drawn=drawn, slots=8, dtype=torch.bfloat16)
+    slots = engine.sampler._tokendraw
+    assert slots.can_draw()
+    assert slots._replacement.verifies
+    compiled = compilations(kernels)
+    draft_logits = torch.zeros(8, 3, 320) if drawn else None
+    batches = [[kind] * 8 for kind in vllm_stand_in.KERNEL_REQUESTS] + [[*vllm_stand_in.KERNEL_REQUESTS, {}]]
+    for requests in batches:
+        if all(fields.get("temperature") == 0.0 for fields in requests):
+            continue  # vLLM's
+        for slot, fields in enumerate(requests):
+            engine.add(slot, request(**fields))
+        for count, drafts in ((8, [[1, 2, 3]]), (8, [[1], []]), (1, [[1, 2, 3]])):
+            ids = (drafts * 8)[:count]
+            rows = vllm_stand_in.model_logits(sum(len(each) + 1 for each in ids), 320)
+            engine.verify(rows, list(range(count)), ids, positions=[3] * count, draft_logits=draft_logits)
+            assert compilations(kernels) == compiled, (requests[0], ids)
+    assert slots._replacement.verifies
+    assert slots._replacement.sampler is not None

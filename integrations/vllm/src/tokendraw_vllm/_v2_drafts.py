@@ -1,0 +1,91 @@
+"""Drafts of the V2 runner's speculative decoding, laid out for a verification by tokendraw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendraw import Drafts
+from tokendraw.plugin import VerifyMode
+from tokendraw.speculative import target_rows
+
+PART = "V2 verification"
+"""The replaced part of vLLM, for the log."""
+
+
+class DraftRows(NamedTuple):
+    """The arguments of a verification in vLLM, rows of a request one behind the other, with its bonus row last."""
+
+    logits: Tensor
+    """[L, V], of the target."""
+    draft_logits: Tensor | None
+    """[slots, K, V]: logits by slot and step that vLLM drew drafts from; None: the drafts were chosen."""
+    fed: Tensor
+    """[L] integer: the token fed at each row: a draft, but for the first row of a request; -1 for none."""
+    positions: Tensor
+    """[L] integer."""
+    cu_num_logits: Tensor
+    """[B + 1] integer: first row of each request."""
+    requests: np.ndarray
+    """[B]: slots of vLLM, on the host."""
+    slot_of_row: Tensor
+    """[L] integer."""
+    step_of_row: Tensor
+    """[L] integer: index of the row in its request."""
+    judged: Tensor
+    """[L] integer: ``fed``, but -1 for drafts that a grammar refuses."""
+
+
+def lay_out(rows: DraftRows, most: int, temperature: Callable[[], Tensor], *, verifies: bool) -> Drafts:
+    """Lay out the drafts of a batch, without a value read on the host.
+
+    :param most: K.
+    :param temperature: returns [slots] float32.
+    :param verifies: whether they are to be verified; if not, they count as output before their rows.
+    """
+    count = rows.logits.shape[0] - (rows.cu_num_logits.shape[0] - 1)
+    offsets = rows.cu_num_logits.to(torch.int64)
+    judging = target_rows(offsets, count)
+    fed = rows.judged if verifies else rows.fed
+    probs = None
+    if verifies and rows.draft_logits is not None:
+        slots = rows.slot_of_row.index_select(0, judging)
+        divisors = temperature().index_select(0, slots)
+        # a greedy row accepts its argmax, whatever probability below 1 the draft has
+        divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
+        logits = rows.draft_logits[slots, rows.step_of_row.index_select(0, judging).to(torch.int64)]
+        probs = torch.softmax(logits.to(torch.float32).div_(divisors), 1)
+    return Drafts(
+        draft_token_ids=fed.index_select(0, judging + 1).to(torch.int64),
+        cu_num_logits=offsets,
+        draft_probs=probs,
+        max_drafts=most,
+    )
+
+
+class DraftSetup(NamedTuple):
+    """What drafts a configuration of vLLM brings, to compile kernels for."""
+
+    most: int
+    """K."""
+    verifies: bool
+    """Whether tokendraw has the way in which vLLM judges them."""
+    mode: VerifyMode | None
+    """The mode for drafts that were drawn; None: all are chosen."""
+
+    @classmethod
+    def of(cls, config: Any) -> DraftSetup | None:
+        """Read vLLM's configuration; None without speculative decoding."""
+        given = getattr(config, "speculative_config", None)
+        if given is None:
+            return None
+        mode: VerifyMode = "block" if given.rejection_sample_method == "block" else "rejection"
+        return cls(
+            given.num_speculative_tokens,
+            given.rejection_sample_method in ("standard", "block"),
+            mode if given.draft_sample_method == "probabilistic" else None,
+        )

@@ -1,0 +1,89 @@
+"""Verification of drafts in the V2 runner: replaces ``_verify`` of vLLM's ``RejectionSampler``.
+
+Drafts that were chosen, by an argmax or an n-gram, are verified in the mode ``coupled``: it accepts as many as vLLM's
+rule, and emits the tokens that plain steps draw at the same seeds and positions. Drafts that were drawn have been drawn
+by vLLM, at the temperature of the request and without its filters, from logits that vLLM keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tokendraw.plugin import VerifyMode
+from tokendraw_vllm._v2_drafts import DraftRows
+from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
+
+
+def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Have tokendraw verify where possible, and vLLM elsewhere."""
+
+    def _verify(
+        self: Any,
+        logits: Tensor,
+        draft_logits: Tensor | None,
+        draft_sampled: Tensor,
+        pos: Tensor,
+        cu_num_logits: Tensor,
+        idx_mapping: Tensor,
+        idx_mapping_np: np.ndarray,
+        expanded_idx_mapping: Tensor,
+        expanded_local_pos: Tensor,
+        seq_lens_upper_bound_np: np.ndarray,
+        verify_draft_sampled: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        slots: Slots | None = getattr(self.sampler, ATTRIBUTE, None)
+        if slots is not None and slots.can_draw():
+            slots.catch_up(idx_mapping_np)
+            if slots.may_draw_raw(idx_mapping_np) and _is_supported(self, draft_logits, logits.shape[1]):
+                rows = DraftRows(
+                    logits,
+                    draft_logits,
+                    draft_sampled,
+                    pos,
+                    cu_num_logits,
+                    idx_mapping_np,
+                    expanded_idx_mapping,
+                    expanded_local_pos,
+                    verify_draft_sampled,
+                )
+                output = slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
+                if output is not None:
+                    return logits, output.token_ids, output.num_accepted + 1
+        result: tuple[Tensor, Tensor, Tensor] = original(
+            self,
+            logits,
+            draft_logits,
+            draft_sampled,
+            pos,
+            cu_num_logits,
+            idx_mapping,
+            idx_mapping_np,
+            expanded_idx_mapping,
+            expanded_local_pos,
+            seq_lens_upper_bound_np,
+            verify_draft_sampled,
+        )
+        return result
+
+    return _verify
+
+
+def _is_supported(sampler: Any, draft_logits: Tensor | None, vocab_size: int) -> bool:
+    """Return whether tokendraw has the way in which a ``RejectionSampler`` of vLLM judges drafts."""
+    return (
+        sampler.synthetic_conditional_rates is None
+        and not getattr(sampler, "fly_window_size", 0)
+        and sampler.watermark_key is None
+        and (draft_logits is None or draft_logits.shape[-1] == vocab_size)
+    )
+
+
+def _verify_mode(sampler: Any, draft_logits: Tensor | None) -> VerifyMode:
+    """Return the mode in which tokendraw verifies for a ``RejectionSampler`` of vLLM."""
+    if draft_logits is None:
+        return "coupled"
+    return "block" if sampler.use_block_verification else "rejection"
