@@ -277,13 +277,16 @@ def test_rules_lost_to_a_watermark_are_named_and_those_of_other_batches_are_kept
     assert engine.draw(LOGITS.repeat(60, 1), [1] * 60, positions) == drawn
 
 
-@pytest.mark.parametrize(
-    "options", [{"return_sampling_mask": True}, {"logprobs_mode": "processed_logprobs"}], ids=str
-)
-def test_rules_lost_where_no_sampler_is_replaced_are_named(vllm, log_lines, monkeypatch, options):
+def test_rules_lost_where_no_sampler_is_replaced_are_named(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     tokendraw_vllm.register()
-    engine = V2Engine(V, **options)
+
+    def broken(*given):
+        raise RuntimeError("no configuration")
+
+    monkeypatch.setattr(_v2, "_slots", broken)
+    engine = V2Engine(V)
+    assert log_lines() == [("WARNING", "tokendraw: V2 sampler left alone: RuntimeError: no configuration")]
     engine.add(0, request())
     assert losses(log_lines) == []
     engine.add(0, asking({"top_n_sigma": 1.0, "xtc_probability": 0.5}))

@@ -189,3 +189,30 @@ def test_greedy_requests_emit_in_a_verification_what_vllm_s_own_emits(drawn):
         texts.append(emitted)
     assert texts[0] == texts[1]
     assert max(len(tokens) for tokens in texts[0][0]) > 1
+
+
+def test_filtered_logits_masks_and_log_probabilities_are_vllm_s():
+    """Of the same tokens: those of greedy rows, and of rows with a single token left."""
+    outputs = []
+    for ours in (True, False):
+        engine = vllm_v2_steps.Engine(
+            V, 8, DEVICE, dtype=torch.bfloat16, logprobs_mode="processed_logprobs", return_sampling_mask=True
+        )
+        if not ours:
+            engine.sampler._tokendraw = None
+        engine.start(0, PROMPT, temperature=0.0, logprobs=3)
+        engine.start(1, PROMPT, temperature=0.7, top_k=1, logprobs=3)
+        engine.start(2, PROMPT, temperature=0.7, top_k=6, top_p=0.9, seed=1)
+        engine.start(3, PROMPT, temperature=1.4, min_p=0.1, presence_penalty=1.0, seed=1)
+        engine.start(4, PROMPT, seed=1, logit_bias={3: 2.0})
+        drawn = engine.sampler(model_logits(5, 1), engine.rows([0, 1, 2, 3, 4]))
+        masks = drawn.sampling_mask_tensors.tolists()
+        logprobs = drawn.logprobs_tensors
+        outputs.append((masks.token_ids.tolist(), masks[1].tolist(), logprobs))
+    (ours, ours_offsets, logprobs), (theirs, theirs_offsets, their_logprobs) = outputs
+    assert (ours, ours_offsets) == (theirs, theirs_offsets)
+    assert logprobs.logprob_token_ids[:2].tolist() == their_logprobs.logprob_token_ids[:2].tolist()
+    torch.testing.assert_close(logprobs.logprobs[:2], their_logprobs.logprobs[:2], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        logprobs.logprobs[2:, 1:], their_logprobs.logprobs[2:, 1:], rtol=1e-5, atol=1e-5
+    )

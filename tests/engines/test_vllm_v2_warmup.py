@@ -211,8 +211,6 @@ def test_a_sampler_of_another_vocabulary_is_loaded_anew(loads, monkeypatch):
         ("cpu", vllm_config()),
         ("cuda:0", None),
         ("cuda:0", vllm_config(runner_type="pooling")),
-        ("cuda:0", vllm_config(logprobs_mode="processed_logprobs")),
-        ("cuda:0", vllm_config(return_sampling_mask=True)),
         (
             "cuda:0",
             SimpleNamespace(
@@ -221,7 +219,7 @@ def test_a_sampler_of_another_vocabulary_is_loaded_anew(loads, monkeypatch):
             ),
         ),
     ],
-    ids=["a CPU", "no configuration", "pooling", "processed logprobs", "sampling masks", "pipeline"],
+    ids=["a CPU", "no configuration", "pooling", "pipeline"],
 )
 def test_nothing_is_loaded_beside_the_weights_where_tokendraw_may_replace_nothing(
     loads, monkeypatch, device, config

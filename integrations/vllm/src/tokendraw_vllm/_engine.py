@@ -36,6 +36,7 @@ V2_SIGNATURES: Mapping[str, tuple[str, ...]] = {
         "input_ids",
         "expanded_local_pos",
         "seq_lens_upper_bound_np",
+        "return_logprobs",
     ),
     "_sample_random": (
         "self",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
+from tokendraw import Drafts, Need, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.engines import format_error
 from tokendraw.plugin import VerifyMode
 from tokendraw.resolution import installed_version, read_settings
@@ -19,6 +20,13 @@ from tokendraw_vllm._v2_processor import Processor
 
 _REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
+
+
+Drawn = TypeVar("Drawn")
+
+
+def _token_ids(output: SamplerOutput) -> Any:
+    return output.token_ids
 
 
 class Replacement:
@@ -38,16 +46,22 @@ class Replacement:
         """Whether drafts are verified too."""
         self.seeds_every_row = seeds_every_row
 
-    def draw(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:
-        """Draw a token in each row: ids [B] int64; None after a failure, now or before: then vLLM has to draw.
+    def draw(
+        self,
+        logits: Tensor,
+        metadata: Callable[[], SamplingMetadata],
+        finish: Callable[[SamplerOutput], Drawn] = _token_ids,
+    ) -> Drawn | None:
+        """Draw a token in each row; None after a failure, now or before: then vLLM has to draw.
 
         :param logits: [B, V].
         :param metadata: makes the metadata of the batch.
+        :param finish: makes the result of the draw; left out: ids [B] int64.
         """
         if self.sampler is None:
             return None
         try:
-            return self.sampler.sample(logits, metadata()).token_ids
+            return finish(self.sampler.sample(logits, metadata()))
         except Exception as error:
             _log.log_failed(self.part, self.sampler.name, error)
             self.sampler = None
@@ -82,6 +96,7 @@ def load(
     use_fp64: bool,
     batch_invariant: bool,
     reference_is_faster: bool,
+    threshold: bool = False,
     prepare: Callable[[Sampler, bool], object] | None = None,
 ) -> Replacement | None:
     """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays. Raises nothing.
@@ -90,6 +105,7 @@ def load(
     :param use_fp64: vLLM's ``use_fp64_gumbel``.
     :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
     :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.
+    :param threshold: whether draws return thresholds.
     :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
     """
     try:
@@ -105,7 +121,9 @@ def load(
                 part=part,
             )
             return None
-        need = Need(gumbel_dtype="fp64" if use_fp64 else "fp32", batch_invariant=batch_invariant)
+        need = Need(
+            gumbel_dtype="fp64" if use_fp64 else "fp32", batch_invariant=batch_invariant, threshold=threshold
+        )
         sampler = tokendraw.load_sampler(device=device, need=need)
         version, seeding = _version_and_seeding(sampler.name)
         seeds_every_row = seeding == "counter"
@@ -117,17 +135,6 @@ def load(
     engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
     _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
     return Replacement(part, sampler, seeds_every_row=seeds_every_row)
-
-
-def unsupported_reason(logprobs_mode: str, return_sampling_mask: bool = False) -> str | None:
-    """Return why a sampler of vLLM has to draw every batch; None where tokendraw may draw."""
-    from vllm.config.model import PROCESSED_LOGPROBS_MODES
-
-    if logprobs_mode in PROCESSED_LOGPROBS_MODES:
-        return f"logprobs_mode={logprobs_mode!r} returns the filtered logits, which vLLM's own writes"
-    if return_sampling_mask:
-        return "return_sampling_mask returns which tokens were kept, which vLLM's own filters write"
-    return None
 
 
 def _version_and_seeding(name: str) -> tuple[str, str]:

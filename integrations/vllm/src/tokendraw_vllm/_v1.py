@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendraw_vllm import _log
-from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
+from tokendraw_vllm._replacement import Replacement, load
 from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, unfiltered_seeded_rows
 
 _PART = "V1 sampler"
@@ -86,10 +86,13 @@ def _replacement(sampler: Any, device: torch.device) -> Replacement | None:
 
 def _load(sampler: Any, device: torch.device) -> Replacement | None:
     import vllm.envs as envs
+    from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
-    reason = unsupported_reason(sampler.logprobs_mode)
-    if reason is not None:
-        _log.log_kept(reason, part=_PART)
+    mode = sampler.logprobs_mode
+    if mode in PROCESSED_LOGPROBS_MODES:
+        _log.log_kept(
+            f"logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes", part=_PART
+        )
         return None
     return load(
         _PART,

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from tokendraw.engines import format_error
 from tokendraw_vllm import _log
-from tokendraw_vllm._replacement import unsupported_reason
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
+from tokendraw_vllm._v2_processed import may_need_processed, needs_processed
 from tokendraw_vllm._v2_rules import log_lost
 from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
 from tokendraw_vllm._v2_verification import wrap_verify
@@ -126,16 +126,18 @@ def _wrap_sample(original: Method) -> Method:
         input_ids: Tensor,
         expanded_local_pos: Tensor,
         seq_lens_upper_bound_np: np.ndarray,
+        return_logprobs: bool = False,
         *positional: Any,
         **keywords: Any,
     ) -> tuple[Tensor, Tensor]:
         slots: Slots | None = getattr(self, ATTRIBUTE, None)
         if slots is not None and slots.can_draw():
+            slots.needs_processed = needs_processed(self, return_logprobs)
             slots.follow(idx_mapping_np, input_ids, pos, seq_lens_upper_bound_np)
             if slots.may_draw_raw(idx_mapping_np):
-                ids = slots.draw_raw(logits, expanded_idx_mapping, idx_mapping_np, pos)
-                if ids is not None:
-                    return ids, logits
+                drawn = slots.draw_raw(logits, expanded_idx_mapping, idx_mapping_np, pos)
+                if drawn is not None:
+                    return drawn.token_ids, logits if drawn.processed is None else drawn.processed
         with contextlib.nullcontext() if slots is None else slots.step(idx_mapping_np):
             result: tuple[Tensor, Tensor] = original(
                 self,
@@ -147,6 +149,7 @@ def _wrap_sample(original: Method) -> Method:
                 input_ids,
                 expanded_local_pos,
                 seq_lens_upper_bound_np,
+                return_logprobs,
                 *positional,
                 **keywords,
             )
@@ -167,9 +170,9 @@ def _wrap_sample_random(original: Method) -> Method:
     ) -> tuple[Tensor, Tensor]:
         slots: Slots | None = getattr(self, ATTRIBUTE, None)
         if slots is not None and slots.can_draw() and not slots.all_greedy(idx_mapping_np):
-            ids = slots.draw(processed_logits, expanded_idx_mapping, idx_mapping_np, pos, raw=False)
-            if ids is not None:
-                return ids, processed_logits
+            drawn = slots.draw(processed_logits, expanded_idx_mapping, idx_mapping_np, pos, raw=False)
+            if drawn is not None:
+                return drawn.token_ids, processed_logits if drawn.processed is None else drawn.processed
             slots.give_back(processed_logits, expanded_idx_mapping, idx_mapping_np)
         result: tuple[Tensor, Tensor] = original(
             self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, *positional, **keywords
@@ -191,15 +194,11 @@ _REQUEST_WRAPPERS: dict[str, Callable[[Method], Method]] = {
 }
 
 
-def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any) -> Slots | None:
-    """Make the slots of a sampler of vLLM; None, with a line in the log, if vLLM draws.
+def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any) -> Slots:
+    """Make the slots of a sampler of vLLM.
 
     :param requests: vLLM's ``RequestState``, which may hold the load of the sampler.
     """
-    reason = unsupported_reason(sampler.logprobs_mode, sampler.return_sampling_mask)
-    if reason is not None:
-        _log.log_kept(reason, part=PART)
-        return None
     states = sampler.sampling_states
     setup = Setup.of(
         config,
@@ -207,6 +206,7 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
         vocab_size=states.vocab_size,
         max_requests=states.max_num_reqs,
         use_fp64=sampler.use_fp64_gumbel,
+        threshold=may_need_processed(sampler.logprobs_mode, sampler.return_sampling_mask),
     )
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:

@@ -16,10 +16,11 @@ import torch
 from tokendraw import Sampler
 from tokendraw.engines import format_error
 from tokendraw_vllm import _log
-from tokendraw_vllm._replacement import Replacement, load, unsupported_reason
+from tokendraw_vllm._replacement import Replacement, load
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_drafts import DraftSetup
 from tokendraw_vllm._v2_metadata import example_batches
+from tokendraw_vllm._v2_processed import may_need_processed
 from tokendraw_vllm._v2_processor import load_processor
 
 PART = "V2 sampler"
@@ -39,6 +40,8 @@ class Setup:
     """Dtype of the model's logits."""
     use_fp64: bool
     batch_invariant: bool
+    threshold: bool
+    """Whether draws return thresholds."""
     drafts: DraftSetup | None
 
     @classmethod
@@ -50,6 +53,7 @@ class Setup:
         vocab_size: int,
         max_requests: int,
         use_fp64: bool,
+        threshold: bool,
     ) -> Self:
         """Read the rest from vLLM's configuration and variables."""
         import vllm.envs as envs
@@ -61,6 +65,7 @@ class Setup:
             max_requests=max_requests,
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
             use_fp64=bool(use_fp64),
+            threshold=threshold,
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=DraftSetup.of(config),
         )
@@ -75,6 +80,7 @@ class Setup:
             use_fp64=self.use_fp64,
             batch_invariant=self.batch_invariant,
             reference_is_faster=False,
+            threshold=self.threshold,
             prepare=self._warm_up,
         )
         if replacement is not None and replacement.sampler is not None and not self.batch_invariant:
@@ -155,8 +161,6 @@ def load_during_weights(vocab_size: int, max_requests: int, device: torch.device
     is_last_rank = config.parallel_config.pipeline_parallel_size == 1
     if not is_last_rank or model.runner_type == "pooling":
         return None
-    if unsupported_reason(model.logprobs_mode, model.return_sampling_mask) is not None:
-        return None
     return BackgroundLoad(
         Setup.of(
             config,
@@ -164,5 +168,6 @@ def load_during_weights(vocab_size: int, max_requests: int, device: torch.device
             vocab_size=vocab_size,
             max_requests=max_requests,
             use_fp64=model.use_fp64_gumbel,
+            threshold=may_need_processed(model.logprobs_mode, model.return_sampling_mask),
         )
     )

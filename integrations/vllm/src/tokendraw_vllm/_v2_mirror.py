@@ -49,6 +49,13 @@ class EditedRows(NamedTuple):
         """Return the entries, or rows, of a tensor [rows, ...] of the batch: a view where they lie side by side."""
         return values[self.rows] if isinstance(self.rows, slice) else values.index_select(0, self.rows)
 
+    def put(self, target: Tensor, values: Tensor) -> None:
+        """Write the entries, or rows, of a tensor of the batch in place."""
+        if isinstance(self.rows, slice):
+            target[self.rows].copy_(values)
+        else:
+            target.index_copy_(0, self.rows, values)
+
 
 class Mirror:
     """The requests of a sampler of vLLM whose logits tokendraw edits, in tokendraw's slots."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, SamplingMetadata, VerifyOutput
+from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm._v2_batches import MAX_CACHED, Batches
@@ -23,10 +23,20 @@ from tokendraw_vllm._v2_drafts import DraftRows, lay_out
 from tokendraw_vllm._v2_edits import Edits, withheld_flag
 from tokendraw_vllm._v2_metadata import batch_facts, empty_columns, make_metadata
 from tokendraw_vllm._v2_orders import Orders
+from tokendraw_vllm._v2_processed import processed_logits
 from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
 ATTRIBUTE = "_tokendraw"
 """Attribute of vLLM's ``Sampler`` for its :class:`Slots`."""
+
+
+class Drawn(NamedTuple):
+    """A draw in the place of vLLM's."""
+
+    token_ids: Tensor
+    """[rows] int64."""
+    processed: Tensor | None
+    """[rows, V] float32: the logits, divided and filtered; None where vLLM does not read them."""
 
 
 class Slots:
@@ -65,6 +75,8 @@ class Slots:
         self._rules = Rules(max_requests, device, has_orders=has_orders)
         self._orders = Orders(self._states, device)
         self._is_withheld = False
+        self.needs_processed = False
+        """Whether vLLM reads the filtered logits of the step that it has begun."""
         self._has_drawn = False
         """Whether tokendraw has drawn the step that vLLM has begun."""
 
@@ -132,7 +144,7 @@ class Slots:
 
     def draw_raw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor
-    ) -> Tensor | None:
+    ) -> Drawn | None:
         """Draw from the model's logits [rows, V], those with edits from an edited copy of their rows.
 
         A row with edits is drawn beside the others too, without them, and that token is dropped: to leave the row out
@@ -147,12 +159,14 @@ class Slots:
             return None
         if len(floats) == len(logits):
             return self.draw(floats, slot_of_row, requests, positions, raw=True)
-        ids = self.draw(logits, slot_of_row, requests, positions, raw=True)
+        drawn = self.draw(logits, slot_of_row, requests, positions, raw=True)
         own = self.draw(floats, edited.slots, edited.requests, edited.of(positions), raw=True)
-        if ids is None or own is None:
+        if drawn is None or own is None:
             return None
-        edited.of(ids).copy_(own) if isinstance(edited.rows, slice) else ids.index_copy_(0, edited.rows, own)
-        return ids
+        edited.put(drawn.token_ids, own.token_ids)
+        if drawn.processed is not None and own.processed is not None:
+            edited.put(drawn.processed, own.processed)
+        return drawn
 
     def catch_up(self, requests: np.ndarray) -> None:
         """Append the tokens of earlier steps as :meth:`follow` does, before a verification."""
@@ -188,8 +202,8 @@ class Slots:
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
-    ) -> Tensor | None:
-        """Draw a token in each row: ids [rows] int64; None after a failure, now or before, or if vLLM draws.
+    ) -> Drawn | None:
+        """Draw a token in each row; None after a failure, now or before, or if vLLM draws.
 
         :param logits: [rows, V].
         :param slot_of_row: [rows] integer, on the device.
@@ -198,16 +212,26 @@ class Slots:
         :param raw: whether temperature and min-p are still to be applied.
         """
         replacement = self._replacement
-        if replacement is None:
-            return None
+        if replacement is None or (self.needs_processed and self._is_withheld):
+            return None  # vLLM has not divided these logits, so it would return others than its own
         if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
 
         metadata = self._metadata(requests, raw=raw, seeds_every_row=replacement.seeds_every_row)
-        ids = replacement.draw(logits, lambda: metadata().for_rows(slot_of_row, positions))
-        self._has_drawn = ids is not None
-        return ids
+
+        def finish(output: SamplerOutput) -> Drawn:
+            if not self.needs_processed:
+                return Drawn(output.token_ids, None)
+            temperature = self._columns["temperature"].index_select(0, slot_of_row)
+            processed = processed_logits(logits, output, temperature)
+            if raw:
+                self._states.apply_temperature(processed, slot_of_row, requests)
+            return Drawn(output.token_ids, processed)
+
+        drawn = replacement.draw(logits, lambda: metadata().for_rows(slot_of_row, positions), finish)
+        self._has_drawn = drawn is not None
+        return drawn
 
     def _metadata(
         self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._v2_drafts import DraftRows
+from tokendraw_vllm._v2_processed import may_need_processed
 from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
 
 
@@ -78,6 +79,7 @@ def _is_supported(sampler: Any, draft_logits: Tensor | None, vocab_size: int) ->
         sampler.synthetic_conditional_rates is None
         and not getattr(sampler, "fly_window_size", 0)
         and sampler.watermark_key is None
+        and not may_need_processed(sampler.sampler.logprobs_mode, sampler.sampler.return_sampling_mask)
         and (draft_logits is None or draft_logits.shape[-1] == vocab_size)
     )
 
