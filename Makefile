@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
-TOOLS := $(SUITE_TOOLS) build hatchling import-linter mypy pytest-xdist ruff 'triton; sys_platform == "linux"' zizmor
+TOOLS := $(SUITE_TOOLS) build hatchling import-linter matplotlib mypy pytest-xdist ruff 'triton; sys_platform == "linux"' zizmor
 KIT := --editable './testing[html]'
 MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
@@ -24,7 +24,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-reports test-versions check bench dist clean
+.PHONY: demo test test-all test-mutants test-engines test-reports test-versions check bench dist tour clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -90,6 +90,10 @@ dist: $(VENV)/.tools $(RELEASE)/.ready  ## sdists and wheels of every distributi
 	$(RELEASE)/bin/python release/distributions.py --last-release $(RELEASE)/last-release
 	$(RELEASE)/bin/python release/proof.py dist --dependencies $(RELEASE)/wheels --last-release $(RELEASE)/last-release
 	DIST=dist $(BIN)/python -m pytest tests/repository/test_distributions.py -k TestBuiltFiles $(PYTEST)
+
+tour: $(VENV)/.tools  ## The pictures of docs/tour.md, by its own code
+	$(NO_COPIES)
+	PYTHONPATH=tests/fakes $(BIN)/python -m tour
 
 clean:
 	rm -rf $(VENV) $(VENV)-* dist
