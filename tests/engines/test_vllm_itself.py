@@ -1,16 +1,13 @@
 """vLLM itself on a CPU, with the adapter and without: ``make test-engines``."""
 
 import functools
-import json
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from engine_process import run_script
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw.resolution import installed_version
 from tokendraw_vllm._engine import DISTRIBUTIONS
@@ -31,27 +28,7 @@ def run(tmp_path_factory):
 
     @functools.cache
     def running(drill="none", **variables):
-        environment = {
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            **variables,
-        }
-        process = subprocess.run(
-            [sys.executable, SCRIPT, model, drill],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-        assert process.returncode == 0, process.stderr[-3000:]
-        lines = (process.stdout + process.stderr).splitlines()
-        log_lines = [line.partition("tokendraw: ")[2] for line in lines if "tokendraw: " in line]
-        return json.loads(process.stdout.splitlines()[-1]), log_lines
+        return run_script(SCRIPT, model, drill, **variables)
 
     return running
 

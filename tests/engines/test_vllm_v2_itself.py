@@ -1,5 +1,6 @@
 """vLLM's V2 sampler from its sources, with and without the adapter: on a GPU, or in Triton's interpreter.
 
+Here are many rows of chosen logits, and kernels counted; whole requests are in test_vllm_v2_runner.py.
 ``make test-engines`` runs it with the sources of the installed vLLM; ``VLLM_SOURCES`` names other ones, such as those
 of an unpacked wheel for CUDA.
 """
@@ -148,46 +149,6 @@ def test_greedy_rows_and_logprobs_are_vllms():
         assert torch.equal(of_mine[greedy], of_theirs[greedy]), name
         if of_mine.dim() == 2:
             assert torch.equal(of_mine[3, 1:], of_theirs[3, 1:]), name
-
-
-def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go():
-    seeded = {"temperature": 0.8, "top_k": 20, "seed": 99}
-
-    def text(slot, neighbours):
-        v2_engine, result = engine(), []
-        v2_engine.add(slot, **seeded)
-        for step in range(20):
-            others = [other for other in neighbours(step) if other != slot]
-            for other in others:
-                v2_engine.add(other, top_p=0.5 + other / 20, **(EDITING if step % 2 else {}))
-            slots = [*others, slot]
-            result.append(tokens(v2_engine.step(batch(len(slots)), slots, [step] * len(slots)))[-1])
-        return result
-
-    alone = text(0, lambda step: [])
-    assert len(set(alone)) > 1
-    assert text(5, lambda step: range(step % 4)) == alone
-
-
-def test_the_model_s_own_logits_are_read_where_no_request_edits_them(monkeypatch):
-    import tokendraw
-
-    read = []
-    sample = tokendraw.Sampler.sample
-    monkeypatch.setattr(
-        tokendraw.Sampler,
-        "sample",
-        lambda self, logits, metadata: read.append(logits.dtype) or sample(self, logits, metadata),
-    )
-    v2_engine = engine()
-    v2_engine.add(0, temperature=0.5, top_k=4, min_p=0.1)
-    v2_engine.add(1, presence_penalty=0.5)
-    v2_engine.add(2, bad_words_token_ids=[[3]])
-    logits = batch(1).to(torch.bfloat16)
-    for slot in range(3):
-        v2_engine.step(logits, [slot], [5])
-    assert read == [torch.bfloat16, torch.float32, torch.float32]
-    assert torch.equal(logits, batch(1).to(torch.bfloat16))
 
 
 def compilations(monkeypatch, tmp_path):

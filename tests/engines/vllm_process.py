@@ -6,6 +6,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import tokendraw
 from tokendraw_vllm import _engine, _v1
@@ -38,35 +39,49 @@ def write_model(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer of the words t0, t1, ...: a token each."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({f"t{token}": token for token in range(V)}, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="t0").save_pretrained(folder)
+
+
 class Engine:
     """vLLM with the small model."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         from vllm import LLM
 
-        self.llm = LLM(
-            str(folder),
-            skip_tokenizer_init=True,
-            dtype="float32",  # without ties, of which each engine keeps others
-            max_model_len=128,
-            max_num_seqs=64,
-            enforce_eager=True,
-            enable_prefix_caching=False,
-            seed=1,
+        common = {
+            "skip_tokenizer_init": True,
+            "dtype": "float32",  # without ties, of which each engine keeps others
+            "max_model_len": 128,
+            "max_num_seqs": 64,
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "seed": 1,
+        }
+        self.llm = LLM(str(folder), **common | options)
+
+    def outputs(self, prompts, parameters):
+        """vLLM's output of each request; ``parameters`` has one entry for each."""
+        from vllm import SamplingParams
+
+        common = {"max_tokens": 12, "ignore_eos": True, "detokenize": False}
+        return self.llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts],
+            [SamplingParams(**common | one) for one in parameters],
+            use_tqdm=False,
         )
 
     def generate(self, prompts, parameters):
         """Token ids and logprobs of each request; ``parameters`` has one entry for each, or one for all."""
-        from vllm import SamplingParams
-
         if isinstance(parameters, dict):
             parameters = [parameters] * len(prompts)
-        common = {"max_tokens": 12, "ignore_eos": True, "detokenize": False}
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts],
-            [SamplingParams(**{**common, **one}) for one in parameters],
-            use_tqdm=False,
-        )
+        outputs = self.outputs(prompts, parameters)
         return [(list(o.outputs[0].token_ids), logprobs(o.outputs[0])) for o in outputs]
 
 

@@ -1,0 +1,246 @@
+"""vLLM's V2 runner itself on a CPU, its kernels in Triton's interpreter, with the adapter and without it.
+
+``make test-engines`` runs it. The batches are those of ``vllm_v2_cases``; the adapter draws by native.
+"""
+
+import functools
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_process import run_script
+from goodness_of_fit import FALSE_ALARM, chi_square
+from tokendraw.resolution import installed_version
+from tokendraw_vllm._engine import DISTRIBUTIONS
+from vllm_v2_cases import CASES, DRAWS, EDITED, FILTERS, LAST, MODEL, STOPS, VERIFIED, VLLM, V
+
+if not any(map(installed_version, DISTRIBUTIONS)):
+    pytest.skip("needs vLLM", allow_module_level=True)
+pytest.importorskip("triton", reason="needs Triton, whose interpreter runs vLLM's kernels")
+
+SCRIPT = Path(__file__).with_name("vllm_v2_process.py")
+TOKENS, LOGPROBS, STOP_REASON = range(3)
+AS_VLLM = [name for name, case in CASES.items() if case.as_vllm]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """``run(**variables)``: the results of the cases, and the lines of the log about tokendraw."""
+    model = tmp_path_factory.mktemp("vllm") / "model"
+
+    @functools.cache
+    def running(**variables):
+        return run_script(
+            SCRIPT,
+            model,
+            TRITON_INTERPRET="1",
+            VLLM_USE_V2_MODEL_RUNNER="1",
+            TOKENDRAW_SAMPLER="native",
+            **variables,
+        )
+
+    return running
+
+
+@pytest.fixture
+def ours(run):
+    return run()[0]
+
+
+@pytest.fixture
+def vllms(run):
+    return run(TOKENDRAW_VLLM="0")[0]
+
+
+def tokens(results, name):
+    """Tokens of the first output of each request."""
+    return [request[0][TOKENS] for request in results[name]["outputs"]]
+
+
+def test_each_engine_says_that_tokendraw_draws_and_a_failed_call_that_vllm_does(run):
+    _, log_lines = run()
+    version = next(filter(None, map(installed_version, DISTRIBUTIONS)))
+    assert log_lines == [
+        f"V2 sampler replaced (native 0.1.0, vLLM {version})",
+        "V2 sampler is vLLM's own again: 'native' raised RuntimeError: injected",
+    ]
+    assert run(TOKENDRAW_VLLM="0")[1] == ["left alone: switched off by TOKENDRAW_VLLM"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_drawn_where_the_readme_says(ours, vllms, name):
+    case = CASES[name]
+    assert set(ours[name]["places"]) - {"preempted"} == case.places
+    assert set(vllms[name]["places"]) - {"preempted"} == {
+        VLLM if place in (MODEL, EDITED) else place for place in case.places
+    }
+
+
+@pytest.mark.parametrize("name", AS_VLLM)
+def test_results_equal_vllms_where_a_row_has_one_token_to_draw(ours, vllms, name):
+    assert ours[name]["outputs"] == vllms[name]["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("one token", "greedy"),
+        ("greedy beside one token", "greedy"),
+        ("drafts, greedy", "greedy"),
+        ("drafts, one token", "greedy"),
+    ],
+)
+def test_one_token_is_the_greedy_one_with_drafts_and_without(ours, name, other):
+    assert tokens(ours, name) == tokens(ours, other)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "presence penalty",
+        "frequency penalty",
+        "repetition penalty",
+        "logit bias",
+        "allowed ids",
+        "bad words",
+        "least length",
+        "all edits",
+    ],
+)
+def test_every_edit_changes_tokens(ours, name):
+    """Otherwise equal results would say nothing of the edit."""
+    assert all(mine != plain for mine, plain in zip(tokens(ours, name), tokens(ours, "greedy"), strict=False))
+
+
+def test_edits_forbid_what_they_name(ours):
+    assert {token for ids in tokens(ours, "allowed ids") for token in ids} <= {3, 4, 5, 600}
+    for ids in tokens(ours, "bad words"):
+        assert not {23, 61} & set(ids)
+        assert (374, 309) not in itertools.pairwise(ids)
+    for ids in tokens(ours, "least length"):
+        assert not set(ids[:5]) & set(STOPS)
+    assert {len(ids) for ids in tokens(ours, "least length")} - {12}
+
+
+def test_requests_end_at_a_stop_token_or_string(ours):
+    plain = tokens(ours, "greedy")
+    ends = [next((i for i, token in enumerate(ids) if token in STOPS), 11) for ids in plain]
+    assert tokens(ours, "stop ids") == [ids[: end + 1] for ids, end in zip(plain, ends, strict=True)]
+    reasons = [request[0][STOP_REASON] for request in ours["stop ids"]["outputs"]]
+    assert reasons == [ids[end] if ids[end] in STOPS else None for ids, end in zip(plain, ends, strict=True)]
+    assert any(reasons)
+    assert {request[0][STOP_REASON] for request in ours["stop strings"]["outputs"]} == {None, "t25", "t37"}
+
+
+# Seeds.
+
+
+@pytest.mark.parametrize(
+    ("name", "request_number", "alone"),
+    [
+        ("seed in a batch", 2, "seed alone"),
+        ("seed with logprobs", 0, "seed alone"),
+        ("next seeds", 0, "seed alone"),
+        ("long, preempted", 4, "long, alone"),
+        ("drafts, seed in a batch", 2, "drafts, seed alone"),
+    ],
+)
+def test_a_seed_draws_the_same_tokens_alone_and_beside_requests_that_come_and_go(
+    ours, name, request_number, alone
+):
+    (expected,) = tokens(ours, alone)
+    assert tokens(ours, name)[request_number] == expected
+    assert len(set(expected)) > 1
+
+
+def test_the_adapter_draws_other_tokens_than_vllm_for_a_seed(ours, vllms):
+    for name in ("seed alone", "next seeds", "long, alone", "seed with an edit"):
+        assert tokens(ours, name) != tokens(vllms, name)
+
+
+def test_the_outputs_of_n_are_those_of_the_next_seeds(ours):
+    (outputs,) = ours["n"]["outputs"]
+    assert [output[TOKENS] for output in outputs] == tokens(ours, "next seeds")
+    assert len({tuple(output[TOKENS]) for output in outputs}) == 3
+
+
+@pytest.mark.parametrize("name", ["long, preempted", "long, one token", "drafts, preempted"])
+def test_requests_are_preempted(ours, name):
+    """Otherwise equal tokens would say nothing of requests that start again."""
+    assert ours[name]["places"]["preempted"] > 0
+
+
+def test_drafts_are_accepted(ours):
+    places, outputs = ours["drafts, one token"]["places"], tokens(ours, "drafts, one token")
+    assert places[MODEL] + places[VERIFIED] < len(outputs[0])
+
+
+def test_after_a_failed_call_vllm_draws_as_alone(ours, vllms):
+    assert tokens(ours, "after a failure")[2] == tokens(vllms, "seed alone")[0]
+    assert set(ours["after a failure"]["places"]) == {VLLM}
+
+
+# Distributions, log-probabilities, rules.
+
+
+def first_row(results):
+    """Probabilities of the best tokens of the first step, in a row [V]."""
+    row = np.zeros(V)
+    (((_, (step,), _),),) = results["first tokens"]["outputs"]
+    for token, logprob, _ in step:
+        row[token] = np.exp(logprob)
+    return row
+
+
+@pytest.mark.parametrize("name", ["draws", "draws beside an edit"])
+def test_tokens_are_drawn_from_the_filtered_distribution(ours, name):
+    row = first_row(ours)
+    order = np.argsort(-row)
+    chosen = row[order][: FILTERS["top_k"]] / row[order][: FILTERS["top_k"]].sum()
+    number = int((np.cumsum(chosen) < FILTERS["top_p"]).sum()) + 1
+    expected = np.zeros(V)
+    expected[order[:number]] = chosen[:number]
+    drawn = np.array(tokens(ours, name)).ravel()
+    assert len(drawn) == DRAWS
+    assert chi_square(drawn, expected) > FALSE_ALARM
+
+
+def test_logprobs_of_a_drawn_token_equal_vllms(ours, vllms):
+    """The first step has equal logits: the best five are equal, and so is what both drew among the best."""
+    mine, theirs = (results["seed with logprobs"]["outputs"][0][0][LOGPROBS][0] for results in (ours, vllms))
+    known = {token: (logprob, rank) for token, logprob, rank in theirs}
+    shared = [entry for entry in mine if entry[0] in known]
+    assert len(shared) >= 5
+    assert all(known[token] == (logprob, rank) for token, logprob, rank in shared)
+
+
+def test_rules_keep_what_they_say(ours, vllms):
+    greedy = tokens(ours, "greedy")[:3]
+    assert tokens(ours, "top_n_sigma") == greedy
+    assert tokens(vllms, "top_n_sigma") != greedy
+
+
+@pytest.mark.parametrize("name", ["filter order", "filter order beside an edit"])
+def test_filters_of_the_last_temperature_are_those_at_temperature_one(ours, vllms, name):
+    def least(results):
+        """Least log-ratio of a drawn token to the best one, and the number of tokens that are not the best."""
+        ratios = []
+        for request, case in zip(results[name]["outputs"], CASES[name].requests, strict=True):
+            (ids, steps, _), *_ = request
+            if case == LAST:
+                for token, step in zip(ids, steps, strict=True):
+                    values = {entry[0]: entry[1] for entry in step}
+                    ratios.append(values[token] - max(values.values()))
+        return min(ratios), sum(ratio < 0 for ratio in ratios)
+
+    floor = np.log(LAST["min_p"])
+    (mine, others), (theirs, _) = least(ours), least(vllms)
+    assert mine >= floor > theirs
+    assert others > 0
+
+
+def test_a_misspelt_rule_is_refused_and_the_engine_goes_on(ours, vllms):
+    assert "found 'top_nsigma', the nearest is 'top_n_sigma'" in ours["refusal"]
+    assert vllms["refusal"] is None

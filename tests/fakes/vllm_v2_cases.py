@@ -1,0 +1,141 @@
+"""Batches for vLLM's V2 runner, as a table: parameters of requests, and where their tokens are drawn.
+
+Each batch runs in :data:`ENGINES` with the adapter and without it. A new case is a line of :data:`CASES`; properties
+beyond its columns are tests in tests/engines/test_vllm_v2_runner.py.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+V = 1000  # as the model of vllm_process.py
+PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
+LONG = [[(3 * i + 7 * row) % 300 for i in range(90)] for row in range(6)]
+"""Longer than the tokens of a step, so that vLLM reads them in parts; six fill the blocks while they generate."""
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "drafts": {
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 3,
+            "prompt_lookup_min": 1,
+        }
+    },
+}
+"""Options of vLLM, beside those of every engine."""
+
+MODEL, EDITED, VLLM, VERIFIED = "model's logits", "edited logits", "vLLM", "vLLM's verification"
+"""Where the tokens of a step are drawn: by tokendraw from the model's logits, by tokendraw from logits that vLLM has
+edited, by vLLM, or by vLLM as the result of a verification of drafts. A step is one place.
+"""
+
+GREEDY = {"temperature": 0.0}
+ONE = {"temperature": 0.9, "top_k": 1}  # one token to draw, and no batch of greedy requests, which is vLLM's
+SEEDED = {"temperature": 0.8, "top_k": 20, "seed": 3}
+BIAS = {"logit_bias": {V - 1: -1.0}}
+FILTERS = {"top_k": 12, "top_p": 0.9}
+DRAWS = 400
+STOPS = [*range(0, V, 9), 254, 374, 840]  # the last are of the greedy requests; vLLM takes up to 128
+
+
+def asking(rules: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    """Parameters of a request with rules for tokendraw."""
+    return {**parameters, "extra_args": {"tokendraw": rules}}
+
+
+LAST = asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.3, seed=5, logprobs=1)
+"""Filters at temperature 1: with the temperature first, twice the logits' distance is kept."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch."""
+
+    requests: list[dict[str, Any]]
+    places: set[str]
+    """Where tokendraw is to draw, or vLLM, with the adapter. Without it: by vLLM, or in its verification."""
+    engine: str = "plain"
+    prompts: list[list[int]] = field(default_factory=lambda: PROMPTS)
+    """One for each request; fewer are repeated."""
+    as_vllm: bool = False
+    """Whether tokens, log-probabilities and reasons to stop equal those without the adapter."""
+
+
+def edited(name: str, **edit: Any) -> dict[str, Case]:
+    """Make the case of an edit in requests that leave one token to draw."""
+    return {name: Case([ONE | edit] * 3, {EDITED}, as_vllm=True)}
+
+
+MATES: list[dict[str, Any]] = [
+    GREEDY,
+    {"temperature": 0.9, "top_p": 0.8, "max_tokens": 3},
+    SEEDED,
+    {"max_tokens": 7},
+    {"temperature": 1.2, "top_k": 5, "min_p": 0.1, "presence_penalty": 1.0, "max_tokens": 5},
+    {"temperature": 0.7, "top_k": 9, "max_tokens": 2, "seed": 12},
+]
+"""Requests that come and go; the fifth edits its logits while it lives."""
+DRAFTING_MATES = [{**mate, "min_p": 0.0} for mate in MATES]  # vLLM refuses min_p and logit_bias beside drafts
+
+CASES: dict[str, Case] = {
+    # greedy rows, and rows with one token to draw
+    "greedy": Case([GREEDY] * 6, {VLLM}, as_vllm=True),
+    "one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL}, as_vllm=True),
+    "greedy beside one token": Case([GREEDY, ONE] * 3, {MODEL}, as_vllm=True),
+    "greedy with logprobs": Case([GREEDY | {"logprobs": 3}] * 2, {VLLM}, as_vllm=True),
+    # seeds
+    "seed alone": Case([SEEDED], {MODEL}, prompts=PROMPTS[2:3]),
+    "seed in a batch": Case(MATES, {MODEL, EDITED}),
+    "seed with logprobs": Case([SEEDED | {"logprobs": 5}], {MODEL}, prompts=PROMPTS[2:3]),
+    "next seeds": Case([SEEDED | {"seed": 3 + i} for i in range(3)], {MODEL}, prompts=PROMPTS[2:3]),
+    "n": Case([SEEDED | {"n": 3}], {MODEL}, prompts=PROMPTS[2:3]),
+    # edits
+    **edited("presence penalty", presence_penalty=0.7),
+    **edited("frequency penalty", frequency_penalty=0.4),
+    **edited("repetition penalty", repetition_penalty=1.2),
+    **edited("logit bias", logit_bias={77: 4.0, 23: -4.0, 61: -4.0, 81: -4.0}),
+    **edited("allowed ids", allowed_token_ids=[3, 4, 5, 600]),
+    **edited("bad words", bad_words=["t23", "t374 t309", "t61"]),
+    **edited("least length", min_tokens=5, stop_token_ids=STOPS),
+    **edited(
+        "all edits", presence_penalty=0.7, repetition_penalty=1.1, logit_bias={77: 4.0}, bad_words=["t23"]
+    ),
+    "edits beside greedy": Case(
+        [GREEDY | {"presence_penalty": 0.7}, GREEDY, ONE, GREEDY | {"bad_words": ["t972"]}],
+        {EDITED},
+        as_vllm=True,
+    ),
+    "edits of greedy alone": Case([GREEDY | {"presence_penalty": 0.7}] * 2, {VLLM}, as_vllm=True),
+    "seed with an edit": Case([SEEDED | BIAS], {EDITED}, prompts=PROMPTS[2:3]),
+    # the end of a request
+    "stop ids": Case([ONE | {"stop_token_ids": STOPS}] * 6, {MODEL}, as_vllm=True),
+    "stop strings": Case([ONE | {"stop": ["t25", "t37"], "detokenize": True}] * 6, {MODEL}, as_vllm=True),
+    # long prompts, and blocks for three of six requests at their end
+    "long, alone": Case([SEEDED], {MODEL}, prompts=LONG[4:5]),
+    "long, preempted": Case([SEEDED] * 6, {MODEL}, prompts=LONG),
+    "long, one token": Case([ONE] * 6, {MODEL}, prompts=LONG, as_vllm=True),
+    # rules that vLLM has no parameter for
+    "top_n_sigma": Case([asking({"top_n_sigma": 1e-3}, temperature=2.0)] * 3, {MODEL}),
+    "filter order": Case([LAST] * 3, {MODEL}),
+    "filter order beside an edit": Case([LAST, LAST, ONE | BIAS, LAST], {EDITED}),
+    # distributions of a token
+    "first tokens": Case([{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}),
+    "draws": Case([FILTERS | {"max_tokens": 1}] * DRAWS, {MODEL}, prompts=PROMPTS[:1]),
+    "draws beside an edit": Case([FILTERS | BIAS | {"max_tokens": 1}] * DRAWS, {EDITED}, prompts=PROMPTS[:1]),
+    # drafts: the first step of a request has none
+    "drafts, greedy": Case([GREEDY] * 6, {VLLM, VERIFIED}, "drafts", as_vllm=True),
+    "drafts, one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL, VERIFIED}, "drafts", as_vllm=True),
+    "drafts, edits": Case(
+        [
+            ONE | edit
+            for edit in ({"presence_penalty": 0.7}, {"bad_words": ["t374 t309"]}, {"repetition_penalty": 1.2})
+        ],
+        {EDITED, VERIFIED},
+        "drafts",
+        as_vllm=True,
+    ),
+    "drafts, seed alone": Case([SEEDED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
+    "drafts, seed in a batch": Case(DRAFTING_MATES, {EDITED, VERIFIED}, "drafts"),
+    "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),
+}
