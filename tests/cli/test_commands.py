@@ -146,10 +146,10 @@ class TestACommandOfAnotherDistribution:
         assert (
             "\ncommands\n"
             "  name   of                       why it cannot be used\n"
-            "  bench  tokendraw-bench 0.1.0\n"
-            "  check  tokendraw-testing 0.1.0\n"
+            f"  bench  tokendraw-bench {tokendraw.__version__}\n"
+            f"  check  tokendraw-testing {tokendraw.__version__}\n"
             "  hello  acme-tools 1.0\n"
-            "  new    tokendraw-testing 0.1.0\n"
+            f"  new    tokendraw-testing {tokendraw.__version__}\n"
         ) in call("doctor", "--no-build").stdout
 
     def test_the_command_in_the_docstring_of_the_face_works(self, install):

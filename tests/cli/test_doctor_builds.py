@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, place, plugin
 from tokendraw.cli.diagnosis import building
@@ -44,7 +45,8 @@ def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place
     samplers, findings = result.stdout.partition("\nsamplers\n")[2].partition("\norigins\n")[::2]
     assert samplers == (
         "  name    state        priority  version  what it does, or why it cannot\n"
-        "  native  available    0         0.1.0    the reference in plain PyTorch: every device, every request\n"
+        f"  native  available    0         {tokendraw.__version__}    "
+        "the reference in plain PyTorch: every device, every request\n"
         f"  acme    unavailable  50        1.0      {RAISED}\n"
         "\n"
         "operations\n" + samplers.partition("operations\n")[2]  # with times

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw.cli.terminal import tables
@@ -143,7 +144,7 @@ def test_list_json_is_complete(monkeypatch):
         "state": "available",
         "reason": None,
         "distribution": "tokendraw",
-        "version": "0.1.0",
+        "version": tokendraw.__version__,
         "entry_point": "tokendraw.filters.shipped:TopNSigma",
         "moments": ["std"],
         "summary": "Keep tokens at most n standard deviations below the largest.",
