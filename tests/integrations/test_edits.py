@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
 
@@ -116,9 +117,18 @@ def run(processors, input_ids, steps=10, seed=0):
     return torch.stack(result)
 
 
+def penalty_of_each_row():
+    """A penalty that passes over the padding of each row."""
+    try:
+        return penalty(torch.tensor([0, 3, 4]))
+    except ValueError as error:
+        assert transformers.__version__.startswith("5.0.")
+        pytest.skip(f"transformers 5.0 takes one number of tokens for all rows: {error}")
+
+
 PADDED = {
     "no padding known": penalty,
-    "padding of each row": lambda: penalty(torch.tensor([0, 3, 4])),
+    "padding of each row": penalty_of_each_row,
     "a part of the prompt": lambda: penalty(2),
 }
 

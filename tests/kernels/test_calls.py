@@ -451,7 +451,8 @@ def test_where_a_profiler_hooks_launches_triton_launches(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(knobs.runtime, name, print)  # up to Triton 3.4
             assert launch.current_stream(0) is None
-        hooks = getattr(knobs.runtime, name)
+        if (hooks := getattr(knobs.runtime, name)) is None:
+            continue  # Triton 3.4, which has no list of hooks
         hooks.add(print)
         try:
             assert launch.current_stream(0) is None
