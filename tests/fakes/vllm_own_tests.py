@@ -1,0 +1,40 @@
+"""Runs vLLM's own tests of its samplers on a CPU, with the adapter unless it is off: ``pytest -p vllm_own_tests``.
+
+Their kernels run in Triton's interpreter, without pinned memory, as in vLLM's worker for CPUs. A line of the output
+says what reached the adapter.
+"""
+
+import collections
+import functools
+
+import tokendraw
+import triton_on_cpu
+
+_counts: collections.Counter[str] = collections.Counter()
+
+
+def pytest_configure():
+    import vllm.v1.worker.cpu.shm  # noqa: F401 - takes the place of pinned memory and streams
+
+    from tokendraw_vllm import _v1, _v2_slots, register
+
+    triton_on_cpu.filter_in_torch()
+    _v1.MIN_CPU_VOCABULARY = 0  # the tests' are small
+    register()
+    for owner, name in ((_v2_slots.Slots, "add_request"), (tokendraw.Sampler, "sample")):
+        setattr(owner, name, counted(getattr(owner, name)))
+
+
+def counted(method):
+    @functools.wraps(method)
+    def count(*arguments, **keywords):
+        _counts[method.__name__] += 1
+        return method(*arguments, **keywords)
+
+    return count
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(
+        f"tokendraw: {_counts['add_request']} requests added, {_counts['sample']} batches drawn"
+    )
