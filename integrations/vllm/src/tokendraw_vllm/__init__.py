@@ -23,7 +23,7 @@ def register() -> None:
     from tokendraw_vllm import _log
 
     try:
-        from tokendraw_vllm._engine import compare_engine
+        from tokendraw_vllm._engine import SWITCHED_OFF, compare_engine
 
         batch = compare_engine()
         if batch.applies:
@@ -33,7 +33,7 @@ def register() -> None:
             _v2.install()
             _admission.install()
         else:
-            _log.log_kept(batch.reason)
+            _log.log_kept(batch.reason, is_asked_for=batch.reason == SWITCHED_OFF)
     except Exception as error:
         _log.log_kept(f"registering raised {format_error(error)}")
 

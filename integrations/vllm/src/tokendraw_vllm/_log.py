@@ -17,13 +17,14 @@ def log_replaced(part: str, by: str) -> None:
     _say(logging.INFO, f"tokendraw: {part} replaced ({by})")
 
 
-def log_kept(reason: str, *, part: str = "") -> None:
+def log_kept(reason: str, *, part: str = "", is_asked_for: bool = False) -> None:
     """Log why vLLM keeps its sampler: a warning, since vLLM may register plugins before it shows lower levels.
 
     :param part: the part of vLLM; "" for all parts.
+    :param is_asked_for: whether the user asked for this, who needs no warning.
     """
     subject = f"{part} left alone" if part else "left alone"
-    _say(logging.WARNING, f"tokendraw: {subject}: {reason}")
+    _say(logging.INFO if is_asked_for else logging.WARNING, f"tokendraw: {subject}: {reason}")
 
 
 def log_failed(part: str, sampler: str, error: BaseException) -> None:
