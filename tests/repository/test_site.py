@@ -1,0 +1,119 @@
+"""The site's pages, navigation and links, as its hooks make them; `make test-site` looks at the built site."""
+
+import importlib
+import subprocess
+
+import pytest
+
+import markdown_pages
+import pages
+import reference
+from pages import ROOT
+
+PAGES = markdown_pages.find(ROOT, markdown_pages.PAGE_PATTERNS)
+INDEX = pages.text_of("docs/README.md")
+ADDRESS = "https://example.org/tokendraw/blob/main"
+
+
+def links(text, page="docs/operators.md"):
+    return markdown_pages.with_links_of_the_site(text, page, dict.fromkeys(PAGES), ROOT, ADDRESS)
+
+
+def leaves(entries):
+    for entry in entries:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from leaves(value) if isinstance(value, list) else [value]
+
+
+def test_the_navigation_has_every_page_of_the_checkout_once():
+    navigation = markdown_pages.navigation(PAGES, INDEX, ["reference/index.md"])
+    assert sorted(leaves(navigation)) == sorted([*PAGES, "reference/index.md"])
+
+
+def test_the_site_has_every_page_that_a_person_reads():
+    """No pages: the front for an index of packages, and forms of a web address."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+    ).stdout.split()
+    assert {page for page in set(tracked) - set(PAGES) if not page.startswith(".github/")} == {
+        "core/README.md"
+    }
+
+
+def test_a_page_of_docs_without_a_row_in_the_index_is_refused():
+    with pytest.raises(ValueError, match="needs a row") as caught:
+        markdown_pages.navigation([*PAGES, "docs/new.md"], INDEX, [])
+    assert str(caught.value) == (
+        "'docs/README.md' needs a row for each page of docs/, found none for ['docs/new.md']. Add it."
+    )
+
+
+def test_the_groups_are_the_headings_of_the_index():
+    index = "# Pages\n\n## Run it\n\n| page |\n|---|\n| [a.md](a.md) |\n\n## Beside\n\nMore.\n"
+    assert markdown_pages.groups(index) == {"Run it": ["docs/a.md"]}
+    with pytest.raises(ValueError, match="needs a heading above its table"):
+        markdown_pages.groups("| [a.md](a.md) |")
+
+
+@pytest.mark.parametrize(
+    ("link", "wanted"),
+    [
+        ("../core/src/tokendraw/philox.py", f"{ADDRESS}/core/src/tokendraw/philox.py"),
+        ("../tests/fakes", "https://example.org/tokendraw/tree/main/tests/fakes"),
+        ("../plugins/native", "../plugins/native/README.md"),
+        ("../plugins/native#files", "../plugins/native/README.md#files"),
+        ("contract.md#drafts", "contract.md#drafts"),
+        ("#install", "#install"),
+        ("https://example.org/x", "https://example.org/x"),
+    ],
+    ids=["file", "folder", "folder with a page", "its heading", "page", "heading", "address"],
+)
+def test_a_link_leads_to_a_page_or_to_the_repository(link, wanted):
+    assert links(f"See [this]({link}).") == f"See [this]({wanted})."
+
+
+def test_code_keeps_its_links():
+    code = "`[a](../core/src)`\n\n```\n[a](../core/src)\n```\n"
+    assert links(code) == code
+
+
+def test_a_link_to_nothing_is_refused():
+    with pytest.raises(ValueError, match="found none") as caught:
+        links("[a](lost.md)")
+    assert str(caught.value) == (
+        "link 'lost.md' of 'docs/operators.md' needs a file in the checkout, found none. Mend the link."
+    )
+
+
+@pytest.mark.parametrize(
+    ("urls", "address"),
+    [
+        ("", markdown_pages.NO_REPOSITORY),
+        ('[project.urls]\nRepository = "https://example.org/t/"\n', "https://example.org/t"),
+        ('[project.urls]\nHomepage = "https://h.org"\nSource = "https://s.org"\n', "https://s.org"),
+    ],
+    ids=["none", "repository", "source before homepage"],
+)
+def test_the_address_of_the_repository_is_one_of_the_project_s_urls(tmp_path, urls, address):
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core/pyproject.toml").write_text(f'[project]\nname = "tokendraw"\n{urls}', encoding="utf-8")
+    assert markdown_pages.repository_url(tmp_path) == address
+
+
+def test_the_version_is_the_core_s():
+    import tokendraw
+
+    assert markdown_pages.version(ROOT) == tokendraw.__version__
+
+
+@pytest.mark.parametrize("module", reference.public_modules(ROOT))
+def test_the_reference_has_every_public_name_of_a_module(module):
+    source = reference.source_of(ROOT, module).read_text(encoding="utf-8")
+    found = reference.public_names(source, module)
+    loaded = importlib.import_module(module)
+    own = {name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module}
+    names = getattr(loaded, "__all__", None) or {name for name in own if not name.startswith("_")}
+    assert set(names) <= set(found)
+    assert set(found) == set(names) or not hasattr(loaded, "__all__")
+    page = reference.make_pages(ROOT)[f"reference/{module}.md"]
+    assert [name for name in found if f".{name}" not in page and name != "__version__"] == []
