@@ -49,7 +49,7 @@ _CONFIG: Mapping[str, Any] = {
 
 
 def drawing(chart: Chart, contenders: Sequence[str]) -> dict[str, Any]:
-    """Return ``spec``, the specification of all panels, and ``panels``, what each adds: its points and its height.
+    """Return ``spec``, the specification of all panels, and ``panels``, the points and the height of each panel.
 
     :param contenders: all of the page, since each has one colour and one shape on all of it.
     """

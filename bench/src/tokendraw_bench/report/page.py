@@ -39,7 +39,7 @@ def write_report(file: Path, json: Mapping[str, Any]) -> None:
     drawings: list[dict[str, Any]] = []
 
     def numbered(chart: Chart) -> dict[str, Any]:
-        """Draw a chart, and return what the template writes of it."""
+        """Draw a chart, and return the chart with its number for the template."""
         drawings.append(drawing(chart, contenders))
         return {"chart": chart, "number": len(drawings) - 1}
 
@@ -78,7 +78,7 @@ def _title(json: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
 
 
 def _facts(json: Mapping[str, Any], runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    """Yield what ran on what, with the names."""
+    """Yield titled facts about the device, the versions and the method."""
     host = json["host"]
     parts = [host["name"], host["compute_capability"] and f"compute capability {host['compute_capability']}"]
     parts += [host["rocm_arch"], host["sm_count"] and f"{host['sm_count']} SMs"]

@@ -134,7 +134,7 @@ class RunRecord:
         return list(dict.fromkeys(cell.get(field) for cell in self.cells))
 
     def label(self, cell: Mapping[str, Any], axes: Iterable[Axis]) -> str:
-        """Name a cell by its values along some axes, those of optional axes where they are not the default."""
+        """Name a cell by its values along some axes, without the default values of optional axes."""
         values = {axis: cell[axis.field] for axis in axes}
         shown = {a: v for a, v in values.items() if not (a.optional and v == self._default(a))}
         return ", ".join(_named(axis, value) for axis, value in (shown or values).items())

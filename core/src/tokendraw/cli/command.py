@@ -130,7 +130,7 @@ def in_options(text: str, command: click.Command) -> str:
 
 
 def command_line(ctx: click.Context) -> str:
-    """Write the command line that repeats a command, from the parameters that its own one has."""
+    """Write the command line that repeats a running command."""
     words = ["tokendraw", str(ctx.info_name)]
     for parameter in ctx.command.params:
         name = str(parameter.name)

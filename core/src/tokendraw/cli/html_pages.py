@@ -22,7 +22,7 @@ html_option = click.option(
 
 
 def require_html(file: Path, distribution: str, modules: Sequence[str]) -> None:
-    """Check that a page can be written, ahead of the work that it reports.
+    """Check the folder and the libraries of a page, ahead of the work to report.
 
     :param modules: modules that the extra ``html`` of the distribution brings.
     :raises InvalidParameterError: the folder of the file does not exist.

@@ -58,7 +58,7 @@ def _columns(*titles: str) -> list[dict[str, Any]]:
 
 
 def _facts(json: _Json, host: str, versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what ran on what, with the names."""
+    """Yield titled facts about the device, the versions and the run."""
     yield "device", host
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
     yield "run", f"{'quick' if json['quick'] else 'full'}, seed {json['seed']}"
@@ -78,7 +78,7 @@ def _chance(json: _Json) -> str:
 
 
 def _findings(json: _Json) -> Iterator[dict[str, Any]]:
-    """Yield what went wrong: the title, the demand, the finding, the traceback and the command that repeats it."""
+    """Yield failed lines and random cases, with a title and the demand."""
     for line in json.get("lines", ()):
         if line["status"] == "failed":
             yield {**line, "title": line["name"], "times": 1}

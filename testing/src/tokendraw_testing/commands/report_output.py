@@ -75,7 +75,7 @@ class ReportOutput:
         return not report.findings
 
     def _write(self, result: Mapping[str, Any], outcome: str) -> None:
-        """Write the page, if there is to be one."""
+        """Write the page, with ``--html``."""
         if self.html is not None:
             write_report(self.html, result, outcome, self._host(), self._versions())
 
