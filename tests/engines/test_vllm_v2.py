@@ -7,7 +7,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
-from tokendraw_vllm import _v2_slots
+from tokendraw_vllm import _v2_parameters
 from vllm_stand_in import V2Engine, request
 
 V = 40
@@ -212,7 +212,7 @@ def test_descriptions_are_kept_and_not_without_end(calls):
     for top_k in range(1, 200):
         engine.add(0, request(top_k=top_k))
         engine.draw(torch.zeros(1, 400), [0], [3])
-    assert len(engine.sampler._tokendraw._metadata_by_facts) == 64
+    assert len(engine.sampler._tokendraw._parameters._metadata_by_facts) == 64
     engine.draw(torch.zeros(1, 400), [0], [4])
     (_, one), (_, two) = calls[-2:]
     assert one.memo is two.memo
@@ -220,9 +220,9 @@ def test_descriptions_are_kept_and_not_without_end(calls):
 
 def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(calls, monkeypatch):
     engine, looks = V2Engine(V), []
-    look = _v2_slots.batch_facts
+    look = _v2_parameters.batch_facts
     monkeypatch.setattr(
-        _v2_slots, "batch_facts", lambda *given, **named: looks.append(given) or look(*given, **named)
+        _v2_parameters, "batch_facts", lambda *given, **named: looks.append(given) or look(*given, **named)
     )
     engine.add(0, request(temperature=0.7))
     engine.draw(batch(1), [0], [3])

@@ -1,14 +1,9 @@
-"""The requests of the V2 runner's sampler as tokendraw's parameters: an entry a slot, copied when a request comes.
-
-vLLM keeps the parameters in pinned host memory that the device reads, in alternating buffers. A copy in device memory
-changes only when a request is added, and keeps its address, so a step builds nothing but the host's facts about its
-rows.
-"""
+"""The requests of the V2 runner's sampler, and the draws and verifications in its place."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +13,11 @@ from torch import Tensor
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_batches import MAX_CACHED, Batches
+from tokendraw_vllm._v2_batches import Batches
 from tokendraw_vllm._v2_drafts import DraftRows, lay_out
 from tokendraw_vllm._v2_edits import Edits, withheld_flag
-from tokendraw_vllm._v2_metadata import batch_facts, empty_columns, make_metadata
 from tokendraw_vllm._v2_orders import Orders
+from tokendraw_vllm._v2_parameters import Parameters
 from tokendraw_vllm._v2_processed import processed_logits
 from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
@@ -68,12 +63,10 @@ class Slots:
         self._raw = raw
         self._edits = Edits(sampler, requests, device)
         max_requests = self._states.max_num_reqs
-        self._columns = empty_columns(max_requests, device)
-        self._is_stale = True
-        self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
         self._batches = Batches(self._states, self._edits)
         self._rules = Rules(max_requests, device, has_orders=has_orders)
         self._orders = Orders(self._states, device)
+        self._parameters = Parameters(self._states, self._rules, self._orders, device)
         self._is_withheld = False
         self.needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
@@ -91,7 +84,7 @@ class Slots:
         self._sampler.needs_logits_processing[slot] |= any(has_filters)
         self._rules.add_request(slot, sampling_params)
         self._orders.add_request(slot, has_order=self._rules.has_order(slot))
-        self._is_stale = True
+        self._parameters.is_stale = True
         self._batches.clear()
 
     def can_draw(self) -> bool:
@@ -115,8 +108,7 @@ class Slots:
         """
         self._has_drawn = False
         if self.can_draw() and self._orders.any(requests):
-            if self._is_stale:
-                self._refresh()
+            self._parameters.refresh()
             self._is_withheld = True
             try:
                 with self._orders.withheld():
@@ -183,7 +175,7 @@ class Slots:
             return None
 
         def drafts(verifies: bool) -> Drafts:
-            return lay_out(rows, most, lambda: self._columns["temperature"], verifies=verifies)
+            return lay_out(rows, most, lambda: self._parameters.columns["temperature"], verifies=verifies)
 
         logits = rows.logits
         if batch.edited is not None:
@@ -192,11 +184,10 @@ class Slots:
                 self._batches.clear()
                 return None
             logits = floats
-        metadata = self._metadata(rows.requests, raw=True, seeds_every_row=replacement.seeds_every_row)
         return replacement.verify(
             logits,
             lambda: drafts(verifies=True),
-            lambda: metadata().for_rows(rows.slot_of_row, rows.positions),
+            lambda: self._metadata(rows.requests, rows.slot_of_row, rows.positions, raw=True),
             mode,
         )
 
@@ -218,57 +209,28 @@ class Slots:
             # vLLM's copy of a single row keeps the padding of the model's logits, a copy of several rows does not
             logits = logits[0].unsqueeze(0)
 
-        metadata = self._metadata(requests, raw=raw, seeds_every_row=replacement.seeds_every_row)
-
         def finish(output: SamplerOutput) -> Drawn:
             if not self.needs_processed:
                 return Drawn(output.token_ids, None)
-            temperature = self._columns["temperature"].index_select(0, slot_of_row)
+            temperature = self._parameters.columns["temperature"].index_select(0, slot_of_row)
             processed = processed_logits(logits, output, temperature)
             if raw:
                 self._states.apply_temperature(processed, slot_of_row, requests)
             return Drawn(output.token_ids, processed)
 
-        drawn = replacement.draw(logits, lambda: metadata().for_rows(slot_of_row, positions), finish)
+        drawn = replacement.draw(
+            logits, lambda: self._metadata(requests, slot_of_row, positions, raw=raw), finish
+        )
         self._has_drawn = drawn is not None
         return drawn
 
     def _metadata(
-        self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool
-    ) -> Callable[[], SamplingMetadata]:
-        """Return a function that describes a batch of requests, without rows."""
-
-        def metadata() -> SamplingMetadata:
-            if self._is_stale:
-                self._refresh()
-            by_stage = self._batches.of(requests).metadata_by_stage
-            if raw not in by_stage:
-                by_stage[raw] = self._cached_metadata(requests, raw=raw, seeds_every_row=seeds_every_row)
-            return by_stage[raw]
-
-        return metadata
-
-    def _refresh(self) -> None:
-        """Copy the parameters after the draws of earlier steps, on the current stream."""
-        for name, column in self._columns.items():
-            column.copy_(getattr(self._states, name).gpu, non_blocking=True)
-        self._orders.refresh(self._columns)
-        self._rules.refresh()
-        self._is_stale = False
-
-    def _cached_metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
-        """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it."""
-        rules = self._rules.active(requests)
-        facts = batch_facts(
-            self._states, requests, rules, any_min_p=None if raw else self._orders.any_min_p(requests)
-        )
-        has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
-        key = facts, raw, has_seeds, rules
-        if key not in self._metadata_by_facts:
-            while len(self._metadata_by_facts) >= MAX_CACHED:
-                del self._metadata_by_facts[next(iter(self._metadata_by_facts))]
-            columns = self._columns if raw else {**self._columns, **self._orders.columns}
-            self._metadata_by_facts[key] = make_metadata(
-                columns, facts, self._rules.tensors(rules), has_seeds=has_seeds
-            )
-        return self._metadata_by_facts[key]
+        self, requests: np.ndarray, slot_of_row: Tensor, positions: Tensor, *, raw: bool
+    ) -> SamplingMetadata:
+        """Describe the rows of a batch of requests."""
+        self._parameters.refresh()
+        by_stage = self._batches.of(requests).metadata_by_stage
+        if raw not in by_stage:
+            seeds_every_row = self._replacement is None or self._replacement.seeds_every_row
+            by_stage[raw] = self._parameters.metadata(requests, raw=raw, seeds_every_row=seeds_every_row)
+        return by_stage[raw].for_rows(slot_of_row, positions)
