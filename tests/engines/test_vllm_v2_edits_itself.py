@@ -165,7 +165,8 @@ def test_a_verification_is_edited_as_vllm_s_kernels_do_it_draft_by_draft():
     assert max(map(len, emitted)) > 1
 
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["chosen", "drawn"])
+# vLLM's residual of drawn drafts calls a function of the device, which the interpreter lacks
+@pytest.mark.parametrize("drawn", [False, True] if ON_GPU else [False])
 def test_greedy_requests_emit_in_a_verification_what_vllm_s_own_emits(drawn):
     texts = []
     for ours in (True, False):

@@ -67,7 +67,7 @@ class Mirror:
         vocab_size: int,
         device: torch.device,
     ) -> None:
-        """Allocate all memory that requests may need, so that vLLM measures what is left.
+        """Allocate the memory of all requests at once, so that vLLM measures the rest.
 
         :param max_requests: slots of vLLM.
         :param max_tokens: the most tokens of a request, prompt and output together.
@@ -118,7 +118,7 @@ class Mirror:
 
     @property
     def slots(self) -> list[int]:
-        """The slots of vLLM whose requests are edited here."""
+        """Slots of vLLM with a request in tokendraw's slots."""
         return list(self._mirror)
 
     def rows(self, requests: np.ndarray) -> EditedRows | None:
