@@ -14,7 +14,7 @@ from engine_process import run_script
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw.resolution import installed_version
 from tokendraw_vllm._engine import DISTRIBUTIONS
-from vllm_v2_cases import CASES, DRAWS, EDITED, FILTERS, LAST, MODEL, STOPS, VERIFIED, VLLM, V
+from vllm_v2_cases import CASES, DRAWS, FILTERS, LAST, MODEL, STOPS, VERIFIED, VLLM, WITHOUT_ADAPTER, V
 
 if not any(map(installed_version, DISTRIBUTIONS)):
     pytest.skip("needs vLLM", allow_module_level=True)
@@ -73,9 +73,8 @@ def test_each_engine_says_that_tokendraw_draws_and_a_failed_call_that_vllm_does(
 def test_steps_are_drawn_where_the_readme_says(ours, vllms, name):
     case = CASES[name]
     assert set(ours[name]["places"]) - {"preempted"} == case.places
-    assert set(vllms[name]["places"]) - {"preempted"} == {
-        VLLM if place in (MODEL, EDITED) else place for place in case.places
-    }
+    places = {WITHOUT_ADAPTER.get(place, place) for place in case.places}
+    assert set(vllms[name]["places"]) - {"preempted"} == places
 
 
 @pytest.mark.parametrize("name", AS_VLLM)

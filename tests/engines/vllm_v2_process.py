@@ -13,7 +13,7 @@ from vllm_process import Engine, logprobs, write_model, write_tokenizer
 
 import tokendraw
 import triton_on_cpu
-from vllm_v2_cases import CASES, EDITED, ENGINES, MODEL, PROMPTS, VERIFIED, VLLM
+from vllm_v2_cases import CASES, EDITED, ENGINES, MODEL, PROMPTS, VERIFIED, VLLM, VLLM_VERIFIED
 
 OPTIONS = {
     "skip_tokenizer_init": False,
@@ -37,8 +37,9 @@ class Places:
         self._model_logits = 0
         self._wrap(sampler.Sampler, "__call__", lambda _, logits, *rest: self._note(logits))
         self._wrap(tokendraw.Sampler, "sample", lambda _, logits, *rest: self._count_own(logits))
+        self._wrap(tokendraw.Sampler, "verify", lambda *rest: self._count(VERIFIED))
         self._wrap(sampler, "gumbel_sample", lambda *rest: self._count(VLLM))
-        self._wrap(rejection_sampler, "rejection_sample", lambda *rest: self._count(VERIFIED))
+        self._wrap(rejection_sampler, "rejection_sample", lambda *rest: self._count(VLLM_VERIFIED))
         self._wrap(Scheduler, "_preempt_request", lambda *rest: self._count("preempted"))
 
     def _wrap(self, owner, name, note) -> None:

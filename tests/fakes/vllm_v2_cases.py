@@ -25,10 +25,13 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 """Options of vLLM, beside those of every engine."""
 
-MODEL, EDITED, VLLM, VERIFIED = "model's logits", "edited logits", "vLLM", "vLLM's verification"
-"""Where the tokens of a step are drawn: by tokendraw from the model's logits, by tokendraw from logits that vLLM has
-edited, by vLLM, or by vLLM as the result of a verification of drafts. A step is one place.
+MODEL, EDITED, VERIFIED = "model's logits", "edited logits", "verification"
+VLLM, VLLM_VERIFIED = "vLLM", "vLLM's verification"
+"""Where the tokens of a step are drawn: by tokendraw from the model's logits, by tokendraw from edited logits, by
+tokendraw's verification of drafts, by vLLM, or by vLLM's verification. A step with edits in some rows has two places.
 """
+WITHOUT_ADAPTER = {MODEL: VLLM, EDITED: VLLM, VERIFIED: VLLM_VERIFIED}
+"""The places of the same steps without the adapter."""
 
 GREEDY = {"temperature": 0.0}
 ONE = {"temperature": 0.9, "top_k": 1}  # one token to draw, and no batch of greedy requests, which is vLLM's
@@ -54,7 +57,7 @@ class Case:
 
     requests: list[dict[str, Any]]
     places: set[str]
-    """Where tokendraw is to draw, or vLLM, with the adapter. Without it: by vLLM, or in its verification."""
+    """Where tokendraw is to draw, or vLLM, with the adapter."""
     engine: str = "plain"
     prompts: list[list[int]] = field(default_factory=lambda: PROMPTS)
     """One for each request; fewer are repeated."""
@@ -103,7 +106,7 @@ CASES: dict[str, Case] = {
     ),
     "edits beside greedy": Case(
         [GREEDY | {"presence_penalty": 0.7}, GREEDY, ONE, GREEDY | {"bad_words": ["t972"]}],
-        {EDITED},
+        {MODEL, EDITED},
         as_vllm=True,
     ),
     "edits of greedy alone": Case([GREEDY | {"presence_penalty": 0.7}] * 2, {VLLM}, as_vllm=True),
@@ -118,13 +121,13 @@ CASES: dict[str, Case] = {
     # rules that vLLM has no parameter for
     "top_n_sigma": Case([asking({"top_n_sigma": 1e-3}, temperature=2.0)] * 3, {MODEL}),
     "filter order": Case([LAST] * 3, {MODEL}),
-    "filter order beside an edit": Case([LAST, LAST, ONE | BIAS, LAST], {EDITED}),
+    "filter order beside an edit": Case([LAST, LAST, ONE | BIAS, LAST], {MODEL, EDITED}),
     # distributions of a token
     "first tokens": Case([{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}),
     "draws": Case([FILTERS | {"max_tokens": 1}] * DRAWS, {MODEL}, prompts=PROMPTS[:1]),
     "draws beside an edit": Case([FILTERS | BIAS | {"max_tokens": 1}] * DRAWS, {EDITED}, prompts=PROMPTS[:1]),
     # drafts: the first step of a request has none
-    "drafts, greedy": Case([GREEDY] * 6, {VLLM, VERIFIED}, "drafts", as_vllm=True),
+    "drafts, greedy": Case([GREEDY] * 6, {VLLM, VLLM_VERIFIED}, "drafts", as_vllm=True),
     "drafts, one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL, VERIFIED}, "drafts", as_vllm=True),
     "drafts, edits": Case(
         [
@@ -136,6 +139,6 @@ CASES: dict[str, Case] = {
         as_vllm=True,
     ),
     "drafts, seed alone": Case([SEEDED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
-    "drafts, seed in a batch": Case(DRAFTING_MATES, {EDITED, VERIFIED}, "drafts"),
+    "drafts, seed in a batch": Case(DRAFTING_MATES, {MODEL, EDITED, VERIFIED}, "drafts"),
     "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),
 }
