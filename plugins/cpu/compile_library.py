@@ -1,6 +1,6 @@
 """Compiles the library of tokendraw-cpu: a hook of hatchling, and a script.
 
-    python compile_library.py [--flags="-O1 -g -fsanitize=address"] [OUTPUT]
+    python compile_library.py [--flags="-O1 -g -fsanitize=address"] [--only-baseline] [--if-possible] [OUTPUT]
 
 The compiler is that of the environment variable CXX, with arguments if it has some, else the first of c++, g++ and
 clang++ on PATH. CXX may be a cross compiler: the processor is asked of the compiler, and the wheel is tagged with it.
@@ -48,7 +48,11 @@ TARGET_FLAGS = {
 
 
 class CompilerError(RuntimeError):
-    """There is no compiler, it compiles for an unknown processor, or it failed."""
+    """The compiler is one for an unknown processor, or it failed."""
+
+
+class NoCompilerError(CompilerError):
+    """There is no compiler."""
 
 
 def find_compiler() -> list[str]:
@@ -58,32 +62,35 @@ def find_compiler() -> list[str]:
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
             return [name]
-    raise CompilerError(
+    raise NoCompilerError(
         "tokendraw-cpu needs a C++ compiler, found none of c++, g++ and clang++ on PATH. Install one, or name it in "
         "the environment variable CXX. Without tokendraw-cpu native serves CPUs."
     )
 
 
 def machine_of(compiler: list[str]) -> str:
-    """Ask a compiler for the processor that it compiles for."""
-    triple = _run([*compiler, "-dumpmachine"]).strip()
-    machine = triple.partition("-")[0]
-    if machine not in TARGET_FLAGS or "linux" not in triple:
+    """Ask a compiler for the processor that it compiles for, by its macros: cross compilers have them all."""
+    macros = _run([*compiler, "-dM", "-E", "-x", "c++", os.devnull])
+    machine = next((name for name in TARGET_FLAGS if f"#define __{name}__ 1" in macros), None)
+    if machine is None or "#define __linux__ 1" not in macros:
         raise CompilerError(
-            f"tokendraw-cpu needs a compiler for Linux on x86_64 or aarch64, found {triple!r}. native "
-            "serves other machines."
+            f"tokendraw-cpu needs a compiler for Linux on x86_64 or aarch64, found {shlex.join(compiler)!r} for "
+            "another machine. native serves these."
         )
     return machine
 
 
-def compile_library(output: Path = LIBRARY, flags: list[str] | None = None) -> str:
+def compile_library(
+    output: Path = LIBRARY, flags: list[str] | None = None, *, only_baseline: bool = False
+) -> str:
     """Compile and link the library; returns the processor that it is for.
 
     :param flags: added behind those of the release.
+    :param only_baseline: leave the other instruction sets out, as for sanitizers.
     """
     compiler = find_compiler()
     machine = machine_of(compiler)
-    flags = [*FLAGS, *(flags or [])]
+    flags = [*FLAGS, *(flags or []), *(["-DTOKENDRAW_ONLY_BASELINE"] if only_baseline else [])]
     with tempfile.TemporaryDirectory() as folder:
         jobs = [
             (
@@ -92,6 +99,7 @@ def compile_library(output: Path = LIBRARY, flags: list[str] | None = None) -> s
                 [f"-DTOKENDRAW_TARGET={target}", *extra],
             )
             for target, extra in TARGET_FLAGS[machine].items()
+            if target == "baseline" or not only_baseline
         ]
         jobs += [(ROOT / "cpp" / f"{name}.cpp", Path(folder, f"{name}.o"), []) for name in ("api", "threads")]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -143,9 +151,14 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("output", nargs="?", type=Path, default=LIBRARY)
-    parser.add_argument("--flags", type=shlex.split, default=[])
+    parser.add_argument("--flags", type=shlex.split, default=[], help="flags behind those of the release")
+    parser.add_argument("--only-baseline", action="store_true", help="no instruction set but the plain one")
+    parser.add_argument("--if-possible", action="store_true", help="exit with 0 where there is no compiler")
     options = parser.parse_args()
     try:
-        print(f"{options.output}: {compile_library(options.output, options.flags)}")
+        compile_library(options.output, options.flags, only_baseline=options.only_baseline)
+    except NoCompilerError as error:
+        print(error, file=sys.stderr)
+        sys.exit(0 if options.if_possible else 1)
     except CompilerError as error:
         sys.exit(str(error))

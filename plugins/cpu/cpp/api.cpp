@@ -24,7 +24,7 @@ struct Target {
 
 const Target* targets() {
   static const Target known[] = {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TOKENDRAW_ONLY_BASELINE)
       {"avx512", avx512::sample_row_of, avx512::sum_moments_of,
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
            && __builtin_cpu_supports("avx512vl")},

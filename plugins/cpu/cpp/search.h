@@ -15,7 +15,7 @@ constexpr double kLeastTarget = std::numeric_limits<double>::min();
 constexpr int64_t kSortedValues = 48;     // left over by a search
 constexpr int64_t kSmallVocabulary = 4096;  // up to here all values are gathered at once
 constexpr int64_t kTopGroups = 256;       // groups whose maxima bound the first gathering of a nucleus
-constexpr int64_t kSampleSize = 4096;
+constexpr int64_t kSampleSize = 2048;
 constexpr int64_t kLeastSample = 64;
 constexpr double kMargin = 2.5;  // of an estimate, in standard deviations
 

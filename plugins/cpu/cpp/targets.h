@@ -13,7 +13,7 @@ namespace tokendraw {
   void sum_moments_of(const MomentArguments& a, int64_t number, const Scratch& s); \
   }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TOKENDRAW_ONLY_BASELINE)
 TOKENDRAW_DECLARE(avx512)
 TOKENDRAW_DECLARE(avx2)
 #endif
