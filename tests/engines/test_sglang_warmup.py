@@ -81,7 +81,7 @@ def test_the_batches_are_small_and_large():
 
 
 def test_the_warmup_draws_the_rows_of_drafts_that_sglang_verifies(monkeypatch):
-    """By the sampler that verifies; one that serves no drafts draws none."""
+    """A sampler for plain steps alone draws no rows of drafts."""
     from sglang.srt.layers.sampler import create_sampler
 
     options = []

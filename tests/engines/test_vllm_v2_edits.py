@@ -293,7 +293,7 @@ def test_without_a_processor_vllm_edits_and_the_log_says_so(vllm, log_lines, mon
 
 
 class Operations(NoHostReads):
-    """Notes the operations of torch that a GPU has to launch; refuses those that wait for it."""
+    """Notes the operations of torch that a GPU launches; refuses operations that wait for a GPU."""
 
     NO_LAUNCHES = ("__get__", "__getitem__", "__len__", "empty", "size", "stride", "dim")
 

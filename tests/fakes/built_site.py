@@ -1,4 +1,4 @@
-"""The built site: its folder, its version and its pages."""
+"""Folder, version and pages of the built site."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ def test_the_page_shows_every_picture_with_words_for_it():
 
 @pytest.mark.slow
 def test_the_code_draws_the_committed_pictures_and_what_the_page_says_of_them_is_so(tmp_path):
-    """One test, so that the page runs once. A share beyond five deviations: one of 100,000 seeds."""
+    """The page runs once for all pictures and words. A share beyond five deviations: one of 100,000 seeds."""
     names = tour.draw(tmp_path)
     drawn, committed = (
         {path.name: path.read_text(encoding="utf-8") for path in (place / "images").iterdir()}
