@@ -279,6 +279,9 @@ def test_the_template_is_in_the_wheel_of_the_kit(tmp_path):
     kit = Path(tokendraw_testing.__file__).parents[2]
     source = tmp_path / "testing"
     shutil.copytree(kit, source, ignore=shutil.ignore_patterns("__pycache__"))
+    version = Path("core/src/tokendraw/_version.py")  # of all distributions
+    (tmp_path / version).parent.mkdir(parents=True)
+    shutil.copy(kit.parent / version, tmp_path / version)
     found = wheel(source, tmp_path / "wheels")
     template = Path(tokendraw_testing.__file__).parent / "_template"
     assert {
