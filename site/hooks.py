@@ -73,8 +73,12 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the dialog of the search, which the theme leaves nameless."""
-    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+    """Name the dialog of the search, which the theme leaves nameless, and keep the theme off other hosts.
+
+    Where the repository lies on GitHub, the theme would ask GitHub in every page for its release and its stars.
+    """
+    output = output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+    return output.replace(' data-md-component="source"', "")
 
 
 def on_post_build(config: MkDocsConfig) -> None:

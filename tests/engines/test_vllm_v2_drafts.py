@@ -95,6 +95,7 @@ def test_a_request_with_chosen_drafts_draws_the_tokens_that_it_draws_without(ver
     assert {dtype for _, _, dtype in verified} == {floats}
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("method", ["standard", "block"])
 @pytest.mark.parametrize(
     "kind",

@@ -62,15 +62,16 @@ def test_a_vocabulary_without_padding_needs_eighteen_kernels(vllm, monkeypatch, 
     assert counts == {"tile_statistics": 6, "draw_rows": 8, "draw_large_sets": 4}
 
 
+@pytest.mark.fast_first
 @pytest.mark.usefixtures("warmup_on_a_cpu")
 @pytest.mark.parametrize(
     ("named", "more"),
     [
+        ("filter_order, xtc_probability", 20),
         ("", 0),
         ("typical_p", 0),
         ("filter_order", 8),
         ("xtc_probability", 6),
-        ("filter_order, xtc_probability", 20),
         ("top_n_sigma", 10),
     ],
 )
