@@ -12,7 +12,7 @@ from tokendraw_bench.report import drawings
 from tokendraw_bench.report.answers import fastest, growth
 from tokendraw_bench.report.drawings import log_ticks
 from tokendraw_bench.report.page import write_report
-from tokendraw_bench.report.questions import Form, charts, slowest_calls
+from tokendraw_bench.report.questions import ChartForm, charts, slowest_calls
 from tokendraw_bench.report.records import RunRecord
 
 TINY = ("--device", "cpu", "--vocab-size", 256, "--sampler", "native", "--sampler", "torch-sort")
@@ -137,7 +137,7 @@ class TestCharts:
         rows = charts_of(
             cell((20.0, 10.0)), cell((10.0, 15.0), filters="both"), cell((None, 9.0), filters="top-p")
         )[-1]
-        assert (rows.form, rows.question) == (Form.ROWS, "Which one is the fastest, and by how much?")
+        assert (rows.form, rows.question) == (ChartForm.ROWS, "Which one is the fastest, and by how much?")
         assert rows.answer == (
             "slow is the fastest in 1 of 2 cells, the next one takes 2 times as long; "
             "acme is the fastest in 1 of 2 cells, the next one takes 1.5 times as long."

@@ -10,7 +10,7 @@ from sglang_drafts import speculation
 from sglang_engine import Request, draw, info_of
 from tokendraw.calls import warmup
 from tokendraw.calls.dispatch import dispatch
-from tokendraw_sglang._logprobs import LEAST_BEST, Scores
+from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
 from tokendraw_sglang._metadata import metadata_of
 from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up, warm_up_scores
 
@@ -132,7 +132,7 @@ def test_the_warmup_scores_rows_in_the_form_of_draws_and_of_verifications(has_te
 
     sampler = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
     logits = torch.zeros(1, V + 56)[:, :V]
-    warm_up_scores(Scores(Scored()), logits, width=WIDTH, has_temperature=has_temperature)
+    warm_up_scores(Scorer(Scored()), logits, width=WIDTH, has_temperature=has_temperature)
     assert seen == {
         (size * width, count, width > 1, has_temperature)
         for size, width, count in itertools.product(BATCH_SIZES, (1, WIDTH), (0, LEAST_BEST))

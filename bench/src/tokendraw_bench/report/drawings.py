@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from tokendraw_bench.report.questions import Chart, Form, Point
+from tokendraw_bench.report.questions import Chart, ChartForm, Point
 
 _POINTS: Final = "points"
 """Name of the data that a panel brings."""
@@ -53,14 +53,14 @@ def drawing(chart: Chart, contenders: Sequence[str]) -> dict[str, Any]:
 
     :param contenders: all of the page, since each has one colour and one shape on all of it.
     """
-    layers = {Form.LINES: _lines, Form.ROWS: _rows, Form.SCATTER: _scatter}[chart.form]
+    layers = {ChartForm.LINES: _lines, ChartForm.ROWS: _rows, ChartForm.SCATTER: _scatter}[chart.form]
     names = [*contenders, *([chart.floor] if chart.floor else [])]
     spec = alt.layer(*layers(chart, names)).properties(width="container").configure(**_CONFIG).to_dict()
     return {"spec": spec, "panels": [_panel(chart.form, points) for points in chart.panels.values()]}
 
 
-def _panel(form: Form, points: Sequence[Point]) -> dict[str, Any]:
-    height = {Form.LINES: _PANEL_HEIGHT, Form.SCATTER: _LARGE_HEIGHT}.get(form, 0)
+def _panel(form: ChartForm, points: Sequence[Point]) -> dict[str, Any]:
+    height = {ChartForm.LINES: _PANEL_HEIGHT, ChartForm.SCATTER: _LARGE_HEIGHT}.get(form, 0)
     rows = len({point.get("row") for point in points})
     return {"height": height or _ROW_HEIGHT * rows, "datasets": {_POINTS: points}}
 
@@ -156,14 +156,16 @@ def _dashes(chart: Chart, names: Sequence[str]) -> alt.StrokeDash:
 
 def _x(chart: Chart) -> alt.X:
     values = sorted({float(point["x"]) for point in chart.points})
-    base = 0.0 if chart.form is Form.ROWS else None
+    base = 0.0 if chart.form is ChartForm.ROWS else None
     ticks = values if chart.is_discrete and len(values) <= _MOST_TICKS else None
     return alt.X("x:Q", **_position(values, chart.x_title, base=base, ticks=ticks))
 
 
 def _y(chart: Chart) -> alt.Y:
     values = sorted(float(point["y"]) for point in chart.points)
-    return alt.Y("y:Q", **_position(values, chart.y_title, base=1.0 if chart.form is Form.SCATTER else 0.0))
+    return alt.Y(
+        "y:Q", **_position(values, chart.y_title, base=1.0 if chart.form is ChartForm.SCATTER else 0.0)
+    )
 
 
 def _position(

@@ -21,7 +21,7 @@ Point: TypeAlias = dict[str, Any]
 show beside the point."""
 
 
-class Form(StrEnum):
+class ChartForm(StrEnum):
     """How points are drawn."""
 
     LINES = "lines"  # a line for each series
@@ -33,7 +33,7 @@ class Form(StrEnum):
 class Chart:
     """A question with its answer, and panels that share their axes."""
 
-    form: Form
+    form: ChartForm
     question: str
     answer: str
     x_title: str
@@ -75,7 +75,7 @@ def slowest_calls(runs: Sequence[RunRecord]) -> Chart | None:
     run, most = max(measured, key=lambda pair: pair[1].excess)
     place = run.label(most.cell, run.axes)
     return Chart(
-        form=Form.SCATTER,
+        form=ChartForm.SCATTER,
         question=f"How long is the slowest of {run.json['repeats']} calls, beside the median?",
         answer=f"At most {most.excess:.2f} times: {most.contender}{place and f', {place}'}.",
         x_title="median, µs",
@@ -91,7 +91,7 @@ def _by_batch(run: RunRecord) -> Chart | None:
     shapes = {tuple(cell[field] for field in run.operation.shape) for cell in run.cells}
     fields = run.operation.shape if len(shapes) == len(run.values("batch")) else ("batch",)
     return Chart(
-        form=Form.LINES,
+        form=ChartForm.LINES,
         question=f"How many {run.floors} does a call take, by batch?",
         answer=ratios(run),
         x_title="batch",
@@ -119,7 +119,7 @@ def _along(run: RunRecord, axis: Axis) -> Chart | None:
         return None  # a line needs two points
     words = "the width of the nucleus" if field == "nucleus" else title_of(axis)
     return Chart(
-        form=Form.LINES,
+        form=ChartForm.LINES,
         question=f"How does the time of a call grow with {words}?",
         answer=edge_sentence(run) if run.is_sweep else growth(run, measured, axis),
         x_title="nucleus, tokens" if field == "nucleus" else title_of(axis),
@@ -144,7 +144,7 @@ def _rows(run: RunRecord) -> Chart:
     several = len({m.contender for m in run.measurements}) > 1
     question = "Which one is the fastest, and by how much?"
     return Chart(
-        form=Form.ROWS,
+        form=ChartForm.ROWS,
         question=question if several else f"How many {run.floors} does each call take?",
         answer=edge_sentence(run) if run.is_sweep else fastest(run) if several else ratios(run),
         x_title=f"time, in {run.floors}",

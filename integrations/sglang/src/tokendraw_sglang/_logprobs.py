@@ -57,7 +57,7 @@ class RowLogprobs(NamedTuple):
         return fields
 
 
-class Scores:
+class Scorer:
     """Scores the tokens of batches, and caches what the last one asked for."""
 
     def __init__(self, draws: tokendraw.Sampler) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw.engines import format_error
 from tokendraw_sglang._engine import default_backend
-from tokendraw_sglang._logprobs import RowLogprobs, Scores
+from tokendraw_sglang._logprobs import RowLogprobs, Scorer
 from tokendraw_sglang._messages import fallback_message, log, own_logprobs_message
 from tokendraw_sglang._metadata import LastMetadata
 from tokendraw_sglang._verification import is_served, mode_of
@@ -46,7 +46,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         super().__init__()
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
-        self._scores: Scores | None = Scores(draws)
+        self._scores: Scorer | None = Scorer(draws)
         """None: a score has failed, and SGLang computes log-probabilities."""
         self._batches, self._verifications = LastMetadata(), LastMetadata()
         self._is_warm = False
@@ -114,7 +114,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         return temperatures
 
     def score(self, *arguments: Any, **options: Any) -> RowLogprobs | None:
-        """Compute log-probabilities, see :meth:`Scores.rows`; None: a score has failed, and SGLang computes them."""
+        """Compute log-probabilities, see :meth:`Scorer.rows`; None: a score has failed, and SGLang computes them."""
         if self._scores is None:
             return None
         try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw_sglang._engine import FILTERS
-from tokendraw_sglang._logprobs import LEAST_BEST, Scores
+from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
 from tokendraw_sglang._metadata import NO_SEED, metadata_of
 from tokendraw_sglang._rules import ATTRIBUTE, warmup_columns
 
@@ -47,7 +47,7 @@ def warm_up(
     )
 
 
-def warm_up_scores(scores: Scores, logits: Tensor, *, width: int = 1, has_temperature: bool = True) -> None:
+def warm_up_scores(scores: Scorer, logits: Tensor, *, width: int = 1, has_temperature: bool = True) -> None:
     """Score the tokens of made-up rows, alone and beside few best tokens.
 
     :param logits: as in :func:`warm_up`.

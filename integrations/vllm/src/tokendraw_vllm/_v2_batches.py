@@ -26,7 +26,7 @@ class BatchSummary(NamedTuple):
     """Metadata without rows, by whether it describes the model's logits."""
 
 
-class Batches:
+class BatchSummaries:
     """Summaries of batches, by the slots of their requests."""
 
     def __init__(self, states: Any, edits: Edits) -> None:

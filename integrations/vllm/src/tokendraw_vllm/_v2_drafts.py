@@ -17,7 +17,7 @@ PART = "V2 verification"
 """The replaced part of vLLM, for the log."""
 
 
-class DraftRows(NamedTuple):
+class VerifiedRows(NamedTuple):
     """The arguments of a verification in vLLM, rows of a request one behind the other, with its bonus row last."""
 
     logits: Tensor
@@ -40,7 +40,7 @@ class DraftRows(NamedTuple):
     """[L] integer: ``fed``, but -1 for drafts that a grammar refuses."""
 
 
-def lay_out(rows: DraftRows, most: int, temperature: Callable[[], Tensor], *, verifies: bool) -> Drafts:
+def lay_out(rows: VerifiedRows, most: int, temperature: Callable[[], Tensor], *, verifies: bool) -> Drafts:
     """Lay out the drafts of a batch, without a value read on the host.
 
     :param most: K.

@@ -20,7 +20,7 @@ from tokendraw_vllm._v2_orders import Orders
 from tokendraw_vllm._v2_rules import Rules
 
 
-class Parameters:
+class RequestColumns:
     """The parameters of all requests of a sampler of vLLM: columns with an entry a slot."""
 
     def __init__(self, states: Any, rules: Rules, orders: Orders, device: torch.device) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
-from tokendraw_vllm._v2_batches import Batches
-from tokendraw_vllm._v2_drafts import DraftRows, lay_out
+from tokendraw_vllm._v2_batches import BatchSummaries
+from tokendraw_vllm._v2_drafts import VerifiedRows, lay_out
 from tokendraw_vllm._v2_edits import Edits, withheld_flag
 from tokendraw_vllm._v2_orders import Orders
-from tokendraw_vllm._v2_parameters import Parameters
+from tokendraw_vllm._v2_parameters import RequestColumns
 from tokendraw_vllm._v2_processed import processed_logits
 from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
@@ -63,10 +63,10 @@ class Slots:
         self._raw = raw
         self._edits = Edits(sampler, requests, device)
         max_requests = self._states.max_num_reqs
-        self._batches = Batches(self._states, self._edits)
+        self._batches = BatchSummaries(self._states, self._edits)
         self._rules = Rules(max_requests, device, has_orders=has_orders)
         self._orders = Orders(self._states, device)
-        self._parameters = Parameters(self._states, self._rules, self._orders, device)
+        self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
         self._is_withheld = False
         self.needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
@@ -165,7 +165,7 @@ class Slots:
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
 
-    def verify(self, rows: DraftRows, most: int, mode: VerifyMode) -> VerifyOutput | None:
+    def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> VerifyOutput | None:
         """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
 
         :param most: K.

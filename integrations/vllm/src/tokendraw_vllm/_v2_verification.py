@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from tokendraw.plugin import VerifyMode
-from tokendraw_vllm._v2_drafts import DraftRows
+from tokendraw_vllm._v2_drafts import VerifiedRows
 from tokendraw_vllm._v2_processed import may_need_processed
 from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
 
@@ -40,7 +40,7 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
         if slots is not None and slots.can_draw():
             slots.catch_up(idx_mapping_np)
             if slots.may_draw_raw(idx_mapping_np) and _is_supported(self, draft_logits, logits.shape[1]):
-                rows = DraftRows(
+                rows = VerifiedRows(
                     logits,
                     draft_logits,
                     draft_sampled,

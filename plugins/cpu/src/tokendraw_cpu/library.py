@@ -21,13 +21,13 @@ class LibraryError(RuntimeError):
     """The compiled library is missing, or is not one for this machine or this package."""
 
 
-class Logits(Structure):
+class LogitsArguments(Structure):
     """``Logits`` of ``cpp/arguments.h``: address, B, V, and the distance of rows in elements."""
 
     _fields_: ClassVar = [("data", c_void_p), ("rows", c_int64), ("size", c_int64), ("stride", c_int64)]
 
 
-class Parameters(Structure):
+class ParameterArguments(Structure):
     """``Parameters`` of ``cpp/arguments.h``: columns [B] float64, but for the last four."""
 
     _fields_: ClassVar = [
@@ -39,7 +39,7 @@ class Parameters(Structure):
     ]
 
 
-class Noise(Structure):
+class NoiseArguments(Structure):
     """``NoiseArguments`` of ``cpp/arguments.h``."""
 
     _fields_: ClassVar = [
@@ -64,9 +64,9 @@ class SampleArguments(Structure):
     """``SampleArguments`` of ``cpp/arguments.h``."""
 
     _fields_: ClassVar = [
-        ("logits", Logits),
-        ("parameters", Parameters),
-        ("noise", Noise),
+        ("logits", LogitsArguments),
+        ("parameters", ParameterArguments),
+        ("noise", NoiseArguments),
         ("logprobs", Logprobs),
         *((name, c_void_p) for name in ("token_ids", "valid", "threshold", "ceiling")),
         *((name, c_int32) for name in ("dtype", "threads")),
@@ -77,7 +77,7 @@ class MomentArguments(Structure):
     """``MomentArguments`` of ``cpp/arguments.h``."""
 
     _fields_: ClassVar = [
-        ("logits", Logits),
+        ("logits", LogitsArguments),
         ("temperature", c_void_p),
         *((name, c_void_p) for name in ("count", "mean", "squares", "mass", "entropy", "collision")),
         *((name, c_int32) for name in ("dtype", "threads")),

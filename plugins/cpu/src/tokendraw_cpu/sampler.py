@@ -14,11 +14,11 @@ from tokendraw.row_parameters import filter_columns
 from tokendraw.vocab_parallel import MomentSum, moments_of_sums, required_sums
 from tokendraw_cpu.library import (
     Context,
-    Logits,
+    LogitsArguments,
     Logprobs,
     MomentArguments,
-    Noise,
-    Parameters,
+    NoiseArguments,
+    ParameterArguments,
     SampleArguments,
 )
 
@@ -69,8 +69,10 @@ class CpuSampler:
         outputs = _LogprobsOutputs(metadata, rows, width, has_ranks=need.logprob_ranks)
         arguments = SampleArguments(
             _logits(logits),
-            Parameters(floor=_address(floor), **{name: _address(column) for name, column in columns.items()}),
-            Noise(
+            ParameterArguments(
+                floor=_address(floor), **{name: _address(column) for name, column in columns.items()}
+            ),
+            NoiseArguments(
                 seed.data_ptr(), position.data_ptr(), need.gumbel_dtype == "fp64", philox.TOKEN, philox.TILE
             ),
             outputs.arguments(self._mode),
@@ -151,9 +153,9 @@ class _LogprobsOutputs:
         )
 
 
-def _logits(logits: Tensor) -> Logits:
+def _logits(logits: Tensor) -> LogitsArguments:
     rows, size = logits.shape
-    return Logits(logits.data_ptr(), rows, size, logits.stride(0))
+    return LogitsArguments(logits.data_ptr(), rows, size, logits.stride(0))
 
 
 def _with_dense_rows(logits: Tensor) -> Tensor:
