@@ -67,6 +67,6 @@ def _check_engine(config: Any) -> None:
         )
     if getattr(config, "speculative_config", None) is not None:
         raise InvalidParameterError(
-            f"{SOURCE} needs every token drawn by tokendraw, found speculative decoding, whose drafts vLLM verifies. "
+            f"{SOURCE} needs every token drawn by tokendraw, found speculative decoding, where vLLM may verify. "
             "Leave out one of them."
         )
