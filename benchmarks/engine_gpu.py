@@ -4,8 +4,9 @@
 
 ``MODEL`` is a folder; where it holds no model, one of 0.9 billion random weights and 151,936 tokens is written there.
 Four engines start one after the other, each in a process of its own: vLLM alone and with the adapter, without drafts
-and with drafts from n-grams. CUDA events stand around each call of vLLM's V2 ``Sampler`` or ``RejectionSampler``: a
-figure is the time of the GPU from the logits to the tokens, with the host's where the GPU waits. A step is all of vLLM
+and with drafts from n-grams. CUDA events stand around each call of vLLM's V2 ``Sampler`` or ``RejectionSampler``, from
+the logits to the tokens. "Queued" calls find the GPU at work, as behind a large model: the figure is the time of the
+GPU. A "call" is one as this engine makes it, whose small model lets the GPU wait for the host. A step is all of vLLM
 between two tokens of a request. Prompts of the engines with drafts repeat themselves, so that n-grams are found.
 
 Every engine also draws greedy texts, which have to be the same four times, and a text with a seed alone, beside others
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ SPECULATION = {
     "prompt_lookup_min": 1,
 }
 MOST_REQUESTS = 256
+QUEUED_CYCLES, QUEUED_TOKENS = 6_000_000, 24
+"""Work of the GPU before a queued call, 3 to 4 milliseconds, and the tokens drawn so by each request."""
 
 
 def main() -> None:
@@ -93,14 +97,18 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     for drafts in dict.fromkeys(each for _, each in results):
         engines = results[alone, drafts], results[ours, drafts]
         yield f"\n## {drafts.capitalize()} drafts\n"
-        yield "| | requests | calls | vLLM alone, us a call | adapter | ratio | vLLM alone, ms a step | adapter |"
-        yield "| --- | --: | --: | --: | --: | --: | --: | --: |"
+        yield (
+            "| | requests | vLLM alone, us queued | adapter | ratio "
+            "| vLLM alone, us a call | adapter | ratio | vLLM alone, ms a step | adapter |"
+        )
+        yield f"| --- {'| --: ' * 9}|"
         for (name, requests, before), (_, _, after) in zip(*(each["cases"] for each in engines), strict=True):
-            cells = (
-                *(name, requests, after["calls"], f"{before['us']:.0f}", f"{after['us']:.0f}"),
-                *(f"{after['us'] / before['us']:.2f}", f"{before['step_ms']:.2f}", f"{after['step_ms']:.2f}"),
-            )
-            yield f"| {' | '.join(map(str, cells))} |"
+            cells = [name, str(requests)]
+            for kind in ("queued_us", "us"):
+                times = before[kind], after[kind]
+                cells += [f"{times[0]:.0f}", f"{times[1]:.0f}", f"{times[1] / times[0]:.2f}"]
+            cells += [f"{each['step_ms']:.2f}" for each in (before, after)]
+            yield f"| {' | '.join(cells)} |"
         yield ""
         same = [x == y for x, y in zip(*(each["greedy"] for each in engines), strict=True)]
         yield f"Greedy texts alike with and without the adapter: {sum(same)} of {len(same)}."
@@ -156,7 +164,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     import vllm
 
     has_drafts, on_gpu = options.drafts == "with", torch.cuda.is_available()
-    calls = timed_calls(has_drafts) if on_gpu else []
+    calls = timed_calls(has_drafts) if on_gpu else Calls()
     more: dict[str, Any] = {"enforce_eager": True}
     if on_gpu:
         more = {
@@ -192,6 +200,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         chosen = [prompts[i] for i in (order or range(len(requests)))]
         return [list(each.outputs[0].token_ids) for each in llm.generate(chosen, params, use_tqdm=False)]
 
+    measure(draw, [CASES["no filter"](0, 1)], options, calls)  # counts nowhere: the first steps are slower
     cases = [
         [name, size, measure(draw, [CASES[name](i, size) for i in range(size)], options, calls)]
         for size in options.requests
@@ -209,25 +218,45 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def timed_calls(has_drafts: bool) -> list[tuple[int, Any, Any]]:
-    """Put events around the calls of vLLM's sampler of this process.
+@dataclass
+class Calls:
+    """The calls of vLLM's sampler of this process."""
 
-    :returns: a list to which each call adds its number of logits rows and the events before and after.
-    """
+    is_queued: bool = False
+    """Whether the GPU gets other work before each call."""
+    events: list[tuple[int, Any, Any]] = field(default_factory=list)
+    """Of each call the number of logits rows, and the events before and after."""
+
+    def median(self, rows: int) -> float:
+        """Return the median microseconds of the calls with at least so many rows, NaN for none; forget the calls."""
+        if not self.events:
+            return float("nan")
+        import torch
+
+        torch.cuda.synchronize()
+        times = [begin.elapsed_time(end) * 1e3 for count, begin, end in self.events if count >= rows]
+        self.events.clear()
+        return statistics.median(times)
+
+
+def timed_calls(has_drafts: bool) -> Calls:
+    """Put events around the calls of vLLM's sampler of this process."""
     import torch
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-    calls: list[tuple[int, Any, Any]] = []
+    calls = Calls()
     sampler = RejectionSampler if has_drafts else Sampler
     original = sampler.__call__
 
     def timed(self: Any, logits: Any, *arguments: Any, **options: Any) -> Any:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        if calls.is_queued:
+            torch.cuda._sleep(QUEUED_CYCLES)
         events[0].record()
         output = original(self, logits, *arguments, **options)
         events[1].record()
-        calls.append((logits.shape[0], *events))
+        calls.events.append((logits.shape[0], *events))
         return output
 
     sampler.__call__ = timed
@@ -235,14 +264,11 @@ def timed_calls(has_drafts: bool) -> list[tuple[int, Any, Any]]:
 
 
 def measure(
-    draw: Callable[..., Any],
-    requests: list[dict[str, Any]],
-    options: argparse.Namespace,
-    calls: list[tuple[int, Any, Any]],
+    draw: Callable[..., Any], requests: list[dict[str, Any]], options: argparse.Namespace, calls: Calls
 ) -> dict[str, float]:
-    """Return the number of calls of the sampler, the median of their microseconds, and the milliseconds of a step."""
+    """Return the medians of queued calls and of calls in microseconds, and the milliseconds of a step."""
     draw(requests, 8)  # compiles what is left to compile
-    calls.clear()
+    calls.events.clear()
     seconds: dict[int, list[float]] = {1: [], options.tokens: []}
     for _ in range(options.rounds):
         for tokens, times in seconds.items():
@@ -250,13 +276,11 @@ def measure(
             draw(requests, tokens)
             times.append(time.perf_counter() - begun)
     step = (min(seconds[options.tokens]) - min(seconds[1])) / max(1, options.tokens - 1)
-    if not calls:
-        return {"calls": 0, "us": float("nan"), "step_ms": step * 1e3}
-    import torch
-
-    torch.cuda.synchronize()
-    times = [begin.elapsed_time(end) * 1e3 for rows, begin, end in calls if rows >= len(requests)]
-    return {"calls": len(times), "us": statistics.median(times), "step_ms": step * 1e3}
+    found = {"us": calls.median(len(requests)), "step_ms": step * 1e3}
+    calls.is_queued = True
+    draw(requests, min(options.tokens, QUEUED_TOKENS))
+    calls.is_queued = False
+    return found | {"queued_us": calls.median(len(requests))}
 
 
 def compare_seeds(draw: Callable[..., Any], size: int, tokens: int) -> dict[str, int]:

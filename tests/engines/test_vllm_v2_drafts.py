@@ -1,5 +1,6 @@
 """Drafts in the V2 runner: chosen drafts leave a request its tokens, drawn drafts its distribution."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -229,3 +230,45 @@ def test_a_sampler_that_verifies_nothing_leaves_drafts_to_vllm_and_the_log_says_
         "tokendraw: V2 sampler replaced (native 0.1.0, vLLM 0.33.0)",
         "tokendraw: V2 verification left alone: SamplerUnavailableError: nobody verifies here",
     ]
+
+
+@pytest.mark.parametrize("counts", [[0], [2], [K], [K, K], [K, 1, 0, K], [0, 0], [K - 1, K - 1]])
+@pytest.mark.parametrize("may_compact", [False, True])
+def test_drafts_lie_as_the_offsets_say(counts, may_compact):
+    """The host reads no offset, and needs none where all requests have as many drafts. A second step lies as well."""
+    from tokendraw_vllm._v2_drafts import DraftLayouts, VerifiedRows
+
+    slots = torch.zeros(32, dtype=torch.int32)
+    layouts, offsets = DraftLayouts(), tokendraw.speculative.cu_num_logits(torch.tensor(counts))
+    for step in range(2):
+        rows = int(offsets[-1]) + (3 if may_compact else 0)
+        fed = torch.randint(V, (rows,), generator=torch.Generator().manual_seed(step), dtype=torch.int32)
+        of_batch = [
+            torch.zeros(rows, V),
+            None,
+            fed,
+            torch.arange(rows),
+            offsets.to(torch.int32),
+            np.arange(len(counts)),
+        ]
+        drafts = layouts.lay_out(
+            VerifiedRows(*of_batch, slots, slots, fed, may_compact), K, lambda: slots, verifies=True
+        )
+        expected = [fed[first + 1 : end].tolist() for first, end in itertools.pairwise(offsets.tolist())]
+        found = drafts.draft_token_ids.tolist()[: sum(counts)]
+        assert found == [token for tokens in expected for token in tokens]
+        assert drafts.cu_num_logits.tolist() == offsets.tolist()
+        assert drafts.draft_token_ids.dtype == drafts.cu_num_logits.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_left"),
+    [({}, True), ({"seed": 3}, False), ({"top_p": 0.9}, False), ({"presence_penalty": 1.0}, False)],
+)
+def test_few_rows_without_filters_seeds_and_edits_are_left_to_vllm(verified, asked, is_left):
+    engine = DraftingEngine(V, K)
+    for slot, params in ((5, asked), (1, {})):
+        engine.add(slot, request(**{"temperature": 0.9, "seed": None} | params), PROMPT)
+    rows = rows_from(len(PROMPT) - 1, 2)
+    engine.verify(torch.stack(rows * 2), [5, 1], [[7], [7]])
+    assert len(verified) == (0 if is_left else 1)

@@ -36,7 +36,8 @@ def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
     :param num_rows: L. Rows from ``cu_num_logits[B]`` on are given to the last request.
     :returns: [L] int64.
     """
-    return _segment(_indices(cu_num_logits)[1:], num_rows)
+    ends = _indices(cu_num_logits)[1:]
+    return _segment(ends, torch.arange(num_rows, dtype=ends.dtype, device=ends.device))
 
 
 def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int) -> Tensor:
@@ -72,10 +73,10 @@ def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
     :param total_drafts: L - B.
     :returns: [L - B] int64.
     """
-    cu_num_logits = _indices(cu_num_logits)
-    requests = torch.arange(1, len(cu_num_logits), device=cu_num_logits.device)
-    drafts = torch.arange(total_drafts, device=cu_num_logits.device)
-    return drafts + _segment(cu_num_logits[1:] - requests, total_drafts)
+    ends = _indices(cu_num_logits)[1:]
+    indices = torch.arange(max(total_drafts, len(ends) + 1), dtype=ends.dtype, device=ends.device)
+    drafts = indices[:total_drafts]
+    return _segment(ends - indices[1 : len(ends) + 1], drafts).add_(drafts)
 
 
 def _indices(offsets: Tensor) -> Tensor:
@@ -83,7 +84,6 @@ def _indices(offsets: Tensor) -> Tensor:
     return offsets if offsets.dtype in (torch.int64, torch.int32) else offsets.to(torch.int64)
 
 
-def _segment(ends: Tensor, count: int) -> Tensor:
-    """Find for each of 0 .. count - 1 the first segment that ends beyond it: [count] int64."""
-    indices = torch.arange(count, dtype=ends.dtype, device=ends.device)
+def _segment(ends: Tensor, indices: Tensor) -> Tensor:
+    """Find for each index the first segment that ends beyond it: [indices] int64."""
     return torch.searchsorted(ends, indices, right=True).clamp_(max=max(len(ends) - 1, 0))

@@ -9,6 +9,7 @@ import numpy as np
 from tokendraw import SamplingMetadata
 from tokendraw_vllm._v2_edits import Edits
 from tokendraw_vllm._v2_mirror import EditedRows
+from tokendraw_vllm._v2_rules import Rules
 
 MAX_CACHED = 64
 """Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
@@ -22,6 +23,8 @@ class BatchSummary(NamedTuple):
     """Whether the model's logits need no edit of vLLM's."""
     edited: EditedRows | None
     """The rows that tokendraw edits."""
+    is_plain: bool
+    """Whether no request has a filter, a seed, a rule or an edit."""
     metadata_by_stage: dict[bool, SamplingMetadata]
     """Metadata without rows, by whether it describes the model's logits."""
 
@@ -29,9 +32,9 @@ class BatchSummary(NamedTuple):
 class BatchSummaries:
     """Summaries of batches, by the slots of their requests."""
 
-    def __init__(self, states: Any, edits: Edits) -> None:
+    def __init__(self, states: Any, edits: Edits, rules: Rules) -> None:
         """Hold vLLM's ``SamplingStates``."""
-        self._states, self._edits = states, edits
+        self._states, self._edits, self._rules = states, edits, rules
         self._summaries: dict[bytes, BatchSummary] = {}
         self._last: tuple[bytes, BatchSummary] | None = None
 
@@ -48,10 +51,12 @@ class BatchSummaries:
         batch = self._summaries.get(key)
         if batch is None:
             all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
+            edited = self._edits.rows(requests)
             batch = BatchSummary(
                 all_greedy,
                 not (all_greedy or self._edits.by_vllm[requests].any()),
-                self._edits.rows(requests),
+                edited,
+                edited is None and self._is_plain(requests),
                 {},
             )
             if len(self._summaries) >= MAX_CACHED:
@@ -59,3 +64,13 @@ class BatchSummaries:
             self._summaries[key] = batch
         self._last = key, batch
         return batch
+
+    def _is_plain(self, requests: np.ndarray) -> bool:
+        states = self._states
+        return not (
+            self._rules.active(requests)
+            or states.any_explicit_seed(requests)
+            or (states.top_k.np[requests] < states.vocab_size).any()
+            or (states.top_p.np[requests] < 1.0).any()
+            or (states.min_p.np[requests] > 0.0).any()
+        )

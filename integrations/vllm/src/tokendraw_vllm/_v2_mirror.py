@@ -80,6 +80,8 @@ class Mirror:
         self.requests.add(0, ALL_LISTS)
         self.requests.remove(0)
         self._free = list(range(count))
+        self._steps: Tensor | None = None
+        """0 .. K - 1 on the device, once drafts are verified."""
         self._mirror: dict[int, int] = {}
         """Slot of tokendraw by slot of vLLM."""
         self._num_tokens = np.zeros(max_requests, dtype=np.int64)
@@ -179,7 +181,9 @@ class Mirror:
         """
         history, slots = states.all_token_ids.gpu, edited.slots.unsqueeze(1)
         there = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1)
-        place = there + torch.arange(most, device=there.device)
+        if self._steps is None or len(self._steps) != most:
+            self._steps = torch.arange(most, device=there.device)
+        place = there + self._steps
         is_new = place < states.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
         tokens = history[slots, place.clamp_(max=history.shape[1] - 1)]
         self._append(edited.mirror, torch.where(is_new, tokens, -1))

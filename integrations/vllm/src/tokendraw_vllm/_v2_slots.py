@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._replacement import Replacement
 from tokendraw_vllm._v2_batches import BatchSummaries
-from tokendraw_vllm._v2_drafts import VerifiedRows, lay_out
+from tokendraw_vllm._v2_drafts import DraftLayouts, VerifiedRows
 from tokendraw_vllm._v2_edits import Edits, withheld_flag
 from tokendraw_vllm._v2_orders import Orders
 from tokendraw_vllm._v2_parameters import RequestColumns
@@ -23,6 +24,9 @@ from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
 
 ATTRIBUTE = "_tokendraw"
 """Attribute of vLLM's ``Sampler`` for its :class:`Slots`."""
+
+MOST_PLAIN_ROWS = 256
+"""Limit of logits rows of a verification that is left to vLLM, if no row has a filter, a seed or an edit."""
 
 
 class Drawn(NamedTuple):
@@ -63,10 +67,11 @@ class Slots:
         self._raw = raw
         self._edits = Edits(sampler, requests, device)
         max_requests = self._states.max_num_reqs
-        self._batches = BatchSummaries(self._states, self._edits)
         self._rules = Rules(max_requests, device, has_orders=has_orders)
+        self._batches = BatchSummaries(self._states, self._edits, self._rules)
         self._orders = Orders(self._states, device)
         self._parameters = RequestColumns(self._states, self._rules, self._orders, device)
+        self._layouts = DraftLayouts()
         self._is_withheld = False
         self.needs_processed = False
         """Whether vLLM reads the filtered logits of the step that it has begun."""
@@ -165,6 +170,15 @@ class Slots:
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
 
+    def leaves_drafts(self, requests: np.ndarray, rows: int) -> bool:
+        """Return whether vLLM verifies drafts: few rows without filters, where its two launches take less of the host.
+
+        A request with a seed is never left, so that its text is that of a run without drafts.
+
+        :param rows: number of the batch's logits rows.
+        """
+        return rows <= MOST_PLAIN_ROWS and self._batches.of(requests).is_plain
+
     def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> VerifyOutput | None:
         """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
 
@@ -174,12 +188,17 @@ class Slots:
         if replacement is None or not replacement.verifies:
             return None
 
+        @functools.cache
         def drafts(verifies: bool) -> Drafts:
-            return lay_out(rows, most, lambda: self._parameters.columns["temperature"], verifies=verifies)
+            return self._layouts.lay_out(
+                rows, most, lambda: self._parameters.columns["temperature"], verifies=verifies
+            )
 
         logits = rows.logits
         if batch.edited is not None:
-            floats = self._edits.apply(logits, batch.edited, lambda: drafts(verifies=False))
+            # chosen drafts that no grammar refuses are laid out once
+            is_shared = rows.refuses_none and rows.draft_logits is None
+            floats = self._edits.apply(logits, batch.edited, lambda: drafts(verifies=is_shared))
             if floats is None:
                 self._batches.clear()
                 return None

@@ -39,7 +39,11 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
         slots: Slots | None = getattr(self.sampler, ATTRIBUTE, None)
         if slots is not None and slots.can_draw():
             slots.catch_up(idx_mapping_np)
-            if slots.may_draw_raw(idx_mapping_np) and _is_supported(self, draft_logits, logits.shape[1]):
+            if (
+                slots.may_draw_raw(idx_mapping_np)
+                and not slots.leaves_drafts(idx_mapping_np, logits.shape[0])
+                and _is_supported(self, draft_logits, logits.shape[1])
+            ):
                 rows = VerifiedRows(
                     logits,
                     draft_logits,
@@ -50,6 +54,7 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
                     expanded_idx_mapping,
                     expanded_local_pos,
                     verify_draft_sampled,
+                    getattr(self, "enable_adaptive_verification", False),
                 )
                 output = slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
                 if output is not None:
