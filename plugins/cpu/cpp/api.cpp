@@ -13,26 +13,27 @@
 namespace tokendraw {
 namespace {
 
-constexpr int32_t kInterfaceVersion = 1;
+constexpr int32_t kInterfaceVersion = 2;
 
 struct Target {
   const char* name;
   void (*sample_row)(const SampleArguments&, int64_t, const Scratch&);
   void (*sum_moments)(const MomentArguments&, int64_t, const Scratch&);
+  void (*edit_row)(const EditArguments&, int64_t, const Scratch&);
   bool is_supported;
 };
 
 const Target* targets() {
   static const Target known[] = {
 #if defined(__x86_64__) && !defined(TOKENDRAW_ONLY_BASELINE)
-      {"avx512", avx512::sample_row_of, avx512::sum_moments_of,
+      {"avx512", avx512::sample_row_of, avx512::sum_moments_of, avx512::edit_row_of,
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
            && __builtin_cpu_supports("avx512vl")},
-      {"avx2", avx2::sample_row_of, avx2::sum_moments_of,
+      {"avx2", avx2::sample_row_of, avx2::sum_moments_of, avx2::edit_row_of,
        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
 #endif
-      {"baseline", baseline::sample_row_of, baseline::sum_moments_of, true},
-      {nullptr, nullptr, nullptr, false}};
+      {"baseline", baseline::sample_row_of, baseline::sum_moments_of, baseline::edit_row_of, true},
+      {nullptr, nullptr, nullptr, nullptr, false}};
   return known;
 }
 
@@ -66,11 +67,12 @@ struct Call {
 template <class Arguments>
 int32_t run(
     Context* context, const Arguments& arguments, bool has_logprobs,
-    void (*function)(const Arguments&, int64_t, const Scratch&)) {
+    void (*function)(const Arguments&, int64_t, const Scratch&), int64_t searched_tokens = 0) {
   const Call<Arguments> call = {&arguments, function};
   try {
     context->current_helpers().run(
-        Call<Arguments>::compute, &call, arguments.logits.rows, arguments.logits.size, has_logprobs, arguments.threads);
+        Call<Arguments>::compute, &call, arguments.logits.rows, arguments.logits.size, has_logprobs, arguments.threads,
+        searched_tokens);
   } catch (const std::bad_alloc&) {
     return 1;
   }
@@ -114,4 +116,8 @@ EXPORTED int32_t tokendraw_cpu_sample(Context* context, const tokendraw::SampleA
 
 EXPORTED int32_t tokendraw_cpu_moments(Context* context, const tokendraw::MomentArguments* arguments) {
   return run(context, *arguments, false, context->target->sum_moments);
+}
+
+EXPORTED int32_t tokendraw_cpu_edit(Context* context, const tokendraw::EditArguments* arguments) {
+  return run(context, *arguments, false, context->target->edit_row, arguments->searched_tokens);
 }

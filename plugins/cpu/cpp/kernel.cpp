@@ -1,6 +1,7 @@
 // The functions of a row for one target; compiled once for each, see targets.h.
 #include "targets.h"
 
+#include "edits.h"
 #include "logprobs.h"
 #include "moments.h"
 
@@ -98,6 +99,12 @@ void sum_moments_of(const MomentArguments& a, int64_t number, const Scratch& s) 
   if (a.dtype == kFloat32) sum_moments(row_of<float>(a.logits, number), number, a, s);
   if (a.dtype == kBfloat16) sum_moments(row_of<Bfloat16>(a.logits, number), number, a, s);
   if (a.dtype == kFloat16) sum_moments(row_of<Float16>(a.logits, number), number, a, s);
+}
+
+void edit_row_of(const EditArguments& a, int64_t number, const Scratch& s) {
+  if (a.dtype == kFloat32) edit_row<float>(a, number, s);
+  if (a.dtype == kBfloat16) edit_row<Bfloat16>(a, number, s);
+  if (a.dtype == kFloat16) edit_row<Float16>(a, number, s);
 }
 
 }  // namespace TOKENDRAW_TARGET

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "arguments.h"
+#include "edit_arguments.h"
 #include "workspace.h"
 
 namespace tokendraw {
@@ -11,6 +12,7 @@ namespace tokendraw {
   namespace target {                                                            \
   void sample_row_of(const SampleArguments& a, int64_t number, const Scratch& s); \
   void sum_moments_of(const MomentArguments& a, int64_t number, const Scratch& s); \
+  void edit_row_of(const EditArguments& a, int64_t number, const Scratch& s);     \
   }
 
 #if defined(__x86_64__) && !defined(TOKENDRAW_ONLY_BASELINE)

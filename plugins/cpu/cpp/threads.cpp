@@ -5,7 +5,7 @@
 
 namespace tokendraw {
 
-Scratch Workspace::reserve(int64_t size, bool has_logprobs) {
+Scratch Workspace::reserve(int64_t size, bool has_logprobs, int64_t searched_tokens) {
   const int64_t tiles = (size + kTile - 1) / kTile, room = size + 2 * kGroups;
   double* sums = tile_sums_.reserve(3 * tiles);
   return {
@@ -16,7 +16,10 @@ Scratch Workspace::reserve(int64_t size, bool has_logprobs) {
       values_.reserve(room),
       ids_.reserve(room),
       selected_.reserve(room),
-      has_logprobs ? entries_.reserve(room) : nullptr};
+      has_logprobs ? entries_.reserve(room) : nullptr,
+      tokens_.reserve(searched_tokens),
+      matches_.reserve(searched_tokens),
+      searched_tokens > 0 ? id_table_.reserve(id_table_size(searched_tokens)) : nullptr};
 }
 
 Helpers::~Helpers() {
@@ -29,10 +32,13 @@ Helpers::~Helpers() {
 }
 
 void Helpers::run(
-    RowFunction function, const void* arguments, int64_t rows, int64_t size, bool has_logprobs, int threads) {
+    RowFunction function, const void* arguments, int64_t rows, int64_t size, bool has_logprobs, int threads,
+    int64_t searched_tokens) {
   const size_t helpers = size_t(std::max<int64_t>(std::min<int64_t>(threads, rows), 1)) - 1;
   while (places_.size() < helpers + 1) places_.push_back(std::make_unique<Place>());
-  for (size_t i = 0; i <= helpers; ++i) places_[i]->scratch = places_[i]->workspace.reserve(size, has_logprobs);
+  for (size_t i = 0; i <= helpers; ++i) {
+    places_[i]->scratch = places_[i]->workspace.reserve(size, has_logprobs, searched_tokens);
+  }
   function_ = function, arguments_ = arguments, rows_ = rows;
   next_row_.store(0, std::memory_order_relaxed);
   if (helpers == 0) return take_rows(*places_[0]);

@@ -23,7 +23,9 @@ class Helpers {
 
   // Compute the rows 0 .. rows - 1, each by one of at most `threads` threads, this one included. A helper that has not
   // woken up when the last row is taken is not waited for. Throws std::bad_alloc before any row is computed.
-  void run(RowFunction function, const void* arguments, int64_t rows, int64_t size, bool has_logprobs, int threads);
+  void run(
+      RowFunction function, const void* arguments, int64_t rows, int64_t size, bool has_logprobs, int threads,
+      int64_t searched_tokens = 0);
 
  private:
   // The buffers of a thread.

@@ -43,6 +43,20 @@ struct Entry {
   int32_t id;
 };
 
+// An id among the last tokens before a row.
+struct IdEntry {
+  int32_t id;                 // -1: none
+  int32_t in_output, in_all;  // occurrences in the window of the penalties: those of the output, and all
+  int32_t match;              // length of the longest match in front of it, -1: none
+};
+
+// Entries of a hash table of so many ids: a power of two, at most three quarters of it full.
+inline int64_t id_table_size(int64_t ids) {
+  int64_t size = 16;
+  while (3 * size < 4 * ids) size *= 2;
+  return size;
+}
+
 // The buffers as the functions of a row see them.
 struct Scratch {
   float* group_max;      // [tiles, 16]: the largest value of each group
@@ -53,18 +67,22 @@ struct Scratch {
   int32_t* ids;
   float* selected;       // what is left of a search
   Entry* entries;        // candidates of the best tokens
+  int32_t* tokens;       // the last tokens before a row, the newest one first
+  int32_t* matches;      // in front of each of them
+  IdEntry* id_table;
 };
 
 class Workspace {
  public:
-  // Makes room for rows of `size` logits.
-  Scratch reserve(int64_t size, bool has_logprobs);
+  // Makes room for rows of `size` logits, and for edits that search among so many tokens.
+  Scratch reserve(int64_t size, bool has_logprobs, int64_t searched_tokens);
 
  private:
   Buffer<float> group_max_, tile_max_, values_, selected_;
   Buffer<double> tile_sums_, tile_weights_;
-  Buffer<int32_t> ids_;
+  Buffer<int32_t> ids_, tokens_, matches_;
   Buffer<Entry> entries_;
+  Buffer<IdEntry> id_table_;
 };
 
 }  // namespace tokendraw

@@ -1,7 +1,8 @@
-"""The compiled sampler for CPUs: about two reads of the logits, the tokens of native.
+"""The compiled sampler for CPUs: about two reads of the logits, the tokens of native; and edits of logits.
 
-The entry point names this module, so it imports nothing heavy. The calls are in :mod:`tokendraw_cpu.sampler`, the
-compiled library and its C interface in :mod:`~tokendraw_cpu.library`; its source is in ``cpp`` of the distribution.
+The entry point names this module, so it imports nothing heavy. The calls are in :mod:`tokendraw_cpu.sampler` and
+:mod:`~tokendraw_cpu.edits`, the compiled library and its C interface in :mod:`~tokendraw_cpu.library`; its source is in
+``cpp`` of the distribution.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokendraw.plugin import (
+    EDITS,
     FILTER_ORDERS,
     GUMBEL_DTYPES,
     INPUT_DTYPES,
@@ -18,6 +20,7 @@ from tokendraw.plugin import (
     Host,
     HostNeed,
     PluginInfo,
+    ProcessCapabilities,
     hookimpl,
 )
 from tokendraw_cpu.library import missing_library
@@ -25,6 +28,7 @@ from tokendraw_cpu.library import missing_library
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw_cpu.edits import CpuProcessor
     from tokendraw_cpu.sampler import CpuSampler
 
 _SAMPLE = Capabilities(
@@ -45,10 +49,13 @@ _SAMPLE = Capabilities(
     batch_invariant=True,
     max_vocab_size=1 << 24,
 )
+_PROCESS = ProcessCapabilities(
+    device_types=("cpu",), dtypes=INPUT_DTYPES, drafts=True, edits=EDITS, sync_free=True
+)
 
 
 class CpuPlugin:
-    """Describes and builds the compiled sampler."""
+    """Describes and builds the compiled sampler and processor of logits."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -57,7 +64,7 @@ class CpuPlugin:
             name="cpu",
             api_version=1,
             priority=50,
-            operations={"sample": _SAMPLE},
+            operations={"sample": _SAMPLE, "process_logits": _PROCESS},
             summary="a compiled sampler for CPUs: about two reads of the logits, the tokens of native",
             verified="x86-64 with AVX-512, AVX2 and neither (torch 2.13.0)",
         )
@@ -68,8 +75,14 @@ class CpuPlugin:
         return missing_library()
 
     @hookimpl
-    def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> CpuSampler:
+    def tokendraw_build(
+        self, operation: str, device: torch.device, need: HostNeed
+    ) -> CpuSampler | CpuProcessor:
         """Load the library."""
+        if operation == "process_logits":
+            from tokendraw_cpu.edits import CpuProcessor  # imports torch
+
+            return CpuProcessor()
         from tokendraw import Need
         from tokendraw_cpu.sampler import CpuSampler  # imports torch
 

@@ -8,9 +8,12 @@ import platform
 import weakref
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-INTERFACE_VERSION = 1
+if TYPE_CHECKING:
+    from tokendraw_cpu.edit_arguments import EditArguments
+
+INTERFACE_VERSION = 2
 _FILE = Path(__file__).with_name("libtokendraw_cpu.so")
 _REINSTALL = (
     "install a C++ compiler (g++ or clang++) and run `pip install ./plugins/cpu` in tokendraw's checkout"
@@ -113,6 +116,7 @@ def load_library() -> ctypes.CDLL:
     library.tokendraw_cpu_close.argtypes, library.tokendraw_cpu_close.restype = [c_void_p], None
     library.tokendraw_cpu_sample.argtypes = [c_void_p, POINTER(SampleArguments)]
     library.tokendraw_cpu_moments.argtypes = [c_void_p, POINTER(MomentArguments)]
+    library.tokendraw_cpu_edit.argtypes = [c_void_p, c_void_p]
     return library
 
 
@@ -125,7 +129,10 @@ def supported_targets() -> tuple[str, ...]:
 
 
 class Context:
-    """The threads and buffers of one sampler, for one calling thread at a time; a fork starts with new ones."""
+    """The threads and buffers of a sampler or processor, for one calling thread at a time.
+
+    A forked process starts with new ones.
+    """
 
     def __init__(self, target: str | None = None) -> None:
         """Open a context.
@@ -147,4 +154,9 @@ class Context:
     def moments(self, arguments: MomentArguments) -> None:
         """Compute sums over each row."""
         if self._library.tokendraw_cpu_moments(self._handle, arguments):
+            raise MemoryError("no memory for the buffers of a row")
+
+    def edit(self, arguments: EditArguments) -> None:
+        """Edit each row in place."""
+        if self._library.tokendraw_cpu_edit(self._handle, ctypes.byref(arguments)):
             raise MemoryError("no memory for the buffers of a row")
