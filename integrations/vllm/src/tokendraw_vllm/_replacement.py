@@ -63,9 +63,14 @@ class Replacement:
         try:
             return finish(self.sampler.sample(logits, metadata()))
         except Exception as error:
-            _log.log_failed(self.part, self.sampler.name, error)
-            self.sampler = None
+            self.fail(error)
             return None
+
+    def fail(self, error: BaseException) -> None:
+        """Leave all later draws to vLLM, with a line in the log."""
+        if self.sampler is not None:
+            _log.log_failed(self.part, self.sampler.name, error)
+        self.sampler = None
 
     def verify(
         self,
@@ -84,9 +89,14 @@ class Replacement:
             described = metadata()  # first: it brings the parameters that the drafts are laid out with
             return self.sampler.verify(logits, drafts(), described, mode=mode)
         except Exception as error:
-            _log.log_failed(VERIFICATION, self.sampler.name, error)
-            self.verifies = False
+            self.fail_verification(error)
             return None
+
+    def fail_verification(self, error: BaseException) -> None:
+        """Leave all later drafts to vLLM, with a line in the log."""
+        if self.sampler is not None and self.verifies:
+            _log.log_failed(VERIFICATION, self.sampler.name, error)
+        self.verifies = False
 
 
 def load(

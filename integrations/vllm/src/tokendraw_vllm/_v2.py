@@ -27,7 +27,7 @@ from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
 from tokendraw_vllm._v2_processed import may_need_processed, needs_processed
 from tokendraw_vllm._v2_rules import log_lost
-from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
+from tokendraw_vllm._v2_slots import ATTRIBUTE, Drawn, Slots
 from tokendraw_vllm._v2_verification import wrap_verify
 
 Method = Callable[..., Any]
@@ -132,12 +132,17 @@ def _wrap_sample(original: Method) -> Method:
     ) -> tuple[Tensor, Tensor]:
         slots: Slots | None = getattr(self, ATTRIBUTE, None)
         if slots is not None and slots.can_draw():
-            slots.needs_processed = needs_processed(self, return_logprobs)
-            slots.follow(idx_mapping_np, input_ids, pos, seq_lens_upper_bound_np)
-            if slots.may_draw_raw(idx_mapping_np):
-                drawn = slots.draw_raw(logits, expanded_idx_mapping, idx_mapping_np, pos)
-                if drawn is not None:
-                    return drawn.token_ids, logits if drawn.processed is None else drawn.processed
+
+            def draw_raw() -> Drawn | None:
+                slots.needs_processed = needs_processed(self, return_logprobs)
+                slots.follow(idx_mapping_np, input_ids, pos, seq_lens_upper_bound_np)
+                if not slots.may_draw_raw(idx_mapping_np):
+                    return None
+                return slots.draw_raw(logits, expanded_idx_mapping, idx_mapping_np, pos)
+
+            drawn = slots.attempt(draw_raw)
+            if drawn is not None:
+                return drawn.token_ids, logits if drawn.processed is None else drawn.processed
         with contextlib.nullcontext() if slots is None else slots.step(idx_mapping_np):
             result: tuple[Tensor, Tensor] = original(
                 self,

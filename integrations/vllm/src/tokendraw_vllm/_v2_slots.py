@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from tokendraw_vllm._v2_orders import Orders
 from tokendraw_vllm._v2_parameters import RequestColumns
 from tokendraw_vllm._v2_processed import processed_logits
 from tokendraw_vllm._v2_rules import NOT_REPLACED, Rules
+
+Result = TypeVar("Result")
 
 ATTRIBUTE = "_tokendraw"
 """Attribute of vLLM's ``Sampler`` for its :class:`Slots`."""
@@ -99,6 +101,18 @@ class Slots:
             if self._raw and self._replacement is not None and self._replacement.processor is not None:
                 self._edits.open(self._replacement.processor)
         return self._replacement is not None and self._replacement.sampler is not None
+
+    def attempt(self, step: Callable[[], Result | None], *, verifies: bool = False) -> Result | None:
+        """Return the result of a step of tokendraw's; None if it raises: then vLLM draws, now and later.
+
+        :param verifies: the step verifies drafts, and vLLM verifies later ones alone.
+        """
+        try:
+            return step()
+        except Exception as error:
+            if self._replacement is not None:
+                (self._replacement.fail_verification if verifies else self._replacement.fail)(error)
+            return None
 
     def follow(self, requests: np.ndarray, input_ids: Tensor, positions: Tensor, lengths: np.ndarray) -> None:
         """Append the tokens of earlier steps to the requests that tokendraw edits: see :meth:`Mirror.follow`."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tokendraw import VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._v2_drafts import VerifiedRows
 from tokendraw_vllm._v2_processed import may_need_processed
@@ -38,12 +39,15 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> tuple[Tensor, Tensor, Tensor]:
         slots: Slots | None = getattr(self.sampler, ATTRIBUTE, None)
         if slots is not None and slots.can_draw():
-            slots.catch_up(idx_mapping_np)
-            if (
-                slots.may_draw_raw(idx_mapping_np)
-                and not slots.leaves_drafts(idx_mapping_np, logits.shape[0])
-                and _is_supported(self, draft_logits, logits.shape[1])
-            ):
+
+            def verify() -> VerifyOutput | None:
+                slots.catch_up(idx_mapping_np)
+                if not slots.may_draw_raw(idx_mapping_np):
+                    return None
+                if slots.leaves_drafts(idx_mapping_np, logits.shape[0]):
+                    return None
+                if not _is_supported(self, draft_logits, logits.shape[1]):
+                    return None
                 rows = VerifiedRows(
                     logits,
                     draft_logits,
@@ -56,9 +60,11 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
                     verify_draft_sampled,
                     getattr(self, "enable_adaptive_verification", False),
                 )
-                output = slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
-                if output is not None:
-                    return logits, output.token_ids, output.num_accepted + 1
+                return slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
+
+            output = slots.attempt(verify, verifies=True)
+            if output is not None:
+                return logits, output.token_ids, output.num_accepted + 1
         result: tuple[Tensor, Tensor, Tensor] = original(
             self,
             logits,
