@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import tokendraw
+import tokendraw_sglang
 from goodness_of_fit import FALSE_ALARM, chi_square
-from sglang_drafts import chains, speculation, trees, verify
-from sglang_engine import Request, draw, info_of, keep
-from tokendraw_sglang import _metadata
+from sglang_drafts import batch_of, chains, speculation, trees, verify
+from sglang_engine import Request, backend, draw, info_of, keep
+from tokendraw_sglang import _metadata, _registration
 from tokendraw_sglang._metadata import NO_SEED
 
 pytestmark = pytest.mark.usefixtures("sglang")
@@ -257,6 +258,34 @@ def test_edits_are_sglangs_own(sampler, logits):
     assert not any(5 in text for text in texts)
 
 
+def renamed_forward(self, logits, batch):
+    """Stand for another version of SGLang's ``Sampler.forward``."""
+
+
+renamed_forward.__qualname__ = "Sampler.forward"
+
+
+def scored(drafts, info, logits):
+    """Verify, and compute the log-probabilities [B, depth] of what is emitted; NaN for the rest."""
+    from sglang.srt.layers import logprob_processor
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.speculative import eagle_utils
+
+    batch, output = batch_of(info, SEQ_LENS), LogitsProcessorOutput(next_token_logits=logits.clone())
+    batch.top_logprobs_nums, batch.token_ids_logprobs = [1] * len(info), [None] * len(info)
+    predict, counts, accept_index = eagle_utils.eagle_sample(drafts, batch, output)
+    logprob_processor.compute_spec_logprobs(batch, output, predict, accept_index=accept_index)
+    is_emitted = torch.arange(accept_index.shape[1]) < counts[:, None]
+    return output.next_token_logprobs.masked_fill(~is_emitted, torch.nan)
+
+
+def assert_certain(logprobs):
+    """Every emitted token is certain."""
+    emitted = logprobs[logprobs.isfinite()]
+    assert len(emitted) > len(logprobs)
+    torch.testing.assert_close(emitted, torch.zeros_like(emitted))
+
+
 class TestFaults:
     """After any failure SGLang goes on with its verification, without seeds, from logits that are edited once."""
 
@@ -331,23 +360,39 @@ class TestFaults:
         line = f"tokendraw: SGLang verifies drafts, without seeds per request: {reason}"
         assert [entry for entry in logged() if "replaced" not in entry][:1] == [line]
 
-    def test_a_changed_signature_leaves_the_verification_to_sglang(self, logged, monkeypatch):
+    @pytest.mark.parametrize(
+        ("module", "name", "parameters"),
+        [
+            (
+                "speculative.eagle_utils",
+                "eagle_sample",
+                "verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k, watermark_state, "
+                "watermark_full_mask",
+            ),
+            (
+                "layers.logprob_processor",
+                "compute_spec_logprobs",
+                "batch, logits_output, predict, accept_index, chain_stride",
+            ),
+        ],
+    )
+    def test_a_changed_signature_leaves_the_verification_to_sglang(
+        self, logged, monkeypatch, module, name, parameters
+    ):
         from sglang.srt.layers.sampler import create_sampler
-        from sglang.srt.speculative import eagle_utils
 
-        def eagle_sample(drafts, batch):
+        def changed(drafts, batch):
             return None
 
         with speculation():
-            monkeypatch.setattr(eagle_utils, "eagle_sample", eagle_sample)
-            eagle_sample.__qualname__ = "eagle_sample"
+            changed.__qualname__ = name
+            monkeypatch.setattr(f"sglang.srt.{module}.{name}", changed)
             sampler = create_sampler()
             assert info_of(Request(sampling_seed=3)).sampling_seed is None
             assert type(sampler).__name__ == "TokendrawSampler"
         assert logged()[1:] == [
-            "tokendraw: SGLang verifies drafts, without seeds per request: 'eagle_sample' needs the parameters "
-            "verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k, watermark_state, "
-            "watermark_full_mask, found drafts, batch"
+            f"tokendraw: SGLang verifies drafts, without seeds per request: {name!r} needs the parameters "
+            f"{parameters}, found drafts, batch"
         ]
 
     def test_a_missing_name_leaves_the_verification_to_sglang(self, logged, monkeypatch):
@@ -363,6 +408,62 @@ class TestFaults:
             "tokendraw: SGLang verifies drafts, without seeds per request: ImportError: cannot import name "
             "'sanitize_nan_logits' from 'sglang.srt.utils.async_probe' ("
         )
+
+    @pytest.mark.parametrize(
+        ("fault", "reason"),
+        [
+            ("untested version", "SGLang 0.6.1 is untested, tested are 0.5.23"),
+            ("changed signature", "'Sampler.forward' needs the parameters self, logits_output, "),
+            ("no plugin", "SamplerUnavailableError: No plugin can serve"),
+        ],
+    )
+    def test_without_the_sampler_sglang_verifies_and_scores(
+        self, sampler, certain, logged, monkeypatch, fault, reason
+    ):
+        """An earlier sampler of this process has hooked SGLang's functions."""
+        from sglang.srt.layers.sampler import Sampler
+
+        drafts, logits, expected = certain
+        for name in ("sample", "verify", "score"):
+            monkeypatch.setattr(tokendraw.Sampler, name, lambda *_, **__: pytest.fail("tokendraw was called"))
+        with speculation(), backend("tokendraw"), monkeypatch.context() as patch:
+            if fault == "untested version":
+                patch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
+            elif fault == "no plugin":
+                patch.setenv("TOKENDRAW_DISABLE", "native")
+            else:
+                patch.setattr(Sampler, "forward", renamed_forward)
+            made = _registration.make_sampler(tokendraw_sglang.state())
+            assert type(made) is Sampler
+            info, mask = edited(info_of(*seeded(), vocab_size=V)), Mask(0)
+            texts, _ = verify(chains(drafts, SEQ_LENS), info, logits, SEQ_LENS, mask)
+            assert (texts, mask.calls) == (expected, 1)
+            assert_certain(scored(chains(drafts, SEQ_LENS), info, logits))
+        (line,) = logged()
+        assert line.startswith(f"tokendraw: SGLang left alone: {reason}")
+
+    def test_a_score_that_raises_leaves_log_probabilities_to_sglang_and_draws_nothing_again(
+        self, sampler, certain, logged, monkeypatch
+    ):
+        drafts, logits, _ = certain
+        calls, sample = [], sampler._draws.sample
+
+        def drawn(*given):
+            calls.append("sample")
+            return sample(*given)
+
+        def refuse(*_):
+            calls.append("score")
+            raise ValueError("no scorer.")
+
+        monkeypatch.setattr(sampler._draws, "sample", drawn, raising=False)
+        monkeypatch.setattr(sampler._draws, "score", refuse, raising=False)
+        for _ in range(3):
+            assert_certain(scored(chains(drafts, SEQ_LENS), edited(info_of(*seeded(), vocab_size=V)), logits))
+        assert calls == ["sample", "score", "sample", "sample"]
+        assert logged() == [
+            "tokendraw: a score raised ValueError: no scorer. SGLang computes log-probabilities from now on"
+        ]
 
     def test_batches_that_sglang_verifies_go_without_seeds(self, sampler, certain, monkeypatch):
         from sglang.srt.runtime_context import get_spec

@@ -47,12 +47,14 @@ def chosen_backend():
 
 
 def assert_sglang_draws(sampler):
-    """SGLang's sampler draws, with its default backend."""
+    """SGLang's sampler draws with its default backend, and computes log-probabilities."""
     from sglang.srt.layers.sampler import Sampler
 
     assert type(sampler) is Sampler
     assert chosen_backend() == "pytorch"
-    assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
+    tokens, output = draw(sampler, *rows(), top=[1, 1, 1])
+    assert tokens.tolist() == [11, 22, 33]
+    torch.testing.assert_close(output.next_token_logprobs, torch.zeros(3))
 
 
 def test_a_line_names_the_sampler_after_a_successful_load(logged):
@@ -88,6 +90,13 @@ def test_an_untested_version_is_left_alone(logged, monkeypatch):
             "merge_batch",
             lambda self, *others: None,
             "needs the parameters self, other, found self, others",
+        ),
+        (
+            "layers.logprob_processor:OutputLogprobProcessor",
+            "compute_logprobs",
+            lambda self, logprobs, token_ids: None,
+            "needs the parameters self, logprobs, top_logprobs_nums, token_ids_logprobs, batch_next_token_ids, found "
+            "self, logprobs, token_ids",
         ),
     ],
 )
