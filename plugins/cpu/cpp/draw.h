@@ -77,6 +77,39 @@ inline int64_t draw_tile(
   return best;
 }
 
+// Draw a tile of an unfiltered row, weighing only the tiles that may win by `scratch.tile_bounds`. `weight` is narrow.
+template <class T>
+int64_t draw_bounded_tile(const Row<T>& row, const Weight& weight, const Noise& noise, const Scratch& s) {
+  const int64_t tiles = row.tiles();
+  int64_t best = 0;
+  float highest = -kInf;
+  for (int64_t first = 0; first < tiles; first += kLanes) {
+    uint32_t words[kLanes];
+    float bounds[kLanes];
+    philox_words(noise.key, uint32_t(first), noise.tile_stream, words);
+    store(bounds, gumbel_bounds(words));
+    const int64_t end = first + kLanes < tiles ? first + kLanes : tiles;
+    for (int64_t t = first; t < end; ++t) {
+      float& bound = s.tile_bounds[t];
+      const float y = (s.tile_max[t] - weight.peak) * float(weight.scale.inverse);
+      bound = bound > 0 ? log_bound(bound) + bounds[t - first] + (y - y * 1e-6f) : -kInf;
+      if (bound > highest) highest = bound, best = t;
+    }
+  }
+  double most = -double(kInf);
+  const auto weigh = [&](int64_t t) {
+    const Weight of_tile = Weight::of(weight.scale, s.tile_max[t]);
+    const double score = log(weigh_tile(row, t, of_tile)) + weight.y(s.tile_max[t]) + noise.gumbel(uint32_t(t), noise.tile_stream);
+    if (score > most || (score == most && t < best)) most = score, best = t;
+  };
+  const int64_t likely = best;
+  weigh(likely);
+  for (int64_t t = 0; t < tiles; ++t) {
+    if (t != likely && double(s.tile_bounds[t]) >= most) weigh(t);
+  }
+  return best;
+}
+
 // Draw among the kept tokens of a tile: the largest y + noise, the lowest id on a tie.
 template <class T>
 int64_t draw_token(const Row<T>& row, int64_t tile, Kept kept, const Weight& weight, const Noise& noise) {

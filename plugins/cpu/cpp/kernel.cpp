@@ -31,7 +31,9 @@ void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
   const bool is_filtered = !p.is_greedy && (p.has_filter() || is_xtc_applied);
   int filter_sum = -1, draw_sum = -1, raw_sum = -1;
   if (is_filtered && Filters<T>::needs_mass(p)) filter_sum = survey.ask_for(p.filter_scale);
-  if (has_logprobs || (!is_filtered && !p.is_greedy)) draw_sum = survey.ask_for(p.draw_scale);
+  survey.is_bounded = !has_logprobs && !is_filtered && !p.is_greedy && p.draw_scale.is_narrow;
+  survey.bound_scale = p.draw_scale;
+  if (has_logprobs || (!is_filtered && !p.is_greedy && !survey.is_bounded)) draw_sum = survey.ask_for(p.draw_scale);
   if (has_logprobs) raw_sum = survey.ask_for(Scale::of(1.0));
   look_at_row(row, survey, s);
   const float max = survey.max;
@@ -56,7 +58,9 @@ void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
   } else if (!is_filtered) {
     const Weight weight = Weight::of(p.draw_scale, max);
     kept_mass = row_mass;
-    const int64_t tile = draw_tile(s.tile_sums[draw_sum], row.tiles(), s.tile_max, weight, noise);
+    const int64_t tile = survey.is_bounded
+        ? draw_bounded_tile(row, weight, noise, s)
+        : draw_tile(s.tile_sums[draw_sum], row.tiles(), s.tile_max, weight, noise);
     token = draw_token(row, tile, found.kept, weight, noise);
   } else {
     const double filter_mass = filter_sum >= 0 ? survey.mass[filter_sum] : 0;

@@ -118,6 +118,69 @@ struct SlotSums {
   ALWAYS_INLINE double total() const { return sum_of_lanes((slot[0] + slot[1]) + (slot[2] + slot[3])); }
 };
 
+// The largest values of a tile in 64 groups: ids of the same remainder by 64. NaN is left out.
+struct TileMaxima {
+  Floats slot[4];
+  bool has_nan;
+};
+
+inline TileMaxima maxima_of(const Row<float>& row, int64_t tile) {
+  TileMaxima most = {{splat(-kInf), splat(-kInf), splat(-kInf), splat(-kInf)}, false};
+  NanFlag nan;
+  Floats previous = splat(0.0f);
+  visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED {
+    if (slot & 1) nan.look_at(previous, x);
+    previous = x;
+    most.slot[slot] = larger(x, most.slot[slot]);
+  });
+  most.has_nan = nan.any();
+  return most;
+}
+
+// Logits of 16 bits are compared as integers, and become float32 once they are the largest.
+template <class T>
+TileMaxima maxima_of(const Row<T>& row, int64_t tile) {
+  constexpr int64_t kStep = 4 * kLanes;
+  const T* x = row.x + tile * kTile;
+  const int64_t n = row.tile_size(tile), whole = n - n % kStep;
+  Keys low = splat_key(kLeastKey), high = low;
+  const auto look_at = [&](const T* from) INLINED {
+    low = larger(low, load_keys(from));
+    high = larger(high, load_keys(from + 2 * kLanes));
+  };
+  for (int64_t i = 0; i < whole; i += kStep) look_at(x + i);
+  if (whole < n) {
+    T padded[kStep];
+    pad(padded, x + whole, n - whole, kStep);
+    look_at(padded);
+  }
+  TileMaxima most;
+  most.has_nan = has_nan<T>(larger(low, high));
+  values_of<T>(low, most.slot);
+  values_of<T>(high, most.slot + 2);
+  if (most.has_nan) {
+    for (Floats& slot : most.slot) slot = splat(-kInf);
+    visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED { most.slot[slot] = larger(x, most.slot[slot]); });
+  }
+  return most;
+}
+
+// Sum the weights of a tile.
+template <class T>
+double weigh_tile(const Row<T>& row, int64_t tile, const Weight& weight) {
+  SlotSums sums;
+  if (weight.scale.is_narrow) {
+    visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED {
+      sums.slot[slot] = sums.slot[slot] + exp2_of((x - splat(weight.peak)) * splat(weight.scale.factor));
+    });
+  } else {
+    visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED {
+      sums.slot[slot] = sums.slot[slot] + weight.of_lanes(x);
+    });
+  }
+  return sums.total();
+}
+
 // What the first pass finds. It reads the row from memory, and each tile of it again from the first-level cache for
 // every scale. Sums are relative to the largest value of their tile, which is known before that of the row.
 struct Survey {
@@ -126,6 +189,8 @@ struct Survey {
   int num_scales = 0;
   Scale scales[3];
   double mass[3];  // sum of exp((x - max) / T) of each scale
+  bool is_bounded = false;  // whether scratch.tile_bounds are wanted, of `bound_scale`, which is narrow
+  Scale bound_scale;
 
   // Find or add a scale; returns its number.
   int ask_for(Scale scale) {
@@ -137,44 +202,32 @@ struct Survey {
   }
 };
 
+// At least the sum of the weights of a tile: those of its groups, as if all of a group were as large as its maximum.
+ALWAYS_INLINE float weight_bound(const TileMaxima& most, const Weight& weight) {
+  Floats sums = splat(0.0f);
+  for (const Floats& slot : most.slot) sums = sums + weight.of_lanes(slot);
+  return float(sum_of_lanes(sums)) * (float(kTile / (4 * kLanes)) * 1.00001f);
+}
+
 template <class T>
 void look_at_row(const Row<T>& row, Survey& survey, const Scratch& scratch) {
   Floats row_max = splat(-kInf);
-  NanFlag nan;
   const int64_t tiles = row.tiles();
   for (int64_t t = 0; t < tiles; ++t) {
-    Floats most[4] = {splat(-kInf), splat(-kInf), splat(-kInf), splat(-kInf)};
-    Floats previous = splat(0.0f);
-    visit_tile_in_slots(row, t, [&](Floats x, int slot) INLINED {
-      if (slot & 1) nan.look_at(previous, x);
-      previous = x;
-      most[slot] = larger(x, most[slot]);
-    });
-    const Floats tile_max = larger(larger(most[0], most[1]), larger(most[2], most[3]));
+    const TileMaxima most = maxima_of(row, t);
+    survey.has_nan |= most.has_nan;
+    const Floats tile_max = larger(larger(most.slot[0], most.slot[1]), larger(most.slot[2], most.slot[3]));
     store(scratch.group_max + t * kGroups, tile_max);
     row_max = larger(row_max, tile_max);
     const float peak = scratch.tile_max[t] = largest_lane(tile_max);
+    if (survey.is_bounded) {
+      scratch.tile_bounds[t] = peak > -kInf ? weight_bound(most, Weight::of(survey.bound_scale, peak)) : 0.0f;
+    }
     for (int s = 0; s < survey.num_scales; ++s) {
-      if (peak == -kInf) {
-        scratch.tile_sums[s][t] = 0;
-        continue;
-      }
-      const Weight weight = Weight::of(survey.scales[s], peak);
-      SlotSums sums;
-      if (weight.scale.is_narrow) {
-        visit_tile_in_slots(row, t, [&](Floats x, int slot) INLINED {
-          sums.slot[slot] = sums.slot[slot] + exp2_of((x - splat(weight.peak)) * splat(weight.scale.factor));
-        });
-      } else {
-        visit_tile_in_slots(row, t, [&](Floats x, int slot) INLINED {
-          sums.slot[slot] = sums.slot[slot] + weight.of_lanes(x);
-        });
-      }
-      scratch.tile_sums[s][t] = sums.total();
+      scratch.tile_sums[s][t] = peak > -kInf ? weigh_tile(row, t, Weight::of(survey.scales[s], peak)) : 0.0;
     }
   }
   survey.max = largest_lane(row_max);
-  survey.has_nan = nan.any();
   for (int s = 0; s < survey.num_scales; ++s) {
     const Weight weight = Weight::of(survey.scales[s], survey.max);
     double mass = 0;

@@ -181,11 +181,15 @@ struct NanFlag {
 };
 
 ALWAYS_INLINE float largest_lane(Floats v) {
-  float lane[kLanes];
-  store(lane, v);
-  float most = lane[0];
-  for (int i = 1; i < kLanes; ++i) most = lane[i] > most ? lane[i] : most;
-  return most;
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v.part[0]);
+#else
+  NativeFloats most = v.part[0];
+  for (int p = 1; p < kParts; ++p) most = v.part[p] > most ? v.part[p] : most;
+  float largest = most[0];
+  for (int i = 1; i < kNativeLanes; ++i) largest = most[i] > largest ? most[i] : largest;
+  return largest;
+#endif
 }
 
 ALWAYS_INLINE double sum_of_lanes(Floats v) {
@@ -302,6 +306,89 @@ ALWAYS_INLINE Floats load(const Float16* from) {
   r = load(lane);
 #endif
   return r;
+}
+
+// Thirty-two logits of 16 bits as integers in the order of their values: -inf is the least integer, and every NaN is
+// above +inf.
+typedef int16_t NativeShorts __attribute__((vector_size(4 * kNativeLanes)));
+typedef uint16_t NativeUnsigned __attribute__((vector_size(4 * kNativeLanes)));  // sums of these wrap around
+struct Keys {
+  NativeShorts part[kParts];
+};
+
+template <class T>
+struct KeyOrder;
+template <>
+struct KeyOrder<Bfloat16> {
+  static constexpr int16_t kInfinity = 0x7f80;  // the bits of +inf
+};
+template <>
+struct KeyOrder<Float16> {
+  static constexpr int16_t kInfinity = 0x7c00;
+};
+// From the integer of a value with its magnitude complemented below 0, which is ~kInfinity ^ 0x8000 for -inf.
+template <class T>
+constexpr int16_t kKeyShift = int16_t(KeyOrder<T>::kInfinity - 0x7fff);
+template <class T>
+constexpr int16_t kInfinityKey = int16_t(KeyOrder<T>::kInfinity + kKeyShift<T>);
+
+constexpr int16_t kLeastKey = std::numeric_limits<int16_t>::min();
+
+ALWAYS_INLINE Keys splat_key(int16_t key) {
+  Keys r;
+  for (int p = 0; p < kParts; ++p) r.part[p] = key - NativeShorts{};
+  return r;
+}
+
+template <class T>
+ALWAYS_INLINE Keys load_keys(const T* from) {
+  Keys r;
+  memcpy(&r, from, sizeof r);
+  for (int p = 0; p < kParts; ++p) {
+    const NativeShorts bits = r.part[p];
+    const NativeUnsigned ordered = (NativeUnsigned)(bits ^ ((bits >> 15) & int16_t(0x7fff)));
+    r.part[p] = (NativeShorts)(ordered + uint16_t(kKeyShift<T>));
+  }
+  return r;
+}
+
+ALWAYS_INLINE Keys larger(Keys a, Keys b) {
+  for (int p = 0; p < kParts; ++p) {
+#if defined(__AVX512BW__)
+    a.part[p] = (NativeShorts)_mm512_max_epi16((__m512i)a.part[p], (__m512i)b.part[p]);
+#elif defined(__AVX2__)
+    a.part[p] = (NativeShorts)_mm256_max_epi16((__m256i)a.part[p], (__m256i)b.part[p]);
+#elif defined(__x86_64__)
+    a.part[p] = (NativeShorts)_mm_max_epi16((__m128i)a.part[p], (__m128i)b.part[p]);
+#else
+    a.part[p] = a.part[p] > b.part[p] ? a.part[p] : b.part[p];
+#endif
+  }
+  return a;
+}
+
+// Whether a key is that of NaN.
+template <class T>
+ALWAYS_INLINE bool has_nan(Keys keys) {
+  NativeShorts seen = {};
+  for (int p = 0; p < kParts; ++p) seen |= keys.part[p] > kInfinityKey<T>;
+  uint64_t words[sizeof seen / 8], any = 0;
+  memcpy(words, &seen, sizeof seen);
+  for (uint64_t word : words) any |= word;
+  return any != 0;
+}
+
+// The values of the first and of the last sixteen keys.
+template <class T>
+ALWAYS_INLINE void values_of(Keys keys, Floats* values) {
+  T logits[2 * kLanes];
+  for (int p = 0; p < kParts; ++p) {
+    const NativeShorts key = (NativeShorts)((NativeUnsigned)keys.part[p] - uint16_t(kKeyShift<T>));
+    keys.part[p] = key ^ ((key >> 15) & int16_t(0x7fff));
+  }
+  memcpy(logits, &keys, sizeof keys);
+  values[0] = load(logits);
+  values[1] = load(logits + kLanes);
 }
 
 template <class T>

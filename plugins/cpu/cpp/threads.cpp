@@ -11,6 +11,7 @@ Scratch Workspace::reserve(int64_t size, bool has_logprobs, int64_t searched_tok
   return {
       group_max_.reserve(tiles * kGroups + kGroups),
       tile_max_.reserve(tiles),
+      tile_bounds_.reserve(tiles + kGroups),
       {sums, sums + tiles, sums + 2 * tiles},
       tile_weights_.reserve(tiles),
       values_.reserve(room),

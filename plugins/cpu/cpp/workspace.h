@@ -61,6 +61,7 @@ inline int64_t id_table_size(int64_t ids) {
 struct Scratch {
   float* group_max;      // [tiles, 16]: the largest value of each group
   float* tile_max;       // [tiles]
+  float* tile_bounds;    // [tiles, to a multiple of 16]: of the weight of a tile, then of its place in the draw
   double* tile_sums[3];  // [tiles] each: of the scales of the survey
   double* tile_weights;  // [tiles]: of the kept tokens
   float* values;         // candidates in the order of their ids
@@ -78,7 +79,7 @@ class Workspace {
   Scratch reserve(int64_t size, bool has_logprobs, int64_t searched_tokens);
 
  private:
-  Buffer<float> group_max_, tile_max_, values_, selected_;
+  Buffer<float> group_max_, tile_max_, tile_bounds_, values_, selected_;
   Buffer<double> tile_sums_, tile_weights_;
   Buffer<int32_t> ids_, tokens_, matches_;
   Buffer<Entry> entries_;
