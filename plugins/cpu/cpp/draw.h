@@ -25,9 +25,11 @@ double weigh_tiles(const Row<T>& row, Kept kept, const Weight& weight, const Scr
     s.tile_weights[t] = 0;
     if (!(s.tile_max[t] >= kept.threshold) || s.tile_max[t] == -kInf) continue;
     SlotSums sums;
-    visit_tile_in_slots(row, t, [&](Floats x, int slot) INLINED {
-      const Floats w = where_reaching(peak, x, weight.of_lanes(x));
-      sums.slot[slot] = sums.slot[slot] + where_reaching(x, least, w);
+    weight.with_lanes([&](auto weights) INLINED {
+      visit_tile_in_slots(row, t, [&](Floats x, int slot) INLINED {
+        const Floats w = where_reaching(peak, x, weights(x));
+        sums.slot[slot] = sums.slot[slot] + where_reaching(x, least, w);
+      });
     });
     total += s.tile_weights[t] = sums.total();
   }
@@ -40,13 +42,19 @@ double weigh_candidates(
     const Row<T>& row, const Candidates& candidates, Kept kept, const Weight& weight, bool is_added,
     const Scratch& s) {
   if (!is_added) memset(s.tile_weights, 0, size_t(row.tiles()) * sizeof(double));
+  const Floats least = least_gathered(kept.threshold), peak = splat(kept.peak);
   for (int64_t i = 0; i < candidates.count; i += kLanes) {
     const int64_t left = candidates.count - i, n = left < kLanes ? left : kLanes;
-    float lane[kLanes];
-    store(lane, weight.of_lanes(n == kLanes ? load(s.values + i) : load_tail(s.values + i, n)));
-    for (int64_t j = i; j < i + n; ++j) {
-      if (kept.holds(s.values[j])) s.tile_weights[s.ids[j] / kTile] += double(lane[j - i]);
+    const Floats x = n == kLanes ? load(s.values + i) : load_tail(s.values + i, n);
+    const Floats w = where_reaching(peak, x, where_reaching(x, least, weight.of_lanes(x)));
+    const int64_t first = s.ids[i] / kTile, last = s.ids[i + n - 1] / kTile;
+    if (first == last) {
+      s.tile_weights[first] += sum_of_lanes(w);
+      continue;
     }
+    float lane[kLanes];
+    store(lane, w);
+    for (int64_t j = i; j < i + n; ++j) s.tile_weights[s.ids[j] / kTile] += double(lane[j - i]);
   }
   double total = 0;
   for (int64_t t = 0; t < row.tiles(); ++t) total += s.tile_weights[t];

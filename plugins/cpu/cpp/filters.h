@@ -59,6 +59,7 @@ struct Filtered {
   Kept kept;
   Candidates candidates;
   bool has_tile_weights = false;  // scratch.tile_weights, at the filters' scale, of the values from candidates.high on
+  float weighed_peak = kInf;      // what they are relative to, if it is not the largest value
 };
 
 template <class T>
@@ -71,6 +72,12 @@ class Filters {
   static bool needs_mass(const RowParameters& p) {
     const bool has_floor = p.floor > -kInf || (p.min_p > 0 && !p.is_temperature_last);
     return p.top_p < 1 && (p.is_joint || !(has_floor || p.top_k > 0));
+  }
+
+  // Whether nothing but top-p filters the row, so that a bracket for its nucleus can be looked for before the survey.
+  static bool is_nucleus_only(const RowParameters& p) {
+    return p.top_p < 1 && p.top_p > 0 && p.top_k == 0 && !(p.min_p > 0) && p.floor == -kInf
+        && p.draw_scale.inverse == p.filter_scale.inverse;
   }
 
   // `mass` is that sum, 0 where it is not needed.
@@ -98,7 +105,7 @@ class Filters {
   static float greater(float a, float b) { return a > b ? a : b; }
 
   float kth_value() {
-    const Found found = search(row_, Weight::one(), double(p_.top_k), 0, p_.top_k, found_.candidates, s_);
+    const Found found = search(row_, Weight::one(), double(p_.top_k), 0, found_.candidates, s_);
     found_.has_tile_weights = false;
     return found.threshold;
   }
@@ -115,10 +122,20 @@ class Filters {
 
   float nucleus(double target, double mass) {
     Candidates& candidates = found_.candidates;
+    const BracketSums& sums = survey_.bracket;
+    if (sums.is_known) {
+      const double scaled = target * exp(-weight_.y(sums.weight.peak));
+      if (sums.above < scaled && sums.above + weigh_all(s_.values, sums.count, sums.weight) >= scaled) {
+        candidates = {sums.between.low, sums.between.high, sums.count};
+        found_.has_tile_weights = true;
+        found_.weighed_peak = sums.weight.peak;
+        return crossing(s_.values, candidates.count, sums.weight, sums.above, scaled, s_.selected);
+      }
+    }
     if (candidates.high == kInf && candidates.count > 0 && weigh_all(s_.values, candidates.count, weight_) >= target) {
       return crossing(s_.values, candidates.count, weight_, 0, target, s_.selected);
     }
-    const Found found = search(row_, weight_, target, mass, kTopGroups, candidates, s_);
+    const Found found = search(row_, weight_, target, mass, candidates, s_);
     found_.has_tile_weights = found.has_tile_weights;
     return found.threshold;
   }

@@ -35,6 +35,9 @@ void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
   survey.bound_scale = p.draw_scale;
   if (has_logprobs || (!is_filtered && !p.is_greedy && !survey.is_bounded)) draw_sum = survey.ask_for(p.draw_scale);
   if (has_logprobs) raw_sum = survey.ask_for(Scale::of(1.0));
+  if (filter_sum == 0 && !is_xtc_applied && Filters<T>::is_nucleus_only(p)) {
+    look_ahead(row, p.filter_scale, p.top_p, survey.bracket, s);
+  }
   look_at_row(row, survey, s);
   const float max = survey.max;
   a.valid[number] = !survey.has_nan && max > -kInf;
@@ -71,8 +74,11 @@ void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
     // Values from candidates.high upwards are weighed already, those below are the candidates.
     const bool are_weighed = found.has_tile_weights && found.kept.peak == max && candidates.high < kInf
         && found.kept.threshold <= candidates.high && p.draw_scale.inverse == p.filter_scale.inverse;
+    const bool is_ahead = are_weighed && found.weighed_peak < kInf;
+    const Weight weighed = is_ahead ? Weight::of(p.draw_scale, found.weighed_peak) : weight;
     kept_mass = are_candidates || are_weighed
-        ? weigh_candidates(row, candidates, found.kept, weight, are_weighed && !are_candidates, s)
+        ? weigh_candidates(row, candidates, found.kept, weighed, are_weighed && !are_candidates, s)
+              * weight.exact(weighed.peak)
         : weigh_tiles(row, found.kept, weight, s);
     const int64_t tile = draw_tile(s.tile_weights, row.tiles(), nullptr, weight, noise);
     token = are_candidates ? draw_candidate(row, tile, candidates, found.kept, weight, noise, s)

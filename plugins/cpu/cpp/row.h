@@ -65,6 +65,15 @@ ALWAYS_INLINE void visit_tile_in_slots(const Row<T>& row, int64_t tile, Visit&& 
 
 #define INLINED __attribute__((always_inline))
 
+// The sixteen values from an id on; -inf behind the last one of the row.
+template <class T>
+ALWAYS_INLINE Floats values_from(const Row<T>& row, int64_t id) {
+  if (row.size - id >= kLanes) return load(row.x + id);
+  T padded[kLanes];
+  pad(padded, row.x + id, row.size - id, kLanes);
+  return load(padded);
+}
+
 ALWAYS_INLINE uint32_t lanes_below(int64_t left) { return left >= kLanes ? 0xffffu : (1u << left) - 1; }
 
 // A temperature: y = (x - peak) / T.
@@ -101,6 +110,18 @@ struct Weight {
     if (is_one) return splat(1.0f);
     if (scale.is_narrow) return exp2_of((x - splat(peak)) * splat(scale.factor));
     return of_lanes_exactly(x);
+  }
+
+  // Call body(weights), where weights(x) is of_lanes(x). The usual case has a body of its own, in which no call to the
+  // exact exponentials takes the registers.
+  template <class Body>
+  ALWAYS_INLINE void with_lanes(Body&& body) const {
+    if (scale.is_narrow && !is_one) {
+      const Floats zero = splat(peak), factor = splat(scale.factor);
+      body([&](Floats x) INLINED { return exp2_of((x - zero) * factor); });
+    } else {
+      body([&](Floats x) INLINED { return of_lanes(x); });
+    }
   }
 
  private:
@@ -155,7 +176,7 @@ TileMaxima maxima_of(const Row<T>& row, int64_t tile) {
     look_at(padded);
   }
   TileMaxima most;
-  most.has_nan = has_nan<T>(larger(low, high));
+  most.has_nan = any_above(larger(low, high), kInfinityKey<T>);  // NaN is there
   values_of<T>(low, most.slot);
   values_of<T>(high, most.slot + 2);
   if (most.has_nan) {
@@ -169,16 +190,105 @@ TileMaxima maxima_of(const Row<T>& row, int64_t tile) {
 template <class T>
 double weigh_tile(const Row<T>& row, int64_t tile, const Weight& weight) {
   SlotSums sums;
-  if (weight.scale.is_narrow) {
+  weight.with_lanes([&](auto weights) INLINED {
     visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED {
-      sums.slot[slot] = sums.slot[slot] + exp2_of((x - splat(weight.peak)) * splat(weight.scale.factor));
+      sums.slot[slot] = sums.slot[slot] + weights(x);
     });
-  } else {
-    visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED {
-      sums.slot[slot] = sums.slot[slot] + weight.of_lanes(x);
-    });
-  }
+  });
   return sums.total();
+}
+
+// Two values, the target of a search between them.
+struct Bracket {
+  float low, high;
+};
+
+// What the first pass sums where a bracket is known before it. Weights are relative to a peak known by then.
+struct BracketSums {
+  bool is_known = false;
+  Bracket between;
+  Weight weight;  // narrow
+  double above;   // of the values >= high, by tile in scratch.tile_weights
+  int64_t count;  // of the values in [low, high), which are gathered
+
+  // Whether float32 has room for weights of a tile with this largest value.
+  bool holds(float tile_max) const { return (tile_max - weight.peak) * weight.scale.factor < 60.0f; }
+};
+
+// The least value that a gathering from `low` on looks for: never -inf.
+inline Floats least_gathered(float low) { return splat(low > -kLargestFloat ? low : -kLargestFloat); }
+
+// Which vectors of sixteen values of a tile may have one >= low: a bit each. All of an incomplete tile may.
+inline uint64_t reaching_vectors(const Row<float>& row, int64_t tile, float low) {
+  const int64_t n = row.tile_size(tile);
+  if (n < kTile) return ~uint64_t{} >> (63 - (n - 1) / kLanes);
+  const Floats bound = least_gathered(low);
+  uint64_t vectors = 0;
+  for (int64_t i = 0; i < kTile / kLanes; ++i) {
+    vectors |= uint64_t(reaching_bits(load(row.x + tile * kTile + i * kLanes), bound) != 0) << i;
+  }
+  return vectors;
+}
+
+template <class T>
+uint64_t reaching_vectors(const Row<T>& row, int64_t tile, int16_t key) {
+  const int64_t n = row.tile_size(tile);
+  if (n < kTile) return ~uint64_t{} >> (63 - (n - 1) / kLanes);
+  uint64_t vectors = 0;
+  for (int64_t i = 0; i < kTile / kLanes; i += 2) {
+    vectors |= (any_above(load_keys(row.x + tile * kTile + i * kLanes), key) ? uint64_t{3} : uint64_t{0}) << i;
+  }
+  return vectors;
+}
+
+// What reaching_vectors compares logits of a type with.
+template <class T>
+inline int16_t bound_of(const Row<T>&, float low) {
+  return key_below<T>(low > -kLargestFloat ? low : -kLargestFloat);
+}
+inline float bound_of(const Row<float>&, float low) { return low; }
+
+// Call visit(values, id) for the vectors of the row that may have values >= low.
+template <class T, class Visit, class Tile>
+ALWAYS_INLINE void visit_reaching(const Row<T>& row, float low, const float* tile_max, Visit&& visit, Tile&& end_tile) {
+  const auto bound = bound_of(row, low);
+  for (int64_t t = 0; t < row.tiles(); ++t) {
+    if (tile_max[t] >= low) {
+      for (uint64_t vectors = reaching_vectors(row, t, bound); vectors; vectors &= vectors - 1) {
+        const int64_t id = t * kTile + __builtin_ctzll(vectors) * kLanes;
+        visit(values_from(row, id), id);
+      }
+    }
+    end_tile(t);
+  }
+}
+
+// Sum all weights of a tile and those above a bracket, and gather the values in it.
+template <class T>
+double weigh_around(const Row<T>& row, int64_t tile, BracketSums& sums, const Scratch& s) {
+  static_assert(kTile / kLanes == 64, "a bit for each vector of a tile");
+  const Weight& weight = sums.weight;
+  s.tile_weights[tile] = 0;
+  if (!(s.tile_max[tile] >= sums.between.low)) return weigh_tile(row, tile, weight);
+  const Floats low = least_gathered(sums.between.low), high = splat(sums.between.high);
+  Floats all = splat(0.0f), above = splat(0.0f);
+  uint64_t occupied = 0;
+  visit_tile(row, tile, [&](Floats x, int64_t id) INLINED {
+    const Floats w = exp2_of((x - splat(weight.peak)) * splat(weight.scale.factor));
+    all = all + w;
+    above = above + where_reaching(x, high, w);
+    const uint32_t bits = reaching_bits(x, low) & ~reaching_bits(x, high);
+    occupied |= uint64_t(bits != 0) << (id / kLanes % 64);
+  });
+  for (; occupied; occupied &= occupied - 1) {
+    const int64_t id = tile * kTile + __builtin_ctzll(occupied) * kLanes;
+    const Floats x = values_from(row, id);
+    const uint32_t bits = reaching_bits(x, low) & ~reaching_bits(x, high);
+    append_numbers(s.ids + sums.count, int32_t(id), bits);
+    sums.count += append_lanes(s.values + sums.count, x, bits);
+  }
+  sums.above += s.tile_weights[tile] = sum_of_lanes(above);
+  return sum_of_lanes(all);
 }
 
 // What the first pass finds. It reads the row from memory, and each tile of it again from the first-level cache for
@@ -189,6 +299,7 @@ struct Survey {
   int num_scales = 0;
   Scale scales[3];
   double mass[3];  // sum of exp((x - max) / T) of each scale
+  BracketSums bracket;      // of the first scale
   bool is_bounded = false;  // whether scratch.tile_bounds are wanted, of `bound_scale`, which is narrow
   Scale bound_scale;
 
@@ -209,6 +320,12 @@ ALWAYS_INLINE float weight_bound(const TileMaxima& most, const Weight& weight) {
   return float(sum_of_lanes(sums)) * (float(kTile / (4 * kLanes)) * 1.00001f);
 }
 
+// Sum the weights of a tile relative to its largest value.
+template <class T>
+double weigh_from_peak(const Row<T>& row, int64_t tile, Scale scale, const Scratch& s) {
+  return s.tile_max[tile] > -kInf ? weigh_tile(row, tile, Weight::of(scale, s.tile_max[tile])) : 0.0;
+}
+
 template <class T>
 void look_at_row(const Row<T>& row, Survey& survey, const Scratch& scratch) {
   Floats row_max = splat(-kInf);
@@ -223,18 +340,30 @@ void look_at_row(const Row<T>& row, Survey& survey, const Scratch& scratch) {
     if (survey.is_bounded) {
       scratch.tile_bounds[t] = peak > -kInf ? weight_bound(most, Weight::of(survey.bound_scale, peak)) : 0.0f;
     }
+    if (survey.bracket.is_known && !survey.bracket.holds(peak)) {  // a peak that the sample missed: no wide nucleus
+      survey.bracket.is_known = false;
+      for (int64_t done = 0; done < t; ++done) scratch.tile_sums[0][done] = weigh_from_peak(row, done, survey.scales[0], scratch);
+    }
     for (int s = 0; s < survey.num_scales; ++s) {
-      scratch.tile_sums[s][t] = peak > -kInf ? weigh_tile(row, t, Weight::of(survey.scales[s], peak)) : 0.0;
+      scratch.tile_sums[s][t] = s == 0 && survey.bracket.is_known
+          ? weigh_around(row, t, survey.bracket, scratch)
+          : weigh_from_peak(row, t, survey.scales[s], scratch);
     }
   }
   survey.max = largest_lane(row_max);
   for (int s = 0; s < survey.num_scales; ++s) {
     const Weight weight = Weight::of(survey.scales[s], survey.max);
+    const bool is_bracket = s == 0 && survey.bracket.is_known;
     double mass = 0;
-    for (int64_t t = 0; t < tiles; ++t) {
-      if (scratch.tile_max[t] > -kInf) mass += scratch.tile_sums[s][t] * weight.exact(scratch.tile_max[t]);
+    for (int64_t first = 0; first < tiles; first += kLanes) {
+      const int64_t n = tiles - first < kLanes ? tiles - first : kLanes;
+      float of_peak[kLanes];
+      store(of_peak, weight.of_lanes(n == kLanes ? load(scratch.tile_max + first) : load_tail(scratch.tile_max + first, n)));
+      for (int64_t t = first; t < first + n; ++t) {
+        mass += scratch.tile_sums[s][t] * (is_bracket ? 1.0 : double(of_peak[t - first]));
+      }
     }
-    survey.mass[s] = mass;
+    survey.mass[s] = is_bracket ? mass * weight.exact(survey.bracket.weight.peak) : mass;
   }
 }
 

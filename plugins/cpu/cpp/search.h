@@ -14,9 +14,9 @@ namespace TOKENDRAW_TARGET {
 constexpr double kLeastTarget = std::numeric_limits<double>::min();
 constexpr int64_t kSortedValues = 48;     // left over by a search
 constexpr int64_t kSmallVocabulary = 4096;  // up to here all values are gathered at once
-constexpr int64_t kTopGroups = 256;       // groups whose maxima bound the first gathering of a nucleus
 constexpr int64_t kSampleSize = 2048;
 constexpr int64_t kLeastSample = 64;
+constexpr double kSharedWeight = 0.1;
 constexpr double kMargin = 2.5;  // of an estimate, in standard deviations
 
 // The values of a row in [low, high), in the order of their ids.
@@ -35,22 +35,24 @@ struct WeightsAbove {
 inline WeightsAbove weigh(const float* values, int64_t n, const Weight& weight, float pivot) {
   WeightsAbove found = {0, 0, 0, 0};
   const Floats bound = splat(pivot);
-  for (int64_t start = 0; start < n; start += kTile) {
-    const int64_t end = n - start < kTile ? n : start + kTile;
-    Floats above = splat(0.0f), from = splat(0.0f);
-    for (int64_t i = start; i < end; i += kLanes) {
-      const Floats x = end - i >= kLanes ? load(values + i) : load_tail(values + i, end - i);
-      const uint32_t lanes = lanes_below(end - i);
-      found.count_above += __builtin_popcount(above_bits(x, bound) & lanes);
-      found.count_from += __builtin_popcount(reaching_bits(x, bound) & lanes);
-      if (weight.is_one) continue;
-      const Floats w = weight.of_lanes(x);
-      above = above + where_above(x, bound, w);
-      from = from + where_reaching(x, bound, w);
+  weight.with_lanes([&](auto weights) INLINED {
+    for (int64_t start = 0; start < n; start += kTile) {
+      const int64_t end = n - start < kTile ? n : start + kTile;
+      Floats above = splat(0.0f), from = splat(0.0f);
+      for (int64_t i = start; i < end; i += kLanes) {
+        const Floats x = end - i >= kLanes ? load(values + i) : load_tail(values + i, end - i);
+        const uint32_t lanes = lanes_below(end - i);
+        found.count_above += __builtin_popcount(above_bits(x, bound) & lanes);
+        found.count_from += __builtin_popcount(reaching_bits(x, bound) & lanes);
+        if (weight.is_one) continue;
+        const Floats w = weights(x);
+        above = above + where_above(x, bound, w);
+        from = from + where_reaching(x, bound, w);
+      }
+      found.above += sum_of_lanes(above);
+      found.from += sum_of_lanes(from);
     }
-    found.above += sum_of_lanes(above);
-    found.from += sum_of_lanes(from);
-  }
+  });
   if (weight.is_one) found.above = double(found.count_above), found.from = double(found.count_from);
   return found;
 }
@@ -136,23 +138,16 @@ inline float crossing(
   return least;
 }
 
-// The least value that a gathering from `low` on looks for: never -inf.
-inline Floats least_gathered(float low) { return splat(low > -kLargestFloat ? low : -kLargestFloat); }
-
 // Gather the values >= low with their ids; -inf and NaN are no candidates.
 template <class T>
 Candidates gather(const Row<T>& row, float low, const Scratch& s) {
   const Floats bound = least_gathered(low);
   int64_t count = 0;
-  for (int64_t t = 0; t < row.tiles(); ++t) {
-    if (!(s.tile_max[t] >= low)) continue;
-    visit_tile(row, t, [&](Floats x, int64_t id) INLINED {
-      const uint32_t bits = reaching_bits(x, bound);
-      if (!bits) return;
-      append_numbers(s.ids + count, int32_t(id), bits);
-      count += append_lanes(s.values + count, x, bits);
-    });
-  }
+  visit_reaching(row, low, s.tile_max, [&](Floats x, int64_t id) INLINED {
+    const uint32_t bits = reaching_bits(x, bound);
+    append_numbers(s.ids + count, int32_t(id), bits);
+    count += append_lanes(s.values + count, x, bits);
+  }, [](int64_t) {});
   return {low, kInf, count};
 }
 
@@ -163,25 +158,25 @@ Candidates gather_between(
   const Floats least = least_gathered(low), most = splat(high);
   int64_t count = 0;
   double total = 0;
-  for (int64_t t = 0; t < row.tiles(); ++t) {
-    s.tile_weights[t] = 0;
-    if (!(s.tile_max[t] >= low)) continue;
-    Floats sums = splat(0.0f);  // there is more to do beside them than to wait for them
-    int64_t hits = 0;
-    visit_tile(row, t, [&](Floats x, int64_t id) INLINED {
+  Floats sums = splat(0.0f);  // of a tile
+  int64_t hits = 0;
+  weight.with_lanes([&](auto weights) INLINED {
+    visit_reaching(row, low, s.tile_max, [&](Floats x, int64_t id) INLINED {
       const uint32_t above = reaching_bits(x, most);
       if (weight.is_one) {
         hits += __builtin_popcount(above);
-      } else if (above) {
-        sums = sums + where_reaching(x, most, weight.of_lanes(x));
+      } else {
+        sums = sums + where_reaching(x, most, weights(x));
       }
       const uint32_t between = reaching_bits(x, least) & ~above;
       if (!between) return;
       append_numbers(s.ids + count, int32_t(id), between);
       count += append_lanes(s.values + count, x, between);
+    }, [&](int64_t tile) INLINED {
+      total += s.tile_weights[tile] = weight.is_one ? double(hits) : sum_of_lanes(sums);
+      sums = splat(0.0f), hits = 0;
     });
-    total += s.tile_weights[t] = weight.is_one ? double(hits) : sum_of_lanes(sums);
-  }
+  });
   *weight_above = total;
   return {low, high, count};
 }
@@ -191,20 +186,95 @@ inline float next_above(float x) {
   return bit_cast<float>(key ^ ((key >> 31) & 0x7fffffff));
 }
 
-// The values between which a sample of those below `high` sees the target reached.
-struct Bracket {
-  float low, high;
-};
-
 // Sum the squares of the weights of values >= bound, and of those below.
 inline void sum_squares(const float* values, int64_t n, const Weight& weight, float bound, double* above, double* below) {
-  *above = *below = 0;
-  for (int64_t start = 0; start < n; start += kLanes) {
-    const Floats x = n - start >= kLanes ? load(values + start) : load_tail(values + start, n - start);
-    const Floats w = weight.of_lanes(x), squares = w * w, upper = where_reaching(x, splat(bound), squares);
-    *above += sum_of_lanes(upper);
-    *below += sum_of_lanes(squares - upper);
+  SlotSums all, upper;
+  weight.with_lanes([&](auto weights) INLINED {
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const Floats x = n - i >= kLanes ? load(values + i) : load_tail(values + i, n - i);
+      const Floats w = weights(x), squares = w * w;
+      all.slot[0] = all.slot[0] + squares;
+      upper.slot[0] = upper.slot[0] + where_reaching(x, splat(bound), squares);
+    }
+  });
+  *above = upper.total();
+  *below = all.total() - *above;
+}
+
+// Copy the values below `high` of a sample of the row, evenly apart, to scratch.selected.
+struct Sample {
+  int64_t count, looked_at;
+};
+
+template <class T>
+Sample take_sample(const Row<T>& row, int64_t size, float high, const Scratch& s) {
+  const int64_t blocks = row.size / kLanes, step = (blocks * kLanes + size - 1) / size;
+  const Floats bound = splat(high);
+  Sample sample = {0, 0};
+  for (int64_t b = step / 2; b < blocks; b += step, sample.looked_at += kLanes) {
+    const Floats x = load(row.x + b * kLanes);
+    const uint32_t bits = reaching_bits(x, least_gathered(-kInf)) & ~reaching_bits(x, bound);
+    sample.count += append_lanes(s.selected + sample.count, x, bits);
   }
+  return sample;
+}
+
+// The bracket, below `high`, in which the weights of a sample reach `target`, give or take a margin. `scratch.values` is
+// overwritten.
+inline Bracket bracket_of_sample(
+    int64_t n, const Weight& weight, float high, double target, double margin, double sampled, const Scratch& s) {
+  Bracket bracket = {-kInf, high};
+  if (target > margin) {  // all that are equal to the value lie in the bracket
+    bracket.high = next_above(crossing(s.selected, n, weight, 0, target - margin, s.values));
+  }
+  if (target + margin < sampled) bracket.low = crossing(s.selected, n, weight, 0, target + margin, s.values);
+  return bracket;
+}
+
+// The weight of a sample relative to its largest value, if its tokens share it: the square of the sum is more than a tenth of what
+// it is for equal weights. Then the sample says much of the row.
+struct SampleWeight {
+  int64_t count = 0;
+  Weight weight;
+  double sum;
+  bool is_shared = false;
+};
+
+template <class T>
+SampleWeight weigh_sample(const Row<T>& row, int64_t size, Scale scale, const Scratch& s) {
+  SampleWeight found;
+  const int64_t n = found.count = take_sample(row, size, std::numeric_limits<float>::quiet_NaN(), s).count;
+  if (n < kLeastSample) return found;
+  Floats most = splat(-kInf);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    most = larger(n - i >= kLanes ? load(s.selected + i) : load_tail(s.selected + i, n - i), most);
+  }
+  const float peak = largest_lane(most);
+  if (peak == kInf) return found;
+  found.weight = Weight::of(scale, peak);
+  double squares, none;
+  found.sum = weigh_all(s.selected, n, found.weight);
+  sum_squares(s.selected, n, found.weight, -kInf, &squares, &none);
+  found.is_shared = found.sum * found.sum > kSharedWeight * double(n) * squares;
+  return found;
+}
+
+// Look for a wide nucleus before the first pass, so that this one weighs what lies above a bracket. A share of the mass
+// strays with both the weights in the nucleus and those below.
+template <class T>
+void look_ahead(const Row<T>& row, Scale scale, double top_p, BracketSums& sums, const Scratch& s) {
+  if (row.size <= kSmallVocabulary || !scale.is_narrow) return;
+  if (!weigh_sample(row, kSampleSize / 4, scale, s).is_shared) return;
+  const SampleWeight sample = weigh_sample(row, kSampleSize, scale, s);
+  if (!sample.is_shared) return;
+  const Weight& weight = sample.weight;
+  const int64_t n = sample.count;
+  const double target = top_p * sample.sum;
+  double above, below;
+  sum_squares(s.selected, n, weight, crossing(s.selected, n, weight, 0, target, s.values), &above, &below);
+  const double margin = kMargin * sqrt((1 - top_p) * (1 - top_p) * above + top_p * top_p * below);
+  const Bracket between = bracket_of_sample(n, weight, kInf, target, margin, sample.sum, s);
+  if (between.low > -kInf && between.high < kInf) sums = {true, between, weight, 0, 0};
 }
 
 // `total`: the weight of the row, 0 if it is not known. A sum over the sample strays by about the root of its squares. The
@@ -213,29 +283,17 @@ template <class T>
 Bracket estimate(
     const Row<T>& row, const Weight& weight, float high, double weight_above, double target, double total,
     const Scratch& s) {
-  const int64_t blocks = row.size / kLanes, step = (blocks * kLanes + kSampleSize - 1) / kSampleSize;
-  const Floats bound = splat(high);
-  int64_t n = 0, looked_at = 0;
-  for (int64_t b = step / 2; b < blocks; b += step, looked_at += kLanes) {
-    const Floats x = load(row.x + b * kLanes);
-    n += append_lanes(s.selected + n, x, reaching_bits(x, least_gathered(-kInf)) & ~reaching_bits(x, bound));
-  }
-  Bracket bracket = {-kInf, high};
-  if (n < kLeastSample) return bracket;
-  float* scratch = s.values;  // nothing is gathered now
-  const double share = double(looked_at) / double(row.size), sampled = weigh_all(s.selected, n, weight);
+  const Sample sample = take_sample(row, kSampleSize, high, s);
+  const int64_t n = sample.count;
+  if (n < kLeastSample) return {-kInf, high};
+  const double share = double(sample.looked_at) / double(row.size), sampled = weigh_all(s.selected, n, weight);
   const double from_above = (target - weight_above) * share, from_below = sampled - (total - target) * share;
   const double sought = total > 0 ? from_below : from_above;
   double above, below;
-  sum_squares(s.selected, n, weight, crossing(s.selected, n, weight, 0, sought, scratch), &above, &below);
+  sum_squares(s.selected, n, weight, crossing(s.selected, n, weight, 0, sought, s.values), &above, &below);
   const bool is_from_above = !(total > 0) || above < below;
   const double margin = kMargin * sqrt(above < below ? above : below);
-  const double middle = is_from_above ? from_above : from_below;
-  if (middle > margin) {  // all that are equal to the value lie in the bracket
-    bracket.high = next_above(crossing(s.selected, n, weight, 0, middle - margin, scratch));
-  }
-  if (middle + margin < sampled) bracket.low = crossing(s.selected, n, weight, 0, middle + margin, scratch);
-  return bracket;
+  return bracket_of_sample(n, weight, high, is_from_above ? from_above : from_below, margin, sampled, s);
 }
 
 // What a search leaves behind for the draw.
@@ -245,16 +303,18 @@ struct Found {
 };
 
 // The largest v where the weights of x >= v reach the target, over the row; the least value where they do not. `total` is
-// that of `estimate`; the maxima of `num_groups` groups bound the first gathering.
+// that of `estimate`. Where few of the maxima of groups reach the target, no value below these is needed.
 template <class T>
 Found search(
-    const Row<T>& row, const Weight& weight, double target, double total, int64_t num_groups,
-    Candidates& candidates, const Scratch& s) {
+    const Row<T>& row, const Weight& weight, double target, double total, Candidates& candidates, const Scratch& s) {
   float low = -kInf;
-  if (row.size > kSmallVocabulary && num_groups < row.tiles() * kGroups / 2) {
-    low = crossing(s.group_max, row.tiles() * kGroups, Weight::one(), 0, double(num_groups), s.selected);
-  } else if (row.size > kSmallVocabulary) {
+  if (row.size > kSmallVocabulary) {
+    const int64_t groups = row.tiles() * kGroups;
     low = kInf;  // a sample of the row knows better
+    if (weigh_all(s.group_max, groups, weight) >= target) {
+      const float bound = crossing(s.group_max, groups, weight, 0, target, s.selected);
+      if (weigh(s.group_max, groups, Weight::one(), bound).count_from < groups / 2) low = bound;
+    }
   }
   double weight_above = 0;
   if (low < kInf) {

@@ -367,15 +367,41 @@ ALWAYS_INLINE Keys larger(Keys a, Keys b) {
   return a;
 }
 
-// Whether a key is that of NaN.
-template <class T>
-ALWAYS_INLINE bool has_nan(Keys keys) {
+ALWAYS_INLINE bool any_above(Keys keys, int16_t bound) {
+#if defined(__AVX512BW__)
+  return _mm512_cmpgt_epi16_mask((__m512i)keys.part[0], _mm512_set1_epi16(bound)) != 0;
+#else
   NativeShorts seen = {};
-  for (int p = 0; p < kParts; ++p) seen |= keys.part[p] > kInfinityKey<T>;
+  for (int p = 0; p < kParts; ++p) seen |= keys.part[p] > bound;
+#if defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)seen) != 0;
+#elif defined(__x86_64__)
+  return _mm_movemask_epi8((__m128i)seen) != 0;
+#else
   uint64_t words[sizeof seen / 8], any = 0;
   memcpy(words, &seen, sizeof seen);
   for (uint64_t word : words) any |= word;
   return any != 0;
+#endif
+#endif
+}
+
+// The value of a key that is none of NaN.
+template <class T>
+inline float value_of_key(int16_t key) {
+  const int32_t ordered = key - kKeyShift<T>;
+  return to_float(T{uint16_t(ordered < 0 ? ordered ^ 0x7fff : ordered)});
+}
+
+// The largest key of a value below `bound`, which is above -inf.
+template <class T>
+inline int16_t key_below(float bound) {
+  int32_t below = kLeastKey, reaching = kInfinityKey<T>;
+  while (reaching - below > 1) {
+    const int32_t middle = (below + reaching) >> 1;
+    (value_of_key<T>(int16_t(middle)) < bound ? below : reaching) = middle;
+  }
+  return int16_t(below);
 }
 
 // The values of the first and of the last sixteen keys.
