@@ -176,7 +176,7 @@ TileMaxima maxima_of(const Row<T>& row, int64_t tile) {
     look_at(padded);
   }
   TileMaxima most;
-  most.has_nan = any_above(larger(low, high), kInfinityKey<T>);  // NaN is there
+  most.has_nan = halves_above(larger(low, high), kInfinityKey<T>) != 0;  // NaN is there
   values_of<T>(low, most.slot);
   values_of<T>(high, most.slot + 2);
   if (most.has_nan) {
@@ -236,7 +236,7 @@ uint64_t reaching_vectors(const Row<T>& row, int64_t tile, int16_t key) {
   if (n < kTile) return ~uint64_t{} >> (63 - (n - 1) / kLanes);
   uint64_t vectors = 0;
   for (int64_t i = 0; i < kTile / kLanes; i += 2) {
-    vectors |= (any_above(load_keys(row.x + tile * kTile + i * kLanes), key) ? uint64_t{3} : uint64_t{0}) << i;
+    vectors |= uint64_t(halves_above(load_keys(row.x + tile * kTile + i * kLanes), key)) << i;
   }
   return vectors;
 }

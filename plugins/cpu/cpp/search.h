@@ -16,6 +16,7 @@ constexpr int64_t kSortedValues = 48;     // left over by a search
 constexpr int64_t kSmallVocabulary = 4096;  // up to here all values are gathered at once
 constexpr int64_t kSampleSize = 2048;
 constexpr int64_t kLeastSample = 64;
+constexpr int64_t kSparseShare = 6;
 constexpr double kSharedWeight = 0.1;
 constexpr double kMargin = 2.5;  // of an estimate, in standard deviations
 
@@ -277,15 +278,21 @@ void look_ahead(const Row<T>& row, Scale scale, double top_p, BracketSums& sums,
   if (between.low > -kInf && between.high < kInf) sums = {true, between, weight, 0, 0};
 }
 
+// A bracket, and whether a sample has few values from its low end on.
+struct Estimate {
+  Bracket bracket;
+  bool is_sparse;
+};
+
 // `total`: the weight of the row, 0 if it is not known. A sum over the sample strays by about the root of its squares. The
 // smaller values below a wide nucleus stray less than those in it, so where the total is known they are the measure.
 template <class T>
-Bracket estimate(
+Estimate estimate(
     const Row<T>& row, const Weight& weight, float high, double weight_above, double target, double total,
     const Scratch& s) {
   const Sample sample = take_sample(row, kSampleSize, high, s);
   const int64_t n = sample.count;
-  if (n < kLeastSample) return {-kInf, high};
+  if (n < kLeastSample) return {{-kInf, high}, false};
   const double share = double(sample.looked_at) / double(row.size), sampled = weigh_all(s.selected, n, weight);
   const double from_above = (target - weight_above) * share, from_below = sampled - (total - target) * share;
   const double sought = total > 0 ? from_below : from_above;
@@ -293,7 +300,9 @@ Bracket estimate(
   sum_squares(s.selected, n, weight, crossing(s.selected, n, weight, 0, sought, s.values), &above, &below);
   const bool is_from_above = !(total > 0) || above < below;
   const double margin = kMargin * sqrt(above < below ? above : below);
-  return bracket_of_sample(n, weight, high, is_from_above ? from_above : from_below, margin, sampled, s);
+  const Bracket bracket =
+      bracket_of_sample(n, weight, high, is_from_above ? from_above : from_below, margin, sampled, s);
+  return {bracket, weigh(s.selected, n, Weight::one(), bracket.low).count_from < sample.looked_at / kSparseShare};
 }
 
 // What a search leaves behind for the draw.
@@ -324,7 +333,16 @@ Found search(
       return {crossing(s.values, candidates.count, weight, 0, target, s.selected)};
     }
   }
-  Bracket bracket = estimate(row, weight, low, weight_above, target, total, s);
+  const Estimate guess = estimate(row, weight, low, weight_above, target, total, s);
+  Bracket bracket = guess.bracket;
+  if (guess.is_sparse && low == kInf) {
+    candidates = gather(row, bracket.low, s);
+    const double above = weigh(s.values, candidates.count, weight, bracket.high).from;
+    if (above < target && weigh_all(s.values, candidates.count, weight) >= target) {
+      const int64_t n = partition(s.values, candidates.count, bracket.high, false, s.selected);
+      if (n > 0) return {crossing(s.selected, n, weight, above, target, s.selected)};
+    }
+  }
   for (int attempt = 0;; ++attempt) {
     candidates = gather_between(row, bracket.low, bracket.high, weight, &weight_above, s);
     if (attempt == 2) break;

@@ -76,8 +76,16 @@ ALWAYS_INLINE void store(float* to, Floats v) { memcpy(to, &v, sizeof v); }
 LANEWISE(operator+, x + y)
 LANEWISE(operator-, x - y)
 LANEWISE(operator*, x* y)
-LANEWISE(larger, x > y ? x : y)  // y where x is NaN
-LANEWISE(smaller, x < y ? x : y)  // y where x is NaN
+// y where x or y is NaN, as the instruction of x86, which compilers do not always choose for x > y ? x : y.
+#if defined(__AVX512F__)
+LANEWISE(larger, (NativeFloats)_mm512_max_ps((__m512)x, (__m512)y))
+#elif defined(__AVX2__)
+LANEWISE(larger, (NativeFloats)_mm256_max_ps((__m256)x, (__m256)y))
+#elif defined(__x86_64__)
+LANEWISE(larger, (NativeFloats)_mm_max_ps((__m128)x, (__m128)y))
+#else
+LANEWISE(larger, x > y ? x : y)
+#endif
 #undef LANEWISE
 
 // a * b + c, rounded once where the target has the instruction.
@@ -277,7 +285,14 @@ ALWAYS_INLINE Floats load(const Bfloat16* from) {
   for (int p = 0; p < kParts; ++p) {
     NativeHalves half;
     memcpy(&half, from + p * kNativeLanes, sizeof half);
-    r.part[p] = (NativeFloats)(__builtin_convertvector(half, NativeWords) << 16);
+#if defined(__AVX512F__)
+    const NativeWords words = (NativeWords)_mm512_cvtepu16_epi32((__m256i)half);
+#elif defined(__AVX2__)
+    const NativeWords words = (NativeWords)_mm256_cvtepu16_epi32((__m128i)half);
+#else
+    const NativeWords words = __builtin_convertvector(half, NativeWords);
+#endif
+    r.part[p] = (NativeFloats)(words << 16);
   }
   return r;
 }
@@ -367,22 +382,27 @@ ALWAYS_INLINE Keys larger(Keys a, Keys b) {
   return a;
 }
 
-ALWAYS_INLINE bool any_above(Keys keys, int16_t bound) {
+// Two bits: whether the first sixteen keys, and the last, have one above a bound.
+ALWAYS_INLINE uint32_t halves_above(Keys keys, int16_t bound) {
 #if defined(__AVX512BW__)
-  return _mm512_cmpgt_epi16_mask((__m512i)keys.part[0], _mm512_set1_epi16(bound)) != 0;
+  const uint32_t lanes = _mm512_cmpgt_epi16_mask((__m512i)keys.part[0], _mm512_set1_epi16(bound));
+  return uint32_t((lanes & 0xffffu) != 0) | uint32_t(lanes > 0xffffu) << 1;
 #else
-  NativeShorts seen = {};
-  for (int p = 0; p < kParts; ++p) seen |= keys.part[p] > bound;
+  NativeShorts seen[2] = {};
+  for (int p = 0; p < kParts; ++p) seen[p * 2 / kParts] |= keys.part[p] > bound;
+  uint32_t halves = 0;
+  for (int half = 0; half < 2; ++half) {
 #if defined(__AVX2__)
-  return _mm256_movemask_epi8((__m256i)seen) != 0;
+    halves |= uint32_t(_mm256_movemask_epi8((__m256i)seen[half]) != 0) << half;
 #elif defined(__x86_64__)
-  return _mm_movemask_epi8((__m128i)seen) != 0;
+    halves |= uint32_t(_mm_movemask_epi8((__m128i)seen[half]) != 0) << half;
 #else
-  uint64_t words[sizeof seen / 8], any = 0;
-  memcpy(words, &seen, sizeof seen);
-  for (uint64_t word : words) any |= word;
-  return any != 0;
+    uint64_t words[2];
+    memcpy(words, &seen[half], sizeof words);
+    halves |= uint32_t((words[0] | words[1]) != 0) << half;
 #endif
+  }
+  return halves;
 #endif
 }
 
