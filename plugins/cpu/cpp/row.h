@@ -146,16 +146,15 @@ struct TileMaxima {
 };
 
 inline TileMaxima maxima_of(const Row<float>& row, int64_t tile) {
-  TileMaxima most = {{splat(-kInf), splat(-kInf), splat(-kInf), splat(-kInf)}, false};
+  Floats most[4] = {splat(-kInf), splat(-kInf), splat(-kInf), splat(-kInf)};
   NanFlag nan;
   Floats previous = splat(0.0f);
   visit_tile_in_slots(row, tile, [&](Floats x, int slot) INLINED {
     if (slot & 1) nan.look_at(previous, x);
     previous = x;
-    most.slot[slot] = larger(x, most.slot[slot]);
+    most[slot] = larger(x, most[slot]);
   });
-  most.has_nan = nan.any();
-  return most;
+  return {{most[0], most[1], most[2], most[3]}, nan.any()};
 }
 
 // Logits of 16 bits are compared as integers, and become float32 once they are the largest.

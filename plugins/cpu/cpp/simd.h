@@ -57,12 +57,22 @@ ALWAYS_INLINE Floats splat(float value) {
   for (int p = 0; p < kParts; ++p) r.part[p] = value - NativeFloats{};  // x - 0 keeps -0 and infinities
   return r;
 }
+// Part by part: compilers copy the whole in pieces of 16 bytes, which a load of 32 has to wait for.
 ALWAYS_INLINE Floats load(const float* from) {
   Floats r;
-  memcpy(&r, from, sizeof r);
+  for (int p = 0; p < kParts; ++p) {
+    NativeFloats part;
+    memcpy(&part, from + p * kNativeLanes, sizeof part);
+    r.part[p] = part;
+  }
   return r;
 }
-ALWAYS_INLINE void store(float* to, Floats v) { memcpy(to, &v, sizeof v); }
+ALWAYS_INLINE void store(float* to, Floats v) {
+  for (int p = 0; p < kParts; ++p) {
+    const NativeFloats part = v.part[p];
+    memcpy(to + p * kNativeLanes, &part, sizeof part);
+  }
+}
 
 #define LANEWISE(name, expression)                                                     \
   ALWAYS_INLINE Floats name(Floats a, Floats b) {                                      \
@@ -358,9 +368,9 @@ ALWAYS_INLINE Keys splat_key(int16_t key) {
 template <class T>
 ALWAYS_INLINE Keys load_keys(const T* from) {
   Keys r;
-  memcpy(&r, from, sizeof r);
   for (int p = 0; p < kParts; ++p) {
-    const NativeShorts bits = r.part[p];
+    NativeShorts bits;
+    memcpy(&bits, from + p * 2 * kNativeLanes, sizeof bits);
     const NativeUnsigned ordered = (NativeUnsigned)(bits ^ ((bits >> 15) & int16_t(0x7fff)));
     r.part[p] = (NativeShorts)(ordered + uint16_t(kKeyShift<T>));
   }
@@ -368,18 +378,20 @@ ALWAYS_INLINE Keys load_keys(const T* from) {
 }
 
 ALWAYS_INLINE Keys larger(Keys a, Keys b) {
+  Keys r;
   for (int p = 0; p < kParts; ++p) {
+    const NativeShorts x = a.part[p], y = b.part[p];
 #if defined(__AVX512BW__)
-    a.part[p] = (NativeShorts)_mm512_max_epi16((__m512i)a.part[p], (__m512i)b.part[p]);
+    r.part[p] = (NativeShorts)_mm512_max_epi16((__m512i)x, (__m512i)y);
 #elif defined(__AVX2__)
-    a.part[p] = (NativeShorts)_mm256_max_epi16((__m256i)a.part[p], (__m256i)b.part[p]);
+    r.part[p] = (NativeShorts)_mm256_max_epi16((__m256i)x, (__m256i)y);
 #elif defined(__x86_64__)
-    a.part[p] = (NativeShorts)_mm_max_epi16((__m128i)a.part[p], (__m128i)b.part[p]);
+    r.part[p] = (NativeShorts)_mm_max_epi16((__m128i)x, (__m128i)y);
 #else
-    a.part[p] = a.part[p] > b.part[p] ? a.part[p] : b.part[p];
+    r.part[p] = x > y ? x : y;
 #endif
   }
-  return a;
+  return r;
 }
 
 // Two bits: whether the first sixteen keys, and the last, have one above a bound.
