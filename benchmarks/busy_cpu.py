@@ -1,7 +1,8 @@
-"""Times the native sampler on a busy CPU, with a single thread and with several in the same run.
+"""Times a sampler on a busy CPU, with a single thread and with several in the same run.
 
     python benchmarks/busy_cpu.py                       # beside 0, 2 and 6 loops, with 2 threads
     python benchmarks/busy_cpu.py --loads 6 --batches 64 --vocab-sizes 128256 --rounds 30
+    python benchmarks/busy_cpu.py --sampler cpu         # the compiled one in place of native
 
 A load of n is n child processes that loop for ever. Each call is timed with one thread and with several, in turns. A
 sample is one call, or the mean of several in a row where calls are short. A line of the table stands for the cells of
@@ -87,9 +88,11 @@ def loops(count: int) -> Iterator[None]:
             process.wait()
 
 
-def call_of(parameters: dict[str, float], logprobs: int | None, logits: Tensor) -> Callable[[], object]:
-    """Return a call of the native sampler, unseeded, on all rows."""
-    sampler = tokendraw.load_sampler("native", device="cpu")
+def call_of(
+    name: str, parameters: dict[str, float], logprobs: int | None, logits: Tensor
+) -> Callable[[], object]:
+    """Return a call of a sampler, unseeded, on all rows."""
+    sampler = tokendraw.load_sampler(name, device="cpu")
     values = {"temperature": TEMPERATURE, "logprobs": logprobs, **parameters}
     params = tokendraw.SamplingParams(**values)  # type: ignore[arg-type]
     metadata = tokendraw.SamplingMetadata.from_params([params] * len(logits))
@@ -138,7 +141,8 @@ def lines_of(options: argparse.Namespace, load: int) -> Iterator[str]:
                 ):
                     if name not in options.filters:
                         continue
-                    call = call_of(parameters, logprobs or None, rows.to(getattr(torch, dtype)))
+                    logits = rows.to(getattr(torch, dtype))
+                    call = call_of(options.sampler, parameters, logprobs or None, logits)
                     cell = f"{vocab_size} {dtype}"
                     result = timed(cell, call, options.threads, options.rounds, options.seconds)
                     found.setdefault(f"{name} | {logprobs} | {batch}", []).append(result)
@@ -162,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--sampler", default="native")
     parser.add_argument("--loads", type=int, nargs="+", default=[0, 2, 6])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 8, 64, 256])

@@ -124,6 +124,26 @@ def test_a_wide_nucleus_that_a_sample_misjudges_is_found_all_the_same():
     assert_alike(CpuSampler(need).sample(logits, metadata), NativeSampler(CPU, need).sample(logits, metadata))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_large_logit_that_a_sample_misses_changes_no_draw_from_a_wide_nucleus(target, dtype):
+    """The first pass weighs a wide nucleus relative to the largest value of a sample, if float32 has room for that."""
+    size = 40_000
+    logits = torch.rand(12, size, generator=torch.Generator().manual_seed(1))
+    for row, spike in enumerate((2.0, 8.0, 12.0, 30.0, 50.0, 100.0, 3e4)):
+        logits[row, 1024 * 20 + 7] = spike
+    logits[8, 2048:4096] = -torch.inf
+    logits[9, 5000] = torch.nan
+    logits[10, 5000] = torch.inf
+    params = [
+        SamplingParams(top_p=0.8, temperature=(1.0, 0.5)[row % 2], seed=row, logprobs=2) for row in range(12)
+    ]
+    metadata = SamplingMetadata.from_params(params, positions=range(12))
+    need, logits = Need(threshold=True), logits.to(dtype)
+    found = CpuSampler(need, target).sample(logits, metadata)
+    assert_alike(found, NativeSampler(CPU, need).sample(logits, metadata))
+
+
 def test_strided_and_expanded_logits_are_read_in_place_or_copied():
     need = Need()
     metadata = SamplingMetadata.from_params(

@@ -1,6 +1,8 @@
 """The library of the compiled sampler: what a user reads where there is none, its threads, and forks."""
 
 import json
+import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -134,6 +136,22 @@ def test_a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number():
         torch.set_num_threads(before)
     assert found[0].equal(found[1])
     assert found[0].equal(found[2])
+
+
+@needs_library
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_the_first_call_allocates(tmp_path, threads):
+    program = tmp_path / "count_allocations"
+    source = ROOT / "tests" / "fakes" / "count_allocations.cpp"
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    command = [compiler, "-std=c++17", "-O1", f"-I{SCRIPT.parent / 'cpp'}", str(source), "-o", str(program)]
+    subprocess.run([*command, "-ldl", "-pthread"], check=True)
+    ran = subprocess.run(
+        [str(program), str(library._FILE), str(threads)], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("some 0\n", "", 0)
 
 
 FORK = """

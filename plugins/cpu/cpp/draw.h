@@ -107,7 +107,8 @@ int64_t draw_bounded_tile(const Row<T>& row, const Weight& weight, const Noise& 
   double most = -double(kInf);
   const auto weigh = [&](int64_t t) {
     const Weight of_tile = Weight::of(weight.scale, s.tile_max[t]);
-    const double score = log(weigh_tile(row, t, of_tile)) + weight.y(s.tile_max[t]) + noise.gumbel(uint32_t(t), noise.tile_stream);
+    const double log_weight = log(weigh_tile(row, t, of_tile)) + weight.y(s.tile_max[t]);
+    const double score = log_weight + noise.gumbel(uint32_t(t), noise.tile_stream);
     if (score > most || (score == most && t < best)) most = score, best = t;
   };
   const int64_t likely = best;

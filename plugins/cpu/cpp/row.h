@@ -341,7 +341,9 @@ void look_at_row(const Row<T>& row, Survey& survey, const Scratch& scratch) {
     }
     if (survey.bracket.is_known && !survey.bracket.holds(peak)) {  // a peak that the sample missed: no wide nucleus
       survey.bracket.is_known = false;
-      for (int64_t done = 0; done < t; ++done) scratch.tile_sums[0][done] = weigh_from_peak(row, done, survey.scales[0], scratch);
+      for (int64_t done = 0; done < t; ++done) {
+        scratch.tile_sums[0][done] = weigh_from_peak(row, done, survey.scales[0], scratch);
+      }
     }
     for (int s = 0; s < survey.num_scales; ++s) {
       scratch.tile_sums[s][t] = s == 0 && survey.bracket.is_known
@@ -357,7 +359,8 @@ void look_at_row(const Row<T>& row, Survey& survey, const Scratch& scratch) {
     for (int64_t first = 0; first < tiles; first += kLanes) {
       const int64_t n = tiles - first < kLanes ? tiles - first : kLanes;
       float of_peak[kLanes];
-      store(of_peak, weight.of_lanes(n == kLanes ? load(scratch.tile_max + first) : load_tail(scratch.tile_max + first, n)));
+      const float* peaks = scratch.tile_max + first;
+      store(of_peak, weight.of_lanes(n == kLanes ? load(peaks) : load_tail(peaks, n)));
       for (int64_t t = first; t < first + n; ++t) {
         mass += scratch.tile_sums[s][t] * (is_bracket ? 1.0 : double(of_peak[t - first]));
       }

@@ -202,11 +202,11 @@ inline void sum_squares(const float* values, int64_t n, const Weight& weight, fl
   *below = all.total() - *above;
 }
 
-// Copy the values below `high` of a sample of the row, evenly apart, to scratch.selected.
 struct Sample {
-  int64_t count, looked_at;
+  int64_t count, looked_at;  // in scratch.selected, and of the row
 };
 
+// Copy the values below `high` (NaN: all) of a sample of the row, about `size` values evenly apart, to scratch.selected.
 template <class T>
 Sample take_sample(const Row<T>& row, int64_t size, float high, const Scratch& s) {
   const int64_t blocks = row.size / kLanes, step = (blocks * kLanes + size - 1) / size;
@@ -232,8 +232,8 @@ inline Bracket bracket_of_sample(
   return bracket;
 }
 
-// The weight of a sample relative to its largest value, if its tokens share it: the square of the sum is more than a tenth of what
-// it is for equal weights. Then the sample says much of the row.
+// The weight of a sample relative to its largest value. Its tokens share it where the square of the sum is more than a
+// tenth of what it is for equal weights: then the sample says much of the row.
 struct SampleWeight {
   int64_t count = 0;
   Weight weight;
