@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 import torch
 
+from cpu_batches import ROWS, assert_alike, logits_of, requests_of
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw.plugin import FILTER_ORDERS, LOGPROBS_MODES
+from tokendraw.plugin import LOGPROBS_MODES
 from tokendraw_cpu import plugin
 from tokendraw_cpu.library import LibraryError, missing_library, supported_targets
 from tokendraw_native.sampler import NativeSampler
@@ -21,73 +22,9 @@ except LibraryError as error:
     pytest.skip(f"the compiled sampler {error}", allow_module_level=True)
 
 from tokendraw_cpu.sampler import CpuSampler
+from tokendraw_cpu.verification import CpuVerifier
 
 CPU = torch.device("cpu")
-ROWS = 48
-VALUES = {
-    "temperature": (1.0, 0.8, 0.3, 2.0, 0.0, 1e-6),
-    "top_k": (0, 0, 0, 1, 7, 50, 900, 6000),
-    "top_p": (1.0, 1.0, 0.05, 0.5, 0.9, 0.99, 0.9999),
-    "min_p": (0.0, 0.0, 0.0, 0.001, 0.05, 0.5),
-    "xtc_probability": (0.0, 0.0, 0.0, 0.7),
-    "xtc_threshold": (0.001, 0.02, 0.1),
-    "filters": (None, None, None, {"top_n_sigma": 1.0}, {"eta_cutoff": 1e-4}, {"p_less": 1}),
-    "filter_order": FILTER_ORDERS,
-    "logprobs": (None, 0, 3, 20),
-    "logprob_token_ids": (None, None, [0, 5]),
-}
-DESIGNS = {
-    "bell": lambda noise: noise,
-    "wide bell": lambda noise: 5 * noise,
-    "ties": lambda noise: (2 * noise).round(),
-    "all alike": torch.zeros_like,
-    "nearly flat, far from 0": lambda noise: 0.01 * noise - 4000,
-    "masked": lambda noise: noise.masked_fill(noise < 0.5, -torch.inf),
-}
-
-
-def requests_of(rng, **fields):
-    rows = [{name: rng.choice(values) for name, values in VALUES.items()} | fields for _ in range(ROWS)]
-    for row in rows:
-        if row["logprobs"] is None:
-            row["logprob_token_ids"] = None
-        if (
-            row["temperature"] < 0.1
-        ):  # native rounds the distance of the ceiling to float32 before it divides by T
-            row["xtc_probability"] = 0.0
-    return [SamplingParams(seed=rng.getrandbits(64), **row) for row in rows]
-
-
-def logits_of(size, dtype, seed):
-    noise = torch.randn(ROWS, size, generator=torch.Generator().manual_seed(seed))
-    logits = torch.stack([[*DESIGNS.values()][row % len(DESIGNS)](noise[row]) for row in range(ROWS)])
-    logits[7, size // 2] = logits[9, -1] = torch.nan
-    logits[11, : size // 3 + 1] = torch.inf
-    logits[13] = -torch.inf
-    logits[14] = torch.nan
-    return logits.to(dtype)
-
-
-def assert_alike(found, wanted):
-    """Compare outputs: ids, ranks and bounds are equal, log-probabilities within the rounding of a sum."""
-    for name in ("token_ids", "valid", "threshold", "ceiling"):
-        close(name, getattr(found, name), getattr(wanted, name), 0)
-    close("log_kept_mass", found.log_kept_mass, wanted.log_kept_mass, 2e-6)
-    assert (found.logprobs is None) == (wanted.logprobs is None)
-    if found.logprobs is not None:
-        for name in ("token_ids", "ranks", "given_token_ids"):
-            close(name, getattr(found.logprobs, name), getattr(wanted.logprobs, name), 0)
-        for name in ("logprobs", "given_logprobs"):
-            close(name, getattr(found.logprobs, name), getattr(wanted.logprobs, name), 2e-6)
-
-
-def close(name, found, wanted, tolerance):
-    if found is None or wanted is None:
-        assert found is wanted, name
-        return
-    torch.testing.assert_close(
-        found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{name}: {text}"
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -165,7 +102,7 @@ def test_the_kit_passes_every_line_in_small():
         "cpu",
         capabilities=plugin.tokendraw_describe().operations,
         device=CPU,
-        build=lambda operation, need: CpuSampler(need),
+        build=lambda operation, need: CpuVerifier(need),
         effort=Effort.tiny(),
     )
     bad = [line for line in run(subject).lines if line.status is Status.FAILED]

@@ -20,6 +20,7 @@ struct Target {
   void (*sample_row)(const SampleArguments&, int64_t, const Scratch&);
   void (*sum_moments)(const MomentArguments&, int64_t, const Scratch&);
   void (*edit_row)(const EditArguments&, int64_t, const Scratch&);
+  void (*verify_request)(const VerifyArguments&, int64_t, const Scratch&);
   bool is_supported;
 };
 
@@ -27,13 +28,16 @@ const Target* targets() {
   static const Target known[] = {
 #if defined(__x86_64__) && !defined(TOKENDRAW_ONLY_BASELINE)
       {"avx512", avx512::sample_row_of, avx512::sum_moments_of, avx512::edit_row_of,
+       avx512::verify_request_of,
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
            && __builtin_cpu_supports("avx512vl")},
       {"avx2", avx2::sample_row_of, avx2::sum_moments_of, avx2::edit_row_of,
+       avx2::verify_request_of,
        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
 #endif
-      {"baseline", baseline::sample_row_of, baseline::sum_moments_of, baseline::edit_row_of, true},
-      {nullptr, nullptr, nullptr, nullptr, false}};
+      {"baseline", baseline::sample_row_of, baseline::sum_moments_of, baseline::edit_row_of,
+       baseline::verify_request_of, true},
+      {nullptr, nullptr, nullptr, nullptr, nullptr, false}};
   return known;
 }
 
@@ -120,4 +124,8 @@ EXPORTED int32_t tokendraw_cpu_moments(Context* context, const tokendraw::Moment
 
 EXPORTED int32_t tokendraw_cpu_edit(Context* context, const tokendraw::EditArguments* arguments) {
   return run(context, *arguments, false, context->target->edit_row, arguments->searched_tokens);
+}
+
+EXPORTED int32_t tokendraw_cpu_verify(Context* context, const tokendraw::VerifyArguments* arguments) {
+  return run(context, *arguments, false, context->target->verify_request);
 }

@@ -56,6 +56,7 @@ struct SampleArguments {
   Parameters parameters;
   NoiseArguments noise;
   LogprobsArguments logprobs;
+  const int64_t* scored_ids;  // tokens whose log-probabilities are wanted; null: those that are drawn
   int64_t* token_ids;
   uint8_t* valid;
   float *threshold, *ceiling;  // null: not wanted

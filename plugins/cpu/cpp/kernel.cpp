@@ -1,41 +1,33 @@
 // The functions of a row for one target; compiled once for each, see targets.h.
 #include "targets.h"
 
+#include "call_rows.h"
 #include "edits.h"
 #include "logprobs.h"
 #include "moments.h"
+#include "verify.h"
 
 namespace tokendraw {
 namespace TOKENDRAW_TARGET {
 namespace {
 
 template <class T>
-Row<T> row_of(const Logits& logits, int64_t number) {
-  return {static_cast<const T*>(logits.data) + number * logits.stride, logits.size};
-}
-
-template <class T>
 void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
   const Row<T> row = row_of<T>(a.logits, number);
   const RowParameters p = RowParameters::of(a.parameters, number, row.size);
   const bool has_logprobs = a.logprobs.width >= 0;
-  const Noise noise = {
-      {uint64_t(a.noise.seed[number]), uint64_t(a.noise.position[number])},
-      a.noise.is_fp64 != 0,
-      uint32_t(a.noise.token_stream),
-      uint32_t(a.noise.tile_stream)};
+  const Noise noise = noise_of(a.noise, number, uint32_t(a.noise.token_stream), uint32_t(a.noise.tile_stream));
 
   Survey survey;
-  const bool is_xtc_applied = p.has_xtc && !p.is_greedy && a.noise.token_stream == 0
-      && uniform(philox(noise.key, 0, kXtcStream), noise.is_fp64) < a.parameters.xtc_probability[number];
-  const bool is_filtered = !p.is_greedy && (p.has_filter() || is_xtc_applied);
+  const bool has_ceiling = is_xtc_applied(a, number, p, noise);
+  const bool is_filtered = !p.is_greedy && (p.has_filter() || has_ceiling);
   int filter_sum = -1, draw_sum = -1, raw_sum = -1;
   if (is_filtered && Filters<T>::needs_mass(p)) filter_sum = survey.ask_for(p.filter_scale);
   survey.is_bounded = !has_logprobs && !is_filtered && !p.is_greedy && p.draw_scale.is_narrow;
   survey.bound_scale = p.draw_scale;
   if (has_logprobs || (!is_filtered && !p.is_greedy && !survey.is_bounded)) draw_sum = survey.ask_for(p.draw_scale);
   if (has_logprobs) raw_sum = survey.ask_for(Scale::of(1.0));
-  if (filter_sum == 0 && !is_xtc_applied && Filters<T>::is_nucleus_only(p)) {
+  if (filter_sum == 0 && !has_ceiling && Filters<T>::is_nucleus_only(p)) {
     look_ahead(row, p.filter_scale, p.top_p, survey.bracket, s);
   }
   look_at_row(row, survey, s);
@@ -67,7 +59,7 @@ void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
     token = draw_token(row, tile, found.kept, weight, noise);
   } else {
     const double filter_mass = filter_sum >= 0 ? survey.mass[filter_sum] : 0;
-    found = Filters<T>(row, p, survey, s).apply(filter_mass, is_xtc_applied);
+    found = Filters<T>(row, p, survey, s).apply(filter_mass, has_ceiling);
     const Weight weight = Weight::of(p.draw_scale, found.kept.peak);
     const Candidates& candidates = found.candidates;
     const bool are_candidates = candidates.holds_all_from(found.kept.threshold);
@@ -93,7 +85,8 @@ void sample_row(const SampleArguments& a, int64_t number, const Scratch& s) {
   if (has_logprobs) {
     const RowMasses masses = {
         a.logprobs.mode, max, found.kept, p.is_greedy, token, Weight::of(p.draw_scale, max), raw_mass, row_mass, kept_mass};
-    write_logprobs(row, number, token, masses, found.candidates, a.logprobs, s);
+    const int64_t scored = a.scored_ids == nullptr ? token : a.scored_ids[number];
+    write_logprobs(row, number, scored, masses, found.candidates, a.logprobs, s);
   }
 }
 
@@ -115,6 +108,12 @@ void edit_row_of(const EditArguments& a, int64_t number, const Scratch& s) {
   if (a.dtype == kFloat32) edit_row<float>(a, number, s);
   if (a.dtype == kBfloat16) edit_row<Bfloat16>(a, number, s);
   if (a.dtype == kFloat16) edit_row<Float16>(a, number, s);
+}
+
+void verify_request_of(const VerifyArguments& a, int64_t number, const Scratch& s) {
+  if (a.target->dtype == kFloat32) verify_request<float>(a, number, sample_row<float>, s);
+  if (a.target->dtype == kBfloat16) verify_request<Bfloat16>(a, number, sample_row<Bfloat16>, s);
+  if (a.target->dtype == kFloat16) verify_request<Float16>(a, number, sample_row<Float16>, s);
 }
 
 }  // namespace TOKENDRAW_TARGET

@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "edit_arguments.h"
+#include "verify_arguments.h"
 #include "workspace.h"
 
 namespace tokendraw {
@@ -13,6 +14,7 @@ namespace tokendraw {
   void sample_row_of(const SampleArguments& a, int64_t number, const Scratch& s); \
   void sum_moments_of(const MomentArguments& a, int64_t number, const Scratch& s); \
   void edit_row_of(const EditArguments& a, int64_t number, const Scratch& s);     \
+  void verify_request_of(const VerifyArguments& a, int64_t number, const Scratch& s); \
   }
 
 #if defined(__x86_64__) && !defined(TOKENDRAW_ONLY_BASELINE)

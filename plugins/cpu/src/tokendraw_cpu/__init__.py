@@ -1,8 +1,8 @@
 """The compiled sampler for CPUs: about two reads of the logits, the tokens of native; and edits of logits.
 
-The entry point names this module, so it imports nothing heavy. The calls are in :mod:`tokendraw_cpu.sampler` and
-:mod:`~tokendraw_cpu.edits`, the compiled library and its C interface in :mod:`~tokendraw_cpu.library`; its source is in
-``cpp`` of the distribution.
+The entry point names this module, so it imports nothing heavy. The calls are in :mod:`tokendraw_cpu.sampler`,
+:mod:`~tokendraw_cpu.edits` and :mod:`~tokendraw_cpu.verification`, the compiled library and its C interface in
+:mod:`~tokendraw_cpu.library`; its source is in ``cpp`` of the distribution.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokendraw.plugin import (
+    DRAFT_KINDS,
     EDITS,
     FILTER_ORDERS,
     GUMBEL_DTYPES,
     INPUT_DTYPES,
     LOGPROBS_MODES,
     MOMENTS,
+    VERIFY_MODES,
     Capabilities,
     Host,
     HostNeed,
     PluginInfo,
     ProcessCapabilities,
+    VerifyCapabilities,
     hookimpl,
 )
 from tokendraw_cpu.library import missing_library
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw_cpu.edits import CpuProcessor
-    from tokendraw_cpu.sampler import CpuSampler
+    from tokendraw_cpu.verification import CpuVerifier
 
 _SAMPLE = Capabilities(
     device_types=("cpu",),
@@ -52,6 +55,13 @@ _SAMPLE = Capabilities(
 _PROCESS = ProcessCapabilities(
     device_types=("cpu",), dtypes=INPUT_DTYPES, drafts=True, edits=EDITS, sync_free=True
 )
+_VERIFY = VerifyCapabilities.of(
+    _SAMPLE,
+    verify_modes=VERIFY_MODES,
+    draft_kinds=DRAFT_KINDS,
+    ragged_drafts=True,
+    placeholder_drafts=True,
+)
 
 
 class CpuPlugin:
@@ -64,7 +74,7 @@ class CpuPlugin:
             name="cpu",
             api_version=1,
             priority=50,
-            operations={"sample": _SAMPLE, "process_logits": _PROCESS},
+            operations={"sample": _SAMPLE, "verify": _VERIFY, "process_logits": _PROCESS},
             summary="a compiled sampler for CPUs: about two reads of the logits, the tokens of native",
             verified="x86-64 with AVX-512, AVX2 and neither (torch 2.13.0)",
         )
@@ -77,17 +87,17 @@ class CpuPlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: HostNeed
-    ) -> CpuSampler | CpuProcessor:
-        """Load the library."""
+    ) -> CpuVerifier | CpuProcessor:
+        """Load the library; the object for ``sample`` and ``verify`` does both."""
         if operation == "process_logits":
             from tokendraw_cpu.edits import CpuProcessor  # imports torch
 
             return CpuProcessor()
         from tokendraw import Need
-        from tokendraw_cpu.sampler import CpuSampler  # imports torch
+        from tokendraw_cpu.verification import CpuVerifier  # imports torch
 
         assert isinstance(need, Need)
-        return CpuSampler(need)
+        return CpuVerifier(need)
 
 
 plugin = CpuPlugin()

@@ -71,8 +71,22 @@ class SampleArguments(Structure):
         ("parameters", ParameterArguments),
         ("noise", NoiseArguments),
         ("logprobs", Logprobs),
-        *((name, c_void_p) for name in ("token_ids", "valid", "threshold", "ceiling")),
+        *((name, c_void_p) for name in ("scored_ids", "token_ids", "valid", "threshold", "ceiling")),
         *((name, c_int32) for name in ("dtype", "threads")),
+    ]
+
+
+class VerifyArguments(Structure):
+    """``VerifyArguments`` of ``cpp/verify_arguments.h``."""
+
+    _fields_: ClassVar = [
+        ("logits", LogitsArguments),
+        ("target", POINTER(SampleArguments)),
+        *((name, c_void_p) for name in ("cu_num_logits", "ids")),
+        *((name, c_int64) for name in ("ids_width", "max_drafts")),
+        ("draft", LogitsArguments),
+        *((name, c_void_p) for name in ("draft_floor", "token_ids", "num_accepted", "valid")),
+        *((name, c_int32) for name in ("mode", "draft_kind", "draft_dtype", "threads")),
     ]
 
 
@@ -117,6 +131,7 @@ def load_library() -> ctypes.CDLL:
     library.tokendraw_cpu_sample.argtypes = [c_void_p, POINTER(SampleArguments)]
     library.tokendraw_cpu_moments.argtypes = [c_void_p, POINTER(MomentArguments)]
     library.tokendraw_cpu_edit.argtypes = [c_void_p, c_void_p]
+    library.tokendraw_cpu_verify.argtypes = [c_void_p, POINTER(VerifyArguments)]
     return library
 
 
@@ -159,4 +174,9 @@ class Context:
     def edit(self, arguments: EditArguments) -> None:
         """Edit each row in place."""
         if self._library.tokendraw_cpu_edit(self._handle, ctypes.byref(arguments)):
+            raise MemoryError("no memory for the buffers of a row")
+
+    def verify(self, arguments: VerifyArguments) -> None:
+        """Verify the drafts of each request."""
+        if self._library.tokendraw_cpu_verify(self._handle, arguments):
             raise MemoryError("no memory for the buffers of a row")

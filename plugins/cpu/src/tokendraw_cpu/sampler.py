@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from tokendraw_cpu.library import (
     SampleArguments,
 )
 
-_DTYPES: Final = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+DTYPES: Final = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _MODES: Final = LOGPROBS_MODES
 """In the order of ``LogprobsMode`` in ``cpp/arguments.h``."""
 _THREADED_LOGITS: Final = 1 << 19
@@ -36,6 +37,27 @@ _COLUMNS: Final = {
     "joint": torch.bool,
     "temperature_last": torch.bool,
 }
+
+Streams: TypeAlias = tuple[int, int]
+"""The streams of random numbers of tokens and of tiles."""
+SAMPLE_STREAMS: Final[Streams] = (philox.TOKEN, philox.TILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tensors of a batch, whose addresses the library reads. Each is dense, but for the distance of rows."""
+
+    logits: Tensor
+    """[rows, V]."""
+    metadata: SamplingMetadata
+    columns: dict[str, Tensor | None]
+    """Parameters [rows]; None where the host rules one out."""
+    floor: Tensor | None
+    """[rows] float32: the highest floor in y of the filters from moments; None without any."""
+    seed: Tensor
+    """[rows] int64."""
+    position: Tensor
+    """[rows] int64."""
 
 
 class CpuSampler:
@@ -53,57 +75,89 @@ class CpuSampler:
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw a token in each row; see :class:`tokendraw.plugin.SamplerBackend`."""
-        rows, size = logits.shape
-        facts, need = metadata.facts, self._need
-        logits = _with_dense_rows(logits)
+        return self.draw(self.read_batch(logits, metadata))
+
+    def read_batch(self, logits: Tensor, metadata: SamplingMetadata) -> Batch:
+        """Read the parameters and the noise of each row; rows without a seed get a fresh one."""
+        logits = with_dense_rows(logits)
         columns = _columns(metadata)
-        floor = self._floors(logits, metadata, columns)
-        seed, position = philox.seeds_and_positions(metadata, rows, logits.device)
-        seed, position = seed.contiguous(), position.contiguous()
-        token_ids, valid = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
+        seed, position = philox.seeds_and_positions(metadata, len(logits), logits.device)
+        filters, floor = metadata.filters_per_row(), None
+        if filters is not None:
+            floor = self.floors(logits, *filters, filter_temperature(columns, len(logits)))
+        return Batch(logits, metadata, columns, floor, seed.contiguous(), position.contiguous())
+
+    def draw(
+        self, batch: Batch, streams: Streams = SAMPLE_STREAMS, scored_ids: Tensor | None = None
+    ) -> SamplerOutput:
+        """Draw a token in each row.
+
+        :param scored_ids: [rows] int64 in [0, V): tokens whose log-probabilities are returned; None: those drawn.
+        """
+        rows, size = batch.logits.shape
+        facts, need = batch.metadata.facts, self._need
         threshold = ceiling = None
         if need.threshold:
             threshold = torch.empty(rows)
             ceiling = torch.empty(rows) if facts.any_ceiling else None
         width = facts.logprobs_width(size)
-        outputs = _LogprobsOutputs(metadata, rows, width, has_ranks=need.logprob_ranks)
-        arguments = SampleArguments(
-            _logits(logits),
+        outputs = _LogprobsOutputs(batch.metadata, rows, width, has_ranks=need.logprob_ranks)
+        drawn = SamplerOutput(
+            torch.empty(rows, dtype=torch.int64),
+            torch.empty(rows, dtype=torch.bool),
+            outputs.logprobs,
+            outputs.log_kept_mass,
+            threshold,
+            ceiling,
+        )
+        self._context.sample(
+            self.arguments(batch, drawn, streams, outputs.arguments(self._mode), address(scored_ids))
+        )
+        return drawn
+
+    def arguments(
+        self,
+        batch: Batch,
+        output: SamplerOutput,
+        streams: Streams = SAMPLE_STREAMS,
+        logprobs: Logprobs | None = None,
+        scored_ids: int | None = None,
+    ) -> SampleArguments:
+        """Fill in the arguments of a draw; the batch and its output have to outlive them."""
+        return SampleArguments(
+            logits_arguments(batch.logits),
             ParameterArguments(
-                floor=_address(floor), **{name: _address(column) for name, column in columns.items()}
+                floor=address(batch.floor),
+                **{name: address(column) for name, column in batch.columns.items()},
             ),
             NoiseArguments(
-                seed.data_ptr(), position.data_ptr(), need.gumbel_dtype == "fp64", philox.TOKEN, philox.TILE
+                batch.seed.data_ptr(), batch.position.data_ptr(), self._need.gumbel_dtype == "fp64", *streams
             ),
-            outputs.arguments(self._mode),
-            token_ids.data_ptr(),
-            valid.data_ptr(),
-            _address(threshold),
-            _address(ceiling),
-            _DTYPES[logits.dtype],
-            _num_threads(logits),
+            Logprobs(width=-1) if logprobs is None else logprobs,
+            scored_ids,
+            output.token_ids.data_ptr(),
+            output.valid.data_ptr(),
+            address(output.threshold),
+            address(output.ceiling),
+            DTYPES[batch.logits.dtype],
+            num_threads(batch.logits),
         )
-        self._context.sample(arguments)
-        return SamplerOutput(token_ids, valid, outputs.logprobs, outputs.log_kept_mass, threshold, ceiling)
 
-    def _floors(
-        self, logits: Tensor, metadata: SamplingMetadata, columns: dict[str, Tensor | None]
-    ) -> Tensor | None:
-        """Compute the floors in y of the filters from moments, [rows] float32; None without any."""
-        found = metadata.filters_per_row()
-        if found is None:
-            return None
-        names, values = found
+    def floors(self, logits: Tensor, names: tuple[str, ...], values: Tensor, temperature: Tensor) -> Tensor:
+        """Compute the floors in y of the filters from moments, [rows] float32.
+
+        :param values: [rows, F] float32, of the F filters ``names``.
+        :param temperature: [rows] float64, at which the filters look.
+        """
         moments = required_moments(names)
-        temperature = _filter_temperature(columns, len(logits))
         sums: dict[MomentSum, Tensor] = {
             name: torch.empty(len(logits), 1, dtype=torch.float64) for name in required_sums(moments)
         }
         arguments = MomentArguments(
-            _logits(logits),
+            logits_arguments(logits),
             temperature.data_ptr(),
-            dtype=_DTYPES[logits.dtype],
-            threads=_num_threads(logits),
+            dtype=DTYPES[logits.dtype],
+            threads=num_threads(logits),
             **{name: column.data_ptr() for name, column in sums.items()},
         )
         self._context.moments(arguments)
@@ -140,29 +194,32 @@ class _LogprobsOutputs:
         found = self.logprobs
         return Logprobs(
             self._width,
-            _address(self._asked),
-            _address(found.token_ids),
-            _address(found.logprobs),
-            _address(found.ranks),
-            _address(self.log_kept_mass),
+            address(self._asked),
+            address(found.token_ids),
+            address(found.logprobs),
+            address(found.ranks),
+            address(self.log_kept_mass),
             0 if self._given is None else self._given.shape[1],
-            _address(self._given),
-            _address(found.given_token_ids),
-            _address(found.given_logprobs),
+            address(self._given),
+            address(found.given_token_ids),
+            address(found.given_logprobs),
             mode,
         )
 
 
-def _logits(logits: Tensor) -> LogitsArguments:
+def logits_arguments(logits: Tensor) -> LogitsArguments:
+    """Describe [rows, V] logits with dense rows to the library."""
     rows, size = logits.shape
     return LogitsArguments(logits.data_ptr(), rows, size, logits.stride(0))
 
 
-def _with_dense_rows(logits: Tensor) -> Tensor:
+def with_dense_rows(logits: Tensor) -> Tensor:
+    """Return [rows, V] logits whose rows are dense, at any distance: the same tensor, or a copy."""
     return logits if logits.shape[1] == 1 or logits.stride(1) == 1 else logits.contiguous()
 
 
-def _num_threads(logits: Tensor) -> int:
+def num_threads(logits: Tensor) -> int:
+    """Return how many threads share the rows of a batch."""
     return torch.get_num_threads() if logits.numel() > _THREADED_LOGITS else 1
 
 
@@ -174,7 +231,7 @@ def _columns(metadata: SamplingMetadata) -> dict[str, Tensor | None]:
     return found
 
 
-def _filter_temperature(columns: dict[str, Tensor | None], rows: int) -> Tensor:
+def filter_temperature(columns: dict[str, Tensor | None], rows: int) -> Tensor:
     """Return the temperature at which the filters of each row look, [rows] float64; 1 in greedy rows."""
     temperature, is_last = columns["temperature"], columns["temperature_last"]
     if temperature is None:
@@ -187,5 +244,6 @@ def _dense(column: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if column is None else column.to(dtype).contiguous()
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address(tensor: Tensor | None) -> int | None:
+    """Return the address of the first element; None for None."""
     return None if tensor is None else tensor.data_ptr()
