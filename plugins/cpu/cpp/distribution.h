@@ -8,11 +8,13 @@ namespace tokendraw {
 namespace TOKENDRAW_TARGET {
 
 constexpr int64_t kFewCandidates = 1024;  // up to here they are looked at one by one
+constexpr double kMassError = 1e-4;       // of a quotient of two masses in float32, more than its bound
 
 struct Distribution {
   Weight weight;
   Kept kept;
   double inverse_mass;
+  bool is_exact;  // the mass has been summed in float64
   bool is_valid;  // no NaN, and a value above -inf
   bool is_empty;  // nothing above -inf: token 0 has all the probability
 
@@ -44,45 +46,56 @@ struct Distribution {
   }
 };
 
-// Sum the weights of the kept values.
+// Sum the weights of the kept values in float64, where that has not been done.
 template <class T>
-double exact_mass(const Row<T>& row, const Distribution& d, const Candidates& candidates, const Scratch& s) {
+void make_exact(const Row<T>& row, Distribution& d) {
+  if (d.is_exact) return;
+  d.inverse_mass = 1.0;
   double mass = 0;
-  if (candidates.holds_all_from(d.kept.threshold) && candidates.count <= kFewCandidates) {
-    for (int64_t i = 0; i < candidates.count; ++i) mass += d.at(s.ids[i], s.values[i]);
-    return mass;
-  }
   for (int64_t t = 0; t < row.tiles(); ++t) {
-    if (!(s.tile_max[t] >= d.kept.threshold)) continue;
     Doubles sums = splat_double(0.0);
     visit_tile(row, t, [&](Floats x, int64_t first) INLINED { sums = sums + d.of_lanes(x, first); });
     mass += sum_of_lanes(sums);
   }
-  return mass;
+  d.inverse_mass = 1.0 / mass;
+  d.is_exact = true;
 }
 
-// The distribution of a row that is not greedy. `candidates` are those that its filters leave behind.
+// The distribution of a row that is not greedy, exact where that costs nothing. `candidates` are those that its filters
+// leave behind.
 template <class T>
 Distribution distribution_of(
     const Row<T>& row, const RowParameters& p, bool is_xtc_applied, Candidates& candidates, const Scratch& s) {
   Survey survey;
   const bool is_filtered = p.has_filter() || is_xtc_applied;
-  const int sum = is_filtered && Filters<T>::needs_mass(p) ? survey.ask_for(p.filter_scale) : -1;
+  int filter_sum = -1, draw_sum = -1;
+  if (is_filtered && Filters<T>::needs_mass(p)) filter_sum = survey.ask_for(p.filter_scale);
+  if (!is_filtered) draw_sum = survey.ask_for(p.draw_scale);
   look_at_row(row, survey, s);
   const float max = survey.max;
-  Distribution d;
-  d.kept = {max == kInf ? max : -kInf, max};
-  d.inverse_mass = 1.0;
+  Distribution d = {Weight::of(p.draw_scale, max), {max == kInf ? max : -kInf, max}, 1.0, true, false, max == -kInf};
   d.is_valid = !survey.has_nan && max > -kInf;
-  d.is_empty = max == -kInf;
   candidates = Candidates();
-  if (is_filtered && max > -kInf && max < kInf) {
-    const Filtered found = Filters<T>(row, p, survey, s).apply(sum >= 0 ? survey.mass[sum] : 0, is_xtc_applied);
+  if (d.is_empty) return d;
+  d.is_exact = false;
+  if (max == kInf) {
+    make_exact(row, d);
+  } else if (!is_filtered) {
+    d.inverse_mass = 1.0 / survey.mass[draw_sum];
+  } else {
+    const Filtered found = Filters<T>(row, p, survey, s).apply(filter_sum >= 0 ? survey.mass[filter_sum] : 0, is_xtc_applied);
     d.kept = found.kept;
+    d.weight = Weight::of(p.draw_scale, d.kept.peak);
     candidates = found.candidates;
+    if (candidates.holds_all_from(d.kept.threshold) && candidates.count <= kFewCandidates) {
+      double mass = 0;
+      for (int64_t i = 0; i < candidates.count; ++i) mass += d.at(s.ids[i], s.values[i]);
+      d.inverse_mass = 1.0 / mass;
+      d.is_exact = true;
+    } else {
+      d.inverse_mass = 1.0 / weigh_tiles(row, d.kept, d.weight, s);
+    }
   }
-  d.weight = Weight::of(p.draw_scale, d.kept.peak);
-  if (!d.is_empty) d.inverse_mass = 1.0 / exact_mass(row, d, candidates, s);
   return d;
 }
 

@@ -1,4 +1,5 @@
-// The distributions that drafts were drawn from. Each class reads a row: at a token, and in sixteen lanes.
+// The distributions that drafts were drawn from. Each class reads a row: at a token, and in sixteen lanes. A row of logits
+// is exact when it has been made so.
 #pragma once
 
 #include "distribution.h"
@@ -10,6 +11,7 @@ namespace TOKENDRAW_TARGET {
 // Of a placeholder: it was drawn from nothing.
 struct NoDraft {
   static constexpr bool is_valid = true;
+  void make_exact() {}
   double at(int64_t) const { return 0.0; }
   ALWAYS_INLINE Doubles of_lanes(int64_t) const { return splat_double(0.0); }
 };
@@ -20,6 +22,7 @@ struct ChosenDraft {
   int64_t id;
 
   static ChosenDraft read(const VerifyArguments&, int64_t, int64_t, int64_t id, const Scratch&) { return {id}; }
+  void make_exact() {}
   double at(int64_t other) const { return other == id ? 1.0 : 0.0; }
   ALWAYS_INLINE Doubles of_lanes(int64_t first) const {
     double lane[kLanes] = {};
@@ -38,30 +41,42 @@ struct DraftProbs {
   static DraftProbs read(const VerifyArguments& a, int64_t, int64_t draft_row, int64_t, const Scratch&) {
     const Real* values = static_cast<const Real*>(a.draft.data) + draft_row * a.draft.stride;
     const int64_t size = a.draft.size;
-    Real most = 0, least = 0;
-    bool is_number = true;
-    for (int64_t start = 0; start < size; start += kTile) {  // without a branch, so that the compiler finds lanes
-      const int64_t end = size - start < kTile ? size : start + kTile;
-      bool has_nan = false;
-      for (int64_t i = start; i < end; ++i) {
-        most = values[i] > most ? values[i] : most;
-        least = values[i] < least ? values[i] : least;
-        has_nan |= values[i] != values[i];
-      }
-      is_number &= !has_nan;
-    }
-    return {values, size, is_number && least >= 0 && most > 0 && most < std::numeric_limits<Real>::infinity()};
+    const bool is_valid = are_valid(values, size);
+    return {values, size, is_valid};
   }
+  void make_exact() {}
   double at(int64_t id) const {
     const double value = double(values[id]);
     return value > 0 && value <= kLargestDouble ? value : 0.0;
   }
   ALWAYS_INLINE Doubles of_lanes(int64_t first) const {
-    double lane[kLanes] = {};
-    const int64_t n = size - first < kLanes ? size - first : kLanes;
-    for (int64_t i = 0; i < n; ++i) lane[i] = double(values[first + i]);
-    const Doubles probs = load(lane);
+    Real padded[kLanes] = {};
+    const int64_t left = size - first;
+    if (left < kLanes) memcpy(padded, values + first, size_t(left) * sizeof(Real));
+    const Doubles probs = wide(left < kLanes ? padded : values + first);
     return where_between(probs, 0.0, kLargestDouble, probs);
+  }
+
+ private:
+  static ALWAYS_INLINE Doubles wide(const float* from) { return widen(load(from)); }
+  static ALWAYS_INLINE Doubles wide(const double* from) { return load(from); }
+
+  static bool are_valid(const float* x, int64_t size) {
+    const Floats zero = splat(0.0f), most = splat(kLargestFloat);
+    uint32_t numbers = 0xffff, positive = 0;
+    for (int64_t i = 0; i < size; i += kLanes) {
+      float padded[kLanes] = {};
+      if (size - i < kLanes) memcpy(padded, x + i, size_t(size - i) * sizeof(float));
+      const Floats lanes = load(size - i < kLanes ? padded : x + i);
+      numbers &= reaching_bits(lanes, zero) & reaching_bits(most, lanes);
+      positive |= above_bits(lanes, zero);
+    }
+    return numbers == 0xffff && positive != 0;
+  }
+  static bool are_valid(const double* x, int64_t size) {
+    bool are_numbers = true, is_positive = false;
+    for (int64_t i = 0; i < size; ++i) are_numbers &= x[i] >= 0 && x[i] <= kLargestDouble, is_positive |= x[i] > 0;
+    return are_numbers && is_positive;
   }
 };
 
@@ -81,6 +96,7 @@ struct DraftLogits {
     const Distribution distribution = distribution_of(row, p, false, candidates, s);
     return {row, distribution, distribution.is_valid};
   }
+  void make_exact() { tokendraw::TOKENDRAW_TARGET::make_exact(row, distribution); }
   double at(int64_t id) const { return distribution.at(id, row.at(id)); }
   ALWAYS_INLINE Doubles of_lanes(int64_t first) const {
     const int64_t left = row.size - first;

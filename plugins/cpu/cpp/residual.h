@@ -8,6 +8,9 @@ namespace TOKENDRAW_TARGET {
 
 constexpr uint32_t kResidualTokenStream = 3, kResidualTileStream = 4;
 
+// An upper bound of the logarithm of a positive number, from its exponent and mantissa as one number.
+inline double log_bound(double x) { return 0.6931471805599453 * (double(bit_cast<int64_t>(x)) * 0x1p-52 - 1022.9139); }
+
 // A row of the target: what its filters keep, and where.
 template <class T>
 struct TargetRow {
@@ -15,6 +18,7 @@ struct TargetRow {
   Distribution p;
   Candidates candidates;
 
+  void make_exact() { tokendraw::TOKENDRAW_TARGET::make_exact(row, p); }
   bool has_few_candidates() const {
     return candidates.holds_all_from(p.kept.threshold) && candidates.count <= kFewCandidates;
   }
@@ -83,14 +87,22 @@ int64_t draw_residual(const Residual<T, Draft>& residual, const Noise& noise, co
   visit_tile(row, tile, [&](Floats x, int64_t first) INLINED {
     double lane[kLanes];
     store(lane, residual.of_lanes(x, first));
-    for (int i = 0; i < kLanes; ++i) look_at(first + i, lane[i]);
+    uint32_t words[kLanes];
+    philox_words(noise.key, uint32_t(first), noise.token_stream, words);
+    float bound[kLanes];
+    store(bound, gumbel_bounds(words));
+    for (int i = 0; i < kLanes; ++i) {
+      if (lane[i] > 0 && log_bound(lane[i]) + double(bound[i]) >= most) look_at(first + i, lane[i]);
+    }
   });
   return best;
 }
 
 // Recover a token in the place of a rejected draft; from p where rounding leaves nothing of the residual.
 template <class T, class Draft>
-int64_t recover(const TargetRow<T>& target, const Draft& q, double share, const Noise& noise, const Scratch& s) {
+int64_t recover(TargetRow<T>& target, Draft& q, double share, const Noise& noise, const Scratch& s) {
+  target.make_exact();
+  q.make_exact();
   const Residual<T, Draft> residual = {target, q, share};
   if (weigh_residual(residual, s) > 0) return draw_residual(residual, noise, s);
   const NoDraft none;

@@ -80,12 +80,13 @@ class Request {
   template <class Judge>
   void with_distributions(int64_t step, Judge&& judge) {
     if (!is_drawn(step)) {
-      const TargetRow<T> target = read_target(step);
+      TargetRow<T> target = read_target(step);
+      NoDraft none;
       note(step, target.p.is_valid);
-      return judge(target, NoDraft());
+      return judge(target, none);
     }
-    const DraftRow q = DraftRow::read(a_, first_ + step, first_ - number_ + step, draft_id(step), s_);
-    const TargetRow<T> target = read_target(step);
+    DraftRow q = DraftRow::read(a_, first_ + step, first_ - number_ + step, draft_id(step), s_);
+    TargetRow<T> target = read_target(step);
     note(step, target.p.is_valid && q.is_valid);
     judge(target, q);
   }
@@ -100,10 +101,8 @@ class Request {
         is_accepted = last_ == draft_id(step);
       } else {
         const double u = accept_uniform(step, a_.mode == kBlock ? step : 0);
-        with_distributions(step, [&](const auto& target, const auto& draft) {
-          const double p = is_drawn(step) ? probability(target, draft_id(step)) : 0.0;
-          const double q = is_drawn(step) ? draft.at(draft_id(step)) : 0.0;
-          is_accepted = q > 0 && u < p / q;
+        with_distributions(step, [&](auto& target, auto& draft) {
+          is_accepted = is_drawn(step) && accepts(target, draft, draft_id(step), u);
           if (!is_accepted) last_ = recover(target, draft, 1.0, residual_noise(step), s_);
         });
       }
@@ -116,7 +115,9 @@ class Request {
   void judge_block() {
     double share = 1.0, accepted_share = 1.0, u = 0.0;
     for (int64_t step = 0; step < num_drafts_ && share > 0; ++step) {
-      with_distributions(step, [&](const auto& target, const auto& draft) {
+      with_distributions(step, [&](auto& target, auto& draft) {
+        target.make_exact();
+        draft.make_exact();
         if (step > 0 && u <= block_probability(target, draft, share)) count_ = step, accepted_share = share;
         const double p = is_drawn(step) ? probability(target, draft_id(step)) : 0.0;
         const double q = is_drawn(step) ? draft.at(draft_id(step)) : 0.0;
@@ -130,11 +131,21 @@ class Request {
       last_ = draw(num_drafts_);
       return;
     }
-    with_distributions(count_, [&](const auto& target, const auto& draft) {
+    with_distributions(count_, [&](auto& target, auto& draft) {
       last_ = recover(target, draft, accepted_share, residual_noise(count_), s_);
     });
   }
 
+  // Whether u < p / q; in float64 where float32 may be wrong.
+  template <class Draft>
+  static bool accepts(TargetRow<T>& target, Draft& draft, int64_t id, double u) {
+    const double p = probability(target, id), q = draft.at(id);
+    if (!(q > 0)) return false;
+    if (fabs(u * q - p) > kMassError * p) return u * q < p;
+    target.make_exact();
+    draft.make_exact();
+    return u < probability(target, id) / draft.at(id);
+  }
   template <class Draft>
   double block_probability(const TargetRow<T>& target, const Draft& draft, double share) const {
     const double excess = weigh_residual(Residual<T, Draft>{target, draft, share}, s_), mass = excess + 1.0 - share;

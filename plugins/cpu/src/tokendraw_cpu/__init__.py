@@ -1,4 +1,4 @@
-"""The compiled sampler for CPUs: about two reads of the logits, the tokens of native; and edits of logits.
+"""The compiled sampler, verifier and logits processor for CPUs: about two reads of the logits, the tokens of native.
 
 The entry point names this module, so it imports nothing heavy. The calls are in :mod:`tokendraw_cpu.sampler`,
 :mod:`~tokendraw_cpu.edits` and :mod:`~tokendraw_cpu.verification`, the compiled library and its C interface in
