@@ -62,7 +62,7 @@ void make_exact(const Row<T>& row, Distribution& d) {
 }
 
 // The distribution of a row that is not greedy, exact where that costs nothing. `candidates` are those that its filters
-// leave behind.
+// leave behind. Where it is not exact, scratch.tile_weights holds the weights of its tiles as a sample has them.
 template <class T>
 Distribution distribution_of(
     const Row<T>& row, const RowParameters& p, bool is_xtc_applied, Candidates& candidates, const Scratch& s) {
@@ -82,8 +82,12 @@ Distribution distribution_of(
     make_exact(row, d);
   } else if (!is_filtered) {
     d.inverse_mass = 1.0 / survey.mass[draw_sum];
+    for (int64_t t = 0; t < row.tiles(); ++t) {
+      s.tile_weights[t] = s.tile_max[t] > -kInf ? s.tile_sums[draw_sum][t] * d.weight.exact(s.tile_max[t]) : 0.0;
+    }
   } else {
-    const Filtered found = Filters<T>(row, p, survey, s).apply(filter_sum >= 0 ? survey.mass[filter_sum] : 0, is_xtc_applied);
+    const double filter_mass = filter_sum >= 0 ? survey.mass[filter_sum] : 0;
+    const Filtered found = Filters<T>(row, p, survey, s).apply(filter_mass, is_xtc_applied);
     d.kept = found.kept;
     d.weight = Weight::of(p.draw_scale, d.kept.peak);
     candidates = found.candidates;

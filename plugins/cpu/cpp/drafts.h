@@ -1,5 +1,5 @@
-// The distributions that drafts were drawn from. Each class reads a row: at a token, and in sixteen lanes. A row of logits
-// is exact when it has been made so.
+// The distributions that drafts were drawn from. Each class reads a row: at a token, and in sixteen lanes. A row of
+// logits is exact when it has been made so. Of the classes with `kIsChosen` at most the token `id` has a probability.
 #pragma once
 
 #include "distribution.h"
@@ -10,7 +10,9 @@ namespace TOKENDRAW_TARGET {
 
 // Of a placeholder: it was drawn from nothing.
 struct NoDraft {
-  static constexpr bool is_valid = true;
+  static constexpr bool kIsChosen = true, is_valid = true;
+  static constexpr int64_t id = -1;
+
   void make_exact() {}
   double at(int64_t) const { return 0.0; }
   ALWAYS_INLINE Doubles of_lanes(int64_t) const { return splat_double(0.0); }
@@ -18,7 +20,7 @@ struct NoDraft {
 
 // Chosen without a draw: the token has all the probability.
 struct ChosenDraft {
-  static constexpr bool is_valid = true;
+  static constexpr bool kIsChosen = true, is_valid = true;
   int64_t id;
 
   static ChosenDraft read(const VerifyArguments&, int64_t, int64_t, int64_t id, const Scratch&) { return {id}; }
@@ -34,6 +36,7 @@ struct ChosenDraft {
 // The caller's probabilities, with 0 for NaN, negative and infinite entries.
 template <class Real>
 struct DraftProbs {
+  static constexpr bool kIsChosen = false;
   const Real* values;
   int64_t size;
   bool is_valid;  // finite entries, none negative and one positive
@@ -83,6 +86,7 @@ struct DraftProbs {
 // The distribution of logits with the parameters of the row that judges the draft; XTC is no part of it.
 template <class T>
 struct DraftLogits {
+  static constexpr bool kIsChosen = false;
   Row<T> row;
   Distribution distribution;
   bool is_valid;

@@ -17,6 +17,7 @@ struct TargetRow {
   Row<T> row;
   Distribution p;
   Candidates candidates;
+  bool has_tile_weights;  // scratch.tile_weights: of the kept tokens, as a sample has them
 
   void make_exact() { tokendraw::TOKENDRAW_TARGET::make_exact(row, p); }
   bool has_few_candidates() const {
@@ -41,6 +42,15 @@ struct Residual {
   }
 };
 
+template <class T, class Draft>
+double weigh_tile(const Residual<T, Draft>& residual, int64_t tile) {
+  Doubles sums = splat_double(0.0);
+  visit_tile(residual.target.row, tile, [&](Floats x, int64_t first) INLINED {
+    sums = sums + residual.of_lanes(x, first);
+  });
+  return sum_of_lanes(sums);
+}
+
 // Sum a residual by tile; returns the sum of all.
 template <class T, class Draft>
 double weigh_residual(const Residual<T, Draft>& residual, const Scratch& s) {
@@ -58,10 +68,21 @@ double weigh_residual(const Residual<T, Draft>& residual, const Scratch& s) {
   }
   for (int64_t t = 0; t < row.tiles(); ++t) {
     if (!(s.tile_max[t] >= target.p.kept.threshold)) continue;
-    Doubles sums = splat_double(0.0);
-    visit_tile(row, t, [&](Floats x, int64_t first) INLINED { sums = sums + residual.of_lanes(x, first); });
-    total += s.tile_weights[t] = sum_of_lanes(sums);
+    total += s.tile_weights[t] = weigh_tile(residual, t);
   }
+  return total;
+}
+
+// The same where the tiles have the weights of p already, and at most the token `id` loses its own.
+template <class T>
+double leave_out(const TargetRow<T>& target, int64_t id, const Scratch& s) {
+  if (id >= 0) {
+    const ChosenDraft chosen = {id};
+    const Residual<T, ChosenDraft> others = {target, chosen, 1.0};
+    s.tile_weights[id / kTile] = weigh_tile(others, id / kTile) / target.p.inverse_mass;
+  }
+  double total = 0;
+  for (int64_t t = 0; t < target.row.tiles(); ++t) total += s.tile_weights[t];
   return total;
 }
 
@@ -101,9 +122,12 @@ int64_t draw_residual(const Residual<T, Draft>& residual, const Noise& noise, co
 // Recover a token in the place of a rejected draft; from p where rounding leaves nothing of the residual.
 template <class T, class Draft>
 int64_t recover(TargetRow<T>& target, Draft& q, double share, const Noise& noise, const Scratch& s) {
+  const Residual<T, Draft> residual = {target, q, share};
+  if constexpr (Draft::kIsChosen) {
+    if (target.has_tile_weights && leave_out(target, q.id, s) > 0) return draw_residual(residual, noise, s);
+  }
   target.make_exact();
   q.make_exact();
-  const Residual<T, Draft> residual = {target, q, share};
   if (weigh_residual(residual, s) > 0) return draw_residual(residual, noise, s);
   const NoDraft none;
   const Residual<T, NoDraft> all = {target, none, 1.0};

@@ -1,7 +1,7 @@
 // The verification of a request: its rows in their order, no further than its tokens need.
 //
-// A row that judges a draft is read once for its distribution, and so is the draft's; the rejected one is read again for
-// the residual. The modes and their random numbers are those of tokendraw_native/verify.py.
+// A row that judges a draft is read once for its distribution, and so is the draft's; a rejected one is read again for
+// its residual. The modes and their random numbers are those of tokendraw_native/verify.py.
 #pragma once
 
 #include "call_rows.h"
@@ -70,9 +70,11 @@ class Request {
 
   TargetRow<T> read_target(int64_t step) const {
     const int64_t number = first_ + step;
-    TargetRow<T> target = {row_of<T>(sample_.logits, number), {}, {}};
+    TargetRow<T> target = {row_of<T>(sample_.logits, number), {}, {}, false};
     const RowParameters p = RowParameters::of(sample_.parameters, number, target.row.size);
-    target.p = distribution_of(target.row, p, is_xtc_applied(sample_, number, p, noise(step, 0, 0)), target.candidates, s_);
+    const bool has_ceiling = is_xtc_applied(sample_, number, p, noise(step, 0, 0));
+    target.p = distribution_of(target.row, p, has_ceiling, target.candidates, s_);
+    target.has_tile_weights = !target.p.is_exact;
     return target;
   }
 
@@ -91,7 +93,7 @@ class Request {
     judge(target, q);
   }
 
-  // Accept drafts one by one, with u at index 0, or in a greedy request of a block at the number of drafts before.
+  // Accept drafts one by one. u is at index 0, in a greedy request of the mode block at the number of drafts before.
   void judge_each() {
     for (; count_ < num_drafts_; ++count_) {
       const int64_t step = count_;
@@ -114,19 +116,19 @@ class Request {
   // Judge the drafts together. `share` is r of the drafts before a row, `accepted_share` that of the accepted ones.
   void judge_block() {
     double share = 1.0, accepted_share = 1.0, u = 0.0;
+    bool is_recovered = false;
     for (int64_t step = 0; step < num_drafts_ && share > 0; ++step) {
       with_distributions(step, [&](auto& target, auto& draft) {
-        target.make_exact();
-        draft.make_exact();
         if (step > 0 && u <= block_probability(target, draft, share)) count_ = step, accepted_share = share;
-        const double p = is_drawn(step) ? probability(target, draft_id(step)) : 0.0;
-        const double q = is_drawn(step) ? draft.at(draft_id(step)) : 0.0;
-        share = q > 0 ? share * (p / q) : 0.0;
-        share = share < 1.0 ? share : 1.0;
+        share = is_drawn(step) ? next_share(target, draft, draft_id(step), share) : 0.0;
         u = accept_uniform(step, step);
+        const bool is_last = step + 1 == num_drafts_ || !(share > 0);
         if (step + 1 == num_drafts_ && u <= share) count_ = num_drafts_;
+        is_recovered = is_last && count_ == step;
+        if (is_recovered) last_ = recover(target, draft, accepted_share, residual_noise(step), s_);
       });
     }
+    if (is_recovered) return;
     if (count_ == num_drafts_) {
       last_ = draw(num_drafts_);
       return;
@@ -146,8 +148,23 @@ class Request {
     draft.make_exact();
     return u < probability(target, id) / draft.at(id);
   }
+  // min(1, share p / q); in float64 where it may be below 1.
   template <class Draft>
-  double block_probability(const TargetRow<T>& target, const Draft& draft, double share) const {
+  static double next_share(TargetRow<T>& target, Draft& draft, int64_t id, double share) {
+    if (!(draft.at(id) > 0)) return 0.0;
+    if (share * probability(target, id) > (1.0 + kMassError) * draft.at(id)) return 1.0;
+    target.make_exact();
+    draft.make_exact();
+    const double next = share * (probability(target, id) / draft.at(id));
+    return next < 1.0 ? next : 1.0;
+  }
+  // The probability h of the drafts before a row.
+  template <class Draft>
+  double block_probability(TargetRow<T>& target, Draft& draft, double share) const {
+    if (share == 1.0) return 1.0;
+    target.has_tile_weights = false;
+    target.make_exact();
+    draft.make_exact();
     const double excess = weigh_residual(Residual<T, Draft>{target, draft, share}, s_), mass = excess + 1.0 - share;
     return mass > 0 ? excess / mass : 1.0;
   }
@@ -166,7 +183,9 @@ class Request {
 
 template <class T>
 void verify_request(const VerifyArguments& a, int64_t number, DrawRow draw_row, const Scratch& s) {
-  if (a.draft_kind == kChosenDrafts || a.mode == kCoupled) return Request<T, ChosenDraft>(a, number, draw_row, s).verify();
+  if (a.draft_kind == kChosenDrafts || a.mode == kCoupled) {
+    return Request<T, ChosenDraft>(a, number, draw_row, s).verify();
+  }
   if (a.draft_kind == kDraftProbs) {
     if (a.draft_dtype == 0) return Request<T, DraftProbs<float>>(a, number, draw_row, s).verify();
     return Request<T, DraftProbs<double>>(a, number, draw_row, s).verify();
