@@ -73,13 +73,15 @@ test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html
 	$(BIN)/python -m pytest tests/browser $(PYTEST)
 
 # Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
+CPU_CALLS := $(addprefix tests/plugins/test_cpu_,draws.py edits.py verify.py)
+
 sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of addresses and of threads
 	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=address"
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest tests/plugins/test_cpu_draws.py tests/plugins/test_cpu_edits.py $(PYTEST)
+		$(BIN)/python -m pytest $(CPU_CALLS) $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=thread"
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libtsan.so) OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest tests/plugins/test_cpu_draws.py tests/plugins/test_cpu_edits.py $(PYTEST)
+		$(BIN)/python -m pytest $(CPU_CALLS) $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py
 
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
