@@ -86,13 +86,14 @@ def measured(folder: str, options: argparse.Namespace) -> list[str]:
 
     from tokendraw_vllm import _v1
 
-    samplers, loaded = [], _v1._loaded
+    samplers, load = [], _v1._load
+    _v1.MIN_CPU_VOCABULARY = 0  # what is measured says where the limit belongs
 
-    def noted(sampler: Any, device: Any) -> Any:
+    def noted(sampler: Any, *arguments: Any) -> Any:
         samplers.append(sampler)
-        return loaded(sampler, device)
+        return load(sampler, *arguments)
 
-    _v1._loaded = noted
+    _v1._load = noted
     llm = vllm.LLM(
         folder,
         skip_tokenizer_init=True,

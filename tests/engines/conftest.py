@@ -13,7 +13,8 @@ def install(dists, monkeypatch):
     """``install(version, modules)`` adds a stand-in of vLLM; without a call vLLM is missing."""
     for name in ("TOKENDRAW_VLLM", "TOKENDRAW_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_v1, "MIN_CPU_VOCABULARY", 0)
+    for limit in ("MIN_CPU_VOCABULARY", "MIN_REFERENCE_VOCABULARY"):
+        monkeypatch.setattr(_v1, limit, 0)
     vllm_stand_in.forget()
 
     def add(version="0.33.0", modules=vllm_stand_in.MODULES):

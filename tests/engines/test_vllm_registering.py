@@ -57,7 +57,7 @@ def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, log
         (
             "WARNING",
             "tokendraw: V2 sampler left alone: 'native' is the best sampler for cpu here, and no quicker than "
-            "vLLM's own. Install tokendraw-triton-gumbel, or set TOKENDRAW_SAMPLER=native to use it nevertheless",
+            "vLLM's own. Install tokendraw-cpu, or set TOKENDRAW_SAMPLER=native to use it nevertheless",
         ),
         ("INFO", f"tokendraw: V2 sampler replaced ({BY_NATIVE})"),
     ]

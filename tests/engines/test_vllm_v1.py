@@ -67,6 +67,72 @@ def test_a_small_vocabulary_is_vllms_own_on_a_cpu(sampler, log_lines, monkeypatc
     assert log_lines() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
 
 
+def test_plain_pytorch_leaves_vocabularies_of_medium_size_to_vllm_unless_it_is_named(
+    vllm, log_lines, monkeypatch
+):
+    tokendraw_vllm.register()
+    monkeypatch.setattr(_v1, "MIN_REFERENCE_VOCABULARY", V + 1)
+    k = column([3, 3], torch.int32)
+    assert v1_sampler()(batch(2), {}, k, None)[0].tolist() == [0, 0]
+    reason = (
+        "'native' is the best sampler for cpu here, and no quicker than vLLM's own. Install tokendraw-cpu, or set "
+        "TOKENDRAW_SAMPLER=native to use it nevertheless"
+    )
+    assert log_lines() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    assert 0 not in v1_sampler()(batch(2), {}, k, None)[0].tolist()
+
+
+SPECIALISED = """
+    from dataclasses import replace
+    from tokendraw.plugin import hookimpl
+    from tokendraw_native import plugin as native
+
+    class Plugin:
+        @hookimpl
+        def tokendraw_describe(self):
+            info = native.tokendraw_describe()
+            operations = {"sample": info.operations["sample"]}
+            return replace(info, name="quick", priority=50, operations=operations, upstream=None)
+
+        @hookimpl
+        def tokendraw_build(self, operation, device, need):
+            return native.tokendraw_build(operation, device, need)
+
+    plugin = Plugin()
+"""
+
+
+@pytest.fixture
+def specialised(vllm, dists, monkeypatch):
+    """vLLM's sampler where a specialised sampler is installed, in a vocabulary that is small for plain PyTorch."""
+    monkeypatch.setattr(_v1, "MIN_REFERENCE_VOCABULARY", V + 1)
+    dists.add(
+        "quick-tokendraw", plugins={"quick": "quick_sampler:plugin"}, modules={"quick_sampler": SPECIALISED}
+    )
+    tokendraw_vllm.register()
+    return v1_sampler()
+
+
+def test_a_specialised_sampler_draws_batches_without_filters_on_a_cpu(specialised, log_lines):
+    torch.manual_seed(5)
+    ids, _ = specialised(batch(20000), {}, None, None)
+    assert chi_square(ids.numpy(), filtered_probabilities(LOGITS)) > FALSE_ALARM
+    assert log_lines() == [("INFO", "tokendraw: V1 sampler replaced (quick 1.0, vLLM 0.33.0)")]
+
+
+def test_a_seeded_row_without_filters_draws_the_same_by_a_specialised_sampler_in_any_batch(specialised):
+    def drawn(rows):
+        generator, tokens = torch.Generator().manual_seed(5), []
+        for _ in range(20):
+            k = column([3] * rows + [V], torch.int32) if rows else None
+            tokens.append(specialised(batch(rows + 1), {rows: generator}, k, None)[0][rows].item())
+        return tokens
+
+    assert drawn(0) == drawn(3)
+    assert len(set(drawn(0))) > 1
+
+
 def steps(sampler, seed, neighbours, number=20):
     """The tokens of a seeded request in a batch of changing rows."""
     generator, tokens = torch.Generator().manual_seed(seed), []

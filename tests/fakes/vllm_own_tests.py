@@ -19,7 +19,7 @@ def pytest_configure():
     from tokendraw_vllm import _v1, _v2_slots, register
 
     triton_on_cpu.filter_in_torch()
-    _v1.MIN_CPU_VOCABULARY = 0  # the tests' are small
+    _v1.MIN_CPU_VOCABULARY = _v1.MIN_REFERENCE_VOCABULARY = 0  # the tests' are small
     register()
     for owner, name in ((_v2_slots.Slots, "add_request"), (tokendraw.Sampler, "sample")):
         setattr(owner, name, counted(getattr(owner, name)))

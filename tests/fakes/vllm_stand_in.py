@@ -438,7 +438,7 @@ def draw_through_kernels(patch):
 
     patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")
     patch.setattr(tokendraw, "load_sampler", load_sampler)
-    patch.setattr(_replacement, "_version_and_seeding", lambda name: ("0.1.0", "counter"))
+    patch.setattr(_replacement, "_plugin_of", lambda name: ("0.1.0", plugin.tokendraw_describe()))
     return CPU
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw import Drafts, Need, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.engines import format_error
-from tokendraw.plugin import VerifyMode
+from tokendraw.plugin import PluginInfo, VerifyMode
 from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log
 from tokendraw_vllm._engine import DISTRIBUTIONS
@@ -20,7 +20,8 @@ from tokendraw_vllm._v2_processor import Processor
 
 _REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
-
+_REFERENCE_PRIORITY = 0
+"""Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
 
 Drawn = TypeVar("Drawn")
 
@@ -32,11 +33,14 @@ def _token_ids(output: SamplerOutput) -> Any:
 class Replacement:
     """A sampler in place of a sampler of vLLM. The first call that raises is its last."""
 
-    def __init__(self, part: str, sampler: Sampler, *, seeds_every_row: bool) -> None:
+    def __init__(
+        self, part: str, sampler: Sampler, *, seeds_every_row: bool, is_specialised: bool = True
+    ) -> None:
         """Hold a loaded sampler.
 
         :param part: the replaced part of vLLM, for the log.
         :param seeds_every_row: whether rows without a user's seed may get one, at no cost.
+        :param is_specialised: whether the plugin's priority is above that of the reference in plain PyTorch.
         """
         self.part = part
         self.sampler: Sampler | None = sampler
@@ -45,6 +49,7 @@ class Replacement:
         self.verifies = False
         """Whether drafts are verified too."""
         self.seeds_every_row = seeds_every_row
+        self.is_specialised = is_specialised
 
     def draw(
         self,
@@ -127,7 +132,8 @@ def load(
         ):
             _log.log_kept(
                 f"'{_REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
-                f"tokendraw-triton-gumbel, or set TOKENDRAW_SAMPLER={_REFERENCE} to use it nevertheless",
+                f"{'tokendraw-cpu' if device.type == 'cpu' else 'tokendraw-triton-gumbel'}, or set "
+                f"TOKENDRAW_SAMPLER={_REFERENCE} to use it nevertheless",
                 part=part,
             )
             return None
@@ -135,8 +141,8 @@ def load(
             gumbel_dtype="fp64" if use_fp64 else "fp32", batch_invariant=batch_invariant, threshold=threshold
         )
         sampler = tokendraw.load_sampler(device=device, need=need)
-        version, seeding = _version_and_seeding(sampler.name)
-        seeds_every_row = seeding == "counter"
+        version, info = _plugin_of(sampler.name)
+        seeds_every_row = getattr(info.operations["sample"], "seeding", "none") == "counter"
         if prepare is not None:
             prepare(sampler, seeds_every_row)
     except Exception as error:
@@ -144,12 +150,14 @@ def load(
         return None
     engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
     _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
-    return Replacement(part, sampler, seeds_every_row=seeds_every_row)
+    is_specialised = info.priority > _REFERENCE_PRIORITY
+    return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
 
 
-def _version_and_seeding(name: str) -> tuple[str, str]:
-    """Return the version of a plugin's distribution, and its seeding."""
-    for candidate in tokendraw.discover():
-        if candidate.name == name and candidate.info is not None:
-            return candidate.version, getattr(candidate.info.operations["sample"], "seeding", "none")
-    return "", "none"
+def _plugin_of(name: str) -> tuple[str, PluginInfo]:
+    """Return the version of a loaded plugin's distribution, and its description."""
+    return next(
+        (candidate.version, candidate.info)
+        for candidate in tokendraw.discover()
+        if candidate.name == name and candidate.info is not None
+    )

@@ -14,10 +14,12 @@ from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, unfiltered_seeded
 
 _PART = "V1 sampler"
 _ATTRIBUTE = "_tokendraw"
-MIN_CPU_VOCABULARY = 100_000
-"""Least V that tokendraw draws on a CPU. With fewer tokens vLLM is quicker where all requests have top-k alone, and the
-choice must not depend on the batch neighbours.
+MIN_CPU_VOCABULARY = 32_000
+"""Least V that a compiled sampler draws on a CPU. With fewer tokens vLLM is quicker where a single request has top-k
+alone, and the choice must not depend on the batch neighbours.
 """
+MIN_REFERENCE_VOCABULARY = 100_000
+"""The same for the reference in plain PyTorch, unless TOKENDRAW_SAMPLER names it."""
 
 
 def install() -> None:
@@ -49,8 +51,9 @@ def _draw(
 ) -> Tensor | None:
     """Draw a token in each row: ids [B] int64; None if vLLM has to.
 
-    On a CPU vLLM draws from all tokens in C++, as quickly as tokendraw, so vLLM draws batches without filters. It also
-    draws seeded rows without filters in every other batch, so that their tokens do not depend on batch neighbours.
+    On a CPU vLLM draws from all tokens in C++, as quickly as plain PyTorch. Where this is tokendraw's sampler, vLLM
+    draws batches without filters, and seeded rows without filters in every other batch, so that their tokens do not
+    depend on batch neighbours. A specialised sampler draws all batches.
     """
     if logits.is_cpu and logits.shape[1] < MIN_CPU_VOCABULARY:
         _log.log_kept(
@@ -59,10 +62,13 @@ def _draw(
             part=_PART,
         )
         return None
-    replacement = _replacement(sampler, logits.device)
-    if replacement is None or (logits.is_cpu and k is None and p is None):
+    replacement = _replacement(sampler, logits)
+    if replacement is None:
         return None
-    rows = unfiltered_seeded_rows(generators, k, p, logits.shape[1]) if logits.is_cpu else []
+    leaves_unfiltered = logits.is_cpu and not replacement.is_specialised
+    if leaves_unfiltered and k is None and p is None:
+        return None
+    rows = unfiltered_seeded_rows(generators, k, p, logits.shape[1]) if leaves_unfiltered else []
     if not rows:
         return replacement.draw(logits, lambda: metadata_of(logits, generators, k, p))
     if len(rows) == logits.shape[0]:
@@ -76,15 +82,15 @@ def _draw(
     return filtered.merge(filtered_ids, rows, ids.long())
 
 
-def _replacement(sampler: Any, device: torch.device) -> Replacement | None:
+def _replacement(sampler: Any, logits: Tensor) -> Replacement | None:
     """Return the sampler loaded at the first batch; None: vLLM draws."""
     if _ATTRIBUTE not in vars(sampler):
-        vars(sampler)[_ATTRIBUTE] = _load(sampler, device)
+        vars(sampler)[_ATTRIBUTE] = _load(sampler, logits.device, logits.shape[1])
     replacement: Replacement | None = vars(sampler)[_ATTRIBUTE]
     return replacement
 
 
-def _load(sampler: Any, device: torch.device) -> Replacement | None:
+def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | None:
     import vllm.envs as envs
     from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
@@ -99,5 +105,5 @@ def _load(sampler: Any, device: torch.device) -> Replacement | None:
         device,
         use_fp64=sampler.use_fp64_gumbel,
         batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
-        reference_is_faster=device.type == "cpu",
+        reference_is_faster=device.type == "cpu" and vocab_size >= MIN_REFERENCE_VOCABULARY,
     )

@@ -29,6 +29,7 @@ _MODES: Final = LOGPROBS_MODES
 _THREADED_LOGITS: Final = 1 << 19
 """Logits of a batch above which helper threads take part."""
 _COLUMNS: Final = {
+    "temperature": torch.float64,
     "top_k": torch.int64,
     "top_p": torch.float64,
     "min_p": torch.float64,
@@ -37,6 +38,7 @@ _COLUMNS: Final = {
     "joint": torch.bool,
     "temperature_last": torch.bool,
 }
+_NO_LOGPROBS: Final = Logprobs(width=-1)
 
 Streams: TypeAlias = tuple[int, int]
 """The streams of random numbers of tokens and of tiles."""
@@ -50,8 +52,8 @@ class Batch:
     logits: Tensor
     """[rows, V]."""
     metadata: SamplingMetadata
-    columns: dict[str, Tensor | None]
-    """Parameters [rows]; None where the host rules one out."""
+    columns: dict[str, Tensor]
+    """Parameters [rows], but for those that the host rules out."""
     floor: Tensor | None
     """[rows] float32: the highest floor in y of the filters from moments; None without any."""
     seed: Tensor
@@ -72,7 +74,6 @@ class CpuSampler:
         self._need = need
         self._mode = _MODES.index(need.logprobs_mode)
 
-    @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw a token in each row; see :class:`tokendraw.plugin.SamplerBackend`."""
         return self.draw(self.read_batch(logits, metadata))
@@ -128,12 +129,12 @@ class CpuSampler:
             logits_arguments(batch.logits),
             ParameterArguments(
                 floor=address(batch.floor),
-                **{name: address(column) for name, column in batch.columns.items()},
+                **{name: column.data_ptr() for name, column in batch.columns.items()},
             ),
             NoiseArguments(
                 batch.seed.data_ptr(), batch.position.data_ptr(), self._need.gumbel_dtype == "fp64", *streams
             ),
-            Logprobs(width=-1) if logprobs is None else logprobs,
+            _NO_LOGPROBS if logprobs is None else logprobs,
             scored_ids,
             output.token_ids.data_ptr(),
             output.valid.data_ptr(),
@@ -175,9 +176,11 @@ class _LogprobsOutputs:
         self._width = width
         if width is None:
             return
-        self._asked = _dense(metadata.per_row("logprobs"), torch.int64)
+        asked = metadata.per_row("logprobs")
         given = None if metadata.given_ids is None else metadata.per_row("logprob_token_ids")
-        self._given = _dense(given, torch.int64)
+        self._asked, self._given = (
+            None if column is None else _dense(column, torch.int64) for column in (asked, given)
+        )
         columns = 0 if self._given is None else self._given.shape[1]
         self.logprobs = LogprobsTensors(
             torch.empty(rows, 1 + width, dtype=torch.int64),
@@ -190,7 +193,7 @@ class _LogprobsOutputs:
 
     def arguments(self, mode: int) -> Logprobs:
         if self._width is None or self.logprobs is None:
-            return Logprobs(width=-1)
+            return _NO_LOGPROBS
         found = self.logprobs
         return Logprobs(
             self._width,
@@ -223,25 +226,31 @@ def num_threads(logits: Tensor) -> int:
     return torch.get_num_threads() if logits.numel() > _THREADED_LOGITS else 1
 
 
-def _columns(metadata: SamplingMetadata) -> dict[str, Tensor | None]:
-    """Spread the parameters of a batch over its rows; None where the host rules one out."""
-    columns = filter_columns(metadata)
-    found = {name: _dense(columns[name], dtype) for name, dtype in _COLUMNS.items()}
-    found["temperature"] = _dense(metadata.per_row("temperature"), torch.float64)
-    return found
+def _columns(metadata: SamplingMetadata) -> dict[str, Tensor]:
+    """Spread the parameters of a batch over its rows, but for those that the host rules out."""
+    names = metadata.memo.get(_columns)
+    if names is None:
+        filters = filter_columns(metadata)
+        names = [name for name in _COLUMNS if filters.get(name, metadata.temperature) is not None]
+        metadata.memo[_columns] = names
+    return {
+        name: _dense(column, _COLUMNS[name])
+        for name in names
+        if (column := metadata.per_row(name)) is not None
+    }
 
 
-def filter_temperature(columns: dict[str, Tensor | None], rows: int) -> Tensor:
+def filter_temperature(columns: dict[str, Tensor], rows: int) -> Tensor:
     """Return the temperature at which the filters of each row look, [rows] float64; 1 in greedy rows."""
-    temperature, is_last = columns["temperature"], columns["temperature_last"]
+    temperature, is_last = columns.get("temperature"), columns.get("temperature_last")
     if temperature is None:
         return torch.ones(rows, dtype=torch.float64)
     found = torch.where(temperature > 0, temperature, 1.0).clamp_(max=torch.finfo(torch.float64).max)
     return found if is_last is None else torch.where(is_last, 1.0, found)
 
 
-def _dense(column: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if column is None else column.to(dtype).contiguous()
+def _dense(column: Tensor, dtype: torch.dtype) -> Tensor:
+    return column if column.dtype is dtype and column.is_contiguous() else column.to(dtype).contiguous()
 
 
 def address(tensor: Tensor | None) -> int | None:
