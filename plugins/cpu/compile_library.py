@@ -1,6 +1,7 @@
 """Compiles the library of tokendraw-cpu: a hook of hatchling, and a script.
 
     python compile_library.py [--flags="-O1 -g -fsanitize=address"] [--only-baseline] [--if-possible] [OUTPUT]
+    python compile_library.py --only-check
 
 The compiler is that of the environment variable CXX, with arguments if it has some, else the first of c++, g++ and
 clang++ on PATH. CXX may be a cross compiler: the processor is asked of the compiler, and the wheel is tagged with it.
@@ -52,7 +53,7 @@ class CompilerError(RuntimeError):
 
 
 class NoCompilerError(CompilerError):
-    """There is no compiler."""
+    """There is no compiler, or none where CXX says."""
 
 
 def find_compiler() -> list[str]:
@@ -121,7 +122,10 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise CompilerError(f"tokendraw-cpu needs a C++ compiler, found {command[0]!r}: {error}.") from error
+        raise NoCompilerError(
+            f"tokendraw-cpu needs a C++ compiler, found {command[0]!r}: {error}. Correct the environment variable CXX, "
+            "or unset it. Without tokendraw-cpu native serves CPUs."
+        ) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         reason = next(
@@ -154,8 +158,12 @@ if __name__ == "__main__":
     parser.add_argument("--flags", type=shlex.split, default=[], help="flags behind those of the release")
     parser.add_argument("--only-baseline", action="store_true", help="no instruction set but the plain one")
     parser.add_argument("--if-possible", action="store_true", help="exit with 0 where there is no compiler")
+    parser.add_argument("--only-check", action="store_true", help="look for a compiler, and compile nothing")
     options = parser.parse_args()
     try:
+        if options.only_check:
+            machine_of(find_compiler())
+            sys.exit()
         compile_library(options.output, options.flags, only_baseline=options.only_baseline)
     except NoCompilerError as error:
         print(error, file=sys.stderr)

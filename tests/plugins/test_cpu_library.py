@@ -58,9 +58,9 @@ def test_a_library_of_another_machine_is_refused_when_it_is_loaded(library_file)
     assert text.endswith(f"; {REINSTALL}")
 
 
-def compiled_with(path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def compiled_with(path: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), str(path / "out.so")],
+        [sys.executable, str(SCRIPT), *options, str(path / "out.so")],
         env={"PATH": str(path), **environ},
         capture_output=True,
         text=True,
@@ -81,6 +81,31 @@ def test_without_a_compiler_an_installation_says_so_in_a_line(tmp_path):
     assert ran.stderr == (
         "tokendraw-cpu needs a C++ compiler, found none of c++, g++ and clang++ on PATH. Install one, or name it in "
         "the environment variable CXX. Without tokendraw-cpu native serves CPUs.\n"
+    )
+
+
+def test_a_compiler_that_is_not_where_cxx_says_counts_as_none(tmp_path):
+    ran = compiled_with(tmp_path, "--if-possible", CXX="/nonexistent/c++")
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert ran.stderr == (
+        "tokendraw-cpu needs a C++ compiler, found '/nonexistent/c++': [Errno 2] No such file or directory: "
+        "'/nonexistent/c++'. Correct the environment variable CXX, or unset it. Without tokendraw-cpu native serves "
+        "CPUs.\n"
+    )
+    assert compiled_with(tmp_path, "--only-check", CXX="/nonexistent/c++").returncode == 1
+
+
+def test_a_library_of_another_interface_is_refused_when_it_is_loaded(library_file, tmp_path):
+    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    source = tmp_path / "other.cpp"
+    source.write_text('extern "C" int tokendraw_cpu_version() { return 99; }')
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library_file)], check=True)
+    with pytest.raises(LibraryError) as raised:
+        library.load_library()
+    assert str(raised.value) == (
+        f"needs a library of interface {library.INTERFACE_VERSION}, found 99; {REINSTALL}"
     )
 
 

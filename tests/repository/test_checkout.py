@@ -82,7 +82,8 @@ def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_pat
     for name in ("python", "tokendraw"):
         (programs / name).write_text(stand_in)
         (programs / name).chmod(0o755)
-    for stamp in (".runtime", ".tools"):
+    (tmp_path / "venv" / "compiled").mkdir()
+    for stamp in (".runtime", ".tools", "compiled/.ready"):
         (tmp_path / "venv" / stamp).touch()
     command = ["make", target, f"VENV={tmp_path / 'venv'}"]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60)

@@ -66,7 +66,8 @@ def environment_of_make(tmp_path):
     for name, command in {"python": "", "tokendraw": "-m tokendraw "}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
         (programs / name).chmod(0o755)
-    for stamp in (".runtime", ".tools"):
+    (tmp_path / "venv" / "compiled").mkdir()
+    for stamp in (".runtime", ".tools", "compiled/.ready"):
         (tmp_path / "venv" / stamp).touch()
     return tmp_path / "venv"
 

@@ -45,7 +45,6 @@ _PROBS_DTYPES: Final = {torch.float32: 0, torch.float64: 1}
 class CpuVerifier(CpuSampler):
     """The compiled sampler with verifications. Made by ``tokendraw.load("verify", "cpu")``."""
 
-    @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw a token in each row; see :class:`tokendraw.plugin.VerifierBackend`."""
         return self.draw(self.read_batch(logits, metadata), _DRAFT_STREAMS if draft else SAMPLE_STREAMS)
