@@ -30,7 +30,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu check bench dist tour site clean
+.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
 
 demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -77,13 +77,13 @@ test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html
 # Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
 CPU_CALLS := $(addprefix tests/plugins/test_cpu_,draws.py edits.py verify.py)
 
-sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of addresses and of threads
-	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=address"
+sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of addresses, undefined behaviour and threads
+	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 		$(BIN)/python -m pytest $(CPU_CALLS) $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=thread"
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libtsan.so) OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest $(CPU_CALLS) $(PYTEST)
+		$(BIN)/python -m pytest $(CPU_CALLS) tests/plugins/test_cpu_library.py $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py
 
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
@@ -120,6 +120,21 @@ dist: $(VENV)/.tools $(RELEASE)/.ready  ## sdists and wheels of every distributi
 	$(RELEASE)/bin/python release/proof.py dist --dependencies $(RELEASE)/wheels --last-release $(RELEASE)/last-release
 	DIST=dist $(BIN)/python -m pytest tests/repository/test_distributions.py -k TestBuiltFiles $(PYTEST)
 
+# Compiled in a copy, since the library lies beside the sources. Zig brings clang, and C libraries as old as is asked for.
+WHEEL_MACHINES ?= x86_64 aarch64
+wheels-cpu: $(VENV)-wheels/.ready  ## Wheels of the compiled sampler for every Linux with glibc 2.17 or later, into dist
+	for machine in $(WHEEL_MACHINES); do \
+		rm -rf build/wheels-cpu && mkdir -p build/wheels-cpu/core/src/tokendraw build/wheels-cpu/plugins dist && \
+		cp core/src/tokendraw/_version.py build/wheels-cpu/core/src/tokendraw/ && \
+		cp -r $(CPU) build/wheels-cpu/plugins/ && \
+		CXX="$(abspath $(VENV))-wheels/bin/python -m ziglang c++ -target $$machine-linux-gnu.2.17 -s" \
+			AUDITWHEEL_PLAT=manylinux_2_17_$$machine $(VENV)-wheels/bin/python -m build --no-isolation --wheel \
+			--outdir dist build/wheels-cpu/plugins/cpu || exit 1; \
+	done
+	rm -rf build/wheels-cpu
+	for wheel in dist/tokendraw_cpu-$(VERSION)-py3-none-manylinux*.whl; do \
+		$(VENV)-wheels/bin/python -m auditwheel show $$wheel || exit 1; done
+
 tour: $(VENV)/.tools  ## The pictures of docs/tour.md, by its own code
 	$(NO_COPIES)
 	PYTHONPATH=tests/fakes $(BIN)/python -m tour
@@ -152,6 +167,12 @@ $(VENV)/.tools: $(VENV)/.runtime Makefile testing/pyproject.toml bench/pyproject
 $(COMPILED)/.ready: $(VENV)/.runtime $(wildcard $(CPU)/cpp/*) $(CPU)/compile_library.py $(CPU)/pyproject.toml
 	rm -rf $(@D) && mkdir $(@D)
 	! $(BIN)/python $(CPU)/compile_library.py --only-check || $(PIP) --no-deps --target $(@D) --editable ./$(CPU)
+	@touch $@
+
+$(VENV)-wheels/.ready: PIP := $(VENV)-wheels/$(PIP:$(VENV)/%=%)
+$(VENV)-wheels/.ready: constraints.txt
+	$(PYTHON) -m venv $(VENV)-wheels
+	$(PIP) auditwheel build hatchling ziglang
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.tools
