@@ -164,6 +164,29 @@ def test_a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number():
 
 
 @needs_library
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_helpers_keep_off_the_core_of_the_caller():
+    """Beside OpenMP's threads, which spin after an operation of torch, no core seems idle to the system."""
+    from tokendraw_cpu.sampler import CpuSampler
+
+    logits, metadata = batch()
+    before, cores = torch.get_num_threads(), os.sched_getaffinity(0)
+    torch.set_num_threads(2)
+    known, sampler = set(os.listdir("/proc/self/task")), CpuSampler(Need())
+    try:
+        sampler.sample(logits, metadata)
+        (helper,) = set(os.listdir("/proc/self/task")) - known
+        for core in sorted(cores)[:2]:
+            os.sched_setaffinity(0, cores - {core})
+            os.sched_setaffinity(0, cores)  # the caller stays where it is, or moves
+            sampler.sample(logits, metadata)
+            assert len(cores - os.sched_getaffinity(int(helper))) == 1
+    finally:
+        torch.set_num_threads(before)
+        os.sched_setaffinity(0, cores)
+
+
+@needs_library
 @pytest.mark.parametrize("threads", [1, 2])
 def test_only_the_first_call_allocates(tmp_path, threads):
     program = tmp_path / "count_allocations"

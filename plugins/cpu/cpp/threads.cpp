@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <system_error>
 
+#ifdef __linux__
+#include <pthread.h>
+#include <sched.h>
+#endif
+
 namespace tokendraw {
 
 Scratch Workspace::reserve(int64_t size, bool has_logprobs, int64_t searched_tokens) {
@@ -44,6 +49,7 @@ void Helpers::run(
   next_row_.store(0, std::memory_order_relaxed);
   if (helpers == 0) return take_rows(*places_[0]);
   start(int(helpers));
+  leave_core_of_caller();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     open_ = int(helpers);
@@ -60,10 +66,23 @@ void Helpers::start(int helpers) {
     const Place& place = *places_[threads_.size() + 1];
     try {
       threads_.emplace_back([this, &place] { work(place); });
+      left_core_ = -1;
     } catch (const std::system_error&) {  // the system has no more threads: fewer will do
       return;
     }
   }
+}
+
+void Helpers::leave_core_of_caller() {
+#ifdef __linux__
+  const int core = sched_getcpu();
+  if (core < 0 || core == left_core_) return;
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return;
+  if (core < CPU_SETSIZE && CPU_COUNT(&cores) > 1) CPU_CLR(core, &cores);
+  for (std::thread& thread : threads_) pthread_setaffinity_np(thread.native_handle(), sizeof(cores), &cores);
+  left_core_ = core;
+#endif
 }
 
 void Helpers::work(const Place& place) {

@@ -35,6 +35,11 @@ class Helpers {
   };
 
   void start(int helpers);
+
+  // Keep the helpers off the core of the calling thread. Threads of OpenMP spin for milliseconds after an operation of
+  // torch, so that no core seems idle, and a helper that wakes up would be put on the caller's and wait for its turn.
+  void leave_core_of_caller();
+
   void work(const Place& place);
   void take_rows(const Place& place);
 
@@ -49,6 +54,7 @@ class Helpers {
   int open_ = 0;  // helpers that may still join the call
   int busy_ = 0;  // helpers that have joined it
   bool is_closing_ = false;
+  int left_core_ = -1;
 };
 
 }  // namespace tokendraw
