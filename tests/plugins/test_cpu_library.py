@@ -138,8 +138,12 @@ def batch(rows=24, size=40_000):
     return logits, SamplingMetadata.from_params(params, positions=range(rows))
 
 
+def running_threads():
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
 def num_running_threads():
-    return len([*Path("/proc/self/task").iterdir()])
+    return len(running_threads())
 
 
 @needs_library
@@ -172,15 +176,15 @@ def test_helpers_keep_off_the_core_of_the_caller():
     logits, metadata = batch()
     before, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     torch.set_num_threads(2)
-    known, sampler = set(os.listdir("/proc/self/task")), CpuSampler(Need())
+    known, sampler = running_threads(), CpuSampler(Need())
     try:
         sampler.sample(logits, metadata)
-        (helper,) = set(os.listdir("/proc/self/task")) - known
+        (helper,) = running_threads() - known
         for core in sorted(cores)[:2]:
             os.sched_setaffinity(0, cores - {core})
             os.sched_setaffinity(0, cores)  # the caller stays where it is, or moves
             sampler.sample(logits, metadata)
-            assert len(cores - os.sched_getaffinity(int(helper))) == 1
+            assert len(cores - os.sched_getaffinity(helper)) == 1
     finally:
         torch.set_num_threads(before)
         os.sched_setaffinity(0, cores)
