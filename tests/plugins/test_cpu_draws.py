@@ -22,7 +22,6 @@ except LibraryError as error:
     pytest.skip(f"the compiled sampler {error}", allow_module_level=True)
 
 from tokendraw_cpu.sampler import CpuSampler
-from tokendraw_cpu.verification import CpuVerifier
 
 CPU = torch.device("cpu")
 
@@ -102,7 +101,7 @@ def test_the_kit_passes_every_line_in_small():
         "cpu",
         capabilities=plugin.tokendraw_describe().operations,
         device=CPU,
-        build=lambda operation, need: CpuVerifier(need),
+        build=lambda operation, need: plugin.tokendraw_build(operation, CPU, need),
         effort=Effort.tiny(),
     )
     bad = [line for line in run(subject).lines if line.status is Status.FAILED]

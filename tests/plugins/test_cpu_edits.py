@@ -10,7 +10,6 @@ from tokendraw.plugin import EDITS
 from tokendraw_cpu import plugin
 from tokendraw_cpu.library import LibraryError, missing_library, supported_targets
 from tokendraw_native.logits_processing import NativeProcessor
-from tokendraw_testing import Effort, Status, Subject, run
 
 if reason := missing_library():
     pytest.skip(f"the compiled sampler {reason}", allow_module_level=True)
@@ -185,16 +184,3 @@ def test_the_processor_advertises_every_edit_of_native():
     capabilities = plugin.tokendraw_describe().operations["process_logits"]
     assert capabilities.edits == EDITS
     assert capabilities.device_types == ("cpu",)
-
-
-def test_the_kit_passes_every_line_in_small():
-    operation = "process_logits"
-    subject = Subject(
-        "cpu",
-        capabilities={operation: plugin.tokendraw_describe().operations[operation]},
-        device=CPU,
-        build=lambda name, need: CpuProcessor(),
-        effort=Effort.tiny(),
-    )
-    bad = [line for line in run(subject).lines if line.status is Status.FAILED]
-    assert not bad
