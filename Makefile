@@ -76,6 +76,8 @@ test-reports: $(VENV)/.browser  ## The pages of `bench --html` and `check --html
 
 # Its tests with a library compiled for a sanitizer, without the vector units, which take a compiler minutes there.
 CPU_CALLS := $(addprefix tests/plugins/test_cpu_,draws.py edits.py verify.py)
+CPU_THREADS := $(addprefix tests/plugins/test_cpu_library.py::test_,helpers_keep_off_the_core_of_the_caller \
+	a_call_has_the_threads_of_torch_and_the_same_tokens_with_any_number)
 
 sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of addresses, undefined behaviour and threads
 	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined"
@@ -83,7 +85,7 @@ sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of ad
 		$(BIN)/python -m pytest $(CPU_CALLS) $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py --only-baseline --flags="-O1 -g -fsanitize=thread"
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libtsan.so) OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest $(CPU_CALLS) tests/plugins/test_cpu_library.py $(PYTEST)
+		$(BIN)/python -m pytest $(CPU_CALLS) $(CPU_THREADS) $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py
 
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows

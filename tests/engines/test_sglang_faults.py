@@ -54,7 +54,7 @@ def assert_sglang_draws(sampler):
     assert chosen_backend() == "pytorch"
     tokens, output = draw(sampler, *rows(), top=[1, 1, 1])
     assert tokens.tolist() == [11, 22, 33]
-    torch.testing.assert_close(output.next_token_logprobs, torch.zeros(3))
+    torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
 
 
 def test_a_line_names_the_sampler_after_a_successful_load(logged):
@@ -189,7 +189,7 @@ def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(log
     for _ in range(5):
         tokens, output = draw(sampler, *rows(), top=[1, 1, 1])
         assert tokens.tolist() == [11, 22, 33]
-        torch.testing.assert_close(output.next_token_logprobs, torch.zeros(3))
+        torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
     assert sampler._draws is None
     assert logged() == [
         "tokendraw: 'acme' raised RuntimeError: illegal shape. SGLang goes on with its own sampling backend 'pytorch', "
@@ -208,7 +208,7 @@ def test_a_score_that_raises_leaves_log_probabilities_to_sglang_and_draws_nothin
     for _ in range(3):
         tokens, output = draw(sampler, *rows(), top=[1, 1, 1], ids=[[5], None, None])
         assert tokens.tolist() == [11, 22, 33]
-        torch.testing.assert_close(output.next_token_logprobs, torch.zeros(3))
+        torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
         torch.testing.assert_close(output.next_token_token_ids_logprobs_val[0], torch.tensor([-1e4 / 0.9]))
     assert (len(scores), sampler._draws.calls) == (1, 1)
     assert logged() == [
