@@ -31,6 +31,8 @@ def sources():
 
 if sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
+if not ON_GPU:
+    importlib.import_module("triton_masks")
 
 
 @pytest.fixture(scope="module", autouse=True)

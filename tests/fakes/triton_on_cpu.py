@@ -6,15 +6,14 @@ Import it before vLLM, with ``TRITON_INTERPRET=1``.
 import os
 import types
 
-import numpy as np
-
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError(
         "'triton_on_cpu' needs TRITON_INTERPRET=1, found none. Set it before Triton is imported."
     )
 
 from triton.backends import backends
-from triton.runtime.interpreter import InterpreterBuilder
+
+import triton_masks  # noqa: F401 (mends the interpreter)
 
 
 class Driver:
@@ -26,19 +25,6 @@ class Driver:
 
 
 backends["cpu"] = types.SimpleNamespace(driver=Driver, compiler=None)
-
-_create_splat = InterpreterBuilder.create_splat
-
-
-def create_splat(self, ret_ty, arg):
-    """Spread a scalar over a block. Comparisons of scalars stay masks, which Triton 3.9.0 makes integers."""
-    result = _create_splat(self, ret_ty, arg)
-    if arg.data.dtype == np.bool_:
-        result.data = result.data.astype(np.bool_)
-    return result
-
-
-InterpreterBuilder.create_splat = create_splat
 
 
 def filter_in_torch():
