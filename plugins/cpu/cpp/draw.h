@@ -61,6 +61,17 @@ double weigh_candidates(
   return total;
 }
 
+// The random words of sixteen tiles from `first` on, and upper bounds of the noise that they make.
+struct TileNoise {
+  uint32_t words[kLanes];
+  float bounds[kLanes];
+
+  TileNoise(const Noise& noise, int64_t first) {
+    philox_words(noise.key, uint32_t(first), noise.tile_stream, words);
+    store(bounds, gumbel_bounds(words));
+  }
+};
+
 // Draw a tile: the largest log(weight) + noise, the lowest number on a tie. `peaks`, unless null, are values by which
 // the weight of each tile is scaled.
 inline int64_t draw_tile(
@@ -68,17 +79,15 @@ inline int64_t draw_tile(
   int64_t best = 0;
   double most = -double(kInf);
   for (int64_t first = 0; first < tiles; first += kLanes) {
-    uint32_t words[kLanes];
-    float bounds[kLanes];
-    philox_words(noise.key, uint32_t(first), noise.tile_stream, words);
-    store(bounds, gumbel_bounds(words));
+    const TileNoise of_tiles(noise, first);
     const int64_t end = first + kLanes < tiles ? first + kLanes : tiles;
     for (int64_t t = first; t < end; ++t) {
       if (!(weights[t] > 0)) continue;
       const double log_weight = log(weights[t]) + (peaks == nullptr ? 0.0 : scale.y(peaks[t]));
-      if (log_weight + double(bounds[t - first]) < most) continue;
+      if (log_weight + double(of_tiles.bounds[t - first]) < most) continue;
       const double score = log_weight
-          + (noise.is_fp64 ? noise.gumbel(uint32_t(t), noise.tile_stream) : double(gumbel32(words[t - first])));
+          + (noise.is_fp64 ? noise.gumbel(uint32_t(t), noise.tile_stream)
+                           : double(gumbel32(of_tiles.words[t - first])));
       if (score > most) most = score, best = t;
     }
   }
@@ -92,15 +101,12 @@ int64_t draw_bounded_tile(const Row<T>& row, const Weight& weight, const Noise& 
   int64_t best = 0;
   float highest = -kInf;
   for (int64_t first = 0; first < tiles; first += kLanes) {
-    uint32_t words[kLanes];
-    float bounds[kLanes];
-    philox_words(noise.key, uint32_t(first), noise.tile_stream, words);
-    store(bounds, gumbel_bounds(words));
+    const TileNoise of_tiles(noise, first);
     const int64_t end = first + kLanes < tiles ? first + kLanes : tiles;
     for (int64_t t = first; t < end; ++t) {
       float& bound = s.tile_bounds[t];
       const float y = (s.tile_max[t] - weight.peak) * float(weight.scale.inverse);
-      bound = bound > 0 ? log_bound(bound) + bounds[t - first] + (y - y * 1e-6f) : -kInf;
+      bound = bound > 0 ? log_bound(bound) + of_tiles.bounds[t - first] + (y - y * 1e-6f) : -kInf;
       if (bound > highest) highest = bound, best = t;
     }
   }

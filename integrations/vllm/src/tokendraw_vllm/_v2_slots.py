@@ -185,9 +185,9 @@ class Slots:
             self._batches.clear()
 
     def leaves_drafts(self, requests: np.ndarray, rows: int) -> bool:
-        """Return whether vLLM verifies drafts: few rows without filters, where its two launches take less of the host.
+        """Return whether vLLM verifies a batch: few rows without filters, for which vLLM needs less time of the host.
 
-        A request with a seed is never left, so that its text is that of a run without drafts.
+        Requests with a seed are never left to vLLM, so that their texts are those of a run without drafts.
 
         :param rows: number of the batch's logits rows.
         """

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots
-from tokendraw.plugin import INPUT_DTYPES, EditFacts, RequestTables
+from tokendraw.plugin import EditFacts, RequestTables
 from tokendraw_cpu.edit_arguments import TABLES, DraftArguments, EditArguments, TableArguments
-from tokendraw_cpu.library import Context, LogitsArguments
-
-_DTYPES: Final = {getattr(torch, name): number for number, name in enumerate(INPUT_DTYPES)}
-"""In the order of ``Dtype`` in ``cpp/arguments.h``."""
-_THREADED_LOGITS: Final = 1 << 19
-"""Logits of a batch above which helper threads take part."""
+from tokendraw_cpu.library import Context
+from tokendraw_cpu.sampler import DTYPES, address, logits_arguments, num_threads
 
 
 class CpuProcessor:
@@ -48,15 +43,15 @@ class CpuProcessor:
         if drafts is not None:
             offsets, ids = _as_int64(drafts.cu_num_logits), _as_int64(drafts.draft_token_ids)
         arguments = EditArguments(
-            LogitsArguments(logits.data_ptr(), *logits.shape, logits.stride(0)),
+            logits_arguments(logits),
             tables and ctypes.pointer(tables),
             slot.data_ptr(),
-            None if bitmask is None else bitmask.data_ptr(),
+            address(bitmask),
             0 if bitmask is None else bitmask.stride(0),
             _draft_arguments(drafts, offsets, ids),
             _num_searched(tables, facts, drafts),
-            _DTYPES[logits.dtype],
-            torch.get_num_threads() if logits.numel() > _THREADED_LOGITS else 1,
+            DTYPES[logits.dtype],
+            num_threads(logits),
         )
         self._context.edit(arguments)
         return logits
