@@ -28,7 +28,8 @@ def build(
 ) -> Any:
     """Build a plugin's backend of an operation for one device, and prove it.
 
-    Torch's random state, default device and default dtype are left alone. One thread at a time does this.
+    Torch's random state, default device and, in the main thread, default dtype are left alone. One thread at a time
+    does this.
 
     :raises PluginError: it did not build, or did not serve rightly; the message is a reason in words.
     """

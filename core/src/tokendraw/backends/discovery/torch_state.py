@@ -1,7 +1,8 @@
 """Restores torch's global state, property of the host, after a plugin's code has run.
 
 The state is torch's default device (of this thread), its default dtype and the random state of the CPU. Torch is never
-imported for it.
+imported for it. The default dtype belongs to the process: beside a thread that loads plugins the host may set the dtype
+of a model's weights, so the default dtype is restored in the main thread alone.
 """
 
 from __future__ import annotations
@@ -80,12 +81,13 @@ def _default_device(torch: Any) -> Any:
 
 
 def _restore(torch: Any, device: Any, dtype: Any) -> list[str]:
-    """Restore the default device and dtype; name the changed defaults."""
+    """Restore the default device, and in the main thread the default dtype; name the changed defaults."""
     changed = []
     if _default_device(torch) != device:
         torch.set_default_device(device)
         changed.append("default device")
-    if torch.get_default_dtype() != dtype:
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_main_thread and torch.get_default_dtype() != dtype:
         torch.set_default_dtype(dtype)
         changed.append("default dtype")
     return changed
