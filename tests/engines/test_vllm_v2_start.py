@@ -41,10 +41,10 @@ def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
         "append_tokens": 1,
     }
     for together in (False, True):
-        mirror = Mirror(8, 128, V, CPU)
+        mirror = Mirror(8, 128, V, CPU, 1)
         for slot, edits in enumerate(EDITS):
             if not together:
-                mirror = Mirror(8, 128, V, CPU)
+                mirror = Mirror(8, 128, V, CPU, 1)
             mirror.add(slot, edits_of(request(**edits)), RequestTokens(slot, 2, [1, 2, 3]))
             rows = mirror.rows(torch.arange(8).numpy())
             processor.process(torch.zeros(len(rows.places), V), mirror.requests, rows.mirror)

@@ -46,7 +46,11 @@ class Edits:
         sizes = self._sampler.sampling_states
         try:
             self._mirror = Mirror(
-                sizes.max_num_reqs, self._requests.max_model_len, sizes.vocab_size, self._device
+                sizes.max_num_reqs,
+                self._requests.max_model_len,
+                sizes.vocab_size,
+                self._device,
+                self._sampler.num_speculative_tokens,
             )
         except Exception as error:
             _log.log_kept(format_error(error), part=PART)
@@ -98,10 +102,9 @@ class Edits:
 
     def catch_up(self, edited: EditedRows | None) -> bool:
         """Append the tokens of earlier steps as :meth:`follow` does, from vLLM's own history."""
-        most = self._sampler.num_speculative_tokens
 
         def append(mirror: Mirror, rows: EditedRows) -> list[int]:
-            mirror.catch_up(rows, self._requests, most)
+            mirror.catch_up(rows, self._requests)
             return []
 
         return self._append(edited, append)

@@ -66,11 +66,13 @@ class Mirror:
         max_tokens: int,
         vocab_size: int,
         device: torch.device,
+        max_step_tokens: int,
     ) -> None:
         """Allocate the memory of all requests at once, so that vLLM measures the rest.
 
         :param max_requests: slots of vLLM.
         :param max_tokens: the most tokens of a request, prompt and output together.
+        :param max_step_tokens: the most tokens that a step appends to a request.
         """
         self._device = device
         count = max(1, min(max_requests, MAX_MEMORY_BYTES // request_bytes(max_tokens, vocab_size)))
@@ -80,8 +82,8 @@ class Mirror:
         self.requests.add(0, ALL_LISTS)
         self.requests.remove(0)
         self._free = list(range(count))
-        self._steps: Tensor | None = None
-        """0 .. K - 1 on the device, once drafts are verified."""
+        self._steps = torch.arange(max_step_tokens, device=device)
+        self._no_token = torch.full((1,), -1, device=device)
         self._mirror: dict[int, int] = {}
         """Slot of tokendraw by slot of vLLM."""
         self._num_tokens = np.zeros(max_requests, dtype=np.int64)
@@ -173,20 +175,16 @@ class Mirror:
             self._num_tokens[edited.requests[is_new]] += 1
         return lost
 
-    def catch_up(self, edited: EditedRows, states: Any, most: int) -> None:
+    def catch_up(self, edited: EditedRows, states: Any) -> None:
         """Append what vLLM has appended since the last call, whose number the device alone knows.
 
         :param states: vLLM's ``RequestState``.
-        :param most: the most tokens that a step appends.
         """
-        history, slots = states.all_token_ids.gpu, edited.slots.unsqueeze(1)
-        there = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1)
-        if self._steps is None or len(self._steps) != most:
-            self._steps = torch.arange(most, device=there.device)
-        place = there + self._steps
+        history = states.all_token_ids.gpu
+        place = self.requests.tables.num_tokens.index_select(0, edited.mirror).unsqueeze(1) + self._steps
         is_new = place < states.total_len.gpu.index_select(0, edited.slots).unsqueeze(1)
-        tokens = history[slots, place.clamp_(max=history.shape[1] - 1)]
-        self._append(edited.mirror, torch.where(is_new, tokens, -1))
+        tokens = history[edited.slots.unsqueeze(1), place.clamp_(max=history.shape[1] - 1)]
+        self._append(edited.mirror, torch.where(is_new, tokens, self._no_token))
 
     def _append(self, mirror: Tensor, tokens: Tensor) -> None:
         append = self.requests.appender
