@@ -59,9 +59,11 @@ class CornerCall:
         if metadata.seed is not None:
             seeded = metadata.per_row("seeded")
             unseeded = torch.zeros_like(unseeded) if seeded is None else ~seeded
+        filters = metadata.filters_per_row()
         spread = replace(
             metadata,
             **{name: metadata.per_row(name) for name in COLUMNS},
+            filters=None if filters is None else dict(zip(filters[0], filters[1].unbind(1), strict=True)),
             seed=seed,
             seeded=None,
             positions=position,

@@ -64,6 +64,29 @@ def in_steps(*steps):
     return process
 
 
+def again(change):
+    """Edit, and subtract the penalties once more: ``change(self, tables)`` gives a patch and the tables for it."""
+
+    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+        NativeProcessor.process(self, logits, slots, row_index, bitmask, drafts)
+        patched, tables = change(self, slots.tables)
+        facts = replace(NO_FACTS, any_penalty=slots.facts.any_penalty)
+        with patched:
+            step = SimpleNamespace(tables=tables, facts=facts)
+            NativeProcessor.process(self, logits, step, row_index, None, drafts)
+        return logits
+
+    return process
+
+
+def biased_ids(self, tables):
+    return nullcontext(), replace(tables, counts=tables.counts ^ 2)  # the flag of ids with a bias
+
+
+def repeated_drafts(self, tables):
+    return rows(seconds)["patch"](self), replace(tables, num_distinct=torch.zeros_like(tables.num_distinct))
+
+
 def tables(**changes):
     """Replace fields of the tables: ``change(tables)`` for each."""
     return {
@@ -162,6 +185,15 @@ def once_each(result):
     return {"drafted": drafted}
 
 
+def seconds(result):
+    """Leave of the drafts before a row those that are there for the second time."""
+    drafted = torch.full_like(result.drafted, -1)
+    for i in range(1, drafted.shape[1]):
+        is_second = (result.drafted[:, :i] == result.drafted[:, i : i + 1]).sum(1) == 1
+        drafted[is_second, i] = result.drafted[is_second, i]
+    return {"drafted": drafted}
+
+
 def prompt_as_output(self):
     native = logits_processing.recent_tokens
 
@@ -224,6 +256,7 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
      {"process": in_steps(("any_dry",), ("any_bias", "any_penalty", "any_penalty_last_n", *MASKS))}),
     ("drafts left out of the window of penalties", "process drafts", {"patch": without_recent_drafts}),
     ("last word of a bitmask ignored", "process edits", {"arguments": last_word_ignored}),
+    ("penalties applied twice to ids with a bias", "process order", {"process": again(biased_ids)}),
     ("bias added behind penalties", "process order",
      {"process": in_steps((*PENALTIES, *MASKS), ("any_bias",))}),
     ("bias rounded before penalties", "process order",
@@ -242,6 +275,7 @@ PROCESSORS = table("process_logits", EVERYTHING, ProcessorMutant, (
     ("flags of counts cleared in the slots", "process inputs unmodified", {"after": clear_flags}),
     ("a draft counted in its own row", "process drafts", rows(draft_early)),
     ("an id drafted twice counted once", "process drafts", rows(once_each)),
+    ("penalties applied twice to an id drafted twice", "process drafts", {"process": again(repeated_drafts)}),
     ("a placeholder counted as id 0", "process drafts", rows(placeholders_as_ids)),
     ("rows behind the last request given to it", "process drafts on the device",
      rows(lambda result: {"exists": torch.ones_like(result.exists)})),

@@ -10,11 +10,11 @@ from mutants import Mutant, table
 from mutants.corners import exchange, given, kept_mass, threshold, tokens, verify
 from mutants.sample_corners import off
 from mutants.samplers import less_rounded_share
-from mutants.verify_corners import from_row_before_bonus, last_tie_only
+from mutants.verify_corners import from_row_before_bonus, last_tie_only, processed
 from tokendraw import philox
 from tokendraw_native import plugin
 from tokendraw_native.chain import num_accepted
-from tokendraw_native.draw import DRAFT, RESIDUAL, draw
+from tokendraw_native.draw import DRAFT, RESIDUAL, Streams, draw
 from tokendraw_native.noise import Noise
 from tokendraw_native.sampler import NativeSampler
 from tokendraw_native.verify import _last_token as last_token
@@ -131,6 +131,8 @@ def last_but_one(chain, shares, excess, u):
 VERIFIERS = (
     in_every_call("a recovered token has the noise of the draft in whose place it stands", "verify rejection",
                   patch=exchange(RESIDUAL=DRAFT)),
+    in_every_call("a recovered token has the tile noise of a plain draw", "verify crossing",
+                  patch=exchange(RESIDUAL=Streams(philox.RESIDUAL_TOKEN, philox.TILE))),
     in_every_call("a recovered token is drawn from p", "verify rejection",
                   patch=exchange(residual=lambda p, q: p)),
     in_every_call("acceptance by the words that drew the draft's likeliest tokens", "verify rejection",
@@ -150,6 +152,8 @@ VERIFIERS = (
     in_every_call("block: u at index 0, whose later ones the next verification has again", "verify block",
                   patch=lambda call: mock.patch.object(Noise, "uniform", uniform_at_0)),
     in_every_call("p without filters", "verify filters", change=off("top_k", "top_p", "min_p", "joint")),
+    in_every_call("q without filters from moments", "verify filters from moments",
+                  patch=processed(lambda params: replace(params, filters=None, filter_names=()))),
     in_every_call("bonus token from the row of the last draft", "verify coupled", change=from_row_before_bonus),
     in_every_call("placeholders skipped", "verify crossing", output=without_placeholders, patch=exchange(
         num_accepted=lambda chain, accepted: num_accepted(chain, accepted | (chain.drafted < 0)))),

@@ -29,7 +29,7 @@ _DRAFT_REFUSAL = Refusal(call=_with_drafts)
 @properties.advertised("process drafts", lambda c: c.drafts, _DRAFT_REFUSAL)
 def drafts(subject: ProcessSubject, trial: Trial) -> str:
     """Row j of a request counts its first j drafts as if they were in the output, in every edit, and no placeholder."""
-    vocab_size, requests = subject.vocab_size(_VOCAB_SIZE), 7
+    vocab_size, requests = subject.vocab_size(_VOCAB_SIZE), 12
     rows = 0
     for dtype in subject.dtypes:
         rng = trial.generator(str(dtype))
@@ -43,6 +43,7 @@ def drafts(subject: ProcessSubject, trial: Trial) -> str:
             for slot in order
         ]
         lists = [rng.choice(ids, int(rng.integers(0, 6))).tolist() for ids in draft_candidates]
+        lists = [[*ids, *ids[:1]] if place % 2 else ids for place, ids in enumerate(lists)]  # drafted twice
         rows = sum(len(ids) + 1 for ids in lists)
         logits = subject.logits(rng, rows, vocab_size, dtype)
         allowed = rng.random((rows, vocab_size)) < 0.9

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
+from tokendraw.filters import required_moments
 from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders
+
+SHIPPED: Final = {"top_n_sigma": 1.0, "epsilon_cutoff": 0.01, "eta_cutoff": 0.02, "p_less": 1.0}
+"""Filters from moments that tokendraw ships, and values that leave some tokens of a few hundred."""
 
 
 def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
@@ -143,3 +147,14 @@ def interval_choices(capabilities: Capabilities) -> list[dict[str, Any]]:
         ]
         choices += [{"filter_order": "temperature_last", **choice} for choice in (*choices, *others)]
     return choices
+
+
+def shipped_filters(capabilities: Capabilities) -> list[str]:
+    """List the filters from moments that tokendraw ships and whose moments are advertised."""
+    return [name for name in SHIPPED if {*required_moments([name])} <= {*capabilities.row_moments}]
+
+
+def moment_choices(capabilities: Capabilities) -> list[dict[str, Any]]:
+    """List fields of requests with a filter from moments, alone and in each further filter order, if advertised."""
+    choices = [{"filters": {name: SHIPPED[name]}} for name in shipped_filters(capabilities)]
+    return [{"filter_order": order, **choice} for order in crossed_orders(capabilities) for choice in choices]

@@ -11,14 +11,14 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
-from tokendraw.filters import required_moments
-from tokendraw.plugin import Capabilities, Filter
+from tokendraw.plugin import Filter
 from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, requests_in_turn
 from tokendraw_testing.crossing.factors import Site, kinds, some_sites
 from tokendraw_testing.crossing.rows import CrossedRow, row_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.draws import seed_torch
+from tokendraw_testing.rows.requests import shipped_filters
 from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders, row_refusal
 from tokendraw_testing.sample.crossed_calls import judge_logprobs, judge_thresholds
 from tokendraw_testing.sample.sharded_subject import over_ranks
@@ -26,7 +26,6 @@ from tokendraw_testing.sample.sharded_subject import over_ranks
 properties = Properties("sample")
 
 Array = NDArray[Any]
-SHIPPED = ("top_n_sigma", "epsilon_cutoff", "eta_cutoff", "p_less")
 _TEMPERATURES = (1.0, 0.7, 2.5, 0.003, 1e-6, 150.0, 1e6)
 _RANK_SIZE = 1 << 13
 """Largest vocabulary over ranks."""
@@ -35,12 +34,7 @@ _LEVELS = 9
 _REFUSAL = row_refusal(SamplingParams(filters={"top_n_sigma": 1.0}))
 
 
-def _names(capabilities: Capabilities) -> list[str]:
-    """List the shipped filters whose moments are advertised."""
-    return [name for name in SHIPPED if {*required_moments([name])} <= {*capabilities.row_moments}]
-
-
-@properties.advertised("filters from moments", lambda c: bool(_names(c)), _REFUSAL, is_long=True)
+@properties.advertised("filters from moments", lambda c: bool(shipped_filters(c)), _REFUSAL, is_long=True)
 def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     """Rows keep and draw what the floors of their moments say, beside min-p, top-p and top-k."""
     row_kinds = kinds(subject.capabilities)
@@ -55,7 +49,9 @@ def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     return judge_batches(subject, trial, make_batch)
 
 
-@properties.advertised("sharded filters from moments", lambda c: c.vocab_parallel and bool(_names(c)))
+@properties.advertised(
+    "sharded filters from moments", lambda c: c.vocab_parallel and bool(shipped_filters(c))
+)
 def sharded_filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     """Over ranks, floors come from the moments of the whole vocabulary, on every rank."""
     row_kinds = kinds(subject.capabilities)
@@ -104,7 +100,7 @@ def judge_batches(
 def _rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow]:
     """Make a row of each design for each filter, with other filters in turn."""
     rows: list[CrossedRow] = []
-    for name in _names(subject.capabilities):
+    for name in shipped_filters(subject.capabilities):
         for design, y in designs(rng, site.size).items():
             params = _request(subject, name, len(rows), rng)
             top = (0.0, -3.0, 20.0)[len(rows) % 3]
@@ -152,7 +148,7 @@ def _request(subject: SampleSubject, name: str, number: int, rng: Generator) -> 
     ]
     companions = [(other, value) for other, value in companions if subject.has(other)]
     if number % 4 == 0:
-        second = _names(subject.capabilities)[0]
+        second = shipped_filters(subject.capabilities)[0]
         filters[second] = values[second]
     elif number % 4 != 2 and companions:
         other, value = companions[int(rng.integers(len(companions)))]

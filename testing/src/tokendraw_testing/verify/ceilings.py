@@ -1,7 +1,8 @@
-"""Verifications by typical-p, by XTC and with the temperature last: their chains, and the drafts of ``draft``."""
+"""Verifications by typical-p, by XTC, with the temperature last and by filters from moments: chains and drafts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expectation import expect
-from tokendraw_testing.rows.requests import describe, interval_choices
+from tokendraw_testing.rows.requests import describe, interval_choices, moment_choices
 from tokendraw_testing.verify.draft_batch import DraftBatch, chains
 from tokendraw_testing.verify.subject import VerifySubject
 
@@ -31,11 +32,24 @@ _WITHOUT_XTC: Final[dict[str, Any]] = {"xtc_probability": 0.0}
 )
 def ceilings(subject: VerifySubject, trial: Trial) -> str:
     """Seeded chains are those of rows cut from above too; drafts have every filter but XTC."""
+    return _judge(subject, trial, interval_choices(subject.capabilities))
+
+
+@properties.advertised(
+    "verify filters from moments", lambda c: c.seeding == "counter" and bool(moment_choices(c)), is_long=True
+)
+def filters_from_moments(subject: VerifySubject, trial: Trial) -> str:
+    """Seeded chains are those of rows with floors from their moments; so are drafts, and their probabilities."""
+    return _judge(subject, trial, moment_choices(subject.capabilities))
+
+
+def _judge(subject: VerifySubject, trial: Trial, choices: Sequence[dict[str, Any]]) -> str:
+    """Compare chains and drafts of requests with one of the choices each to the reference."""
     size = min(_SIZE, subject.capabilities.max_vocab_size or _SIZE)
     num_named = num_chains = 0
     for mode, kind in subject.ways:
         rng = trial.generator(f"{mode} {kind}")
-        batch = _batch(subject, rng, size)
+        batch = _batch(subject, rng, size, choices)
         drafts = batch.drafts(subject, kind)
         metadata = batch.metadata(drafts)
         found = chains(subject.verify(batch.logits(subject), drafts, metadata, mode))
@@ -57,12 +71,13 @@ def ceilings(subject: VerifySubject, trial: Trial) -> str:
     return f"{num_chains} chains, {num_named} of them named by the reference"
 
 
-def _batch(subject: VerifySubject, rng: Generator, size: int) -> DraftBatch:
+def _batch(
+    subject: VerifySubject, rng: Generator, size: int, choices: Sequence[dict[str, Any]]
+) -> DraftBatch:
     """Make requests with one of the choices each, and the probabilities of their drafts without XTC."""
     batch = DraftBatch.of(subject, rng, subject.effort.rows(_REQUESTS), size)
     choices = [
-        _LAST | choice if "filter_order" in choice else choice
-        for choice in interval_choices(subject.capabilities)
+        _LAST | choice if choice.get("filter_order") == "temperature_last" else choice for choice in choices
     ]
     params = [
         replace(SamplingParams(seed=params.seed) if i % 3 else params, **choices[i % len(choices)])
