@@ -218,7 +218,8 @@ class LogprobsLaunches:
                 None if draw.entropy_sums is None else scratch[draw.entropy_sums],
                 candidates,
                 None if interval is None else interval.ceiling,
-                group(Scores, (ids, values, 1 + self.num_best, *of_rows)),
+                1 + self.num_best,
+                group(Scores, (ids, values, *of_rows)),
                 self._flags,
             ),
         )

@@ -36,9 +36,8 @@ class Scores(NamedTuple):
     """The result."""
 
     ids: Any
-    """[rows, ``width``] int64, like ``logprobs``, float32: the first column is written."""
+    """[rows, 1 + N] int64, like ``logprobs``, float32: the first column is written."""
     logprobs: Any
-    width: Any
     entropy: Any
     """[rows] float32."""
     least_kept: Any
@@ -46,7 +45,7 @@ class Scores(NamedTuple):
 
 
 @triton.jit(
-    do_not_specialize=["tiles", "flags"],
+    do_not_specialize=["tiles", "width", "flags"],
     # Scalar reads and writes at addresses without alignment.
     do_not_specialize_on_alignment=["requested", "draws", "token_ids", "ceiling", "out"],
 )
@@ -59,6 +58,7 @@ def score_rows(
     entropy_sums,
     candidates,
     ceiling,
+    width,
     out,
     flags,
     AT_ONCE: tl.constexpr,
@@ -75,6 +75,7 @@ def score_rows(
         logits are weighed, those of ``AT_ONCE`` tiles at once.
     :param candidates: :class:`RowCandidates`.
     :param ceiling: [rows] float32: the greatest kept logit, at least the largest one where XTC drops nothing; or None.
+    :param width: 1 + N, columns of the result.
     :param out: :class:`Scores`.
     :param flags: what the mode shows of logits: see :mod:`~..shared.row_params`.
     """
@@ -104,8 +105,8 @@ def score_rows(
     of_argmax = tl.where(has_tokens, 0.0, float("-inf"))
     is_argmax = token == tl.load(draws.token_ids + row)
     value = tl.where(greedy, tl.where(is_argmax, of_argmax, float("-inf")), value)
-    tl.store(out.ids + row * out.width, tl.where(is_token, token, -1))
-    tl.store(out.logprobs + row * out.width, tl.where(is_token, value, float("-inf")))
+    tl.store(out.ids + row * width, tl.where(is_token, token, -1))
+    tl.store(out.logprobs + row * width, tl.where(is_token, value, float("-inf")))
 
     if entropy_sums is not None:
         distance = tl.where(maximum == max_logit, 0.0, maximum - max_logit)
