@@ -3,11 +3,14 @@
 Tests of failing edits, of filtered logits and of failing verifications without edits stand beside those of the seam.
 """
 
+import importlib
+
 import pytest
 import torch
 
 import tokendraw
 import tokendraw_vllm
+from tokendraw.operations.score.provider import ScoreProvider
 from vllm_stand_in import MODULES, DraftingEngine, request
 
 V, K = 40, 3
@@ -23,11 +26,13 @@ SEAMS = {
     "masks of edited logits": (MASKS, BIAS),
     "verification": ({}, {}),
     "verification of edited logits": ({}, BIAS),
+    "scoring": ({}, {}),
 }
 """Options of the engine, and edits of its request."""
 VLLMS = 0
-"""The token that the stand-in of vLLM draws."""
+"""The token that the stand-in of vLLM draws, and the best one that it finds."""
 SAMPLER, REJECTION = "vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
+LOGPROB = "vllm.v1.worker.gpu.sample.logprob"
 
 each_seam = pytest.mark.parametrize("seam", SEAMS)
 
@@ -37,16 +42,29 @@ class Drill:
 
     def __init__(self, seam):
         options, edits = SEAMS[seam]
-        self.verifies = seam.startswith("verification")
+        self.operation = {"verification": "verify", "scoring": "score"}.get(seam.partition(" ")[0], "sample")
         self.token = EDITED if edits else BEST
         self.engine = DraftingEngine(V, K, **options)
         self.engine.add(0, request(seed=1, top_k=1, **edits), [VLLMS, 9])
 
     def step(self):
-        """The first token of a step."""
-        if self.verifies:
+        """The first token of a step, or the best one beside it."""
+        if self.operation == "verify":
             return self.engine.verify(LOGITS[:2], [0], [[1]])[0][0]
+        if self.operation == "score":
+            self.wait()
+            return int(self.function()(LOGITS[:1], 1, torch.tensor([9])).logprob_token_ids[0, 1])
         return self.engine.step(LOGITS[:1], [0])[0]
+
+    def wait(self):
+        """Wait until the sampler and the scorer are loaded, as vLLM does with its first step."""
+        slots = getattr(self.engine.sampler, "_tokendraw", None)
+        return slots is not None and slots.can_draw()
+
+    @staticmethod
+    def function():
+        """The function of log-probabilities that vLLM's sampler calls."""
+        return importlib.import_module(SAMPLER).compute_topk_scores
 
 
 @pytest.fixture
@@ -56,12 +74,13 @@ def native(monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Number of calls of ``sample`` and ``verify``, by ``calls(after, error)``: the later ones raise."""
-    counts = {"sample": 0, "verify": 0}
+    """Number of calls of each operation, by ``calls(after)``: the later ones raise."""
+    owners = {"sample": tokendraw.Sampler, "verify": tokendraw.Sampler, "score": ScoreProvider}
+    counts = dict.fromkeys(owners, 0)
 
     def failing(after):
         def method_of(name):
-            original = getattr(tokendraw.Sampler, name)
+            original = getattr(owners[name], name)
 
             def method(self, *arguments, **named):
                 counts[name] += 1
@@ -71,8 +90,8 @@ def calls(monkeypatch):
 
             return method
 
-        for name in counts:
-            monkeypatch.setattr(tokendraw.Sampler, name, method_of(name))
+        for name, owner in owners.items():
+            monkeypatch.setattr(owner, name, method_of(name))
         return counts
 
     return failing
@@ -107,6 +126,12 @@ def test_an_untested_version_is_left_alone(install, native, log_lines, seam):
         (SAMPLER, "self, processed_logits, expanded", "self, logits, expanded", "_sample_random"),
         ("vllm.v1.worker.gpu.sample.bad_words", "req_idx, sampling_params", "request", "add_request"),
         (REJECTION, "expanded_idx_mapping, expanded_local_pos", "expanded_idx_mapping", "_verify"),
+        (
+            LOGPROB,
+            "num_logprobs, sampled_token_ids",
+            "sampled_token_ids, num_logprobs",
+            "compute_topk_scores",
+        ),
     ],
 )
 @each_seam
@@ -128,9 +153,10 @@ def test_a_changed_signature_of_a_seam_leaves_all_of_them(
         if hasattr(method, "__wrapped__")
     ]
     assert replaced == []
+    assert not hasattr(Drill.function(), "__wrapped__")
     (line,) = sentences(log_lines)
     assert line.startswith("tokendraw: left alone: '")
-    assert f".{named}' needs the parameters self, " in line
+    assert f".{named}' needs the parameters " in line
 
 
 @pytest.mark.parametrize(
@@ -155,15 +181,23 @@ def test_a_changed_signature_of_a_seam_leaves_all_of_them(
             "'native' raised AttributeError: 'RejectionSampler' object has no attribute "
             "'synthetic_conditional_rates'",
         ),
+        (
+            "vllm.v1.outputs",
+            "cu_num_generated_tokens_tensor",
+            "V2 scoring is vLLM's own again",
+            "'native' raised TypeError: LogprobsTensors.__new__() got an unexpected keyword argument "
+            "'cu_num_generated_tokens_tensor'",
+        ),
     ],
-    ids=["masks", "edits", "verification"],
+    ids=["masks", "edits", "verification", "scoring"],
 )
 def test_a_renamed_value_of_a_seam_leaves_it_to_vllm(install, native, log_lines, module, old, part, error):
     renamed = MODULES[module].replace(old, old.replace("_", "_of_", 1))
     assert renamed != MODULES[module]
     install(modules={**MODULES, module: renamed})
     tokendraw_vllm.register()
-    drill = Drill("verification of edited logits" if module == REJECTION else "edits")
+    seams = {REJECTION: "verification of edited logits", "vllm.v1.outputs": "scoring"}
+    drill = Drill(seams.get(module, "edits"))
     assert [drill.step() for _ in range(3)] == [VLLMS] * 3
     line = sentences(log_lines)[-1]
     assert line.startswith(f"tokendraw: {part}: {error}")
@@ -191,12 +225,12 @@ def test_without_a_plugin_vllm_goes_on(vllm, log_lines, monkeypatch, seam, varia
 def test_a_call_that_raises_in_the_middle_of_a_run_is_the_last(vllm, native, log_lines, calls, seam):
     tokendraw_vllm.register()
     drill = Drill(seam)
-    drill.engine.sampler._tokendraw.can_draw()  # the load draws made-up batches
+    drill.wait()  # the load draws made-up batches
     counts = calls(after=2)
     found = [drill.step() for _ in range(6)]
     assert (found[:2], found[2:]) == ([drill.token] * 2, [VLLMS] * 4)
-    assert counts == ({"sample": 0, "verify": 3} if drill.verifies else {"sample": 3, "verify": 0})
-    part = "V2 verification" if drill.verifies else "V2 sampler"
+    assert counts == {"sample": 0, "verify": 0, "score": 0, drill.operation: 3}
+    part = {"sample": "V2 sampler", "verify": "V2 verification", "score": "V2 scoring"}[drill.operation]
     assert sentences(log_lines)[1:] == [
         f"tokendraw: {part} is vLLM's own again: 'native' raised RuntimeError: no kernel image"
     ]

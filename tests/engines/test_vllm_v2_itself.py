@@ -22,6 +22,7 @@ V = 50
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 DRAWS = 20000 if ON_GPU else 400  # the interpreter takes milliseconds a row
+HALF = torch.bfloat16 if ON_GPU else torch.float16  # the interpreter compares the bits of bfloat16
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 2.0
 
 
@@ -57,7 +58,7 @@ def engine(*, ours=True, **options):
     v2_engine = vllm_v2_sources.Engine(V, 8, DEVICE, **options)
     assert v2_engine.sampler._tokendraw is not None
     if not ours:
-        v2_engine.sampler._tokendraw = None
+        v2_engine.leave_to_vllm()
     return v2_engine
 
 
@@ -130,13 +131,14 @@ def test_filter_orders_are_kept_beside_vllms_own_edits(editing):
     assert not editing or set(result[:, 1]) == {7}
 
 
-def test_greedy_rows_and_logprobs_are_vllms():
-    """Ties of bfloat16 among them: rows of few distinct values."""
+def test_greedy_rows_and_logprobs_are_vllms(monkeypatch):
+    """Rows of few distinct values, with many ties among the best."""
     logits = torch.randint(0, 6, (6, V), generator=torch.Generator().manual_seed(1))
-    logits = logits.to(DEVICE, torch.bfloat16)
-    both = []
+    logits = logits.to(DEVICE, HALF)
+    both, scored = [], []
     for ours in (True, False):
         v2_engine = engine(ours=ours)
+        scored.append(scores_of(monkeypatch))
         for slot in range(6):
             sampled = {"temperature": 0.8, "top_k": 3, "seed": 5} if slot == 3 else {"temperature": 0.0}
             v2_engine.add(slot, **sampled, logprobs=4)
@@ -144,11 +146,95 @@ def test_greedy_rows_and_logprobs_are_vllms():
     mine, theirs = both
     greedy = [0, 1, 2, 4, 5]
     assert [tokens(mine)[row] for row in greedy] == [tokens(theirs)[row] for row in greedy]
-    for name in ("logprob_token_ids", "logprobs", "selected_token_ranks"):
-        of_mine, of_theirs = getattr(mine.logprobs_tensors, name), getattr(theirs.logprobs_tensors, name)
-        assert torch.equal(of_mine[greedy], of_theirs[greedy]), name
-        if of_mine.dim() == 2:
-            assert torch.equal(of_mine[3, 1:], of_theirs[3, 1:]), name
+    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors, rows=greedy)
+    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors, first=1)
+    assert [len(calls) for calls in scored] == [1, 0]
+
+
+def scores_of(monkeypatch):
+    """A list of the calls of tokendraw's scores from now on."""
+    from tokendraw.operations.score.provider import ScoreProvider
+
+    calls, score = [], ScoreProvider.score
+    monkeypatch.setattr(ScoreProvider, "score", lambda *call: calls.append(call) or score(*call))
+    return calls
+
+
+def assert_same_scores(logits, mine, theirs, *, rows=slice(None), first=0):
+    """Two ``LogprobsTensors`` are equal but for the last bits, and for ids of equal logits.
+
+    :param first: the first column to compare; 0: and the ranks.
+    """
+    ids, their_ids = mine.logprob_token_ids[rows, first:], theirs.logprob_token_ids[rows, first:]
+    assert (ids.dtype, ids.shape) == (their_ids.dtype, their_ids.shape)
+    assert torch.equal(logits[rows].gather(1, ids), logits[rows].gather(1, their_ids))
+    values, their_values = mine.logprobs[rows, first:], theirs.logprobs[rows, first:]
+    torch.testing.assert_close(values, their_values, rtol=1e-5, atol=1e-5)
+    if not first:
+        assert torch.equal(ids[:, 0], their_ids[:, 0])
+        ranks, their_ranks = mine.selected_token_ranks[rows], theirs.selected_token_ranks[rows]
+        assert ranks.dtype == their_ranks.dtype
+        assert torch.equal(ranks, their_ranks)
+    assert mine[3] is theirs[3]
+    assert mine[4] is theirs[4]
+
+
+SCORED_LOGITS = {
+    "the model's": (HALF, 14, 0.0),
+    "edited": (torch.float32, 0, 0.0),
+    "filtered": (torch.float32, 0, 0.4),
+}
+"""Dtype, padding of rows, and the share of logits that are -inf."""
+
+
+@pytest.mark.parametrize("returns_logits", [False, True], ids=["log-probabilities", "logits"])
+@pytest.mark.parametrize(("num_best", "num_own"), [(0, 0), (4, 0), (20, 0), (0, 5), (0, 128)])
+@pytest.mark.parametrize("kind", SCORED_LOGITS)
+def test_scores_equal_those_of_vllms_kernels(monkeypatch, kind, num_best, num_own, returns_logits):
+    from vllm.v1.worker.gpu.sample import prompt_logprob
+    from vllm.v1.worker.gpu.sample.logprob import LogprobTokenIdsState
+
+    mode = "raw_logits" if returns_logits else "raw_logprobs"
+    assert engine(logprobs_mode=mode).sampler._tokendraw.can_draw()
+    dtype, padding, dropped = SCORED_LOGITS[kind]
+    generator = torch.Generator().manual_seed(5)
+    made = torch.randn(7, V + padding, generator=generator) * 4.0
+    made.masked_fill_(torch.rand(made.shape, generator=generator) < dropped, -float("inf"))
+    logits = made.to(DEVICE, dtype)[:, :V]
+    before, tokens = logits.clone(), logits.float().argsort(descending=True)[:, 3].contiguous()
+    state = LogprobTokenIdsState(9, DEVICE)
+    for slot, ids in {1: range(num_own), 4: [7, 7, 0][:num_own], 2: [], 8: range(3, 5)}.items():
+        lists = [token % V for token in ids]
+        state.add_request(slot, vllm_v2_sources.Parameters(logprob_token_ids=lists))
+    state.apply_staged_writes()
+    mapping = torch.tensor([4, 1, 2, 2, 8, 4, 1], dtype=torch.int32, device=DEVICE)
+    bounds = [0, 3, 7] if num_best else torch.tensor([0, 3, 7], device=DEVICE)
+    arguments = (logits, num_best, tokens, bounds, state, mapping, num_own, returns_logits)
+    calls = scores_of(monkeypatch)
+    mine = prompt_logprob.compute_topk_scores(*arguments)
+    assert len(calls) == 1
+    theirs = prompt_logprob.compute_topk_scores.__wrapped__(*arguments)
+    assert len(calls) == 1
+    assert torch.equal(logits, before)
+    assert_same_scores(logits, mine, theirs)
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
+def test_ids_of_requests_are_scored_as_by_vllm_in_every_mode(monkeypatch, mode):
+    """Beside a request that asks for no log-probabilities; of rows with one token to draw."""
+    logits, results, scored = LOGITS.repeat(3, 1) * torch.arange(1.0, 4.0, device=DEVICE)[:, None], [], []
+    for ours in (True, False):
+        v2_engine = engine(ours=ours, logprobs_mode=mode)
+        scored.append(scores_of(monkeypatch))
+        v2_engine.add(0, top_k=1, logprob_token_ids=[3, 44])
+        v2_engine.add(1, temperature=0.0)
+        v2_engine.add(2, temperature=0.7, top_k=1, logprob_token_ids=[1, 2, 3])
+        results.append(v2_engine.step(logits, range(3), [9] * 3))
+    mine, theirs = results
+    assert tokens(mine) == tokens(theirs)
+    assert mine.logprobs_tensors.logprob_token_ids.shape == (3, 4)
+    assert_same_scores(logits, mine.logprobs_tensors, theirs.logprobs_tensors)
+    assert [len(calls) for calls in scored] == [1, 0]
 
 
 def compilations(monkeypatch, tmp_path):

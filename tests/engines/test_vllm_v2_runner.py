@@ -14,7 +14,19 @@ from engine_process import run_script
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw.resolution import installed_version
 from tokendraw_vllm._engine import DISTRIBUTIONS
-from vllm_v2_cases import CASES, DRAWS, FILTERS, LAST, MODEL, STOPS, VERIFIED, VLLM, WITHOUT_ADAPTER, V
+from vllm_v2_cases import (
+    CASES,
+    DRAWS,
+    FILTERS,
+    LAST,
+    MODEL,
+    SCORED,
+    STOPS,
+    VERIFIED,
+    VLLM,
+    WITHOUT_ADAPTER,
+    V,
+)
 
 if not any(map(installed_version, DISTRIBUTIONS)):
     pytest.skip("needs vLLM", allow_module_level=True)
@@ -23,6 +35,7 @@ pytest.importorskip("triton", reason="needs Triton, whose interpreter runs vLLM'
 SCRIPT = Path(__file__).with_name("vllm_v2_process.py")
 TOKENS, LOGPROBS, STOP_REASON = range(3)
 AS_VLLM = [name for name, case in CASES.items() if case.as_vllm]
+BESIDE_PLACES = {"preempted", SCORED}
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +85,46 @@ def test_each_engine_says_that_tokendraw_draws_and_a_failed_call_that_vllm_does(
 @pytest.mark.parametrize("name", CASES)
 def test_steps_are_drawn_where_the_readme_says(ours, vllms, name):
     case = CASES[name]
-    assert set(ours[name]["places"]) - {"preempted"} == case.places
+    assert set(ours[name]["places"]) - BESIDE_PLACES == case.places
     places = {WITHOUT_ADAPTER.get(place, place) for place in case.places}
-    assert set(vllms[name]["places"]) - {"preempted"} == places
+    assert set(vllms[name]["places"]) - BESIDE_PLACES == places
 
 
 @pytest.mark.parametrize("name", AS_VLLM)
 def test_results_equal_vllms_where_a_row_has_one_token_to_draw(ours, vllms, name):
-    assert ours[name]["outputs"] == vllms[name]["outputs"]
+    (mine, values), (theirs, their_values) = map(without_values, (ours[name], vllms[name]))
+    assert mine == theirs
+    assert values == pytest.approx(their_values, rel=1e-5, abs=1e-5)
+
+
+def without_values(result):
+    """Outputs of a case without the values of the log-probabilities, and these."""
+    outputs, values = [], []
+    for request in result["outputs"]:
+        for ids, steps, reason in request:
+            entries = [entry for step in steps for entry in step]
+            outputs.append(
+                (ids, [(token, rank) for token, _, rank in entries], list(map(len, steps)), reason)
+            )
+            values += [value for _, value, _ in entries]
+    return outputs, values
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_probabilities_are_scored_where_the_readme_says(ours, vllms, name):
+    asked = ("logprobs", "logprob_token_ids", "prompt_logprobs")
+    is_asked = any(key in each for each in CASES[name].requests for key in asked)
+    scored, steps = ours[name]["places"].get(SCORED, 0), steps_of(ours[name])
+    assert bool(scored) == is_asked
+    if name == "prompts":  # and the tokens of the second request
+        assert scored > len(tokens(ours, name)[1])
+    if name == "ids beside the best":  # while both requests live
+        assert scored < steps
+    assert SCORED not in vllms[name]["places"]
+
+
+def steps_of(result):
+    return sum(count for place, count in result["places"].items() if place not in BESIDE_PLACES)
 
 
 @pytest.mark.parametrize(

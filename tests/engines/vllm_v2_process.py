@@ -8,12 +8,14 @@ import gc
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from vllm_process import Engine, logprobs, write_model, write_tokenizer
 
 import tokendraw
 import triton_on_cpu
-from vllm_v2_cases import CASES, EDITED, ENGINES, MODEL, PROMPTS, VERIFIED, VLLM, VLLM_VERIFIED
+from tokendraw.operations.score.provider import ScoreProvider
+from vllm_v2_cases import CASES, EDITED, ENGINES, MODEL, PROMPTS, SCORED, VERIFIED, VLLM, VLLM_VERIFIED
 
 OPTIONS = {
     "skip_tokenizer_init": False,
@@ -26,7 +28,7 @@ MISSPELT = {"extra_args": {"tokendraw": {"top_nsigma": 1.0}}}
 
 
 class Places:
-    """Counts the steps of vLLM by where their tokens are drawn, and preempted requests."""
+    """Counts the steps of vLLM by where their tokens are drawn, tokendraw's scores, and preempted requests."""
 
     def __init__(self) -> None:
         from vllm.v1.core.sched.scheduler import Scheduler
@@ -38,6 +40,7 @@ class Places:
         self._wrap(sampler.Sampler, "__call__", lambda _, logits, *rest: self._note(logits))
         self._wrap(tokendraw.Sampler, "sample", lambda _, logits, *rest: self._count_own(logits))
         self._wrap(tokendraw.Sampler, "verify", lambda *rest: self._count(VERIFIED))
+        self._wrap(ScoreProvider, "score", lambda *rest: self._count(SCORED))
         self._wrap(sampler, "gumbel_sample", lambda *rest: self._count(VLLM))
         self._wrap(rejection_sampler, "rejection_sample", lambda *rest: self._count(VLLM_VERIFIED))
         self._wrap(Scheduler, "_preempt_request", lambda *rest: self._count("preempted"))
@@ -62,14 +65,21 @@ class Places:
 
 
 def result(engine, places, case):
-    """Outputs of a case by request, each as [tokens, logprobs, reason to stop]; and the places of its steps."""
+    """Outputs of a case by request, each as [tokens, logprobs, reason to stop]; and the places of its steps.
+
+    The logprobs are those of the prompt's tokens, where asked for, and of the output's.
+    """
     places.counts.clear()
     prompts = [case.prompts[i % len(case.prompts)] for i in range(len(case.requests))]
     outputs = [
-        [[list(o.token_ids), logprobs(o), o.stop_reason] for o in request.outputs]
+        [[list(o.token_ids), prompt_logprobs(request) + logprobs(o), o.stop_reason] for o in request.outputs]
         for request in engine.outputs(prompts, case.requests)
     ]
     return {"outputs": outputs, "places": dict(places.counts)}
+
+
+def prompt_logprobs(request):
+    return logprobs(SimpleNamespace(logprobs=[step for step in request.prompt_logprobs or () if step]))
 
 
 def refusal(engine):

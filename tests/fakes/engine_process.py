@@ -17,7 +17,7 @@ def run_script(script: Path, *arguments: object, **variables: str) -> tuple[obje
     environment = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT / "tests/fakes"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/fakes"), os.environ.get("PYTHONPATH", "")]),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

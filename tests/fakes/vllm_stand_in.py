@@ -14,7 +14,7 @@ import torch
 
 import tokendraw
 from calling import CPU, drafting, substitute
-from tokendraw_vllm import _log, _replacement
+from tokendraw_vllm import _log, _replacement, _v2_logprobs
 
 V1 = """
     import torch
@@ -126,11 +126,35 @@ INPUTS = """
                 raise ValueError("temperature must be non-negative")
             return False  # whether the request is watermarked
 """
+OUTPUTS = """
+    from typing import Any, NamedTuple
+
+    class LogprobsTensors(NamedTuple):
+        logprob_token_ids: Any
+        logprobs: Any
+        selected_token_ranks: Any
+        cu_num_generated_tokens: Any = None
+        cu_num_generated_tokens_tensor: Any = None
+"""
+LOGPROBS = """
+    import torch
+    from vllm.v1.outputs import LogprobsTensors
+
+    def compute_topk_scores(
+        logits, num_logprobs, sampled_token_ids, cu_num_logits=None, logprob_token_ids_state=None,
+        expanded_idx_mapping=None, max_per_req_token_ids=0, logits_mode=False,
+    ):
+        ids = torch.zeros(len(logits), 1 + max(num_logprobs, max_per_req_token_ids), dtype=torch.int64)
+        return LogprobsTensors(ids, ids.float(), ids[:, 0], "vLLM's")
+"""
+"""The ids, log-probabilities and ranks of vLLM's stand-in are 0, and the bounds are its name."""
+PROMPTS = "from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores"
 V2 = """
     import numpy as np
     import torch
     from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
     from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+    from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
     from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
     from vllm.v1.worker.gpu.sample.states import SamplingStates
 
@@ -184,6 +208,7 @@ V2 = """
 """
 REJECTION = """
     import torch
+    from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
 
     class RejectionSampler:
         def __init__(self, sampler, spec_config, device, *, watermark_key=None):
@@ -212,6 +237,9 @@ MODULES = {
     "vllm.v1.worker.gpu.states": REQUESTS,
     "vllm.v1.worker.gpu.sample.states": STATES,
     **{f"vllm.v1.worker.gpu.sample.{name}": source for name, source in EDITS.items()},
+    "vllm.v1.outputs": OUTPUTS,
+    "vllm.v1.worker.gpu.sample.logprob": LOGPROBS,
+    "vllm.v1.worker.gpu.sample.prompt_logprob": PROMPTS,
     "vllm.v1.worker.gpu.sample.sampler": V2,
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler": REJECTION,
 }
@@ -224,6 +252,7 @@ def forget() -> None:
         del sys.modules[name]
     _log._say.cache_clear()
     _log._reasons_of_losses.clear()
+    _v2_logprobs._scorers.clear()
 
 
 def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=None, extra_args=None, **edits):

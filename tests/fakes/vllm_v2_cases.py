@@ -30,6 +30,8 @@ VLLM, VLLM_VERIFIED = "vLLM", "vLLM's verification"
 """Where the tokens of a step are drawn: by tokendraw from the model's logits, by tokendraw from edited logits, by
 tokendraw's verification of drafts, by vLLM, or by vLLM's verification. A step with edits in some rows has two places.
 """
+SCORED = "tokendraw's scores"
+"""Log-probabilities of a step or of a prompt by tokendraw."""
 WITHOUT_ADAPTER = {MODEL: VLLM, EDITED: VLLM, VERIFIED: VLLM_VERIFIED}
 """The places of the same steps without the adapter."""
 
@@ -87,6 +89,23 @@ CASES: dict[str, Case] = {
     "one token": Case([ONE | {"logprobs": 3}] * 6, {MODEL}, as_vllm=True),
     "greedy beside one token": Case([GREEDY, ONE] * 3, {MODEL}, as_vllm=True),
     "greedy with logprobs": Case([GREEDY | {"logprobs": 3}] * 2, {VLLM}, as_vllm=True),
+    # log-probabilities
+    "ids of requests": Case(
+        [ONE | {"logprob_token_ids": [3, 77, 5]}, ONE | {"logprob_token_ids": [12]}, ONE],
+        {MODEL},
+        as_vllm=True,
+    ),
+    "ids beside the best": Case(
+        [ONE | {"logprob_token_ids": [3, 77, 5], "max_tokens": 5}, ONE | {"logprobs": 2}],
+        {MODEL},
+        as_vllm=True,
+    ),
+    "prompts": Case(
+        [ONE | {"prompt_logprobs": 2}, GREEDY | {"prompt_logprobs": 0, "logprobs": 4}, ONE],
+        {MODEL},
+        prompts=LONG,
+        as_vllm=True,
+    ),
     # seeds
     "seed alone": Case([SEEDED], {MODEL}, prompts=PROMPTS[2:3]),
     "seed in a batch": Case(MATES, {MODEL, EDITED}),

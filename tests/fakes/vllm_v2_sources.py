@@ -218,6 +218,14 @@ class Engine:
         config.model_config.max_model_len, config.model_config.dtype = 128, dtype
         self.sampler = Sampler(config, slots, vocab_size, device, self.states, **options)
 
+    def leave_to_vllm(self) -> None:
+        """Have vLLM draw and score, as without the adapter; for the engines of the process, until another is made."""
+        from tokendraw_vllm import _v2_logprobs
+
+        self.sampler._tokendraw.can_draw()
+        self.sampler._tokendraw = None
+        _v2_logprobs._scorers.clear()
+
     def add(self, slot: int, **parameters: Any) -> None:
         self.states.prompt_len.np[slot] = self.states.prefill_len.np[slot] = 4
         self.sampler.add_request(slot, Parameters(**parameters))

@@ -99,6 +99,20 @@ REJECTION_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 }
 """Methods of the V2 runner's ``RejectionSampler`` and their leading parameters."""
 
+LOGPROBS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "compute_topk_scores": (
+        "logits",
+        "num_logprobs",
+        "sampled_token_ids",
+        "cu_num_logits",
+        "logprob_token_ids_state",
+        "expanded_idx_mapping",
+        "max_per_req_token_ids",
+        "logits_mode",
+    ),
+}
+"""Functions of the V2 runner's module ``logprob`` and their leading parameters."""
+
 
 def edit_states() -> tuple[type, ...]:
     """Return vLLM's own logits processors, whose edits tokendraw serves too."""
@@ -124,6 +138,7 @@ def compare_engine() -> EngineState:
 def misfit() -> str | None:
     """Name the first method of vLLM with other leading parameters; None if every signature is as expected."""
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+    from vllm.v1.worker.gpu.sample import logprob
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.sample.states import SamplingStates
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
@@ -135,6 +150,7 @@ def misfit() -> str | None:
         (SamplingStates, STATES_SIGNATURES),
         (RequestState, REQUESTS_SIGNATURES),
         (RejectionSampler, REJECTION_SIGNATURES),
+        (logprob, LOGPROBS_SIGNATURES),
         *((owner, EDIT_STATES_SIGNATURES) for owner in edit_states()),
     )
     reasons = (

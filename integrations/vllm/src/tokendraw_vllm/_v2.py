@@ -1,4 +1,4 @@
-"""The V2 runner: replaces two methods of its ``Sampler``.
+"""The V2 runner: replaces two methods of its ``Sampler``, and its function for log-probabilities.
 
 ``sample`` gets the model's logits. If vLLM has to edit none of them (by a custom processor, or a thinking budget),
 tokendraw reads them once, in the dtype of the model, instead of vLLM's copy to float32, temperature, min-p, filters and
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from tokendraw.engines import format_error
-from tokendraw_vllm import _log
+from tokendraw_vllm import _log, _v2_logprobs
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
-from tokendraw_vllm._v2_processed import may_need_processed, needs_processed
+from tokendraw_vllm._v2_processed import needs_processed
 from tokendraw_vllm._v2_rules import log_lost
 from tokendraw_vllm._v2_slots import ATTRIBUTE, Drawn, Slots
 from tokendraw_vllm._v2_verification import wrap_verify
@@ -41,6 +41,7 @@ def install() -> None:
 
     if hasattr(VllmSampler.__init__, ATTRIBUTE):
         return
+    _v2_logprobs.install()
     for owner, wrappers in (
         (VllmSampler, _WRAPPERS),
         (RequestState, _REQUEST_WRAPPERS),
@@ -211,7 +212,8 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
         vocab_size=states.vocab_size,
         max_requests=states.max_num_reqs,
         use_fp64=sampler.use_fp64_gumbel,
-        threshold=may_need_processed(sampler.logprobs_mode, sampler.return_sampling_mask),
+        logprobs_mode=sampler.logprobs_mode,
+        return_sampling_mask=sampler.return_sampling_mask,
     )
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:

@@ -19,6 +19,7 @@ from tokendraw_vllm import _log
 from tokendraw_vllm._replacement import Replacement, load
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_drafts import DraftSetup
+from tokendraw_vllm._v2_logprobs import load_scorer, max_best_of
 from tokendraw_vllm._v2_metadata import example_batches
 from tokendraw_vllm._v2_processed import may_need_processed
 from tokendraw_vllm._v2_processor import load_processor
@@ -42,6 +43,9 @@ class Setup:
     batch_invariant: bool
     threshold: bool
     """Whether draws return thresholds."""
+    logprobs_mode: str
+    max_best: int
+    """The largest number of best tokens whose log-probabilities tokendraw serves."""
     drafts: DraftSetup | None
 
     @classmethod
@@ -53,7 +57,8 @@ class Setup:
         vocab_size: int,
         max_requests: int,
         use_fp64: bool,
-        threshold: bool,
+        logprobs_mode: str,
+        return_sampling_mask: bool,
     ) -> Self:
         """Read the rest from vLLM's configuration and variables."""
         import vllm.envs as envs
@@ -65,7 +70,9 @@ class Setup:
             max_requests=max_requests,
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
             use_fp64=bool(use_fp64),
-            threshold=threshold,
+            threshold=may_need_processed(logprobs_mode, return_sampling_mask),
+            logprobs_mode=logprobs_mode,
+            max_best=max_best_of(config),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=DraftSetup.of(config),
         )
@@ -83,7 +90,18 @@ class Setup:
             threshold=self.threshold,
             prepare=self._warm_up,
         )
-        if replacement is not None and replacement.sampler is not None and not self.batch_invariant:
+        if replacement is None or replacement.sampler is None:
+            return replacement
+        is_processed = may_need_processed(self.logprobs_mode, return_sampling_mask=False)
+        load_scorer(
+            self.device,
+            self.vocab_size,
+            self._layouts() if is_processed else self._layouts()[:1],
+            returns_logits=self.logprobs_mode.endswith("logits"),
+            max_best=self.max_best,
+            batch_invariant=self.batch_invariant,
+        )
+        if not self.batch_invariant:
             most = 0 if self.drafts is None else self.drafts.most
             replacement.processor = load_processor(
                 self.device, self.vocab_size, replacement.sampler.name, max_drafts=most
@@ -106,15 +124,19 @@ class Setup:
             return False
         return True
 
+    def _layouts(self) -> list[tuple[int, torch.dtype]]:
+        """Return row stride and dtype of the model's logits, and of edited logits: float32, rows without padding."""
+        padded = -(-self.vocab_size // _LOGITS_PADDING) * _LOGITS_PADDING
+        return [(padded, self.dtype), (self.vocab_size, torch.float32)]
+
     def _warm_up(self, sampler: Sampler, seeds_every_row: bool, **drafts: Any) -> None:
-        """Draw made-up batches of the model's logits, and of edited logits: float32, rows without padding.
+        """Draw made-up batches of the model's logits and of edited logits.
 
         :param drafts: arguments of :meth:`tokendraw.Sampler.warmup` for drafts.
         """
-        padded = -(-self.vocab_size // _LOGITS_PADDING) * _LOGITS_PADDING
         batches = example_batches(self.max_requests, self.device, seeds_every_row=seeds_every_row)
         dtypes_by_stride: dict[int, set[torch.dtype]] = {}
-        for stride, dtype in ((padded, self.dtype), (self.vocab_size, torch.float32)):
+        for stride, dtype in self._layouts():
             dtypes_by_stride.setdefault(stride, set()).add(dtype)
         with ThreadPoolExecutor(len(dtypes_by_stride)) as pool:
             warmups = [
@@ -168,6 +190,7 @@ def load_during_weights(vocab_size: int, max_requests: int, device: torch.device
             vocab_size=vocab_size,
             max_requests=max_requests,
             use_fp64=model.use_fp64_gumbel,
-            threshold=may_need_processed(model.logprobs_mode, model.return_sampling_mask),
+            logprobs_mode=model.logprobs_mode,
+            return_sampling_mask=model.return_sampling_mask,
         )
     )

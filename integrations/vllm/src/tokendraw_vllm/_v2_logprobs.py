@@ -1,0 +1,212 @@
+"""Log-probabilities of the V2 runner, by tokendraw's ``score`` in the place of vLLM's ``compute_topk_scores``.
+
+vLLM computes all log-probabilities of the runner in this function, for draws, verifications and prompts: of the token
+of each row, and of the N best or of ids by request, and the token's rank. vLLM searches the N best, normalises and
+ranks in kernels of their own, each of which reads the logits; tokendraw reads the logits once or twice. The values are
+vLLM's but for the last bits of float32. Among equal logits the lowest ids are best.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tokendraw
+from tokendraw import BatchFacts, Need, SamplingMetadata
+from tokendraw.engines import format_error
+from tokendraw.plugin import LogprobsMode
+from tokendraw_vllm import _log
+
+PART = "V2 scoring"
+"""The replaced part of vLLM, for the log."""
+FUNCTION = "compute_topk_scores"
+_RUNNER = "vllm.v1.worker.gpu"
+_CALLERS = ("sample.sampler", "sample.prompt_logprob", "spec_decode.rejection_sampler")
+_REFERENCE = "native"
+"""Plain PyTorch, which is slower than vLLM's kernels on a GPU."""
+_MAX_BEST = 1024
+"""The largest number of best tokens that kernels of tokendraw order."""
+_WARMUP_ROWS = (1, 256)
+_WARMUP_THREADS = 8 if sys.version_info >= (3, 12) else 1
+"""Threads that parse source at once, as Triton does, make Python 3.11 raise."""
+
+Layouts = Sequence[tuple[int, torch.dtype]]
+"""Row strides and dtypes of logits."""
+
+
+def max_best_of(config: Any) -> int:
+    """Return the largest number of best tokens that tokendraw serves under a configuration of vLLM."""
+    allowed = getattr(getattr(config, "model_config", None), "max_logprobs", None)
+    return allowed if isinstance(allowed, int) and 0 <= allowed <= _MAX_BEST else _MAX_BEST
+
+
+class Scorer:
+    """Scores the tokens of rows."""
+
+    def __init__(self, provider: Any, max_best: int) -> None:
+        """Hold a loaded provider of ``score``.
+
+        :param max_best: N of the largest batch.
+        """
+        self.name: str = provider.name
+        self._provider, self._max_best = provider, max_best
+        self._described = functools.cache(_described)
+
+    def serves(self, logits: Tensor, num_best: int, num_own: int) -> bool:
+        """Return whether the batch is tokendraw's: not where best tokens stand beside ids by request."""
+        rows, vocab_size = logits.shape
+        return rows > 0 and num_best <= min(self._max_best, vocab_size) and not (num_best and num_own)
+
+    def score(
+        self, logits: Tensor, token_ids: Tensor, num_best: int, own_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute ids and values of the token of each row and of others, and the ranks of the tokens.
+
+        Waits for no device.
+
+        :param logits: [B, V].
+        :param token_ids: [B] int64.
+        :param num_best: N; 0 beside ``own_ids``.
+        :param own_ids: [B, M] integer, -1 behind the last of a row; None: the N best are wanted.
+        :returns: [B, 1 + max(N, M)] int64, the same float32, and [B] int64. Padding has the id 0 and -inf.
+        """
+        metadata = self._described(num_best) if own_ids is None else _described(0, own_ids)
+        scored = self._provider.score(logits, token_ids, metadata).logprobs
+        others, values = scored.token_ids[:, 1:], scored.logprobs
+        if own_ids is not None:
+            others, values = own_ids.clamp(min=0), torch.cat((values, scored.given_logprobs), dim=1)
+        # ids outside the vocabulary stay in the first column, as in vLLM
+        return torch.cat((token_ids.unsqueeze(-1), others), dim=1), values, scored.ranks
+
+    def warm_up(self, device: torch.device, vocab_size: int, layouts: Layouts) -> None:
+        """Score made-up rows of each layout, so that no request compiles a kernel."""
+        powers = (1 << bit for bit in range(self._max_best.bit_length()))
+        numbers = [number for number in {0, *powers, self._max_best} if number <= vocab_size]
+        for stride, dtype in layouts:
+            logits = torch.zeros(max(_WARMUP_ROWS), stride, dtype=dtype, device=device)[:, :vocab_size]
+            tokens = torch.zeros(len(logits), dtype=torch.int64, device=device)
+            self.score(logits[:1], tokens[:1], 0, tokens[:1, None].to(torch.int32))
+            batches = [(logits[:rows], tokens[:rows], best) for rows, best in product(_WARMUP_ROWS, numbers)]
+            with ThreadPoolExecutor(_WARMUP_THREADS) as pool:
+                for _ in pool.map(self.score, *zip(*batches, strict=True)):
+                    pass
+
+
+_scorers: dict[tuple[torch.device, bool], Scorer] = {}
+"""By device, and whether logits are returned."""
+
+
+def install() -> None:
+    """Replace ``compute_topk_scores`` in the modules of its callers."""
+    original = getattr(importlib.import_module(f"{_RUNNER}.sample.logprob"), FUNCTION)
+    replacement = _wrap(original)
+    for caller in _CALLERS:
+        module = importlib.import_module(f"{_RUNNER}.{caller}")
+        if getattr(module, FUNCTION, None) is original:
+            setattr(module, FUNCTION, replacement)
+
+
+def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def compute_topk_scores(
+        logits: Tensor,
+        num_logprobs: int,
+        sampled_token_ids: Tensor,
+        cu_num_logits: list[int] | Tensor | None = None,
+        logprob_token_ids_state: Any = None,
+        expanded_idx_mapping: Tensor | None = None,
+        max_per_req_token_ids: int = 0,
+        logits_mode: bool = False,
+    ) -> Any:
+        key = (logits.device, logits_mode)
+        scorer = _scorers.get(key)
+        if scorer is not None and scorer.serves(logits, num_logprobs, max_per_req_token_ids):
+            try:
+                from vllm.v1.outputs import LogprobsTensors
+
+                own_ids = _own_ids(logprob_token_ids_state, expanded_idx_mapping, max_per_req_token_ids)
+                ids, values, ranks = scorer.score(logits, sampled_token_ids, num_logprobs, own_ids)
+                is_tensor = isinstance(cu_num_logits, Tensor)
+                return LogprobsTensors(
+                    logprob_token_ids=ids,
+                    logprobs=values,
+                    selected_token_ranks=ranks,
+                    cu_num_generated_tokens=None if is_tensor else cu_num_logits,
+                    cu_num_generated_tokens_tensor=cu_num_logits if is_tensor else None,
+                )
+            except Exception as error:
+                _scorers.pop(key, None)
+                _log.log_failed(PART, scorer.name, error)
+        return original(
+            logits,
+            num_logprobs,
+            sampled_token_ids,
+            cu_num_logits,
+            logprob_token_ids_state,
+            expanded_idx_mapping,
+            max_per_req_token_ids,
+            logits_mode,
+        )
+
+    return compute_topk_scores
+
+
+def _own_ids(state: Any, slot_of_row: Tensor | None, count: int) -> Tensor | None:
+    """Gather the ids of each row's request on the device: [B, count] int32, -1 behind the last of a row.
+
+    :param state: vLLM's ``LogprobTokenIdsState``.
+    :param count: M; 0: no request of the batch has ids, and None is returned.
+    """
+    if not count:
+        return None
+    ids: Tensor = state.token_ids.gpu[slot_of_row, :count]
+    is_behind = torch.arange(count, device=ids.device) >= state.num_token_ids.gpu[slot_of_row].unsqueeze(-1)
+    return ids.masked_fill_(is_behind, -1)
+
+
+def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata:
+    """Describe rows whose logits count as they are, without temperature and filters."""
+    facts = BatchFacts(any_greedy=False, max_logprobs=num_best)
+    return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
+
+
+def load_scorer(
+    device: torch.device,
+    vocab_size: int,
+    layouts: Layouts,
+    *,
+    returns_logits: bool,
+    max_best: int,
+    batch_invariant: bool,
+) -> None:
+    """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays. Raises nothing.
+
+    :param layouts: the layouts of the logits to come.
+    :param returns_logits: whether vLLM returns logits in the place of log-probabilities.
+    :param max_best: see :class:`Scorer`.
+    :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
+    """
+    mode: LogprobsMode = "raw_logits" if returns_logits else "raw_logprobs"
+    need = Need(logprobs_mode=mode, batch_invariant=batch_invariant)
+    try:
+        chosen = tokendraw.resolve(operation="score", device=device, need=need).chosen
+        if chosen == _REFERENCE and device.type != "cpu":
+            reason = f"'{chosen}' is the best scorer for {device}, and no quicker than vLLM's own"
+            _log.log_kept(reason, part=PART)
+            return
+        # by its name, so that no other plugin takes over after a failure
+        scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
+        if device.type != "cpu":
+            scorer.warm_up(device, vocab_size, layouts)
+    except Exception as error:
+        _log.log_kept(format_error(error), part=PART)
+        return
+    _scorers[torch.empty(0, device=device).device, returns_logits] = scorer
