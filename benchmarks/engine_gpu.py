@@ -47,7 +47,6 @@ CASES: dict[str, Request] = {
     "k = 50, p = 0.9, five log-probabilities": lambda i, n: BOTH | {"logprobs": 5},
     "greedy": lambda i, n: {"temperature": 0.0},
 }
-DRAFT_CASES = tuple(name for name in CASES if "log-prob" not in name)
 SPECULATION = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -204,7 +203,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     cases = [
         [name, size, measure(draw, [CASES[name](i, size) for i in range(size)], options, calls)]
         for size in options.requests
-        for name in (DRAFT_CASES if has_drafts else CASES)
+        for name in CASES
     ]
     greedy, again = (draw([{"temperature": 0.0}] * max(options.requests), options.tokens) for _ in range(2))
     device = torch.cuda.get_device_name() if on_gpu else "a CPU"
