@@ -1,5 +1,6 @@
 """vLLM's requests with rules of tokendraw: ``extra_args={"tokendraw": {...}}``."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import tokendraw
 import tokendraw_vllm
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_vllm import _v2
-from vllm_stand_in import V2Engine, request
+from vllm_stand_in import DraftingEngine, V2Engine, request
 
 V = 40
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0).to(torch.bfloat16)
@@ -197,23 +198,46 @@ def test_a_parameter_of_the_engine_is_refused_with_the_rules_there_are(engine):
     assert str(caught.value).endswith("found 'top_p'. Pass the engine's own parameter, or leave it out.")
 
 
+def drafting(method="standard", **config):
+    """A configuration with speculative decoding."""
+    drafts = SimpleNamespace(rejection_sample_method=method)
+    return SimpleNamespace(use_v2_model_runner=True, speculative_config=drafts, **config)
+
+
+VERIFIED = f"{SOURCE} needs drafts that tokendraw verifies, found "
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"use_v2_model_runner": False}, "needs vLLM's V2 runner, whose sampler knows requests, found V1."),
         (
-            {"speculative_config": object()},
-            "needs every token drawn by tokendraw, found speculative decoding,",
+            SimpleNamespace(use_v2_model_runner=False),
+            "needs vLLM's V2 runner, whose sampler knows requests, found V1.",
         ),
+        (drafting("synthetic"), f"{VERIFIED}rejection_sample_method='synthetic', by which vLLM verifies."),
+        (drafting("fly"), f"{VERIFIED}rejection_sample_method='fly', by which vLLM verifies."),
+        (drafting(watermark_config=object()), f"{VERIFIED}watermark_config, by which vLLM verifies."),
     ],
 )
 def test_rules_are_refused_where_vllm_draws(engine, config, words):
     from vllm.v1.engine.input_processor import InputProcessor
 
-    processor = InputProcessor(SimpleNamespace(**config))
-    with pytest.raises(ValueError, match=words):
+    processor = InputProcessor(config)
+    with pytest.raises(ValueError, match=re.escape(words)):
         processor._validate_params(asking({"p_less": 1}), ())
     processor._validate_params(request(), ())
+
+
+@pytest.mark.parametrize("method", ["standard", "block"])
+def test_rules_are_admitted_beside_drafts_that_tokendraw_verifies(engine, monkeypatch, method):
+    import vllm.envs
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    processor = InputProcessor(drafting(method))
+    assert processor._validate_params(asking({"p_less": 1}), ()) is False
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    with pytest.raises(ValueError, match="found VLLM_BATCH_INVARIANT=1, by which vLLM verifies"):
+        processor._validate_params(asking({"p_less": 1}), ())
 
 
 def test_vllm_s_own_refusals_stay(engine):
@@ -291,3 +315,30 @@ def test_rules_lost_where_no_sampler_is_replaced_are_named(vllm, log_lines, monk
     assert losses(log_lines) == []
     engine.add(0, asking({"top_n_sigma": 1.0, "xtc_probability": 0.5}))
     assert losses(log_lines) == [lost("top_n_sigma, xtc_probability", OWN)]
+
+
+def test_rules_lost_to_a_verification_of_vllm_s_are_named_once(engine, log_lines, monkeypatch):
+    """Those of an edit of vLLM's own; then those of a failed verification, which have the same reason."""
+    drafts = DraftingEngine(V, 2)
+    drafts.add(0, asking({"p_less": 1}, seed=1))
+    drafts.add(1, request(seed=1, biased=3))
+    drafts.add(2, asking({"p_less": 1}, temperature=0.0))
+    drafts.add(3, asking({"p_less": 0}))
+    rows = LOGITS.repeat(2, 1)
+    for slot in range(4):
+        drafts.verify(rows, [slot], [[1]])
+    assert losses(log_lines) == []
+    drafts.verify(LOGITS.repeat(4, 1), [0, 1], [[1], [1]])
+    assert losses(log_lines) == [lost("p_less", "vLLM verifies")]
+    monkeypatch.setattr(tokendraw.Sampler, "verify", None)
+    for _ in range(2):
+        drafts.verify(rows, [0], [[1]])
+    assert losses(log_lines) == [lost("p_less", "vLLM verifies")]
+
+
+def test_rules_lost_to_a_failed_verification_are_named(engine, log_lines, monkeypatch):
+    drafts = DraftingEngine(V, 2)
+    drafts.add(0, asking({"typical_p": 0.5}, seed=1))
+    monkeypatch.setattr(tokendraw.Sampler, "verify", None)
+    drafts.verify(LOGITS.repeat(2, 1), [0], [[1]])
+    assert losses(log_lines) == [lost("typical_p", "vLLM verifies")]

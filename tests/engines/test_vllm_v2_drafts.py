@@ -23,6 +23,14 @@ EDITS = {
         "all_stop_token_ids": {4},
     },
 }
+RULES = {
+    "a filter and typical-p": {"top_n_sigma": 1.5, "typical_p": 0.7},
+    "XTC": {"xtc_probability": 0.7, "xtc_threshold": 0.05},
+    "joint": {"filter_order": "joint"},
+    "temperature last": {"filter_order": "temperature_last"},
+}
+ASKED = EDITS | {name: {"extra_args": {"tokendraw": rules}} for name, rules in RULES.items()}
+FILTERED = {"temperature": 2.0, "top_k": 12, "top_p": 0.8, "seed": 11}
 KIND = {"temperature": 0.9, "top_k": 30, "min_p": 0.01, "seed": 11}
 PROMPT = [4, 9, 9, 2]
 LENGTH = 14
@@ -53,22 +61,27 @@ def verified(vllm, monkeypatch):
     return calls
 
 
-def plain_text(edits, neighbours=False):
+def parameters(asked):
+    """The request: rules stand beside filters at a temperature at which each changes the text."""
+    return request(**(FILTERED if "extra_args" in asked else KIND), **asked)
+
+
+def plain_text(asked):
     """The tokens of a request without drafts."""
     engine = DraftingEngine(V, K)
-    engine.add(5, request(**KIND, **edits), PROMPT)
+    engine.add(5, parameters(asked), PROMPT)
     while len(engine.tokens[5]) < LENGTH:
         engine.step(logits_at(len(engine.tokens[5]) - 1)[None], [5])
     return engine.tokens[5][len(PROMPT) : LENGTH]
 
 
 @pytest.mark.parametrize("neighbours", [False, True], ids=["alone", "among others"])
-@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
-def test_a_request_with_chosen_drafts_draws_the_tokens_that_it_draws_without(verified, edits, neighbours):
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_a_request_with_chosen_drafts_draws_the_tokens_that_it_draws_without(verified, asked, neighbours):
     """The drafts are right, wrong from the first, from the second, or missing, in turns; some steps have none."""
-    text = plain_text(edits)
+    text = plain_text(asked)
     engine, rng, longest = DraftingEngine(V, K), np.random.default_rng(5), 0
-    engine.add(5, request(**KIND, **edits), PROMPT)
+    engine.add(5, parameters(asked), PROMPT)
     if neighbours:
         engine.add(1, request(seed=3, presence_penalty=1.0), [8, 8])
         engine.add(2, request(temperature=0.0), [3])
@@ -92,20 +105,27 @@ def test_a_request_with_chosen_drafts_draws_the_tokens_that_it_draws_without(ver
     assert engine.tokens[5][len(PROMPT) : LENGTH] == text
     assert longest > 2
     assert {(mode, kind) for mode, kind, _ in verified} == {("coupled", "chosen")}
-    floats = torch.float32 if edits or neighbours else torch.bfloat16
-    assert {dtype for _, _, dtype in verified} == {floats}
+    is_edited = neighbours or bool(asked.keys() - {"extra_args"})
+    assert {dtype for _, _, dtype in verified} == {torch.float32 if is_edited else torch.bfloat16}
+
+
+def test_every_rule_changes_the_text(verified):
+    """Otherwise equal texts would say nothing of the rule."""
+    plain = plain_text({"extra_args": None})
+    assert all(plain_text(ASKED[name]) != plain for name in RULES)
 
 
 @pytest.mark.fast_first
 @pytest.mark.parametrize("method", ["standard", "block"])
 @pytest.mark.parametrize(
     "kind",
-    [{"temperature": 0.7, "top_k": 6}, {"temperature": 1.3, "min_p": 0.05}, {}],
+    [{"temperature": 0.7, "top_k": 6}, {"temperature": 1.3, "min_p": 0.05}, {}, {"top_n_sigma": 1.0}],
 )
 def test_drawn_drafts_leave_the_distribution_as_it_is(verified, method, kind):
     """The drafts are drawn as vLLM draws them: at the request's temperature, without its filters."""
     engine, at_once, draws = DraftingEngine(V, K, method=method, drawn=True), 500, 6000
-    engine.add(3, request(**kind, seed=1), PROMPT)
+    is_rule = "top_n_sigma" in kind
+    engine.add(3, request(**({"extra_args": {"tokendraw": kind}} if is_rule else kind), seed=1), PROMPT)
     target = torch.stack(rows_from(0, K + 1))
     draft_logits = torch.zeros(8, K, V)
     draft_logits[3] = target[:K].float() + torch.randn(K, V, generator=torch.Generator().manual_seed(1))
@@ -119,8 +139,13 @@ def test_drawn_drafts_leave_the_distribution_as_it_is(verified, method, kind):
         )
         firsts += [tokens[0] for tokens in emitted]
         seconds += [tokens[1] for tokens in emitted if len(tokens) > 1]
-    assert chi_square(np.array(firsts), filtered_probabilities(target[0], **kind)) > FALSE_ALARM
-    assert chi_square(np.array(seconds), filtered_probabilities(target[1], **kind)) > FALSE_ALARM
+    for tokens, row in ((firsts, target[0]), (seconds, target[1])):
+        if is_rule:
+            kept = row.float() >= row.float().max() - row.float().std(correction=0)
+            expected = row.double().masked_fill(~kept, -float("inf")).softmax(0).numpy()
+        else:
+            expected = filtered_probabilities(row, **kind)
+        assert chi_square(np.array(tokens), expected) > FALSE_ALARM
     assert len(seconds) > draws / 5
     assert {mode for mode, _, _ in verified} == {"block" if method == "block" else "rejection"}
 
@@ -263,9 +288,17 @@ def test_drafts_lie_as_the_offsets_say(counts, may_compact):
 
 @pytest.mark.parametrize(
     ("asked", "is_left"),
-    [({}, True), ({"seed": 3}, False), ({"top_p": 0.9}, False), ({"presence_penalty": 1.0}, False)],
+    [
+        ({}, True),
+        ({"seed": 3}, False),
+        ({"top_p": 0.9}, False),
+        ({"presence_penalty": 1.0}, False),
+        ({"extra_args": {"tokendraw": {"typical_p": 0.9}}}, False),
+        ({"extra_args": {"tokendraw": {"filter_order": "joint"}}}, False),
+        ({"extra_args": {"tokendraw": {"filter_order": "top_k_first"}}}, True),
+    ],
 )
-def test_few_rows_without_filters_seeds_and_edits_are_left_to_vllm(verified, asked, is_left):
+def test_few_rows_without_filters_seeds_rules_and_edits_are_left_to_vllm(verified, asked, is_left):
     engine = DraftingEngine(V, K)
     for slot, params in ((5, asked), (1, {})):
         engine.add(slot, request(**{"temperature": 0.9, "seed": None} | params), PROMPT)

@@ -260,10 +260,16 @@ def test_logprobs_of_a_drawn_token_equal_vllms(ours, vllms):
     assert all(known[token] == (logprob, rank) for token, logprob, rank in shared)
 
 
-def test_rules_keep_what_they_say(ours, vllms):
+@pytest.mark.parametrize("name", ["top_n_sigma", "drafts, top_n_sigma"])
+def test_rules_keep_what_they_say(ours, vllms, name):
     greedy = tokens(ours, "greedy")[:3]
-    assert tokens(ours, "top_n_sigma") == greedy
-    assert tokens(vllms, "top_n_sigma") != greedy
+    assert tokens(ours, name) == greedy
+    assert tokens(vllms, name) != greedy
+
+
+def test_a_seeded_text_with_a_rule_is_its_text_without_drafts(ours):
+    (text,) = tokens(ours, "rule, seed alone")
+    assert tokens(ours, "drafts, rule, seed alone") == [text] != tokens(ours, "seed alone")
 
 
 @pytest.mark.parametrize("name", ["filter order", "filter order beside an edit"])

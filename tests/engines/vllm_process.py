@@ -62,6 +62,7 @@ class Engine:
             "max_num_seqs": 64,
             "enforce_eager": True,
             "enable_prefix_caching": False,
+            "gpu_memory_utilization": 0.5,  # of a machine with other programs
             "seed": 1,
         }
         self.llm = LLM(str(folder), **common | options)

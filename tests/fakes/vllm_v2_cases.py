@@ -49,6 +49,9 @@ def asking(rules: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     return {**parameters, "extra_args": {"tokendraw": rules}}
 
 
+RULED = asking({"xtc_probability": 1.0, "xtc_threshold": 0.1}, **SEEDED)
+NARROW = asking({"top_n_sigma": 1e-3}, temperature=2.0)
+"""One token is left."""
 LAST = asking({"filter_order": "temperature_last"}, temperature=2.0, min_p=0.3, seed=5, logprobs=1)
 """Filters at temperature 1: with the temperature first, twice the logits' distance is kept."""
 
@@ -138,7 +141,8 @@ CASES: dict[str, Case] = {
     "long, preempted": Case([SEEDED] * 6, {MODEL}, prompts=LONG),
     "long, one token": Case([ONE] * 6, {MODEL}, prompts=LONG, as_vllm=True),
     # rules that vLLM has no parameter for
-    "top_n_sigma": Case([asking({"top_n_sigma": 1e-3}, temperature=2.0)] * 3, {MODEL}),
+    "top_n_sigma": Case([NARROW] * 3, {MODEL}),
+    "rule, seed alone": Case([RULED], {MODEL}, prompts=PROMPTS[2:3]),
     "filter order": Case([LAST] * 3, {MODEL}),
     "filter order beside an edit": Case([LAST, LAST, ONE | BIAS, LAST], {MODEL, EDITED}),
     # distributions of a token
@@ -159,5 +163,7 @@ CASES: dict[str, Case] = {
     ),
     "drafts, seed alone": Case([SEEDED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
     "drafts, seed in a batch": Case(DRAFTING_MATES, {MODEL, EDITED, VERIFIED}, "drafts"),
+    "drafts, top_n_sigma": Case([NARROW] * 3, {MODEL, VERIFIED}, "drafts"),
+    "drafts, rule, seed alone": Case([RULED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
     "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),
 }

@@ -13,6 +13,7 @@ from typing import Any
 from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.engines import changed_signature, read_rules
 from tokendraw_vllm import _log
+from tokendraw_vllm._draft_setup import verification_obstacle
 
 KEY = "tokendraw"
 SOURCE = f"extra_args[{KEY!r}]"
@@ -60,13 +61,14 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_engine(config: Any) -> None:
-    """Refuse rules where tokendraw does not draw each token of a request from its row."""
+    """Refuse rules where vLLM draws or verifies the tokens of every request."""
     if not getattr(config, "use_v2_model_runner", True):
         raise InvalidParameterError(
             f"{SOURCE} needs vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1."
         )
-    if getattr(config, "speculative_config", None) is not None:
+    obstacle = verification_obstacle(config)
+    if obstacle is not None:
         raise InvalidParameterError(
-            f"{SOURCE} needs every token drawn by tokendraw, found speculative decoding, where vLLM may verify. "
-            "Leave out one of them."
+            f"{SOURCE} needs drafts that tokendraw verifies, found {obstacle}, by which vLLM verifies. Leave out "
+            "one of them."
         )

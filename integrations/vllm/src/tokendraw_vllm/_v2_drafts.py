@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tokendraw import Drafts
-from tokendraw.plugin import VerifyMode
 from tokendraw.speculative import target_rows
 from tokendraw_vllm._v2_batches import MAX_CACHED
 
@@ -97,27 +96,3 @@ class DraftLayouts:
             rows = torch.arange(requests * steps + 1, device=device)
             self._uniform[key] = rows[::steps].contiguous(), rows[:-1].view(requests, steps)[:, :-1].flatten()
         return self._uniform[key]
-
-
-class DraftSetup(NamedTuple):
-    """What drafts a configuration of vLLM brings, to compile kernels for."""
-
-    most: int
-    """K."""
-    verifies: bool
-    """Whether tokendraw has the way in which vLLM judges them."""
-    mode: VerifyMode | None
-    """The mode for drafts that were drawn; None: all are chosen."""
-
-    @classmethod
-    def of(cls, config: Any) -> DraftSetup | None:
-        """Read vLLM's configuration; None without speculative decoding."""
-        given = getattr(config, "speculative_config", None)
-        if given is None:
-            return None
-        mode: VerifyMode = "block" if given.rejection_sample_method == "block" else "rejection"
-        return cls(
-            given.num_speculative_tokens,
-            given.rejection_sample_method in ("standard", "block"),
-            mode if given.draft_sample_method == "probabilistic" else None,
-        )

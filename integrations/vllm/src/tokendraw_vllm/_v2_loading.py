@@ -16,9 +16,9 @@ import torch
 from tokendraw import Sampler
 from tokendraw.engines import format_error
 from tokendraw_vllm import _log
+from tokendraw_vllm._draft_setup import DraftSetup
 from tokendraw_vllm._replacement import Replacement, load
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
-from tokendraw_vllm._v2_drafts import DraftSetup
 from tokendraw_vllm._v2_logprobs import load_scorer, max_best_of
 from tokendraw_vllm._v2_metadata import example_batches
 from tokendraw_vllm._v2_processed import may_need_processed

@@ -137,8 +137,7 @@ class Slots:
         else:
             yield
         if not self._has_drawn and not self.all_greedy(requests):
-            by_vllm = self.can_draw() and f"{type(self._sampler).__name__} of vLLM draws"
-            self._rules.log_lost(requests, by_vllm or NOT_REPLACED)
+            self._log_lost(requests, f"{type(self._sampler).__name__} of vLLM draws")
 
     def give_back(self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray) -> None:
         """Have vLLM apply to logits [rows, V] what this step withholds from it, since tokendraw did not draw."""
@@ -192,6 +191,11 @@ class Slots:
         :param rows: number of the batch's logits rows.
         """
         return rows <= MOST_PLAIN_ROWS and self._batches.of(requests).is_plain
+
+    def log_unverified(self, requests: np.ndarray) -> None:
+        """Name the rules of a batch in the log whose drafts vLLM verifies."""
+        if not self.all_greedy(requests):
+            self._log_lost(requests, "vLLM verifies")
 
     def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> VerifyOutput | None:
         """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
@@ -256,6 +260,9 @@ class Slots:
         )
         self._has_drawn = drawn is not None
         return drawn
+
+    def _log_lost(self, requests: np.ndarray, reason: str) -> None:
+        self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)
 
     def _metadata(
         self, requests: np.ndarray, slot_of_row: Tensor, positions: Tensor, *, raw: bool

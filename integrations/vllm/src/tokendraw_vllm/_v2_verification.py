@@ -65,6 +65,8 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
             output = slots.attempt(verify, verifies=True)
             if output is not None:
                 return logits, output.token_ids, output.num_accepted + 1
+        if slots is not None:
+            slots.log_unverified(idx_mapping_np)
         result: tuple[Tensor, Tensor, Tensor] = original(
             self,
             logits,
