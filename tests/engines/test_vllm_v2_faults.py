@@ -26,6 +26,7 @@ SEAMS = {
     "masks of edited logits": (MASKS, BIAS),
     "verification": ({}, {}),
     "verification of edited logits": ({}, BIAS),
+    "verification with masks": (MASKS, {}),
     "scoring": ({}, {}),
 }
 """Options of the engine, and edits of its request."""

@@ -1,5 +1,7 @@
 """Filtered logits in the V2 runner, which vLLM reads for log-probabilities and for sampling masks."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -134,13 +136,60 @@ def test_a_failure_behind_the_draw_leaves_the_batch_to_vllm(monkeypatch, log_lin
     ids, _ = sample(v2_engine, [0], return_logprobs=False)
     assert ids == [0]
     assert log_lines()[-1][1] == (
-        "tokendraw: V2 sampler is vLLM's own again: 'native' raised PluginError: the draw needs thresholds, which its "
-        "sampler was loaded for, found none"
+        "tokendraw: V2 sampler is vLLM's own again: 'native' raised PluginError: filtered logits need the "
+        "thresholds that the sampler was loaded for, found none"
     )
 
 
+# Verifications of drafts.
+
+
+def verifying(slots, kinds, **options):
+    """An engine, and the rows of requests with a draft each: the logits of :func:`needed`, twice."""
+    drafts = DraftingEngine(V, 2, **options)
+    for slot in slots:
+        drafts.add(slot, request(**kinds[slot], seed=slot))
+    return drafts, LOGITS[slots].repeat_interleave(2, 0)
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["chosen", "drawn"])
+@pytest.mark.parametrize("slots", [[0, 1, 2, 3], [4, 1, 5], [4, 5]], ids=str)
 @pytest.mark.parametrize("options", [way[0] for way in WAYS.values()], ids=WAYS)
-def test_drafts_are_vllm_s_where_it_may_read_filtered_logits(options):
-    v2_engine = DraftingEngine(V, 2, **options)
-    v2_engine.add(0, request(seed=1))
-    assert v2_engine.verify(LOGITS[:2], [0], [[1]]) == [[0]]
+def test_behind_a_verification_the_logits_are_filtered_too(slots, options, drawn):
+    drafts, rows = verifying(slots, [{**kind, "logprobs": 1} for kind in KINDS], drawn=drawn, **options)
+    draft_logits = torch.zeros(8, 2, V) if drawn else None
+    emitted = drafts.verify(rows, slots, [[1]] * len(slots), draft_logits=draft_logits)
+    expected = torch.stack([needed(slot) for slot in slots]).repeat_interleave(2, 0)
+    torch.testing.assert_close(drafts.processed, expected, rtol=1e-6, atol=0)
+    plain, rows = verifying(slots, KINDS, drawn=drawn)
+    assert (
+        plain.verify(rows, slots, [[1]] * len(slots), draft_logits=draft_logits)
+        == emitted
+        != [[0]] * len(slots)
+    )
+
+
+def test_verifications_without_log_probabilities_write_no_logits():
+    for options, kinds in (
+        ({"logprobs_mode": "processed_logprobs"}, KINDS),
+        ({}, [{**kind, "logprobs": 1} for kind in KINDS]),
+    ):
+        drafts, rows = verifying([0, 1], kinds, **options)
+        drafts.verify(rows, [0, 1], [[1], [1]])
+        assert drafts.processed is rows
+
+
+def test_a_failure_behind_a_verification_leaves_the_batch_to_vllm(monkeypatch, log_lines):
+    drafts, rows = verifying([0], KINDS, return_sampling_mask=True)
+    verify = tokendraw.Sampler.verify
+
+    def without_thresholds(self, *given, **named):
+        return dataclasses.replace(verify(self, *given, **named), threshold=None)
+
+    monkeypatch.setattr(tokendraw.Sampler, "verify", without_thresholds)
+    assert drafts.verify(rows, [0], [[1]]) == [[0]]
+    assert drafts.processed is rows
+    assert log_lines()[-1][1] == (
+        "tokendraw: V2 verification is vLLM's own again: 'native' raised PluginError: filtered logits need the "
+        "thresholds that the sampler was loaded for, found none"
+    )

@@ -260,6 +260,14 @@ def test_logprobs_of_a_drawn_token_equal_vllms(ours, vllms):
     assert all(known[token] == (logprob, rank) for token, logprob, rank in shared)
 
 
+def test_filtered_logprobs_and_masks_of_drafts_are_vllms(ours, vllms):
+    """Five tokens of each step are kept."""
+    name = "drafts, filtered logprobs"
+    assert ours[name]["masks"] == vllms[name]["masks"]
+    assert {len(kept) for mask in ours[name]["masks"] for kept in mask} == {5}
+    assert {len(step) for ((_, steps, _),) in ours[name]["outputs"] for step in steps} == {5}
+
+
 @pytest.mark.parametrize("name", ["top_n_sigma", "drafts, top_n_sigma"])
 def test_rules_keep_what_they_say(ours, vllms, name):
     greedy = tokens(ours, "greedy")[:3]

@@ -65,17 +65,19 @@ class Places:
 
 
 def result(engine, places, case):
-    """Outputs of a case by request, each as [tokens, logprobs, reason to stop]; and the places of its steps.
+    """Outputs of a case by request, each as [tokens, logprobs, reason to stop]; sampling masks; places of the steps.
 
     The logprobs are those of the prompt's tokens, where asked for, and of the output's.
     """
     places.counts.clear()
     prompts = [case.prompts[i % len(case.prompts)] for i in range(len(case.requests))]
+    requests = engine.outputs(prompts, case.requests)
     outputs = [
-        [[list(o.token_ids), prompt_logprobs(request) + logprobs(o), o.stop_reason] for o in request.outputs]
-        for request in engine.outputs(prompts, case.requests)
+        [[list(o.token_ids), prompt_logprobs(each) + logprobs(o), o.stop_reason] for o in each.outputs]
+        for each in requests
     ]
-    return {"outputs": outputs, "places": dict(places.counts)}
+    masks = [o.sampling_mask and o.sampling_mask.token_ids for each in requests for o in each.outputs]
+    return {"outputs": outputs, "masks": masks, "places": dict(places.counts)}
 
 
 def prompt_logprobs(request):

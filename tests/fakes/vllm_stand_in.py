@@ -49,12 +49,13 @@ STATES = """
             self.min_p = Column(max_num_reqs, torch.float32)
             self.seeds = Column(max_num_reqs, torch.int64)
             self.seeds_set = np.zeros(max_num_reqs, dtype=bool)
+            self.has_logprobs = np.zeros(max_num_reqs, dtype=bool)
 
         def add_request(self, req_idx, sampling_params):
             s = sampling_params
             self.temperature.np[req_idx], self.top_p.np[req_idx] = s.temperature, s.top_p
             self.top_k.np[req_idx], self.min_p.np[req_idx] = s.top_k or self.vocab_size, s.min_p
-            self.seeds_set[req_idx] = s.seed is not None
+            self.seeds_set[req_idx], self.has_logprobs[req_idx] = s.seed is not None, s.logprobs is not None
             self.seeds.np[req_idx] = 12345 + req_idx if s.seed is None else s.seed
             plain = s.temperature in (0.0, 1.0) and s.top_k == 0 and s.top_p == 1.0 and s.min_p == 0.0
             return not plain
@@ -181,6 +182,9 @@ V2 = """
                 needs = True
             self.needs_logits_processing[req_idx] = needs
 
+        def get_logprobs_dims(self, idx_mapping_np, include_token_ids=True):
+            return (1, 0) if self.sampling_states.has_logprobs[idx_mapping_np].any() else None
+
         def sample(
             self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
             seq_lens_upper_bound_np, return_logprobs=False,
@@ -262,7 +266,7 @@ def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=No
     :param edits: by vLLM's names.
     """
     return SimpleNamespace(
-        **NO_EDITS | edits,
+        **DEFAULTS | edits,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -273,7 +277,7 @@ def request(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, biased=No
     )
 
 
-NO_EDITS = {
+DEFAULTS = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
@@ -283,8 +287,9 @@ NO_EDITS = {
     "structured_outputs": None,
     "min_tokens": 0,
     "all_stop_token_ids": set(),
+    "logprobs": None,
 }
-"""What a request of vLLM says by default about the edits of its logits."""
+"""What a request of vLLM says by default about the edits of its logits, and about log-probabilities."""
 
 
 def v1_sampler(**options):
@@ -396,7 +401,7 @@ class DraftingEngine(V2Engine):
         positions: list[int] | None = None,
         draft_logits: torch.Tensor | None = None,
     ) -> list[list[int]]:
-        """Verify drafts of requests, which emit up to K + 1 tokens each.
+        """Verify drafts of requests, which emit up to K + 1 tokens each; ``processed`` are the logits that vLLM reads.
 
         :param logits: rows of request after request, a row for each draft and one more.
         :param positions: of the first row of each request; None: its last token, and what it emits is appended.
@@ -409,7 +414,7 @@ class DraftingEngine(V2Engine):
         fed = [[self.tokens[slot][-1], *each] for slot, each in zip(slots, drafts, strict=True)]
         ids = torch.tensor([token for each in fed for token in each], dtype=torch.int32)
         mapping, before = torch.tensor(slots), logits.clone()
-        _, sampled, num_sampled = self.rejection_sampler._verify(
+        self.processed, sampled, num_sampled = self.rejection_sampler._verify(
             logits,
             draft_logits,
             ids,

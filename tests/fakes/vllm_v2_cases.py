@@ -12,16 +12,20 @@ PROMPTS = [[5 + row, 6, 7 + 3 * row, 8] for row in range(6)]
 LONG = [[(3 * i + 7 * row) % 300 for i in range(90)] for row in range(6)]
 """Longer than the tokens of a step, so that vLLM reads them in parts; six fill the blocks while they generate."""
 
+FILTERED = "drafts, filtered logits"
+"""An engine that returns filtered log-probabilities and sampling masks."""
+NGRAMS = {
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    }
+}
 ENGINES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "drafts": {
-        "speculative_config": {
-            "method": "ngram",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_max": 3,
-            "prompt_lookup_min": 1,
-        }
-    },
+    "drafts": NGRAMS,
+    FILTERED: NGRAMS | {"logprobs_mode": "processed_logprobs", "return_sampling_mask": True},
 }
 """Options of vLLM, beside those of every engine."""
 
@@ -37,6 +41,8 @@ WITHOUT_ADAPTER = {MODEL: VLLM, EDITED: VLLM, VERIFIED: VLLM_VERIFIED}
 
 GREEDY = {"temperature": 0.0}
 ONE = {"temperature": 0.9, "top_k": 1}  # one token to draw, and no batch of greedy requests, which is vLLM's
+COLD = {"temperature": 0.01, "top_k": 5}
+"""The best token is drawn, and others are kept. vLLM takes no temperature below."""
 SEEDED = {"temperature": 0.8, "top_k": 20, "seed": 3}
 BIAS = {"logit_bias": {V - 1: -1.0}}
 FILTERS = {"top_k": 12, "top_p": 0.9}
@@ -163,6 +169,9 @@ CASES: dict[str, Case] = {
     ),
     "drafts, seed alone": Case([SEEDED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
     "drafts, seed in a batch": Case(DRAFTING_MATES, {MODEL, EDITED, VERIFIED}, "drafts"),
+    "drafts, filtered logprobs": Case(
+        [COLD | {"logprobs": 5}] * 5, {MODEL, VERIFIED}, FILTERED, as_vllm=True
+    ),
     "drafts, top_n_sigma": Case([NARROW] * 3, {MODEL, VERIFIED}, "drafts"),
     "drafts, rule, seed alone": Case([RULED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
     "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),

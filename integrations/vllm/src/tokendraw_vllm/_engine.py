@@ -41,6 +41,7 @@ V2_SIGNATURES: Mapping[str, tuple[str, ...]] = {
         "seq_lens_upper_bound_np",
         "return_logprobs",
     ),
+    "get_logprobs_dims": ("self", "idx_mapping_np"),
     "_sample_random": (
         "self",
         "processed_logits",

@@ -40,6 +40,14 @@ class Drawn(NamedTuple):
     """[rows, V] float32: the logits, divided and filtered; None where vLLM does not read them."""
 
 
+class Verified(NamedTuple):
+    """A verification in the place of vLLM's."""
+
+    output: VerifyOutput
+    processed: Tensor | None
+    """[L, V] float32, as in :class:`Drawn`."""
+
+
 class Slots:
     """The parameters of all requests of a sampler of vLLM, and the draws in its place."""
 
@@ -197,7 +205,7 @@ class Slots:
         if not self.all_greedy(requests):
             self._log_lost(requests, "vLLM verifies")
 
-    def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> VerifyOutput | None:
+    def verify(self, rows: VerifiedRows, most: int, mode: VerifyMode) -> Verified | None:
         """Verify the drafts of a batch; None after a failure, now or before, or if vLLM verifies.
 
         :param most: K.
@@ -221,12 +229,16 @@ class Slots:
                 self._batches.clear()
                 return None
             logits = floats
-        return replacement.verify(
+
+        output = replacement.verify(
             logits,
             lambda: drafts(verifies=True),
             lambda: self._metadata(rows.requests, rows.slot_of_row, rows.positions, raw=True),
             mode,
         )
+        if output is None:
+            return None
+        return Verified(output, self._processed(logits, output, rows.slot_of_row, rows.requests, raw=True))
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
@@ -247,19 +259,31 @@ class Slots:
             logits = logits[0].unsqueeze(0)
 
         def finish(output: SamplerOutput) -> Drawn:
-            if not self.needs_processed:
-                return Drawn(output.token_ids, None)
-            temperature = self._parameters.columns["temperature"].index_select(0, slot_of_row)
-            processed = processed_logits(logits, output, temperature)
-            if raw:
-                self._states.apply_temperature(processed, slot_of_row, requests)
-            return Drawn(output.token_ids, processed)
+            return Drawn(output.token_ids, self._processed(logits, output, slot_of_row, requests, raw=raw))
 
         drawn = replacement.draw(
             logits, lambda: self._metadata(requests, slot_of_row, positions, raw=raw), finish
         )
         self._has_drawn = drawn is not None
         return drawn
+
+    def _processed(
+        self,
+        logits: Tensor,
+        output: SamplerOutput | VerifyOutput,
+        slot_of_row: Tensor,
+        requests: np.ndarray,
+        *,
+        raw: bool,
+    ) -> Tensor | None:
+        """Write the filtered logits [rows, V] of a draw or a verification, where vLLM reads them."""
+        if not self.needs_processed:
+            return None
+        temperature = self._parameters.columns["temperature"].index_select(0, slot_of_row)
+        processed = processed_logits(logits, output, temperature)
+        if raw:
+            self._states.apply_temperature(processed, slot_of_row, requests)
+        return processed
 
     def _log_lost(self, requests: np.ndarray, reason: str) -> None:
         self._rules.log_lost(requests, reason if self.can_draw() else NOT_REPLACED)

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tokendraw import VerifyOutput
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm._v2_drafts import VerifiedRows
-from tokendraw_vllm._v2_processed import may_need_processed
-from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots
+from tokendraw_vllm._v2_processed import drafts_need_processed
+from tokendraw_vllm._v2_slots import ATTRIBUTE, Slots, Verified
 
 
 def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +39,7 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
         slots: Slots | None = getattr(self.sampler, ATTRIBUTE, None)
         if slots is not None and slots.can_draw():
 
-            def verify() -> VerifyOutput | None:
+            def verify() -> Verified | None:
                 slots.catch_up(idx_mapping_np)
                 if not slots.may_draw_raw(idx_mapping_np):
                     return None
@@ -60,11 +59,17 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
                     verify_draft_sampled,
                     getattr(self, "enable_adaptive_verification", False),
                 )
+                slots.needs_processed = drafts_need_processed(self.sampler, idx_mapping_np)
                 return slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
 
-            output = slots.attempt(verify, verifies=True)
-            if output is not None:
-                return logits, output.token_ids, output.num_accepted + 1
+            verified = slots.attempt(verify, verifies=True)
+            if verified is not None:
+                processed, output = verified.processed, verified.output
+                return (
+                    logits if processed is None else processed,
+                    output.token_ids,
+                    output.num_accepted + 1,
+                )
         if slots is not None:
             slots.log_unverified(idx_mapping_np)
         result: tuple[Tensor, Tensor, Tensor] = original(
@@ -92,7 +97,6 @@ def _is_supported(sampler: Any, draft_logits: Tensor | None, vocab_size: int) ->
         sampler.synthetic_conditional_rates is None
         and not getattr(sampler, "fly_window_size", 0)
         and sampler.watermark_key is None
-        and not may_need_processed(sampler.sampler.logprobs_mode, sampler.sampler.return_sampling_mask)
         and (draft_logits is None or draft_logits.shape[-1] == vocab_size)
     )
 
