@@ -3,13 +3,14 @@
 Tests of failing edits, of filtered logits and of failing verifications without edits stand beside those of the seam.
 """
 
-import importlib
+import importlib.util
 
 import pytest
 import torch
 
 import tokendraw
 import tokendraw_vllm
+import vllm_stand_in
 from tokendraw.operations.score.provider import ScoreProvider
 from vllm_stand_in import MODULES, DraftingEngine, request
 
@@ -27,6 +28,7 @@ SEAMS = {
     "verification": ({}, {}),
     "verification of edited logits": ({}, BIAS),
     "verification with masks": (MASKS, {}),
+    "drafts": ({"drawn": True}, {}),
     "scoring": ({}, {}),
 }
 """Options of the engine, and edits of its request."""
@@ -43,10 +45,14 @@ class Drill:
 
     def __init__(self, seam):
         options, edits = SEAMS[seam]
-        self.operation = {"verification": "verify", "scoring": "score"}.get(seam.partition(" ")[0], "sample")
+        operations = {"verification": "verify", "drafts": "draft", "scoring": "score"}
+        self.operation = operations.get(seam.partition(" ")[0], "sample")
+        if self.operation == "draft":
+            pytest.importorskip("triton", reason="Triton is not installed")
         self.token = EDITED if edits else BEST
         self.engine = DraftingEngine(V, K, **options)
-        self.engine.add(0, request(seed=1, top_k=1, **edits), [VLLMS, 9])
+        one_token = {"temperature": 0.0} if self.operation == "draft" else {"top_k": 1}
+        self.engine.add(0, request(seed=1, **one_token, **edits), [VLLMS, 9])
 
     def step(self):
         """The first token of a step, or the best one beside it."""
@@ -55,6 +61,8 @@ class Drill:
         if self.operation == "score":
             self.wait()
             return int(self.function()(LOGITS[:1], 1, torch.tensor([9])).logprob_token_ids[0, 1])
+        if self.operation == "draft":
+            return self.engine.draft(LOGITS[:1], [0], [1], 0, torch.zeros(8, K, V, dtype=LOGITS.dtype))[0]
         return self.engine.step(LOGITS[:1], [0])[0]
 
     def wait(self):
@@ -71,12 +79,14 @@ class Drill:
 @pytest.fixture
 def native(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    if importlib.util.find_spec("triton") is not None:
+        monkeypatch.setattr("tokendraw_vllm._v2_draft_kernel.keep_logits", vllm_stand_in.keep_logits)
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """Number of calls of each operation, by ``calls(after)``: the later ones raise."""
-    owners = {"sample": tokendraw.Sampler, "verify": tokendraw.Sampler, "score": ScoreProvider}
+    owners = dict.fromkeys(("sample", "verify", "draft"), tokendraw.Sampler) | {"score": ScoreProvider}
     counts = dict.fromkeys(owners, 0)
 
     def failing(after):
@@ -230,8 +240,14 @@ def test_a_call_that_raises_in_the_middle_of_a_run_is_the_last(vllm, native, log
     counts = calls(after=2)
     found = [drill.step() for _ in range(6)]
     assert (found[:2], found[2:]) == ([drill.token] * 2, [VLLMS] * 4)
-    assert counts == {"sample": 0, "verify": 0, "score": 0, drill.operation: 3}
-    part = {"sample": "V2 sampler", "verify": "V2 verification", "score": "V2 scoring"}[drill.operation]
+    assert counts == {"sample": 0, "verify": 0, "draft": 0, "score": 0, drill.operation: 3}
+    parts = {
+        "sample": "V2 sampler",
+        "verify": "V2 verification",
+        "draft": "V2 drafting",
+        "score": "V2 scoring",
+    }
+    part = parts[drill.operation]
     assert sentences(log_lines)[1:] == [
         f"tokendraw: {part} is vLLM's own again: 'native' raised RuntimeError: no kernel image"
     ]

@@ -5,6 +5,7 @@ Here are many rows of chosen logits, and kernels counted; whole requests are in 
 of an unpacked wheel for CUDA.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -35,6 +36,8 @@ def sources():
 
 if sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
+if not ON_GPU:
+    importlib.import_module("triton_masks")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -271,3 +274,58 @@ def test_after_the_warmup_no_batch_compiles_a_kernel(monkeypatch, tmp_path, voca
         slots = list(range(len(requests)))
         v2_engine.step(vllm_stand_in.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
         assert counted() == compiled, requests[0]
+
+
+# Draws of drafts.
+
+
+@pytest.fixture
+def draw_drafts(monkeypatch):
+    """vLLM's draw of drafts, and tokendraw's in its place."""
+    from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
+
+    import tokendraw
+    from tokendraw_vllm import _v2_draft_kernel, _v2_drafting
+    from tokendraw_vllm._replacement import Replacement
+
+    replacement = Replacement("V2 sampler", tokendraw.load_sampler(device=DEVICE), seeds_every_row=True)
+    replacement.draws_drafts = True
+    _v2_draft_kernel.warm_up(DEVICE, torch.bfloat16)
+    drafter = _v2_drafting.Drafter(V, lambda: replacement)
+    monkeypatch.setitem(_v2_drafting._drafters, LOGITS.device, drafter)
+    return gumbel_sample, _v2_drafting._wrapped(gumbel_sample)
+
+
+def drafted(draw, logits, slots, temperature, steps):
+    """Drafts of rows, and the logits that are kept. Positions and seeds differ by row and slot."""
+    kept = torch.full((8, 3, V), 7.0, dtype=logits.dtype, device=DEVICE)
+    given = torch.tensor(slots), torch.tensor(temperature), torch.arange(8), torch.arange(len(slots))
+    tensors = [tensor.to(DEVICE) for tensor in given]
+    named = {"apply_temperature": True, "is_drafting": True, "use_fp64": False}
+    ids = draw(
+        logits, *tensors, logits_cache=kept, logits_cache_col=torch.tensor(steps, device=DEVICE), **named
+    )
+    return ids.tolist(), kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("steps", [1, [2, 0, 1, 0, 2]], ids=["a step", "a step of each row"])
+def test_kept_logits_and_greedy_drafts_are_vllms(draw_drafts, dtype, steps):
+    """The third and the last row pad the batch. Rows of the logits are padded too."""
+    logits = torch.randn(5, V + 14, device=DEVICE).to(dtype)[:, :V]
+    slots, temperature = [5, 2, -1, 0, -1], [0.0, 1.0, 0.7, 1.0, 1.0, 0.0, 1.0, 1.0]
+    (theirs, kept_by_vllm), (mine, kept) = (
+        drafted(draw, logits, slots, temperature, steps) for draw in draw_drafts
+    )
+    assert torch.equal(kept, kept_by_vllm)
+    assert (mine[0], mine[3]) == (theirs[0], theirs[3])
+    assert mine[0] == int(logits[0].float().argmax())
+
+
+def test_drafts_are_drawn_at_the_temperature_alone(draw_drafts):
+    found, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 0)
+    expected = filtered_probabilities(LOGITS, temperature=1.6)
+    assert chi_square(np.array(found), expected) > FALSE_ALARM
+    later, _ = drafted(draw_drafts[1], batch(DRAWS), [3] * DRAWS, [1.6] * 8, 1)
+    assert chi_square(np.array(later), expected) > FALSE_ALARM
+    assert found != later

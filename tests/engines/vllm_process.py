@@ -17,8 +17,8 @@ SEEDED = {"temperature": 0.8, "top_k": 20, "seed": 3}
 DRAWS = 4000
 
 
-def write_model(folder: Path) -> None:
-    """A Qwen2 of two layers with random parameters, and a head that makes peaked logits."""
+def write_model(folder: Path, layers: int = 2) -> None:
+    """A Qwen2 of random parameters, and a head that makes peaked logits."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -28,7 +28,7 @@ def write_model(folder: Path) -> None:
             vocab_size=V,
             hidden_size=64,
             intermediate_size=128,
-            num_hidden_layers=2,
+            num_hidden_layers=layers,
             num_attention_heads=2,
             num_key_value_heads=2,
             tie_word_embeddings=False,

@@ -4,8 +4,10 @@
 """
 
 import collections
+import functools
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,20 @@ from vllm_process import Engine, logprobs, write_model, write_tokenizer
 import tokendraw
 import triton_on_cpu
 from tokendraw.operations.score.provider import ScoreProvider
-from vllm_v2_cases import CASES, EDITED, ENGINES, MODEL, PROMPTS, SCORED, VERIFIED, VLLM, VLLM_VERIFIED
+from vllm_v2_cases import (
+    CASES,
+    DRAFTED,
+    DRAWN,
+    EDITED,
+    ENGINES,
+    MODEL,
+    PROMPTS,
+    SCORED,
+    VERIFIED,
+    VLLM,
+    VLLM_DRAFTED,
+    VLLM_VERIFIED,
+)
 
 OPTIONS = {
     "skip_tokenizer_init": False,
@@ -33,7 +48,7 @@ class Places:
     def __init__(self) -> None:
         from vllm.v1.core.sched.scheduler import Scheduler
         from vllm.v1.worker.gpu.sample import sampler
-        from vllm.v1.worker.gpu.spec_decode import rejection_sampler
+        from vllm.v1.worker.gpu.spec_decode import rejection_sampler, speculator
 
         self.counts: collections.Counter[str] = collections.Counter()
         self._model_logits = 0
@@ -43,11 +58,14 @@ class Places:
         self._wrap(ScoreProvider, "score", lambda *rest: self._count(SCORED))
         self._wrap(sampler, "gumbel_sample", lambda *rest: self._count(VLLM))
         self._wrap(rejection_sampler, "rejection_sample", lambda *rest: self._count(VLLM_VERIFIED))
+        self._wrap(tokendraw.Sampler, "draft", lambda *rest: self._count(DRAFTED))
+        self._wrap(speculator, "gumbel_sample", lambda *rest: self._count(VLLM_DRAFTED))
         self._wrap(Scheduler, "_preempt_request", lambda *rest: self._count("preempted"))
 
     def _wrap(self, owner, name, note) -> None:
         original = getattr(owner, name)
 
+        @functools.wraps(original)
         def noted(*arguments, **keywords):
             note(*arguments)
             return original(*arguments, **keywords)
@@ -106,11 +124,17 @@ def main() -> None:
         write_model(folder)
         write_tokenizer(folder / "tokenizer")
     places, results = Places(), {}
+    has_adapter = os.environ.get("TOKENDRAW_VLLM") != "0"
+    drafts = folder.with_name("drafts")
+    if not drafts.exists():
+        write_model(drafts, layers=1)
+    ENGINES[DRAWN]["speculative_config"]["model"] = str(drafts)
     for name, options in ENGINES.items():
         engine = Engine(folder, tokenizer=str(folder / "tokenizer"), **OPTIONS, **options)
         for case_name in chosen:
-            if CASES[case_name].engine == name:
-                results[case_name] = result(engine, places, CASES[case_name])
+            case = CASES[case_name]
+            if case.engine == name and (case.is_run_alone or has_adapter):
+                results[case_name] = result(engine, places, case)
         if name == "plain":
             results["refusal"] = refusal(engine)
             sample, tokendraw.Sampler.sample = tokendraw.Sampler.sample, fail

@@ -232,6 +232,16 @@ REJECTION = """
             return logits, sampled, torch.ones(requests, dtype=torch.int32)
 """
 """Rejects every draft, and draws token 0."""
+SPECULATOR = """
+    import torch
+
+    def gumbel_sample(
+        logits, expanded_idx_mapping, temperature, seed, pos, apply_temperature, is_drafting, logits_cache=None,
+        logits_cache_col=None, use_fp64=False, logits_cache_source=None,
+    ):
+        return torch.zeros(len(logits), dtype=torch.int64)
+"""
+"""Draws token 0, and keeps no logits."""
 MODULES = {
     "vllm.envs": "VLLM_BATCH_INVARIANT = False",
     "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
@@ -246,6 +256,7 @@ MODULES = {
     "vllm.v1.worker.gpu.sample.prompt_logprob": PROMPTS,
     "vllm.v1.worker.gpu.sample.sampler": V2,
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler": REJECTION,
+    "vllm.v1.worker.gpu.spec_decode.speculator": SPECULATOR,
 }
 """Modules as ``fake_dist`` takes them."""
 
@@ -368,6 +379,14 @@ class V2Engine:
         return ids.tolist()
 
 
+def keep_logits(rows):
+    """What the kernel of this name does, by torch: for a CPU, where no kernel runs."""
+    slots, valid = rows.slots.long(), rows.slots >= 0
+    steps = rows.steps.expand(slots.shape)
+    rows.cache[slots[valid], steps[valid], : rows.logits.shape[1]] = rows.logits[valid]
+    return slots.clamp(min=0), rows.positions + (steps << 32)
+
+
 class DraftingEngine(V2Engine):
     """A V2 sampler with a rejection sampler: ``verify`` is a step with drafts."""
 
@@ -391,6 +410,31 @@ class DraftingEngine(V2Engine):
         config = SimpleNamespace(speculative_config=speculative, model_config=SimpleNamespace(dtype=dtype))
         super().__init__(vocab_size, config=config, num_speculative_tokens=most + 1, **options)
         self.rejection_sampler = RejectionSampler(self.sampler, speculative, CPU)
+
+    def draft(
+        self,
+        logits: torch.Tensor,
+        slots: list[int],
+        positions: list[int],
+        step: int,
+        cache: torch.Tensor,
+        **options,
+    ) -> list[int]:
+        """Draw a draft in each row as vLLM's speculators do, from the parameters of the requests.
+
+        :param slots: -1 for padding.
+        :param options: by names of vLLM's ``gumbel_sample``.
+        """
+        from vllm.v1.worker.gpu.spec_decode import speculator
+
+        states = self.sampler.sampling_states
+        given = torch.tensor(slots), states.temperature.gpu, states.seeds.gpu, torch.tensor(positions)
+        named = {"apply_temperature": True, "is_drafting": True, "logits_cache": cache, "use_fp64": False}
+        ids = speculator.gumbel_sample(
+            logits, *given, **{**named, "logits_cache_col": torch.tensor(step)} | options
+        )
+        assert ids.dtype == torch.int64
+        return ids.tolist()
 
     def verify(
         self,

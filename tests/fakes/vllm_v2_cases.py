@@ -22,21 +22,32 @@ NGRAMS = {
         "prompt_lookup_min": 1,
     }
 }
+DRAWN = "drawn drafts"
+"""An engine with a draft model, whose drafts are drawn: the model itself, unless ``speculative_config`` names one."""
 ENGINES: dict[str, dict[str, Any]] = {
     "plain": {},
     "drafts": NGRAMS,
+    DRAWN: {
+        "speculative_config": {
+            "method": "draft_model",
+            "num_speculative_tokens": 3,
+            "draft_sample_method": "probabilistic",
+        }
+    },
     FILTERED: NGRAMS | {"logprobs_mode": "processed_logprobs", "return_sampling_mask": True},
 }
 """Options of vLLM, beside those of every engine."""
 
 MODEL, EDITED, VERIFIED = "model's logits", "edited logits", "verification"
 VLLM, VLLM_VERIFIED = "vLLM", "vLLM's verification"
+DRAFTED, VLLM_DRAFTED = "drafts", "vLLM's drafts"
 """Where the tokens of a step are drawn: by tokendraw from the model's logits, by tokendraw from edited logits, by
 tokendraw's verification of drafts, by vLLM, or by vLLM's verification. A step with edits in some rows has two places.
+Drafts of a draft model are drawn by tokendraw or by vLLM.
 """
 SCORED = "tokendraw's scores"
 """Log-probabilities of a step or of a prompt by tokendraw."""
-WITHOUT_ADAPTER = {MODEL: VLLM, EDITED: VLLM, VERIFIED: VLLM_VERIFIED}
+WITHOUT_ADAPTER = {MODEL: VLLM, EDITED: VLLM, VERIFIED: VLLM_VERIFIED, DRAFTED: VLLM_DRAFTED}
 """The places of the same steps without the adapter."""
 
 GREEDY = {"temperature": 0.0}
@@ -74,6 +85,9 @@ class Case:
     """One for each request; fewer are repeated."""
     as_vllm: bool = False
     """Whether tokens, log-probabilities and reasons to stop equal those without the adapter."""
+    is_run_alone: bool = True
+    """Whether the case runs without the adapter too. vLLM's kernel that draws behind a rejected draft of a draft model
+    does not run in Triton's interpreter."""
 
 
 def edited(name: str, **edit: Any) -> dict[str, Case]:
@@ -175,4 +189,19 @@ CASES: dict[str, Case] = {
     "drafts, top_n_sigma": Case([NARROW] * 3, {MODEL, VERIFIED}, "drafts"),
     "drafts, rule, seed alone": Case([RULED], {MODEL, VERIFIED}, "drafts", prompts=PROMPTS[2:3]),
     "drafts, preempted": Case([SEEDED] * 6, {MODEL, VERIFIED}, "drafts", prompts=LONG),
+    # drafts that are drawn, by a model of other logits than the target's
+    "drawn drafts, greedy": Case([GREEDY] * 6, {VLLM, VLLM_VERIFIED, DRAFTED}, DRAWN, as_vllm=True),
+    "drawn drafts, greedy beside one token": Case(
+        [GREEDY, ONE] * 3, {MODEL, VERIFIED, DRAFTED}, DRAWN, is_run_alone=False
+    ),
+    "drawn drafts, two tokens": Case(
+        [FILTERS | {"max_tokens": 2}] * DRAWS,
+        {MODEL, VERIFIED, DRAFTED},
+        DRAWN,
+        prompts=PROMPTS[:1],
+        is_run_alone=False,
+    ),
+    "second tokens": Case(
+        [{"temperature": 1.0, "logprobs": 20, "max_tokens": 1}], {MODEL}, prompts=[[*PROMPTS[0], 23]]
+    ),
 }

@@ -23,6 +23,8 @@ _REFERENCE = "native"
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
 
+DRAFTS = "V2 drafting"
+"""The draws of drafts in vLLM, for the log."""
 Drawn = TypeVar("Drawn")
 
 
@@ -48,6 +50,8 @@ class Replacement:
         """Edits logits in the place of vLLM's processors, where loaded."""
         self.verifies = False
         """Whether drafts are verified too."""
+        self.draws_drafts = False
+        """Whether drafts are drawn too."""
         self.seeds_every_row = seeds_every_row
         self.is_specialised = is_specialised
 
@@ -95,6 +99,20 @@ class Replacement:
             return self.sampler.verify(logits, drafts(), described, mode=mode)
         except Exception as error:
             self.fail_verification(error)
+            return None
+
+    def draft(self, logits: Tensor, metadata: Callable[[], SamplingMetadata]) -> Tensor | None:
+        """Draw a draft in each row: [B] int64; None after a failure, now or before: then vLLM has to draw.
+
+        :param logits: [B, V].
+        """
+        if self.sampler is None or not self.draws_drafts:
+            return None
+        try:
+            return self.sampler.draft(logits, metadata()).token_ids
+        except Exception as error:
+            _log.log_failed(DRAFTS, self.sampler.name, error)
+            self.draws_drafts = False
             return None
 
     def fail_verification(self, error: BaseException) -> None:

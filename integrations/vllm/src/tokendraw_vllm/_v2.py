@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.engines import format_error
-from tokendraw_vllm import _log, _v2_logprobs
+from tokendraw_vllm import _log, _v2_drafting, _v2_logprobs
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
 from tokendraw_vllm._v2_processed import needs_processed
@@ -218,6 +218,8 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
     loading: BackgroundLoad | None = getattr(requests, ATTRIBUTE, None)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
+    if setup.draws_drafts:
+        _v2_drafting.install(setup.device, states.vocab_size, loading.result)
     # a subclass may do anything between the logits and its draw
     is_plain = type(sampler) is _sampler_class()
     return Slots(

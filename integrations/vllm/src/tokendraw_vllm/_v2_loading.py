@@ -17,7 +17,7 @@ from tokendraw import Sampler
 from tokendraw.engines import format_error
 from tokendraw_vllm import _log
 from tokendraw_vllm._draft_setup import DraftSetup
-from tokendraw_vllm._replacement import Replacement, load
+from tokendraw_vllm._replacement import DRAFTS, Replacement, load
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_logprobs import load_scorer, max_best_of
 from tokendraw_vllm._v2_metadata import example_batches
@@ -77,6 +77,11 @@ class Setup:
             drafts=DraftSetup.of(config),
         )
 
+    @property
+    def draws_drafts(self) -> bool:
+        """Whether vLLM draws its drafts."""
+        return self.drafts is not None and self.drafts.mode is not None
+
     def load(self) -> Replacement | None:
         """Load the sampler, and compile its kernels; None where vLLM draws. Raises nothing."""
         if self.device.type != "cpu":
@@ -107,6 +112,9 @@ class Setup:
                 self.device, self.vocab_size, replacement.sampler.name, max_drafts=most
             )
             replacement.verifies = self._warm_up_drafts(replacement.sampler, replacement.seeds_every_row)
+            replacement.draws_drafts = (
+                replacement.verifies and replacement.seeds_every_row and self._warm_up_drawing()
+            )
         return replacement
 
     def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool) -> bool:
@@ -121,6 +129,20 @@ class Setup:
                 self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
         except Exception as error:
             _log.log_kept(format_error(error), part=VERIFICATION)
+            return False
+        return True
+
+    def _warm_up_drawing(self) -> bool:
+        """Compile the kernel beside the draws of drafts; return whether tokendraw draws those of vLLM."""
+        if not self.draws_drafts:
+            return False
+        try:
+            if self.device.type != "cpu":
+                from tokendraw_vllm._v2_draft_kernel import warm_up
+
+                warm_up(self.device, self.dtype)
+        except Exception as error:
+            _log.log_kept(format_error(error), part=DRAFTS)
             return False
         return True
 
