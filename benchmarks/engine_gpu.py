@@ -4,10 +4,12 @@
 
 ``MODEL`` is a folder; where it holds no model, one of 0.9 billion random weights and 151,936 tokens is written there.
 Four engines start one after the other, each in a process of its own: vLLM alone and with the adapter, without drafts
-and with drafts from n-grams. CUDA events stand around each call of vLLM's V2 ``Sampler`` or ``RejectionSampler``, from
-the logits to the tokens. "Queued" calls find the GPU at work, as behind a large model: the figure is the time of the
-GPU. A "call" is one as this engine makes it, whose small model lets the GPU wait for the host. A step is all of vLLM
-between two tokens of a request. Prompts of the engines with drafts repeat themselves, so that n-grams are found.
+and with drafts from n-grams. ``--drafts drawn`` starts two instead, with drafts drawn by a model of one layer, whose
+steps vLLM captures in no CUDA graph; events stand around the draw of each draft too. CUDA events stand around each call
+of vLLM's V2 ``Sampler`` or ``RejectionSampler``, from the logits to the tokens. "Queued" calls find the GPU at work, as
+behind a large model: the figure is the time of the GPU. A "call" is one as this engine makes it, whose small model lets
+the GPU wait for the host. A step is all of vLLM between two tokens of a request. Prompts of the engines with drafts
+repeat themselves, so that n-grams are found.
 
 Every engine also draws greedy texts, which have to be the same four times, and a text with a seed alone, beside others
 and in another place of the batch. vLLM's monitor of Triton reports the kernels compiled after the start.
@@ -53,6 +55,8 @@ SPECULATION = {
     "prompt_lookup_max": 3,
     "prompt_lookup_min": 1,
 }
+DRAWN = {"method": "draft_model", "num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}
+"""The draft model stands in the folder of :func:`draft_folder`."""
 MOST_REQUESTS = 256
 QUEUED_CYCLES, QUEUED_TOKENS = 6_000_000, 24
 """Work of the GPU before a queued call, 3 to 4 milliseconds, and the tokens drawn so by each request."""
@@ -67,7 +71,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 64, MOST_REQUESTS])
     parser.add_argument("--tokens", type=int, default=64, help="drawn by each request of a round")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--drafts", choices=("both", "with", "without"), default="both")
+    parser.add_argument("--drafts", choices=("both", "with", "without", "drawn"), default="both")
     parser.add_argument("--timeout", type=float, default=280.0, help="seconds for an engine")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--one-engine", action="store_true", help="measure in this process, print JSON")
@@ -77,6 +81,8 @@ def main() -> None:
         return
     if not (options.model / "config.json").exists():
         write_model(options.model)
+    if options.drafts == "drawn" and not (draft_folder(options.model) / "config.json").exists():
+        write_model(draft_folder(options.model), layers=1)
     text = "\n".join(lines(options)) + "\n"
     print(text)
     if options.output:
@@ -162,8 +168,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     import vllm
 
-    has_drafts, on_gpu = options.drafts == "with", torch.cuda.is_available()
-    calls = timed_calls(has_drafts) if on_gpu else Calls()
+    has_drafts, on_gpu = options.drafts in ("with", "drawn"), torch.cuda.is_available()
+    calls = {"": timed_calls(has_drafts) if on_gpu else Calls()}
     more: dict[str, Any] = {"enforce_eager": True}
     if on_gpu:
         more = {
@@ -173,7 +179,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
         }
     if has_drafts:
-        more["speculative_config"] = SPECULATION
+        drawn = DRAWN | {"model": str(draft_folder(options.model))}
+        more["speculative_config"] = drawn if options.drafts == "drawn" else SPECULATION
     llm = vllm.LLM(
         model=str(options.model),
         skip_tokenizer_init=True,
@@ -185,6 +192,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         seed=0,
         **more,
     )
+    if on_gpu and options.drafts == "drawn":
+        calls[": a draft"] = timed_drafts()
     ready = time.time() - float(os.environ["START"])
     vocab_size = llm.llm_engine.model_config.get_vocab_size()
     prompts = make_prompts(max(options.requests), vocab_size, repeated=has_drafts)
@@ -201,9 +210,12 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
     measure(draw, [CASES["no filter"](0, 1)], options, calls)  # counts nowhere: the first steps are slower
     cases = [
-        [name, size, measure(draw, [CASES[name](i, size) for i in range(size)], options, calls)]
+        [f"{name}{call}", size, figures]
         for size in options.requests
         for name in CASES
+        for call, figures in measure(
+            draw, [CASES[name](i, size) for i in range(size)], options, calls
+        ).items()
     ]
     greedy, again = (draw([{"temperature": 0.0}] * max(options.requests), options.tokens) for _ in range(2))
     device = torch.cuda.get_device_name() if on_gpu else "a CPU"
@@ -226,6 +238,19 @@ class Calls:
     events: list[tuple[int, Any, Any]] = field(default_factory=list)
     """Of each call the number of logits rows, and the events before and after."""
 
+    def time(self, logits: Any, call: Callable[[], Any]) -> Any:
+        """Make a call between two events."""
+        import torch
+
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        if self.is_queued:
+            torch.cuda._sleep(QUEUED_CYCLES)
+        events[0].record()
+        output = call()
+        events[1].record()
+        self.events.append((logits.shape[0], *events))
+        return output
+
     def median(self, rows: int) -> float:
         """Return the median microseconds of the calls with at least so many rows, NaN for none; forget the calls."""
         if not self.events:
@@ -240,7 +265,6 @@ class Calls:
 
 def timed_calls(has_drafts: bool) -> Calls:
     """Put events around the calls of vLLM's sampler of this process."""
-    import torch
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
@@ -249,25 +273,40 @@ def timed_calls(has_drafts: bool) -> Calls:
     original = sampler.__call__
 
     def timed(self: Any, logits: Any, *arguments: Any, **options: Any) -> Any:
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        if calls.is_queued:
-            torch.cuda._sleep(QUEUED_CYCLES)
-        events[0].record()
-        output = original(self, logits, *arguments, **options)
-        events[1].record()
-        calls.events.append((logits.shape[0], *events))
-        return output
+        return calls.time(logits, lambda: original(self, logits, *arguments, **options))
 
     sampler.__call__ = timed
     return calls
 
 
+def timed_drafts() -> Calls:
+    """Put events around the draws of drafts of this process, whose engine is there."""
+    from vllm.v1.worker.gpu.spec_decode import speculator
+
+    calls, original = Calls(), speculator.gumbel_sample
+
+    def timed(logits: Any, *arguments: Any, **options: Any) -> Any:
+        return calls.time(logits, lambda: original(logits, *arguments, **options))
+
+    speculator.gumbel_sample = timed
+    return calls
+
+
+def draft_folder(model: Path) -> Path:
+    """Return the folder of the draft model beside that of the target."""
+    return model.with_name(f"{model.name}-draft")
+
+
 def measure(
-    draw: Callable[..., Any], requests: list[dict[str, Any]], options: argparse.Namespace, calls: Calls
-) -> dict[str, float]:
-    """Return the medians of queued calls and of calls in microseconds, and the milliseconds of a step."""
+    draw: Callable[..., Any],
+    requests: list[dict[str, Any]],
+    options: argparse.Namespace,
+    calls: dict[str, Calls],
+) -> dict[str, dict[str, float]]:
+    """Return the medians of queued calls and of calls in microseconds, and the milliseconds of a step, by call."""
     draw(requests, 8)  # compiles what is left to compile
-    calls.events.clear()
+    for each in calls.values():
+        each.events.clear()
     seconds: dict[int, list[float]] = {1: [], options.tokens: []}
     for _ in range(options.rounds):
         for tokens, times in seconds.items():
@@ -275,11 +314,15 @@ def measure(
             draw(requests, tokens)
             times.append(time.perf_counter() - begun)
     step = (min(seconds[options.tokens]) - min(seconds[1])) / max(1, options.tokens - 1)
-    found = {"us": calls.median(len(requests)), "step_ms": step * 1e3}
-    calls.is_queued = True
-    draw(requests, min(options.tokens, QUEUED_TOKENS))
-    calls.is_queued = False
-    return found | {"queued_us": calls.median(len(requests))}
+    found = {name: {"us": each.median(len(requests)), "step_ms": step * 1e3} for name, each in calls.items()}
+    for name, each in calls.items():
+        each.is_queued = True
+        draw(requests, min(options.tokens, QUEUED_TOKENS))
+        each.is_queued = False
+        found[name]["queued_us"] = each.median(len(requests))
+        for other in calls.values():
+            other.events.clear()
+    return found
 
 
 def compare_seeds(draw: Callable[..., Any], size: int, tokens: int) -> dict[str, int]:
@@ -316,7 +359,7 @@ def make_prompts(count: int, vocab_size: int, *, repeated: bool) -> list[dict[st
     return [{"prompt_token_ids": text * 4 if repeated else text} for text in texts]
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, layers: int = LAYERS) -> None:
     """Write a Qwen2 of random weights, in bfloat16, whose logits have a standard deviation of 3."""
     import torch
     from safetensors.torch import save_file
@@ -328,7 +371,7 @@ def write_model(folder: Path) -> None:
         "vocab_size": VOCAB_SIZE,
         "hidden_size": HIDDEN_SIZE,
         "intermediate_size": MLP_SIZE,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "max_position_embeddings": 4096,
@@ -336,7 +379,7 @@ def write_model(folder: Path) -> None:
         "torch_dtype": "bfloat16",
         "bos_token_id": 1,
         "eos_token_id": 2,
-        "max_window_layers": LAYERS,
+        "max_window_layers": layers,
     }
     (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
@@ -351,7 +394,7 @@ def write_model(folder: Path) -> None:
         "model.norm.weight": ones,
         "lm_head.weight": normal(VOCAB_SIZE, HIDDEN_SIZE, 3.0 * HIDDEN_SIZE**-0.5),
     }
-    for layer in range(LAYERS):
+    for layer in range(layers):
         at = f"model.layers.{layer}"
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{at}.{name}.weight"] = ones.clone()
