@@ -16,7 +16,7 @@ from vllm_stand_in import MODULES, DraftingEngine, request
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from triton_stand_ins import TARGETS, machine_code
+from triton_stand_ins import TARGETS, compilations, machine_code
 
 V, K = 40, 3
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0)
@@ -163,6 +163,54 @@ def test_tokens_behind_rejected_drafts_have_the_targets_distribution(registered,
         assert p_value > FALSE_ALARM, step
 
 
+# Kernels.
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+@pytest.mark.parametrize("vocab_size", [300, 320, 301], ids=["padded rows", "no padding", "odd"])
+def test_after_the_warmup_no_draft_compiles_a_kernel(
+    vllm, torch_keeps_logits, monkeypatch, kernels, vocab_size
+):
+    vllm_stand_in.draw_through_kernels(monkeypatch)
+    tokendraw_vllm.register()
+    engine = DraftingEngine(vocab_size, K, drawn=True, slots=130, dtype=vllm_stand_in.MODEL_DTYPE)
+    assert engine.sampler._tokendraw.can_draw()
+    compiled = compilations(kernels)
+    kept = torch.zeros(130, K, vocab_size, dtype=vllm_stand_in.MODEL_DTYPE)
+    for slot in range(130):
+        engine.add(slot, request(seed=slot, temperature=slot % 2))
+    for rows in (1, 5, 130):
+        logits = vllm_stand_in.model_logits(rows, vocab_size)
+        engine.draft(logits, list(range(rows)), [3] * rows, 0, kept)
+        assert compilations(kernels) == compiled, rows
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+@pytest.mark.parametrize("method", ["standard", "block"])
+@pytest.mark.parametrize("vocab_size", [300, 320, 301], ids=["padded rows", "no padding", "odd"])
+def test_after_the_warmup_no_verification_of_drawn_drafts_compiles_a_kernel(
+    vllm, torch_keeps_logits, monkeypatch, kernels, vocab_size, method
+):
+    vllm_stand_in.draw_through_kernels(monkeypatch)
+    tokendraw_vllm.register()
+    slots, dtype = 130, vllm_stand_in.MODEL_DTYPE
+    engine = DraftingEngine(vocab_size, K, drawn=True, slots=slots, dtype=dtype, method=method)
+    assert engine.sampler._tokendraw.can_draw()
+    compiled = compilations(kernels)
+    kept = torch.zeros(slots, K, vocab_size, dtype=dtype)
+    for kind in ({"top_k": 5}, {"top_p": 0.9}, {"top_k": 5, "top_p": 0.9, "temperature": 0.7}, {}):
+        for slot in range(slots):
+            engine.add(slot, request(seed=slot, **kind))
+        for count, drafts in ((1, [1]), (1, [1, 2, 3]), (5, [1]), (slots, [1, 2, 3])):
+            logits = vllm_stand_in.model_logits(count * (len(drafts) + 1), vocab_size)
+            engine.verify(
+                logits, list(range(count)), [drafts] * count, positions=[3] * count, draft_logits=kept
+            )
+            assert compilations(kernels) == compiled, (kind, count, drafts)
+
+
 # Faults.
 
 
@@ -200,14 +248,22 @@ def test_a_changed_signature_of_the_draw_leaves_drafts_to_vllm(install, torch_ke
     )
 
 
-# The kernel.
+# Machine code.
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_the_kernel_compiles_for_every_target(monkeypatch, target, dtype):
-    from tokendraw_vllm._v2_draft_kernel import cache_logits
+def test_the_kernels_compile_for_every_target(monkeypatch, target, dtype):
+    from tokendraw_vllm import _v2_draft_kernel as kernels
 
-    int64 = dict.fromkeys(("slots", "positions", "steps", "row_index", "noise_positions"), "*i64")
-    types = {**int64, "logits": f"*{dtype}", "cache": f"*{dtype}", "slot_stride": "i64"}
-    assert len(machine_code(cache_logits, types, {"BLOCK_SIZE": 4096}, target)) > 1000
+    ids, block = ("slots", "positions", "steps", "row_index", "noise_positions", "rows"), {"BLOCK_SIZE": 4096}
+    floats = dict.fromkeys(("temperature", "sums", "probs"), "*fp32")
+    types = dict.fromkeys(ids, "*i64") | floats | {"logits": f"*{dtype}", "cache": f"*{dtype}"}
+    for kernel, constants in (
+        (kernels.cache_logits, block),
+        (kernels.block_sums, block),
+        (kernels.write_probabilities, block | {"BLOCKS": 32}),
+    ):
+        of_kernel = {name: kind for name, kind in types.items() if name in kernel.arg_names}
+        code = machine_code(kernel, of_kernel | {"slot_stride": "i64"}, constants, target)
+        assert len(code) > 1000, kernel

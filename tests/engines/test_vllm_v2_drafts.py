@@ -305,3 +305,15 @@ def test_few_rows_without_filters_seeds_rules_and_edits_are_left_to_vllm(verifie
     rows = rows_from(len(PROMPT) - 1, 2)
     engine.verify(torch.stack(rows * 2), [5, 1], [[7], [7]])
     assert len(verified) == (0 if is_left else 1)
+
+
+def test_drawn_drafts_without_filters_and_seeds_are_left_to_vllm_in_batches_of_any_size(verified):
+    engine, requests = DraftingEngine(V, 1, drawn=True, slots=200), 200
+    for slot in range(requests):
+        engine.add(slot, request(seed=None), PROMPT)
+    rows, draft_logits = torch.stack(rows_from(3, 2) * requests), torch.zeros(requests, 1, V)
+    engine.verify(rows, list(range(requests)), [[7]] * requests, draft_logits=draft_logits)
+    assert verified == []
+    engine.add(5, request(seed=3), PROMPT)
+    engine.verify(rows, list(range(requests)), [[7]] * requests, draft_logits=draft_logits)
+    assert len(verified) == 1

@@ -290,7 +290,7 @@ def draw_drafts(monkeypatch):
 
     replacement = Replacement("V2 sampler", tokendraw.load_sampler(device=DEVICE), seeds_every_row=True)
     replacement.draws_drafts = True
-    _v2_draft_kernel.warm_up(DEVICE, torch.bfloat16)
+    _v2_draft_kernel.warm_up(DEVICE, torch.bfloat16, V)
     drafter = _v2_drafting.Drafter(V, lambda: replacement)
     monkeypatch.setitem(_v2_drafting._drafters, LOGITS.device, drafter)
     return gumbel_sample, _v2_drafting._wrapped(gumbel_sample)

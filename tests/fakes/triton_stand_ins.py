@@ -248,7 +248,13 @@ def _source(call, target, attributes):
     return source, {name: value for name, value in named.items() if name not in kernel.arg_names}
 
 
-FOLDERS = ("tests/kernels/interpreted", "tests/fakes", "plugins/triton_gumbel/src", "plugins/flashinfer/src")
+FOLDERS = (
+    "tests/kernels/interpreted",
+    "tests/fakes",
+    "plugins/triton_gumbel/src",
+    "plugins/flashinfer/src",
+    "integrations/vllm/src",
+)
 INTERPRETING = f"""
 sys.path[1:1] = {[str(ROOT / folder) for folder in FOLDERS]}
 torch.set_num_threads(1)

@@ -136,3 +136,20 @@ def test_rows_with_a_hundred_kept_tokens_are_drawn_from_candidates():
     result = interpreted("draws", "hundred")
     assert (result["wrong"], result["judged"]) == ([], 8)
     assert result["passes"] <= 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_adapter_to_vllm_computes_the_probabilities_of_drawn_drafts(dtype):
+    """A row with NaN, one with +inf and one of -inf alone have no probabilities."""
+    found = interpreted("drawn_drafts", "probabilities", dtype)
+    assert found["error"] < 2e-5
+    assert (found["nan"], found["unequal"]) == (3, 0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_adapter_to_vllm_keeps_the_logits_of_drawn_drafts(dtype):
+    assert interpreted("drawn_drafts", "kept", dtype) == {
+        "cache": True,
+        "rows": [4, 0, 0, 2, 0],
+        "places": [[1, 30], [0, 31], [2, 32], [1, 33], [0, 34]],
+    }

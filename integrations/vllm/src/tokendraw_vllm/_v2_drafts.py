@@ -47,6 +47,28 @@ class VerifiedRows(NamedTuple):
         return self.judged.data_ptr() == self.fed.data_ptr()
 
 
+def _probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor) -> Tensor:
+    """Return the probabilities that drafts were drawn with: [D, V] float32.
+
+    A greedy row accepts its argmax, whatever probability below 1 the draft has.
+
+    :param draft_logits: those of ``rows``.
+    :param judging: [D] int64: the rows that judge a draft.
+    :param temperature: [slots] float32.
+    """
+    if draft_logits.device.type != "cpu":
+        from tokendraw_vllm._v2_draft_kernel import JudgedRows, draft_probabilities
+
+        judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
+        probs: Tensor = draft_probabilities(judged)
+        return probs
+    slots = rows.slot_of_row.index_select(0, judging)
+    divisors = temperature.index_select(0, slots)
+    divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
+    logits = draft_logits[slots, rows.step_of_row.index_select(0, judging).to(torch.int64)]
+    return torch.softmax(logits.to(torch.float32).div_(divisors), 1)
+
+
 class DraftLayouts:
     """Lays out the drafts of batches for a verification, without a value read on the host.
 
@@ -79,12 +101,7 @@ class DraftLayouts:
             ids = fed.index_select(0, judging + 1).to(torch.int64)
         probs = None
         if verifies and rows.draft_logits is not None:
-            slots = rows.slot_of_row.index_select(0, judging)
-            divisors = temperature().index_select(0, slots)
-            # a greedy row accepts its argmax, whatever probability below 1 the draft has
-            divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
-            logits = rows.draft_logits[slots, rows.step_of_row.index_select(0, judging).to(torch.int64)]
-            probs = torch.softmax(logits.to(torch.float32).div_(divisors), 1)
+            probs = _probabilities(rows, rows.draft_logits, judging, temperature())
         return Drafts(draft_token_ids=ids, cu_num_logits=offsets, draft_probs=probs, max_drafts=most)
 
     def _of_uniform(self, requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:

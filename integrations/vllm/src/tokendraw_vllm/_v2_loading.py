@@ -140,7 +140,7 @@ class Setup:
             if self.device.type != "cpu":
                 from tokendraw_vllm._v2_draft_kernel import warm_up
 
-                warm_up(self.device, self.dtype)
+                warm_up(self.device, self.dtype, self.vocab_size)
         except Exception as error:
             _log.log_kept(format_error(error), part=DRAFTS)
             return False
@@ -156,7 +156,12 @@ class Setup:
 
         :param drafts: arguments of :meth:`tokendraw.Sampler.warmup` for drafts.
         """
-        batches = example_batches(self.max_requests, self.device, seeds_every_row=seeds_every_row)
+        batches = example_batches(
+            self.max_requests,
+            self.device,
+            seeds_every_row=seeds_every_row,
+            least_rows=1 + drafts.get("max_drafts", 0),
+        )
         dtypes_by_stride: dict[int, set[torch.dtype]] = {}
         for stride, dtype in self._layouts():
             dtypes_by_stride.setdefault(stride, set()).add(dtype)

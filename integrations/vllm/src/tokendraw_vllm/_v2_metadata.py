@@ -24,12 +24,13 @@ _DTYPES = {  # as in kernels without the parameter, so that a missing parameter 
 
 
 def example_batches(
-    max_requests: int, device: torch.device, *, seeds_every_row: bool
+    max_requests: int, device: torch.device, *, seeds_every_row: bool, least_rows: int = 1
 ) -> list[SamplingMetadata]:
     """Make up batches like those of the V2 runner, to compile kernels; with rules, those that a variable names.
 
-    :param max_requests: number of slots; the batches have one row, or as many rows as slots, up to 256.
+    :param max_requests: number of slots; the batches have the least number of rows, or as many as slots, up to 256.
     :param seeds_every_row: whether every batch has seeds, or only batches with users' seeds.
+    :param least_rows: 1, or K + 1 for a verification of one request.
     """
     columns = empty_columns(max_requests, device)
     for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
@@ -57,7 +58,8 @@ def example_batches(
         for (greedy, top_k, top_p, min_p), rules in itertools.product(switches, rules_of_forms)
         for has_seeds in ((True,) if seeds_every_row else (False, True))
     ]
-    rows = [torch.arange(count, device=device) for count in sorted({1, min(max_requests, 256)})]
+    counts = sorted({least_rows, max(least_rows, min(max_requests, 256))})
+    rows = [torch.arange(count, device=device) % max_requests for count in counts]
     return [form.for_rows(slots, slots) for form in forms for slots in rows]
 
 

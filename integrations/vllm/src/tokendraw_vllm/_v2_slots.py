@@ -191,14 +191,15 @@ class Slots:
         if self._edits.catch_up(self._batches.of(requests).edited):
             self._batches.clear()
 
-    def leaves_drafts(self, requests: np.ndarray, rows: int) -> bool:
-        """Return whether vLLM verifies a batch: few rows without filters, for which vLLM needs less time of the host.
+    def leaves_drafts(self, requests: np.ndarray, rows: int, *, are_drawn: bool) -> bool:
+        """Return whether vLLM verifies a batch without filters: few rows, or drawn drafts.
 
-        Requests with a seed are never left to vLLM, so that their texts are those of a run without drafts.
+        vLLM needs less time of the host for few rows, and reads the logits of drawn drafts as they are. Requests with a
+        seed are never left to vLLM: beside chosen drafts their texts are those of a run without drafts.
 
         :param rows: number of the batch's logits rows.
         """
-        return rows <= MOST_PLAIN_ROWS and self._batches.of(requests).is_plain
+        return (are_drawn or rows <= MOST_PLAIN_ROWS) and self._batches.of(requests).is_plain
 
     def log_unverified(self, requests: np.ndarray) -> None:
         """Name the rules of a batch in the log whose drafts vLLM verifies."""

@@ -43,7 +43,8 @@ def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
                 slots.catch_up(idx_mapping_np)
                 if not slots.may_draw_raw(idx_mapping_np):
                     return None
-                if slots.leaves_drafts(idx_mapping_np, logits.shape[0]):
+                are_drawn = draft_logits is not None
+                if slots.leaves_drafts(idx_mapping_np, logits.shape[0], are_drawn=are_drawn):
                     return None
                 if not _is_supported(self, draft_logits, logits.shape[1]):
                     return None
