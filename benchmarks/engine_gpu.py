@@ -1,6 +1,6 @@
 """Times the calls of the sampler in vLLM's engine, with tokendraw-vllm and without, and compares its tokens.
 
-    python benchmarks/engine_gpu.py MODEL --output benchmarks/results/h100_engine.md
+    python benchmarks/engine_gpu.py MODEL --output benchmarks/results/h200_engine.md
 
 ``MODEL`` is a folder; where it holds no model, one of 0.9 billion random weights and 151,936 tokens is written there.
 Four engines start one after the other, each in a process of its own: vLLM alone and with the adapter, without drafts

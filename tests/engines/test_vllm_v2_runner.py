@@ -122,7 +122,7 @@ def test_log_probabilities_are_scored_where_the_readme_says(ours, vllms, name):
         assert scored > len(tokens(ours, name)[1])
     if name == "ids beside the best":  # while both requests live
         assert scored < steps
-    assert SCORED not in vllms[name]["places"]
+    assert not CASES[name].is_run_alone or SCORED not in vllms[name]["places"]
 
 
 def steps_of(result):

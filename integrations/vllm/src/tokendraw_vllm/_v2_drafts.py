@@ -56,12 +56,18 @@ def _probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, te
     :param judging: [D] int64: the rows that judge a draft.
     :param temperature: [slots] float32.
     """
-    if draft_logits.device.type != "cpu":
-        from tokendraw_vllm._v2_draft_kernel import JudgedRows, draft_probabilities
+    if draft_logits.device.type == "cpu":
+        return _probabilities_by_torch(rows, draft_logits, judging, temperature)
+    from tokendraw_vllm._v2_draft_kernel import JudgedRows, draft_probabilities
 
-        judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
-        probs: Tensor = draft_probabilities(judged)
-        return probs
+    judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
+    probs: Tensor = draft_probabilities(judged)
+    return probs
+
+
+def _probabilities_by_torch(
+    rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor
+) -> Tensor:
     slots = rows.slot_of_row.index_select(0, judging)
     divisors = temperature.index_select(0, slots)
     divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
