@@ -102,6 +102,7 @@ def test_masks_in_the_interpreter_change_forbidden_ids_alone_at_any_alignment():
     assert len(result) == 90
 
 
+@pytest.mark.slow
 def test_edits_of_full_slots_stay_inside_their_tensors():
     assert interpreted("edits", "full_slots") == 3
 

@@ -52,6 +52,7 @@ def test_metadata_of_other_values_is_found(wrong, name):
     assert found == [[(kind, text)] * 2] * 3
 
 
+@pytest.mark.slow
 def test_a_sampler_that_cannot_on_one_rank_makes_it_unavailable_on_every_rank():
     found = world(3).run(shard_cases.refused, 3, "a sampler without shards", 0, seconds=SECONDS)
     text = (
