@@ -4,6 +4,7 @@ test_vllm_v2_itself.py compares the values with those of vLLM's kernels.
 """
 
 import importlib
+import sys
 from itertools import product
 from types import SimpleNamespace
 
@@ -12,8 +13,10 @@ import torch
 
 import tokendraw
 import tokendraw_vllm
+import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_vllm import _v2_logprobs
+from tokendraw_vllm._v2_loading import Setup
 from tokendraw_vllm._v2_logprobs import Scorer, load_scorer
 from vllm_stand_in import V2Engine
 
@@ -189,6 +192,22 @@ def test_the_load_knows_the_layouts_of_the_logits(monkeypatch, mode, layouts):
     )
     loaded(mode, dtype=torch.bfloat16)
     assert given == [(CPU, V, layouts)]
+
+
+def test_the_load_imports_nothing_of_vllm():
+    """The thread of the load runs beside vLLM's own imports, which may be half done."""
+    setup = Setup.of(
+        config(),
+        device=CPU,
+        vocab_size=V,
+        max_requests=4,
+        use_fp64=False,
+        logprobs_mode="processed_logprobs",
+        return_sampling_mask=False,
+    )
+    vllm_stand_in.forget()
+    assert setup.load() is not None
+    assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
 def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch, log_lines):

@@ -44,6 +44,8 @@ class Setup:
     threshold: bool
     """Whether draws return thresholds."""
     logprobs_mode: str
+    scores_processed: bool
+    """Whether log-probabilities are those of filtered logits."""
     max_best: int
     """The largest number of best tokens whose log-probabilities tokendraw serves."""
     drafts: DraftSetup | None
@@ -72,6 +74,7 @@ class Setup:
             use_fp64=bool(use_fp64),
             threshold=may_need_processed(logprobs_mode, return_sampling_mask),
             logprobs_mode=logprobs_mode,
+            scores_processed=may_need_processed(logprobs_mode, return_sampling_mask=False),
             max_best=max_best_of(config),
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
             drafts=DraftSetup.of(config),
@@ -83,7 +86,10 @@ class Setup:
         return self.drafts is not None and self.drafts.mode is not None
 
     def load(self) -> Replacement | None:
-        """Load the sampler, and compile its kernels; None where vLLM draws. Raises nothing."""
+        """Load the sampler, and compile its kernels; None where vLLM draws. Raises nothing.
+
+        Imports no module of vLLM, whose main thread may be in the middle of its imports.
+        """
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)
         replacement = load(
@@ -97,11 +103,10 @@ class Setup:
         )
         if replacement is None or replacement.sampler is None:
             return replacement
-        is_processed = may_need_processed(self.logprobs_mode, return_sampling_mask=False)
         load_scorer(
             self.device,
             self.vocab_size,
-            self._layouts() if is_processed else self._layouts()[:1],
+            self._layouts() if self.scores_processed else self._layouts()[:1],
             returns_logits=self.logprobs_mode.endswith("logits"),
             max_best=self.max_best,
             batch_invariant=self.batch_invariant,
