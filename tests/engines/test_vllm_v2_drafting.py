@@ -44,7 +44,7 @@ def cache(size=V, dtype=torch.float32):
 
 
 def drafts_of(rows, *, temperature, seed, positions):
-    """What ``tokendraw.Sampler.draft`` draws."""
+    """Return the drafts that ``tokendraw.Sampler.draft`` draws."""
     columns = {"temperature": torch.full((rows,), temperature), "seed": torch.full((rows,), seed)}
     metadata = SamplingMetadata(**columns, positions=torch.tensor(positions))
     return tokendraw.load_sampler("native").draft(LOGITS.repeat(rows, 1), metadata).token_ids.tolist()

@@ -67,7 +67,7 @@ def random_request(rng, size):
 
 
 def random_history(rng, size):
-    """Few ids, so that they repeat."""
+    """Make a history of few ids, most of them several times."""
     few = min(size, rng.choice((2, 3, 5, size)))
     return [random_token(rng, few, size) for _ in range(rng.randint(1, 90))]
 
