@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from random_model import write_model
 from vllm_start import ADAPTERS, REPORT, kernels
 
-VOCAB_SIZE, HIDDEN_SIZE, LAYERS, HEADS, KV_HEADS, MLP_SIZE = 151936, 2048, 6, 16, 8, 6144
 PROMPT_TOKENS = 16
 BOTH: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
 Request = Callable[[int, int], dict[str, Any]]
@@ -357,55 +357,6 @@ def make_prompts(count: int, vocab_size: int, *, repeated: bool) -> list[dict[st
     rng = random.Random(3)
     texts = [[rng.randrange(10, vocab_size - 10) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
     return [{"prompt_token_ids": text * 4 if repeated else text} for text in texts]
-
-
-def write_model(folder: Path, layers: int = LAYERS) -> None:
-    """Write a Qwen2 of random weights, in bfloat16, whose logits have a standard deviation of 3."""
-    import torch
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": HIDDEN_SIZE,
-        "intermediate_size": MLP_SIZE,
-        "num_hidden_layers": layers,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "max_window_layers": layers,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def normal(rows: int, columns: int, deviation: float) -> torch.Tensor:
-        return (torch.randn(rows, columns, device=device) * deviation).to(torch.bfloat16).cpu()
-
-    kv_size, ones = HIDDEN_SIZE * KV_HEADS // HEADS, torch.ones(HIDDEN_SIZE, dtype=torch.bfloat16)
-    weights = {
-        "model.embed_tokens.weight": normal(VOCAB_SIZE, HIDDEN_SIZE, 1.0),
-        "model.norm.weight": ones,
-        "lm_head.weight": normal(VOCAB_SIZE, HIDDEN_SIZE, 3.0 * HIDDEN_SIZE**-0.5),
-    }
-    for layer in range(layers):
-        at = f"model.layers.{layer}"
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            weights[f"{at}.{name}.weight"] = ones.clone()
-        for name, size in (("q", HIDDEN_SIZE), ("k", kv_size), ("v", kv_size)):
-            weights[f"{at}.self_attn.{name}_proj.weight"] = normal(size, HIDDEN_SIZE, HIDDEN_SIZE**-0.5)
-            weights[f"{at}.self_attn.{name}_proj.bias"] = torch.zeros(size, dtype=torch.bfloat16)
-        weights[f"{at}.self_attn.o_proj.weight"] = normal(HIDDEN_SIZE, HIDDEN_SIZE, HIDDEN_SIZE**-0.5)
-        for name in ("gate", "up"):
-            weights[f"{at}.mlp.{name}_proj.weight"] = normal(MLP_SIZE, HIDDEN_SIZE, HIDDEN_SIZE**-0.5)
-        weights[f"{at}.mlp.down_proj.weight"] = normal(HIDDEN_SIZE, MLP_SIZE, MLP_SIZE**-0.5)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 if __name__ == "__main__":

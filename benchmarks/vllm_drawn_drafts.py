@@ -14,6 +14,7 @@ import argparse
 import functools
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import BatchFacts, SamplingMetadata, VerifyOutput
-from tokendraw_vllm import _v2_draft_kernel, _v2_drafts
+from tokendraw.plugin import VerifyMode
+from tokendraw_vllm import _v2_draft_kernels, _v2_drafts
 
 V, K, SLOTS, TEMPERATURE = 151936, 3, 256, 0.8
 FILTERS: dict[str, dict[str, Any]] = {
@@ -31,7 +33,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "p = 0.9": {"max_top_k": 0, "all_top_k": False},
 }
 DEVICE = torch.device("cuda")
-KERNELS, TORCH = _v2_drafts._probabilities, _v2_drafts._probabilities_by_torch
+KERNELS, TORCH = _v2_drafts.probabilities, _v2_drafts.probabilities_by_torch
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def lines(sizes: list[int]) -> Iterator[str]:
     torch.manual_seed(1)
     sampler = tokendraw.load_sampler(device=DEVICE)
     cache = (torch.randn(SLOTS, K, V, device=DEVICE) * 3).bfloat16()
-    _v2_draft_kernel.warm_up(DEVICE, cache.dtype, V)
+    _v2_draft_kernels.warm_up(DEVICE, cache.dtype, V)
     yield "`python benchmarks/vllm_drawn_drafts.py`\n"
     yield f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {sampler.name}\n"
     yield (
@@ -103,22 +105,21 @@ class Batch:
 
         :param compute: computes their probabilities; None: they count as chosen.
         """
-        vars(_v2_drafts)["_probabilities"] = compute
-        drafts = self._layouts.lay_out(
-            self._rows(is_drawn=compute is not None), K, lambda: self._temperature, verifies=True
-        )
-        mode = "coupled" if compute is None else "rejection"
+        drafts = self._layouts.lay_out(self._rows(), K, lambda: self._temperature, verifies=True)
+        mode: VerifyMode = "coupled"
+        if compute is not None:
+            drafts, mode = replace(drafts, draft_probs=self.probabilities(compute)), "rejection"
         return self._sampler.verify(self.target, drafts, self._metadata(filters), mode=mode)
 
     def probabilities(self, compute: Callable[..., Tensor]) -> Tensor:
         """Compute the probabilities of the drafts: [D, V]."""
-        return compute(self._rows(is_drawn=True), self._cache, self._judging, self._temperature)
+        return compute(self._rows(), self._cache, self._judging, self._temperature)
 
-    def _rows(self, *, is_drawn: bool) -> _v2_drafts.VerifiedRows:
+    def _rows(self) -> _v2_drafts.VerifiedRows:
         positions = torch.arange(len(self.target), device=DEVICE)
         return _v2_drafts.VerifiedRows(
             self.target,
-            self._cache if is_drawn else None,
+            None,
             self._fed,
             positions,
             self._offsets,

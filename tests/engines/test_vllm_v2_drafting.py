@@ -1,6 +1,6 @@
 """Draws of drafts in the V2 runner, in the place of vLLM's ``gumbel_sample``.
 
-The kernel that keeps the logits runs in test_vllm_v2_itself.py; here torch stands in its place.
+The kernels run in test_vllm_v2_itself.py and in tests/kernels/interpreted; here torch stands in their place.
 """
 
 import numpy as np
@@ -28,10 +28,10 @@ VLLMS = 0
 
 @pytest.fixture
 def torch_keeps_logits(monkeypatch):
-    from tokendraw_vllm import _v2_draft_kernel
+    from tokendraw_vllm import _v2_draft_kernels
 
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
-    monkeypatch.setattr(_v2_draft_kernel, "keep_logits", vllm_stand_in.keep_logits)
+    monkeypatch.setattr(_v2_draft_kernels, "keep_logits", vllm_stand_in.keep_logits)
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_a_changed_signature_of_the_draw_leaves_drafts_to_vllm(install, torch_ke
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_the_kernels_compile_for_every_target(monkeypatch, target, dtype):
-    from tokendraw_vllm import _v2_draft_kernel as kernels
+    from tokendraw_vllm import _v2_draft_kernels as kernels
 
     ids, block = ("slots", "positions", "steps", "row_index", "noise_positions", "rows"), {"BLOCK_SIZE": 4096}
     floats = dict.fromkeys(("temperature", "sums", "probs"), "*fp32")

@@ -80,7 +80,7 @@ class Drill:
 def native(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     if importlib.util.find_spec("triton") is not None:
-        monkeypatch.setattr("tokendraw_vllm._v2_draft_kernel.keep_logits", vllm_stand_in.keep_logits)
+        monkeypatch.setattr("tokendraw_vllm._v2_draft_kernels.keep_logits", vllm_stand_in.keep_logits)
 
 
 @pytest.fixture

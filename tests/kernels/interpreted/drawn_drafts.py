@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tokendraw_vllm import _v2_draft_kernel as kernels
+from tokendraw_vllm import _v2_draft_kernels as kernels
 
 SLOTS, STEPS = 5, 3
 SIZE = 2 * kernels._PROBS_BLOCK_SIZE + 77
@@ -21,7 +21,7 @@ def _cache(dtype):
 
 
 def probabilities(dtype):
-    """The largest error of a probability of a row without NaN, and the rows whose NaN are not those of torch."""
+    """Return the largest error of a probability of rows without NaN, and how many rows have other NaN than torch's."""
     cache = _cache(getattr(torch, dtype))
     slot_of_row = torch.arange(SLOTS, dtype=torch.int32).repeat_interleave(STEPS + 1).flip(0)
     step_of_row = torch.arange(STEPS + 1).repeat(SLOTS)
@@ -40,7 +40,7 @@ def probabilities(dtype):
 
 
 def kept(dtype):
-    """Whether logits are kept for the slot and step of their row, and rows of padding nowhere."""
+    """Return whether logits are kept for the slot and step of their row alone, and what noise is drawn from."""
     logits = _cache(getattr(torch, dtype))[:, 0]
     cache = torch.full((SLOTS, STEPS, SIZE), 7.0, dtype=logits.dtype)
     slots, steps = torch.tensor([4, -1, 0, 2, -1]), torch.tensor([1, 0, 2, 1, 0])

@@ -18,13 +18,14 @@ from tokendraw_vllm._engine import DISTRIBUTIONS
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_processor import Processor
 
-_REFERENCE = "native"
+REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
 
-DRAFTS = "V2 drafting"
-"""The draws of drafts in vLLM, for the log."""
+DRAFTING = "V2 drafting"
+"""The replaced part of vLLM that draws drafts, for the log."""
+
 Drawn = TypeVar("Drawn")
 
 
@@ -111,7 +112,7 @@ class Replacement:
         try:
             return self.sampler.draft(logits, metadata()).token_ids
         except Exception as error:
-            _log.log_failed(DRAFTS, self.sampler.name, error)
+            _log.log_failed(DRAFTING, self.sampler.name, error)
             self.draws_drafts = False
             return None
 
@@ -146,12 +147,12 @@ def load(
         if (
             requested is None
             and not reference_is_faster
-            and tokendraw.resolve(device=str(device)).chosen == _REFERENCE
+            and tokendraw.resolve(device=str(device)).chosen == REFERENCE
         ):
             _log.log_kept(
-                f"'{_REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
+                f"'{REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
                 f"{'tokendraw-cpu' if device.type == 'cpu' else 'tokendraw-triton-gumbel'}, or set "
-                f"TOKENDRAW_SAMPLER={_REFERENCE} to use it nevertheless",
+                f"TOKENDRAW_SAMPLER={REFERENCE} to use it nevertheless",
                 part=part,
             )
             return None

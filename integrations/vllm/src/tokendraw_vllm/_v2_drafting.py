@@ -19,7 +19,7 @@ from torch import Tensor
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import changed_signature
 from tokendraw_vllm import _log
-from tokendraw_vllm._replacement import DRAFTS, Replacement
+from tokendraw_vllm._replacement import DRAFTING, Replacement
 from tokendraw_vllm._v2_metadata import make_metadata
 
 _ATTRIBUTE = "_tokendraw"
@@ -51,7 +51,7 @@ def install(device: torch.device, vocab_size: int, wait_for_load: Callable[[], R
     original = getattr(speculator, "gumbel_sample", None)
     reason = changed_signature("gumbel_sample", original, _SIGNATURE)
     if reason is not None:
-        _log.log_kept(reason, part=DRAFTS)
+        _log.log_kept(reason, part=DRAFTING)
         return
     _drafters[device] = Drafter(vocab_size, wait_for_load)
     if original is not None and not hasattr(original, _ATTRIBUTE):
@@ -139,7 +139,7 @@ class Drafter:
             return None
 
         def metadata() -> SamplingMetadata:
-            from tokendraw_vllm._v2_draft_kernel import DraftRows, keep_logits
+            from tokendraw_vllm._v2_draft_kernels import DraftRows, keep_logits
 
             located = keep_logits(DraftRows(logits, slots, positions, steps, cache))
             return self._of_slots(temperature, seeds).for_rows(*located)

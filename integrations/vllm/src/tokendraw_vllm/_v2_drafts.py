@@ -47,7 +47,7 @@ class VerifiedRows(NamedTuple):
         return self.judged.data_ptr() == self.fed.data_ptr()
 
 
-def _probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor) -> Tensor:
+def probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor) -> Tensor:
     """Return the probabilities that drafts were drawn with: [D, V] float32.
 
     A greedy row accepts its argmax, whatever probability below 1 the draft has.
@@ -57,17 +57,18 @@ def _probabilities(rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, te
     :param temperature: [slots] float32.
     """
     if draft_logits.device.type == "cpu":
-        return _probabilities_by_torch(rows, draft_logits, judging, temperature)
-    from tokendraw_vllm._v2_draft_kernel import JudgedRows, draft_probabilities
+        return probabilities_by_torch(rows, draft_logits, judging, temperature)
+    from tokendraw_vllm._v2_draft_kernels import JudgedRows, draft_probabilities
 
     judged = JudgedRows(judging, rows.slot_of_row, rows.step_of_row, temperature, draft_logits)
     probs: Tensor = draft_probabilities(judged)
     return probs
 
 
-def _probabilities_by_torch(
+def probabilities_by_torch(
     rows: VerifiedRows, draft_logits: Tensor, judging: Tensor, temperature: Tensor
 ) -> Tensor:
+    """Compute :func:`probabilities` by operations of torch, as on a CPU."""
     slots = rows.slot_of_row.index_select(0, judging)
     divisors = temperature.index_select(0, slots)
     divisors = torch.where(divisors == 0.0, 1.0, divisors).unsqueeze(1)
@@ -107,7 +108,7 @@ class DraftLayouts:
             ids = fed.index_select(0, judging + 1).to(torch.int64)
         probs = None
         if verifies and rows.draft_logits is not None:
-            probs = _probabilities(rows, rows.draft_logits, judging, temperature())
+            probs = probabilities(rows, rows.draft_logits, judging, temperature())
         return Drafts(draft_token_ids=ids, cu_num_logits=offsets, draft_probs=probs, max_drafts=most)
 
     def _of_uniform(self, requests: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from tokendraw import Sampler
 from tokendraw.engines import format_error
 from tokendraw_vllm import _log
 from tokendraw_vllm._draft_setup import DraftSetup
-from tokendraw_vllm._replacement import DRAFTS, Replacement, load
+from tokendraw_vllm._replacement import DRAFTING, Replacement, load
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_logprobs import load_scorer, max_best_of
 from tokendraw_vllm._v2_metadata import example_batches
@@ -138,16 +138,16 @@ class Setup:
         return True
 
     def _warm_up_drawing(self) -> bool:
-        """Compile the kernel beside the draws of drafts; return whether tokendraw draws those of vLLM."""
+        """Compile the kernels of drawn drafts; return whether tokendraw draws the drafts of vLLM."""
         if not self.draws_drafts:
             return False
         try:
             if self.device.type != "cpu":
-                from tokendraw_vllm._v2_draft_kernel import warm_up
+                from tokendraw_vllm._v2_draft_kernels import warm_up
 
                 warm_up(self.device, self.dtype, self.vocab_size)
         except Exception as error:
-            _log.log_kept(format_error(error), part=DRAFTS)
+            _log.log_kept(format_error(error), part=DRAFTING)
             return False
         return True
 

@@ -24,14 +24,13 @@ from tokendraw import BatchFacts, Need, SamplingMetadata
 from tokendraw.engines import format_error
 from tokendraw.plugin import LogprobsMode
 from tokendraw_vllm import _log
+from tokendraw_vllm._replacement import REFERENCE
 
 PART = "V2 scoring"
 """The replaced part of vLLM, for the log."""
 FUNCTION = "compute_topk_scores"
 _RUNNER = "vllm.v1.worker.gpu"
 _CALLERS = ("sample.sampler", "sample.prompt_logprob", "spec_decode.rejection_sampler")
-_REFERENCE = "native"
-"""Plain PyTorch, which is slower than vLLM's kernels on a GPU."""
 _MAX_BEST = 1024
 """The largest number of best tokens that kernels of tokendraw order."""
 _WARMUP_ROWS = (1, 256)
@@ -198,7 +197,7 @@ def load_scorer(
     need = Need(logprobs_mode=mode, batch_invariant=batch_invariant)
     try:
         chosen = tokendraw.resolve(operation="score", device=device, need=need).chosen
-        if chosen == _REFERENCE and device.type != "cpu":
+        if chosen == REFERENCE and device.type != "cpu":
             reason = f"'{chosen}' is the best scorer for {device}, and no quicker than vLLM's own"
             _log.log_kept(reason, part=PART)
             return

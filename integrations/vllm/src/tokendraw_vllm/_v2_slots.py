@@ -230,7 +230,6 @@ class Slots:
                 self._batches.clear()
                 return None
             logits = floats
-
         output = replacement.verify(
             logits,
             lambda: drafts(verifies=True),

@@ -1,8 +1,8 @@
 """Verification of drafts in the V2 runner: replaces ``_verify`` of vLLM's ``RejectionSampler``.
 
 Drafts that were chosen, by an argmax or an n-gram, are verified in the mode ``coupled``: it accepts as many as vLLM's
-rule, and emits the tokens that plain steps draw at the same seeds and positions. Drafts that were drawn have been drawn
-by vLLM, at the temperature of the request and without its filters, from logits that vLLM keeps.
+rule, and emits the tokens that plain steps draw at the same seeds and positions. Drafts that were drawn come from the
+temperature of the request without its filters, and from logits that vLLM's cache keeps: see :mod:`._v2_drafting`.
 """
 
 from __future__ import annotations
