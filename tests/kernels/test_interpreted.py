@@ -124,6 +124,11 @@ def test_a_large_k_is_found_in_a_list_of_the_set_or_of_a_bracket():
     assert result["bounded"] == [1, 1, 1, 3, 2]
 
 
+def test_small_p_keeps_the_nucleus_of_a_flat_row_whatever_its_mass():
+    """Of the last but one of these rows top-k decides."""
+    assert interpreted("draws", "flat") == {"judged": 6, "wrong": [], "tokens": []}
+
+
 @pytest.mark.slow
 def test_the_pivots_of_a_first_pass_enclose_the_threshold():
     """At four standard errors. A guess from maxima of a few visible tokens would miss the threshold."""

@@ -280,6 +280,43 @@ def guesses():
     return {"missed": missed, "rows": 2 * len(kinds) * shape[0]}
 
 
+def flat():
+    """Keep the nuclei of small p of flat rows, whose mass is far beyond what a list of collected logits can hold.
+
+    Returns (kept, needed) of each row whose kept set is none that float32 may give, and the rows whose token is not
+    native's.
+    """
+    rng = np.random.default_rng(11)
+    rows = (
+        (32_000, lambda size: rng.uniform(-0.005, 0.005, size), 1.0, (0, 0.003, "top_k_first")),
+        (151_936, lambda size: rng.normal(0, 0.1, size), 1.0, (0, 0.002, "top_k_first")),
+        (128_256, lambda size: rng.normal(0, 3, size), 10.0, (0, 0.01, "top_k_first")),
+        (128_256, lambda size: rng.normal(0, 3, size), 10.0, (0, 0.01, "temperature_last")),
+        (151_936, lambda size: rng.normal(0, 0.1, size), 1.0, (2000, 0.05, "joint")),
+        (151_936, lambda size: rng.normal(0, 0.1, size), 1.0, (2000, 0.01, "joint")),
+    )
+    native = tokendraw.load_sampler("native", device="cpu")
+    plain, exact = (TritonGumbelSampler(torch.device("cpu"), need) for need in (Need(), Need(threshold=True)))
+    wrong, tokens = [], []
+    for number, (size, draw, temperature, (k, p, order)) in enumerate(rows):
+        logits = torch.from_numpy(draw(size).astype(np.float32))[None]
+        request = SamplingParams(temperature=temperature, top_k=k, top_p=p, filter_order=order, seed=number)
+        metadata = SamplingMetadata.from_params([request], positions=[3])
+        found = [each.sample(logits, metadata).token_ids.item() for each in (native, plain, exact)]
+        if len(set(found)) > 1:
+            tokens.append([number, *found])
+        ranked = np.sort(logits[0].double().numpy())[::-1]
+        filter_temperature = 1.0 if order == "temperature_last" else temperature
+        mass = np.exp((ranked - ranked[0]) / filter_temperature).cumsum()
+        least, most = (np.searchsorted(mass, p * share * mass[-1]) + 1 for share in (1 - 2e-6, 1 + 2e-6))
+        if k:
+            least, most = min(least, k), min(most, k)
+        kept = int((logits >= exact.sample(logits, metadata).threshold).sum())
+        if not least <= kept <= most:
+            wrong.append([number, kept, int(least)])
+    return {"judged": len(rows), "wrong": wrong, "tokens": tokens}
+
+
 def wide32():
     """Draw the odd half of the rows in float32."""
     return wide(torch.float32, halves=(1,))

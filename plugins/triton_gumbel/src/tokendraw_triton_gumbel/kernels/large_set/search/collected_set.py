@@ -118,8 +118,9 @@ def _find_set_threshold(values, count, reals, ints, ULP_STEP: tl.constexpr):
         _, total, _ = survey_from(values, count, threshold, max_logit, scale)
         mass = total.to(tl.float64)
         if (goal == FIND_NUCLEUS) | (goal == FIND_LARGER):
-            # More than the list can hold is not reached, whatever it is.
-            mass = tl.minimum(tl.load(reals + MASS), 2.0 * MAX_COLLECTED).to(tl.float64) * UNITS
+            # The row's whole mass, not only what a list could hold: p of it may still be within the list. At most
+            # 2 ** 21 ids weigh 2 ** 55 units, which an int64 holds.
+            mass = tl.load(reals + MASS).to(tl.float64) * UNITS
         p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
         target = tl.ceil(p * mass).to(tl.int64)
         if (total >= target).to(tl.int32) * (1 - is_too_short) > 0:
