@@ -84,6 +84,22 @@ def test_what_is_no_metadata_reaches_no_sampler(bad, found):
     assert backend.logits == []
 
 
+def test_metadata_of_a_subclass_is_refused_and_says_what_to_use_in_its_place():
+    class OwnMetadata(SamplingMetadata):
+        pass
+
+    (ours, backend) = recording()
+    metadata = SamplingMetadata.from_params(PARAMS)
+    own = OwnMetadata(**{name: getattr(metadata, name) for name in SamplingMetadata.__dataclass_fields__})
+    refused(
+        f"'metadata' needs a tokendraw.SamplingMetadata itself, found its subclass {__name__}.OwnMetadata. Pass "
+        "values of your own as SamplingParams(filters={...}), see tokendraw.filters.",
+        InvalidInputError,
+        lambda: ours.sample(LOGITS, own),
+    )
+    assert backend.logits == []
+
+
 @pytest.mark.parametrize(("bad", "found"), [([[1]], "list"), (IDS, "torch.Tensor"), (None, "None")])
 def test_what_are_no_drafts_is_refused(bad, found):
     message = f"'drafts' needs a tokendraw.Drafts, found {found}. Pass Drafts.from_lists(draft_token_ids, device=...)."

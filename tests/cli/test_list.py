@@ -124,7 +124,6 @@ NATIVE_CAPABILITIES = {
     "max_top_k": None,
     "max_vocab_size": None,
     "vocab_parallel": True,
-    "metadata_classes": [],
     "compiles_on_demand": False,
 }
 
@@ -238,7 +237,6 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"
         "  vocab parallel      no\n"
-        "  metadata classes    none\n"
         "  compiles on demand  no\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)

@@ -49,7 +49,7 @@ LONG = frozenset(
     )
 )
 """Lines of more than a second on a CPU."""
-NOT_OFFERED = {"limits", "metadata classes"}
+NOT_OFFERED = {"limits"}
 REFUSED = {"verify sync-free"}
 
 

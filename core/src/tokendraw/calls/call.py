@@ -81,10 +81,6 @@ class Call(ABC):
         """Return the properties for the choice of a backend's kernels, the size of the call apart."""
         return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])
 
-    def undeclared_class(self, capabilities: Any) -> str | None:
-        """Name the undeclared class of an argument; None: the capabilities declare all."""
-        return None
-
     @property
     def num_rows(self) -> int:
         """Return the number of rows for :meth:`tokendraw.Sampler.stats`."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.backends.description.capabilities import Need
 from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
@@ -22,7 +22,7 @@ from tokendraw.calls.splitting import RowSplit
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.fields import FACT_OF_COLUMN
-from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
+from tokendraw.parameters.metadata import SamplingMetadata
 
 _CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
 """Form of a checked call's logits and the check of its output, cached with the metadata."""
@@ -65,10 +65,6 @@ class RowCall(Call):
         if wrong is not None or self.facts.max_logprobs is None:
             return wrong
         return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
-
-    def undeclared_class(self, capabilities: Capabilities) -> str | None:
-        name = plugin_class(self.metadata)
-        return None if name in capabilities.metadata_classes else name
 
     @property
     def tokens_shape(self) -> tuple[int, ...]:

@@ -139,8 +139,8 @@ def successor(
     selection, rejections = negotiator.settle(operation, rejections)
     backend = selection.backend
     missing = backend.reason_against(call)
-    if missing is None or selection.companion is not None or backend.undeclared_class(call) is not None:
-        return selection, rejections  # the route refuses a class that is not declared, and names the rows
+    if missing is None or selection.companion is not None:
+        return selection, rejections
     raise SamplerUnavailableError(
         f"Nothing here can serve {missing}, which this batch may hold: {name!r} failed, {reason}. "
         f"{install('another one that can', selection.resolution.decisions)}, or, if the batch holds none, say so in "

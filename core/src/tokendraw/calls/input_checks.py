@@ -91,6 +91,11 @@ def check_metadata(
     """Refuse anything but metadata on the device of the logits, of any number of rows."""
     mend = "Pass SamplingMetadata.from_params(params, device=...)."
     check_type("metadata", metadata, SamplingMetadata, mend)
+    if type(metadata) is not SamplingMetadata:
+        raise InvalidInputError(
+            f"'metadata' needs a tokendraw.SamplingMetadata itself, found its subclass {type_name(metadata)}. Pass "
+            "values of your own as SamplingParams(filters={...}), see tokendraw.filters."
+        )
     device = metadata.device
     if device is not None and device != logits.device:
         mend = "Pass device= to SamplingMetadata.from_params."

@@ -14,13 +14,10 @@ from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.calls.splitting import RowSplit, is_worthwhile
 from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.errors.formatting import all_of
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 
 _NOT_BY_ROW = "every row is one"
 """Reason for which the rows of a call are not divided."""
-_MAX_NAMED_ROWS = 8
-"""Rows that a message names, at most."""
 _log = logging.getLogger("tokendraw")
 
 
@@ -33,7 +30,6 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
     if reason is None:
         return selection.backend
     kinds = _row_kinds(selection, call)
-    _check_declared(selection, call, kinds)
     if isinstance(kinds, str) or not isinstance(call, Sample):
         return _whole_call(selection, call, [reason], str(kinds))
     split = _split(selection, call, kinds)
@@ -92,15 +88,6 @@ def is_served(selection: Selection, call: Call | RowGroup) -> bool:
     return any(backend.reason_against(call) is None for backend in selection.backends)
 
 
-def undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
-    """Refuse metadata of an undeclared class."""
-    found, do = all_of(map(repr, samplers)), "do" if len(samplers) > 1 else "does"
-    return SamplerUnavailableError(
-        f"'metadata' of every row needs a sampler that declares the class {name!r}, found {found}, which {do} not. "
-        "Load the sampler that declares it by its name, or pass a tokendraw.SamplingMetadata."
-    )
-
-
 def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
     """Return the kind of each row of a call, or say why the call is not divided."""
     backend = selection.backend
@@ -114,8 +101,8 @@ def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
 
 def _split(selection: Selection, call: Sample, kinds: RowKinds) -> RowSplit | str:
     """Divide the rows of a call, or say why not."""
-    splits, key = selection.row_splits.setdefault(kinds, {}), (type(call.metadata), call.vocab_size)
-    split = splits.get(key)
+    splits = selection.row_splits.setdefault(kinds, {})
+    split = splits.get(call.vocab_size)
     if split is None:
         if is_capturing():
             return "a CUDA graph is captured of it before it was drawn once"
@@ -124,14 +111,12 @@ def _split(selection: Selection, call: Sample, kinds: RowKinds) -> RowSplit | st
         companion = selection.companion_for(call, RowGroup(BatchFacts.merged(leaving), call.vocab_size))
         assert companion is not None
         split = call.split(kinds, reasons, (backend.unsupported, companion.unsupported))
-        split = splits[key] = replace(split, companion=companion)
+        split = splits[call.vocab_size] = replace(split, companion=companion)
     return split
 
 
 def _reasons_by_kind(backend: LoadedBackend, call: Sample, kinds: RowKinds) -> list[str | None]:
     """Name the unsupported property of each kind of row."""
-    if backend.undeclared_class(call) is not None:
-        return [backend.reason_against(call)] * len(kinds.kinds)
     return [backend.reason_against(RowGroup(kind, call.vocab_size)) for kind in kinds.kinds]
 
 
@@ -153,41 +138,3 @@ def _log_companion(
             whole = f", and with them the whole batch, since {because}" if because else ""
             names = selection.backend.name, kind, companion.name, whole
             _log.info("%r cannot serve %s: they go to %r%s", *names)
-
-
-def _check_declared(selection: Selection, call: Call, kinds: RowKinds | str) -> None:
-    """Refuse a part of a call for a backend without a declaration of an argument's class; names the rows."""
-    backend, companion = selection.backend, selection.companion
-    undeclared = backend.undeclared_class(call)
-    if companion is None:
-        if undeclared is not None:
-            raise undeclared_class(undeclared, backend.name)
-        return
-    name = companion.undeclared_class(call)
-    if name is None:
-        return
-    if undeclared is not None:
-        raise undeclared_class(name, backend.name, companion.name)
-    if isinstance(kinds, str) or not isinstance(call, Sample):
-        subject, reasons = "every row", [backend.reason_against(call)]
-    else:
-        by_kind = _reasons_by_kind(backend, call, kinds)
-        by_row = [by_kind[kinds.of_slot[slot]] for slot in kinds.slot_of_row or range(kinds.num_rows)]
-        rows = [row for row, reason in enumerate(by_row) if reason is not None]
-        if not rows:
-            return
-        subject, reasons = _named_rows(rows), [by_row[row] for row in rows]
-    raise SamplerUnavailableError(
-        f"'metadata' of {subject} needs a sampler that declares the class {name!r}, found the companion "
-        f"{companion.name!r}, which does not, where {backend.name!r} cannot serve "
-        f"{all_of(dict.fromkeys(reasons))}. Draw {'them' if len(reasons) > 1 else 'it'} in a call of "
-        f"{'their' if len(reasons) > 1 else 'its'} own, with a tokendraw.SamplingMetadata."
-    )
-
-
-def _named_rows(rows: Sequence[int]) -> str:
-    """Name some rows, the first of many."""
-    if len(rows) == 1:
-        return f"row {rows[0]}"
-    more = [f"{len(rows) - _MAX_NAMED_ROWS} more"] if len(rows) > _MAX_NAMED_ROWS else []
-    return f"rows {all_of([*rows[:_MAX_NAMED_ROWS], *more])}"

@@ -30,9 +30,6 @@ class RowGroup(NamedTuple):
     vocab_size: int
     is_sharded: bool = False
 
-    def undeclared_class(self, capabilities: Capabilities) -> None:
-        """Name no class: every backend takes the parameters of :class:`SamplingMetadata`."""
-
 
 def _exceeds_top_k(rows: RowGroup, capabilities: Capabilities) -> bool:
     limit, largest = capabilities.max_top_k, rows.facts.max_top_k

@@ -48,14 +48,7 @@ class LoadedBackend:
         capabilities = self.capabilities
         if capabilities is None:
             return None
-        undeclared = call.undeclared_class(capabilities)
-        if undeclared is not None:
-            return f"metadata of the class {undeclared!r}"
         return first_reason(self.unsupported, call, capabilities) if self.unsupported else None
-
-    def undeclared_class(self, call: Call) -> str | None:
-        """Name the undeclared class of an argument; None: the capabilities declare all."""
-        return None if self.capabilities is None else call.undeclared_class(self.capabilities)
 
     def is_new(self, signature: Hashable) -> bool:
         """Whether the signature is new to the backend, within the number of counted signatures."""
@@ -81,10 +74,10 @@ class Selection:
     """Whether another backend may serve a call that fails."""
     key: object = field(default_factory=object, init=False, repr=False)
     """Identifies the selection where checks of calls are cached, and keeps nothing of it alive."""
-    row_splits: WeakKeyDictionary[RowKinds, dict[tuple[type, int], RowSplit]] = field(
+    row_splits: WeakKeyDictionary[RowKinds, dict[int, RowSplit]] = field(
         default_factory=WeakKeyDictionary, repr=False
     )
-    """Splits by the class of the metadata and the vocabulary: both decide who serves rows of the same kinds."""
+    """Splits by the vocabulary, which decides too who serves rows of the same kinds."""
     captured_splits: list[RowSplit] = field(default_factory=list, repr=False)
     """Splits whose indices are part of a CUDA graph, which does not keep them alive."""
     logged_kinds: set[tuple[str, str, bool]] = field(default_factory=set, repr=False)
@@ -99,6 +92,6 @@ class Selection:
     def companion_for(self, call: Call, rows: RowGroup | None = None) -> LoadedBackend | None:
         """Return the companion for a call or its leaving rows, whether or not it supports them; None: there is none."""
         partial = self.partial_companion
-        if partial is None or partial.undeclared_class(call) is not None:
+        if partial is None:
             return self.companion
         return partial if partial.reason_against(rows or call) is None else self.companion

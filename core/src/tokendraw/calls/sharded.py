@@ -20,7 +20,6 @@ from tokendraw.calls.dispatch import run, validate
 from tokendraw.calls.drawing import Sample
 from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.routing import undeclared_class
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
 from tokendraw.errors.install_commands import NATIVE
@@ -118,9 +117,7 @@ def dispatch_over_ranks(negotiator: Negotiator, operation: Operation, call: Shar
 def _check_supported(selection: Selection, call: ShardedSample) -> None:
     """Refuse a call with a property that the selected backend does not support."""
     backend = selection.backend
-    undeclared, reason = backend.undeclared_class(call), backend.reason_against(call)
-    if undeclared is not None:
-        raise undeclared_class(undeclared, backend.name)
+    reason = backend.reason_against(call)
     if reason is not None:
         is_native_here = any(decision.name == "native" for decision in selection.resolution.decisions)
         command = "" if is_native_here else f" ({NATIVE})"

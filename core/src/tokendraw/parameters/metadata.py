@@ -53,9 +53,6 @@ class SamplingMetadata:
     ``row_index`` and ``positions`` that lie on the CPU are looked at when the metadata is made, elsewhere with
     ``TOKENDRAW_DEBUG=1`` alone. Integers are int8 to int64 or uint8.
 
-    A plugin's parameters of its own are fields of a subclass: tensors with one entry a slot, None where they are off.
-    Only samplers that name it in ``Capabilities.metadata_classes`` are given metadata of that class.
-
     Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` and
     ``row_kinds`` stay true of them.
 
@@ -302,12 +299,6 @@ class SamplingMetadata:
             )
         for name in self.filters:
             find_filter(name)
-
-
-def plugin_class(metadata: SamplingMetadata) -> str | None:
-    """Return the dotted name of a plugin's subclass of metadata; None for the core's class."""
-    kind = type(metadata)
-    return None if kind is SamplingMetadata else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _widened(tensor: Tensor) -> Tensor:

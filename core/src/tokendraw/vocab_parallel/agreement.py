@@ -16,7 +16,7 @@ from tokendraw.errors.formatting import format_value
 from tokendraw.filters.installed import installed_filters
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.fields import SLOT_FIELDS
-from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
+from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.messages import transport_of
 from tokendraw.vocab_parallel.shard import Agreement, Layout, Span, VocabShard
 
@@ -91,7 +91,6 @@ def _described(
             "the number of rows of 'logits'": logits.shape[0],
             "the dtype of 'logits'": str(logits.dtype).removeprefix("torch."),
             "the device type of 'logits'": logits.device.type,
-            "the class of 'metadata'": plugin_class(metadata) or "tokendraw.SamplingMetadata",
             "the sampler": sampler,
             "the version of the ranks' messages": MESSAGES,
             "'logprobs_mode' of the sampler": need.logprobs_mode,

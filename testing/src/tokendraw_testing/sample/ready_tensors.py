@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 from numpy.random import Generator
 
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.tools import all_of, format_value
 from tokendraw_testing.crossing.comparison import CrossedRequest, require_tokens
 from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.crossing.rows import row_of
@@ -137,44 +134,3 @@ def _every_other(column: torch.Tensor) -> torch.Tensor:
     buffer = column.repeat_interleave(2)
     buffer[1::2] = column.flip(0)
     return buffer[::2]
-
-
-@properties.advertised("metadata classes", lambda c: bool(c.metadata_classes))
-def metadata_classes(subject: SampleSubject, trial: Trial) -> str:
-    """Each declared class is one of metadata, and with its own parameters off draws what the core's metadata draw."""
-    size, rows = min(subject.capabilities.max_vocab_size or 300, 300), 5
-    for name in subject.capabilities.metadata_classes:
-        kind = _import_object(name)
-        trial.require(
-            isinstance(kind, type) and issubclass(kind, SamplingMetadata) and kind is not SamplingMetadata,
-            f"{name!r} needs to name a subclass of SamplingMetadata, found {format_value(kind)}",
-        )
-        rng = trial.generator(name)
-        seeds, positions = random_seeds(rng, rows)
-        seeded = has_counter(subject.capabilities)
-        params = [SamplingParams(seed=seed if seeded else None) for seed in seeds]
-        core = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
-        instance = kind(**{field.name: getattr(core, field.name) for field in fields(SamplingMetadata)})
-        rows_of_logits = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)]))
-        logits = rows_of_logits.to(subject.dtypes[0]).to(subject.device)
-        for what, metadata in (("it", instance), ("with_positions", instance.with_positions(positions))):
-            trial.require(type(metadata) is kind, f"{what} of {name!r} needs to stay of that class")
-            seed_torch(trial.generator("draws"))
-            tokens = subject.call(logits, metadata).token_ids
-            seed_torch(trial.generator("draws"))
-            expected = subject.call(logits, core).token_ids
-            trial.require(
-                not seeded or torch.equal(tokens, expected),
-                f"metadata of {name!r} with nothing of its own need the tokens {expected.tolist()}, "
-                f"found {tokens.tolist()}",
-            )
-    return all_of(subject.capabilities.metadata_classes)
-
-
-def _import_object(name: str) -> Any:
-    """Import an object by its dotted name; return the error if the import fails."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        return error

@@ -124,9 +124,6 @@ class Capabilities(HostCapabilities):
     :ivar max_top_k: Largest top_k of a row that is served; None: any.
     :ivar max_vocab_size: Largest vocabulary V that is served; None: any.
     :ivar vocab_parallel: Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns.
-    :ivar metadata_classes: Dotted names of subclasses of ``SamplingMetadata`` whose additional parameters are served,
-        such as ``acme_tokendraw.metadata.AcmeMetadata``. A sampler is never given metadata of a class that its
-        capabilities do not name.
     :ivar compiles_on_demand: Whether kernels are compiled when a batch first needs them. The proof draw then compiles
         as little as it can, or what the first batch will need, where the need says the dtype.
     """
@@ -147,7 +144,6 @@ class Capabilities(HostCapabilities):
     max_top_k: _Number | None = None
     max_vocab_size: _Number | None = None
     vocab_parallel: bool = False
-    metadata_classes: Annotated[tuple[str, ...], Rule(("a tuple of short strings",), are_words)] = ()
     compiles_on_demand: bool = False
 
 

@@ -14,7 +14,6 @@ from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import advice, checks, refusals, upstream
 from tokendraw.backends.resolution.admission import admit, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
-from tokendraw.errors.formatting import all_of
 
 
 def assess(
@@ -136,15 +135,6 @@ def _companions(
     return None, None, kinds
 
 
-def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
-    """Name the metadata classes of the chosen candidate that its companion does not accept."""
-    chosen_classes, companion_classes = (
-        getattr(c.capabilities(operation.name), "metadata_classes", ()) for c in (chosen, companion)
-    )
-    names = [name for name in chosen_classes if name not in companion_classes]
-    return f", but none with metadata of {all_of(names)}" if names else ""
-
-
 def _decisions(
     assessed: Sequence[Candidate],
     chosen: Candidate,
@@ -168,9 +158,8 @@ def _decisions(
             return str(candidate.reason)
         serves = behaviour = None
         if candidate in companions:
-            but = _but_classes(chosen, candidate, operation)
             where = "" if candidate is companions[1] else ", where it can serve all of them in a call"
-            serves = f"serves the {operation.served} that {chosen.name} cannot{where}{but}"
+            serves = f"serves the {operation.served} that {chosen.name} cannot{where}"
         if candidate.info and candidate.info.upstream:
             behaviour = upstream.behaviour(
                 candidate.info.upstream, candidate.upstream_version, operation.name
