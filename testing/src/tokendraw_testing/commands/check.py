@@ -19,6 +19,9 @@ operation), ``left_out`` (operations without random cases), ``checks``, ``looked
 ``findings``, the first of each sort: ``operation``, ``number`` (of the case), ``detail``, ``traceback``, ``times``
 (how many differ in numbers alone) and ``again`` (the command that repeats it).
 
+With ``--kept-sets``: ``batches``, ``counts`` (by operation and way: ``rows``, ``wrong``, ``uncertain`` and
+``worst_ratio``) and ``findings``, the first wrong rows in words.
+
 With ``--filter``, also the keys of :mod:`tokendraw_testing.commands.filter_check`.
 
 With ``--list``: ``properties``, each with ``name``, ``about`` (what is demanded), ``operation``, ``advertised``
@@ -115,6 +118,11 @@ _run_options = all_of_options(
     click.option(
         "--fuzz-case", callback=_case, metavar="SEED:NUMBER", help="Look at one random case again, by itself."
     ),
+    click.option(
+        "--kept-sets",
+        is_flag=True,
+        help="With --fuzz or --fuzz-case: look at the kept sets of random rows, on the device and by the million.",
+    ),
     click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands."),
 )
 
@@ -162,6 +170,7 @@ def check(
     jobs: int | None,
     fuzz: float | None,
     fuzz_case: _Case | None,
+    kept_sets: bool,
     as_list: bool,
     html: Path | None,
     as_json: bool,
@@ -217,7 +226,11 @@ def check(
         as_json=as_json,
         html=html,
     )
-    if fuzz is not None:
+    if kept_sets:
+        is_fine = showing.kept_sets(
+            runs.kept_sets(subject, fuzz or 0.0, operation, fuzz_case and fuzz_case.number)
+        )
+    elif fuzz is not None:
         is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
     elif fuzz_case is not None:
         is_fine = showing.cases(runs.fuzz_case(subject, fuzz_case.number, operation))
@@ -270,6 +283,12 @@ def _refuse_contradictions(ctx: click.Context) -> None:
     if len(fuzzing) == 2:
         raise click.UsageError(
             "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them."
+        )
+    if "kept_sets" in options and not fuzzing:
+        raise click.UsageError("'--kept-sets' is of random rows. Add '--fuzz SECONDS'.")
+    if "kept_sets" in options and ("html" in options or "jobs" in options):
+        raise click.UsageError(
+            "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'."
         )
     if fuzzing and "only" in options:
         raise click.UsageError(

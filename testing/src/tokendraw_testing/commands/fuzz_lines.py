@@ -12,6 +12,7 @@ from tokendraw_testing.commands.check_lines import heading
 from tokendraw_testing.commands.matrix_lines import print_matrix
 
 if TYPE_CHECKING:
+    from tokendraw_testing.kept_sets import KeptSets
     from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
 
 _MOST_SHOWN = 20
@@ -73,3 +74,24 @@ def _print_end(report: FuzzReport) -> None:
             f"By chance, the {report.checks:,} statistics of a correct sampler give a finding in at most one such run "
             f"in {1 / report.false_alarm:,.0f}."
         )
+
+
+def print_kept_sets(result: KeptSets, sampler: str, host: str, versions: Mapping[str, str]) -> None:
+    """Print the counts of a sweep by operation and way, and the first wrong rows."""
+    click.echo(heading(sampler, host, versions))
+    click.echo()
+    rows = [
+        (way, f"{count.rows:,}", f"{count.wrong:,}", f"{count.uncertain:,}", f"{count.worst_ratio:.4g}")
+        for way, count in sorted(result.counts.items())
+    ]
+    print_table(("way", "rows", "wrong", "uncertain", "worst mass"), rows)
+    for finding in result.findings:
+        click.echo(f"\n{finding}")
+    click.echo(f"\n{kept_sets_outcome(result)}")
+
+
+def kept_sets_outcome(result: KeptSets) -> str:
+    """Count the wrong rows and all rows of a sweep, in a sentence."""
+    rows = sum(count.rows for count in result.counts.values())
+    wrong = sum(count.wrong for count in result.counts.values())
+    return f"{wrong:,} of {rows:,} rows wrong, in {result.batches:,} batches of seed {result.seed}."

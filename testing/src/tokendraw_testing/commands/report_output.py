@@ -12,12 +12,18 @@ import tokendraw
 from tokendraw.commands import candidate_json, host_json, print_json
 from tokendraw.resolution import Candidate
 from tokendraw_testing.commands.check_lines import outcome, print_report
-from tokendraw_testing.commands.fuzz_lines import fuzz_outcome, print_fuzz_report
+from tokendraw_testing.commands.fuzz_lines import (
+    fuzz_outcome,
+    kept_sets_outcome,
+    print_fuzz_report,
+    print_kept_sets,
+)
 from tokendraw_testing.commands.html_report import write_report
 
 if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
     from tokendraw_testing import Subject
+    from tokendraw_testing.kept_sets import KeptSets
     from tokendraw_testing.kit.fuzz_report import FuzzFinding, FuzzReport
     from tokendraw_testing.kit.report import Report
 
@@ -73,6 +79,15 @@ class ReportOutput:
             print_fuzz_report(report, self._host(), self._versions(), commands)
         self._write(result, fuzz_outcome(report))
         return not report.findings
+
+    def kept_sets(self, result: KeptSets) -> bool:
+        """Print the counts of kept sets; True without a wrong row."""
+        outcome, facts = kept_sets_outcome(result), result.as_json()
+        if self.as_json:
+            print_json({"error": None if facts["passed"] else outcome, **facts, **self._facts()})
+        else:
+            print_kept_sets(result, self.subject.name, self._host(), self._versions())
+        return bool(facts["passed"])
 
     def _write(self, result: Mapping[str, Any], outcome: str) -> None:
         """Write the page, with ``--html``."""

@@ -17,6 +17,7 @@ from tokendraw.commands import progress, progress_bar
 
 if TYPE_CHECKING:
     from tokendraw_testing import Subject
+    from tokendraw_testing.kept_sets import KeptSets
     from tokendraw_testing.kit.fuzz_report import FuzzReport
     from tokendraw_testing.kit.property import Property
     from tokendraw_testing.kit.report import Line, Report
@@ -109,6 +110,14 @@ def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzRepor
 
     with progress(f"looking at case {number}"):
         return fuzz.fuzz_case(subject, number, operation=operation)
+
+
+def kept_sets(subject: Subject, seconds: float, operation: str | None, only: int | None) -> KeptSets:
+    """Judge the kept sets of random rows, in this process."""
+    from tokendraw_testing.kept_sets import sweep
+
+    with progress("looking at kept sets"):
+        return sweep(subject, seconds, operation, only)
 
 
 def _shorten(names: Sequence[str]) -> str:
