@@ -30,7 +30,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
+.PHONY: demo test test-all test-mutants test-threads test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
 
 demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -52,6 +52,9 @@ test-all: test  ## The whole suite, without a GPU: twenty minutes
 test-mutants: $(VENV)/.tools  ## Every planted bug against the line of the kit that has to see it, into docs/planted-bugs.md
 	$(NO_COPIES)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/fakes $(BIN)/python -m mutants.report --processes $(PROCESSES)
+
+test-threads: $(VENV)/.tools  ## A loaded object of every backend, called by two and by eight threads at once: twenty minutes
+	PYTHONPATH=$$(echo tests/fakes plugins/*/src | tr " " :) $(BIN)/python -m concurrent_calls
 
 test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)

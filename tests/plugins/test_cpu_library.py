@@ -238,3 +238,32 @@ def test_a_forked_process_makes_helpers_of_its_own():
     ran = isolation.run_forked(f"import sys\nsys.path.insert(0, {str(SCRIPT.parent / 'src')!r})\n{FORK}")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == [True, 2, True]
+
+
+AT_THE_END = """
+import threading, torch
+from tokendraw import Need, SamplerOutput, SamplingMetadata, SamplingParams
+from tokendraw_cpu.sampler import CpuSampler
+
+torch.set_num_threads(2)
+logits = torch.randn(24, 40_000, generator=torch.Generator().manual_seed(3))
+sampler, drawn = CpuSampler(Need()), threading.Event()
+batch = sampler.read_batch(logits, SamplingMetadata())
+output = SamplerOutput(torch.empty(24, dtype=torch.int64), torch.empty(24, dtype=torch.bool))
+arguments = sampler.arguments(batch, output)
+
+def draw():  # without operations of torch, which end the process by themselves if they return after Python
+    while True:
+        sampler._context.sample(arguments)
+        drawn.set()
+
+for _ in range(3):
+    threading.Thread(target=draw, daemon=True).start()
+drawn.wait()
+"""
+
+
+@needs_library
+def test_daemon_threads_may_draw_while_python_ends():
+    ran = isolation.run_forked(f"import sys\nsys.path.insert(0, {str(SCRIPT.parent / 'src')!r})\n{AT_THE_END}")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

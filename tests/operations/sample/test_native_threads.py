@@ -322,23 +322,6 @@ def test_threads_that_start_beside_a_call_compute_with_the_number_of_the_process
     assert found == [2, 2]
 
 
-def test_calls_of_several_threads_at_once_draw_what_one_draws(sampler):
-    torch.set_num_threads(2)
-    logits = logits_of()
-    metadata = metadata_of([SamplingParams(top_p=0.9, seed=row) for row in range(ROWS)])
-    alone, found = sampler.sample(logits, metadata).token_ids, []
-    threads = [
-        threading.Thread(target=lambda: found.append(sampler.sample(logits, metadata).token_ids))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
-    assert all(torch.equal(token_ids, alone) for token_ids in found)
-
-
 def test_a_caller_that_waits_for_a_helper_sleeps():
     caller, waited = threading.get_ident(), []
     barrier = threading.Barrier(2, timeout=20)

@@ -32,6 +32,8 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
     where no other one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured,
     and where it says nothing against the sampler, as ``torch.OutOfMemoryError``. A later batch that fails raises its
     error too: it was drawn from the logits themselves, and the sampler may have overwritten them.
+
+    Several threads may call it at once.
     """
 
     _operations = (SAMPLE, VERIFY, SCORE)

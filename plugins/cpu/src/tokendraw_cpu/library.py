@@ -6,9 +6,11 @@ import ctypes
 import functools
 import platform
 import weakref
+from collections import deque
+from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from tokendraw_cpu.edit_arguments import EditArguments
@@ -144,39 +146,52 @@ def supported_targets() -> tuple[str, ...]:
 
 
 class Context:
-    """The threads and buffers of a sampler or processor, for one calling thread at a time.
+    """The helper threads and buffers of a sampler or processor. Calls that overlap get some of their own.
 
     A forked process starts with new ones.
     """
 
     def __init__(self, target: str | None = None) -> None:
-        """Open a context.
+        """Open what the first call needs.
 
         :param target: one of :func:`supported_targets`; None: the fastest.
         """
         self._library = load_library()
-        name = target or supported_targets()[0]
-        self._handle = self._library.tokendraw_cpu_open(name.encode())
-        if not self._handle:
-            raise MemoryError(f"no memory for a context of the target {name!r}")
-        weakref.finalize(self, self._library.tokendraw_cpu_close, self._handle)
+        self._target = target or supported_targets()[0]
+        self._idle: deque[int] = deque()
+        """Handles that no call uses, the last used ones at the end: they are used in turn by single threads."""
+        self._idle.append(self._open())
 
     def sample(self, arguments: SampleArguments) -> None:
         """Draw a token in each row."""
-        if self._library.tokendraw_cpu_sample(self._handle, arguments):
-            raise MemoryError("no memory for the buffers of a row")
+        self._call(self._library.tokendraw_cpu_sample, arguments)
 
     def moments(self, arguments: MomentArguments) -> None:
         """Compute sums over each row."""
-        if self._library.tokendraw_cpu_moments(self._handle, arguments):
-            raise MemoryError("no memory for the buffers of a row")
+        self._call(self._library.tokendraw_cpu_moments, arguments)
 
     def edit(self, arguments: EditArguments) -> None:
         """Edit each row in place."""
-        if self._library.tokendraw_cpu_edit(self._handle, ctypes.byref(arguments)):
-            raise MemoryError("no memory for the buffers of a row")
+        self._call(self._library.tokendraw_cpu_edit, ctypes.byref(arguments))
 
     def verify(self, arguments: VerifyArguments) -> None:
         """Verify the drafts of each request."""
-        if self._library.tokendraw_cpu_verify(self._handle, arguments):
+        self._call(self._library.tokendraw_cpu_verify, arguments)
+
+    def _call(self, function: Callable[[int, Any], int], arguments: Any) -> None:
+        try:
+            handle = self._idle.pop()
+        except IndexError:
+            handle = self._open()
+        failed = function(handle, arguments)
+        self._idle.append(handle)
+        if failed:
             raise MemoryError("no memory for the buffers of a row")
+
+    def _open(self) -> int:
+        handle: int | None = self._library.tokendraw_cpu_open(self._target.encode())
+        if not handle:
+            raise MemoryError(f"no memory for a context of the target {self._target!r}")
+        # Not where Python ends: a daemon thread may still be in a call.
+        weakref.finalize(self, self._library.tokendraw_cpu_close, handle).atexit = False
+        return handle
