@@ -248,6 +248,28 @@ def test_a_warmup_that_raises_leaves_the_draws_to_sglang(logged, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("method", ["sample", "score", "warmup"])
+def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(logged, monkeypatch, method):
+    def refuse(*_args, **_options):
+        raise ValueError("no kernel")
+
+    sampler = broken(calls=9)
+    sampler.names = {"sample": ("acme",), "score": ("acme",)}
+    monkeypatch.setattr(Broken, method, refuse)
+    with pytest.raises(ValueError, match="no kernel"):
+        draw(sampler, *rows(), top=[1, 1, 1])
+    assert logged() == []
+
+
+def test_without_a_scorer_on_the_first_rank_sglang_computes_log_probabilities_on_all():
+    from tokendraw_sglang._sampler import TokendrawSampler
+
+    loaded = tokendraw.load_sampler("native", device="cpu", logprobs_mode="temperature_logprobs")
+    tokens, output = draw(TokendrawSampler(loaded, {"sample": ("native",)}), *rows(), top=[1, 1, 1])
+    assert tokens.tolist() == [11, 22, 33]
+    torch.testing.assert_close(output.next_token_logprobs.float(), torch.zeros(3))
+
+
 class TestRegistration:
     @pytest.fixture(autouse=True)
     def anew(self):

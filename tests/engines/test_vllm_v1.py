@@ -182,7 +182,9 @@ def test_noise_is_float64_where_vllm_uses_float64(vllm, monkeypatch):
     needs = []
     load = tokendraw.load_sampler
     monkeypatch.setattr(
-        tokendraw, "load_sampler", lambda **named: needs.append(named["need"]) or load(**named)
+        tokendraw,
+        "load_sampler",
+        lambda *names, **named: needs.append(named["need"]) or load(*names, **named),
     )
     tokendraw_vllm.register()
     import vllm.envs

@@ -253,6 +253,64 @@ def test_a_call_that_raises_in_the_middle_of_a_run_is_the_last(vllm, native, log
     ]
 
 
+@each_seam
+def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
+    vllm, native, log_lines, calls, monkeypatch, seam
+):
+    alone_in_its_group(monkeypatch)
+    tokendraw_vllm.register()
+    drill = Drill(seam)
+    drill.wait()
+    calls(after=2)
+    assert [drill.step() for _ in range(2)] == [drill.token] * 2
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no kernel image"):
+            drill.step()
+    assert len(sentences(log_lines)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "seam"),
+    [
+        ("tokendraw_vllm._replacement._plugin_of", "sample"),
+        ("tokendraw_vllm._v2_loading.example_batches", "sample"),
+        ("tokendraw_vllm._v2_logprobs.Scorer", "scoring"),
+        ("tokendraw_vllm._v2_processor.Processor", "edits"),
+        ("tokendraw_vllm._v2_edits.Mirror", "edits"),
+        ("tokendraw_vllm._v2_loading.max_best_of", "sample"),
+    ],
+)
+def test_beside_other_ranks_a_load_that_raises_raises_on_its_rank(vllm, native, monkeypatch, place, seam):
+    alone_in_its_group(monkeypatch)
+    tokendraw_vllm.register()
+
+    def broken(*_, **__):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(place, broken)
+    with pytest.raises(RuntimeError, match="no room"):
+        Drill(seam).step()
+
+
+@each_seam
+def test_without_a_plugin_on_the_first_rank_vllm_goes_on_on_all(vllm, log_lines, monkeypatch, seam):
+    alone_in_its_group(monkeypatch)
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
+    tokendraw_vllm.register()
+    drill = Drill(seam)
+    assert [drill.step() for _ in range(3)] == [VLLMS] * 3
+    (line,) = sentences(log_lines)
+    assert line.startswith(
+        "tokendraw: V2 sampler left alone: SamplerUnavailableError: 'nativ', asked for by "
+    )
+
+
+def alone_in_its_group(monkeypatch):
+    """Have the adapter see a group of ranks, of which this is the first and the only one that runs."""
+    monkeypatch.setattr("tokendraw_vllm._ranks._groups", lambda: ["group"])
+    monkeypatch.setattr("tokendraw_vllm._ranks.choose_once", lambda choose, group: choose())
+
+
 def test_a_raising_call_drops_the_tokens_that_its_batch_had_drawn(vllm, native, log_lines, calls):
     """A batch with edited rows takes two draws; the second one fails, and vLLM draws all of its rows."""
     tokendraw_vllm.register()

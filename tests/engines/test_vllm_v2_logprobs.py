@@ -174,7 +174,11 @@ def test_the_load_asks_for_the_best_scorer_of_the_engines_mode_by_its_name(monke
     monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", True)
     loaded("processed_logits")
     ((*names, need),) = asked
-    assert (names, need.logprobs_mode, need.batch_invariant) == (["score", "native"], "raw_logits", True)
+    assert (names, need.logprobs_mode, need.batch_invariant) == (
+        ["score", {"score": ("native",)}],
+        "raw_logits",
+        True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ EDITS = (
 def test_no_request_with_edits_compiles_a_kernel(kernels, monkeypatch):
     offered = plugin.tokendraw_describe().operations["process_logits"]
     provider = provider_of("process_logits", TritonLogitsProcessor(CPU), offered)
-    monkeypatch.setattr(tokendraw, "load", lambda operation, *, device, need: provider)
+    monkeypatch.setattr(tokendraw, "load", lambda operation, names, *, device, need: provider)
     processor = load_processor(CPU, V, "triton-gumbel")
     compiled, launched = (
         compilations(kernels),

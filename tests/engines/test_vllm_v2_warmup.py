@@ -121,11 +121,11 @@ def loads(vllm, monkeypatch):
     result = SimpleNamespace(devices=[], threads=[], gate=threading.Event())
     load_sampler = tokendraw.load_sampler
 
-    def noted(*, device, need):
+    def noted(sampler, *, device, need):
         result.devices.append(str(device))
         result.threads.append(threading.current_thread())
         assert result.gate.wait(timeout=60)
-        return load_sampler(device="cpu", need=need)
+        return load_sampler(sampler, device="cpu", need=need)
 
     monkeypatch.setattr(tokendraw, "load_sampler", noted)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)

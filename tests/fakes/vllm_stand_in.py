@@ -242,7 +242,21 @@ SPECULATOR = """
         return torch.zeros(len(logits), dtype=torch.int64)
 """
 """Draws token 0, and keeps no logits."""
+PARALLEL = """
+    tp = pcp = None
+
+    def model_parallel_is_initialized():
+        return tp is not None
+
+    def get_tp_group():
+        return tp
+
+    def get_pcp_group():
+        return pcp
+"""
+"""Without groups, as one process alone, until a test sets some."""
 MODULES = {
+    "vllm.distributed.parallel_state": PARALLEL,
     "vllm.envs": "VLLM_BATCH_INVARIANT = False",
     "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
     "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
@@ -508,7 +522,8 @@ def draw_through_kernels(patch):
     backend = sampler_for("sm_90")
     backend._current_index = lambda: -1
 
-    def load_sampler(*, device, need):
+    def load_sampler(sampler, *, device, need):
+        assert sampler is None
         operations = plugin.tokendraw_describe().operations
         sampler = drafting(operations["verify"], backend, companion_capabilities=None)
         substitute(sampler, backend, "triton-gumbel")

@@ -14,8 +14,10 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
     SettingsError,
+    load,
     load_sampler,
 )
+from tokendraw.engines import choose_once
 
 
 def built(module):
@@ -165,3 +167,73 @@ def test_the_users_order_decides_the_default(dists, monkeypatch):
     dists.add_plugin("acme", plugin("acme", priority=-5, capabilities=EVERYTHING))
     monkeypatch.setenv("TOKENDRAW_PRIORITY", "acme,native")
     assert load_sampler(device="cpu").name == "acme"
+
+
+# Choices of another rank
+
+
+def test_choices_are_loaded_with_their_companions_whatever_would_be_chosen_here(dists, monkeypatch):
+    for name in ("acme", "beta"):
+        capabilities = EVERYTHING.replace("greedy=True", f"greedy={name == 'beta'}")
+        dists.add_plugin(name, plugin(name, capabilities=capabilities))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "beta")
+    choices = load_sampler(device="cpu").choices
+    assert choices == {"sample": ("acme", "native")}
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "")
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    sampler = load_sampler(choices, device="cpu")
+    assert (sampler.name, sampler.resolution.companion, sampler.choices) == ("acme", "native", choices)
+    assert load("sample", choices, device="cpu").choices == choices
+    alone = load_sampler(choices, device="cpu", companion=False)
+    assert (alone.name, alone.resolution.companion) == ("acme", None)
+
+
+def test_a_companion_that_ranks_before_the_chosen_one_is_among_the_choices(dists, monkeypatch):
+    unseeded = EVERYTHING.replace("seeding='counter'", "seeding='none'")
+    dists.add_plugin("acme", plugin("acme", priority=90, capabilities=unseeded))
+    few = unseeded.replace("greedy=True", "greedy=False")
+    dists.add_plugin("beta", plugin("beta", priority=80, capabilities=few))
+    choices = load_sampler("beta", device="cpu").choices
+    assert choices == {"sample": ("beta", "acme", "native")}
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
+    resolution = load_sampler(choices, device="cpu").resolution
+    assert (resolution.partial_companion, resolution.companion) == ("acme", "native")
+
+
+@pytest.mark.parametrize(("missing", "role"), [("acme", "the chosen one"), ("native", "its companion")])
+def test_choices_that_cannot_be_loaded_are_refused(dists, monkeypatch, missing, role):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
+    choices = load_sampler(device="cpu").choices
+    monkeypatch.setenv("TOKENDRAW_DISABLE", missing)
+    with pytest.raises(SamplerUnavailableError) as error:
+        load_sampler(choices, device="cpu")
+    assert str(error.value).startswith(
+        f"'{missing}', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: switched off by "
+        "TOKENDRAW_DISABLE. "
+    ), role
+    assert str(error.value).endswith("Choose another one, on every rank.")
+
+
+def test_choices_hold_the_operations_that_were_negotiated_and_no_other_one_is_served():
+    sampler = load_sampler(device="cpu", operations=("sample", "score"))
+    assert set(sampler.choices) == {"sample", "score"}
+    again = load_sampler(sampler.choices, device="cpu")
+    again.prepare("score")
+    with pytest.raises(SamplerUnavailableError) as error:
+        again.prepare("verify")
+    assert str(error.value) == (
+        "The names that were passed for the argument sampler= hold none for the operation 'verify'. Load 'verify' too "
+        "where the names come from."
+    )
+
+
+@pytest.mark.parametrize("names", ["native", (), ("native",) * 4, (1,)])
+def test_malformed_choices_are_refused(names):
+    with pytest.raises(
+        InvalidParameterError, match="'sampler' needs one to three names for 'sample', found "
+    ):
+        load_sampler({"sample": names}, device="cpu")
+
+
+def test_a_process_alone_chooses_for_itself():
+    assert choose_once(lambda: 7, None) == 7

@@ -72,7 +72,7 @@ MODULES = {
         write_page
     """,
     tokendraw.engines: """
-        ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature examine format_error read_rules rule_off
+        ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature choose_once examine format_error read_rules rule_off
         rule_values warmup_rules
     """,
 }

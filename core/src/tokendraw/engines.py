@@ -25,23 +25,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
 from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.settings import is_switched_off
-from tokendraw.errors.exceptions import PluginError, SettingsError
+from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, SettingsError
 from tokendraw.errors.formatting import all_of, format_error
 from tokendraw.parameters.engine_rules import RULE_FIELDS, read_rules, rule_off, rule_values, warmup_rules
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 ENTRY_POINT_GROUP = "tokendraw.engines"
+Chosen = TypeVar("Chosen")
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "RULE_FIELDS",
     "EngineState",
     "changed_signature",
+    "choose_once",
     "examine",
     "format_error",
     "read_rules",
@@ -97,6 +103,38 @@ def examine(
         applies=reason is None,
         reason=f"would replace {would}" if reason is None else reason,
     )
+
+
+def choose_once(choose: Callable[[], Chosen], group: ProcessGroup | None) -> Chosen:
+    """Have the first rank of a group choose for all of its ranks, which draw the same tokens.
+
+    Every rank calls it at the same place of its program, from the thread that calls the group's other collectives, and
+    waits for the first.
+
+    :param choose: called on the first rank alone. Its result has to be picklable, as ``Sampler.choices`` is.
+    :param group: of a backend for CPUs, such as gloo; None: this process draws alone.
+    :raises SamplerUnavailableError: on the other ranks, if ``choose`` raised on the first. The first raises that error.
+    """
+    import torch.distributed as dist
+
+    if group is None:
+        return choose()
+    error: Exception | None = None
+    answer: list[tuple[Chosen | None, str | None]] = [(None, None)]
+    if dist.get_rank(group) == 0:
+        try:
+            answer = [(choose(), None)]
+        except Exception as raised:  # the other ranks wait for an answer
+            error, answer = raised, [(None, format_error(raised))]
+    dist.broadcast_object_list(answer, src=dist.get_global_rank(group, 0), group=group)
+    chosen, reason = answer[0]
+    if error is not None:
+        raise error
+    if reason is not None:
+        raise SamplerUnavailableError(
+            f"The first of {dist.get_world_size(group)} ranks failed to choose: {reason}"
+        )
+    return chosen  # type: ignore[return-value]  # with a reason alone it is None
 
 
 def changed_signature(name: str, function: object, leading: Sequence[str]) -> str | None:

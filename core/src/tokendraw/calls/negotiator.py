@@ -14,7 +14,7 @@ from tokendraw.backends import proof
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.resolution.advice import using
-from tokendraw.backends.resolution.candidate import Resolution
+from tokendraw.backends.resolution.candidate import Choice, Resolution
 from tokendraw.backends.resolution.decide import decide
 from tokendraw.calls.device_faults import is_device_fault
 from tokendraw.calls.selection import LoadedBackend, Selection
@@ -113,6 +113,8 @@ class Negotiator:
                     f"Nobody was negotiated for the operation {operation.name!r}. Use tokendraw.load_sampler."
                 )
             discovery = self.discover()
+        if discovery.choice.names is not None:
+            discovery = replace(discovery, choice=_named(discovery.choice, operation))
         candidates, choice = discovery.candidates(operation, self.need), discovery.choice
 
         def resolve(*, companions: bool) -> Resolution:
@@ -129,7 +131,7 @@ class Negotiator:
                 resolution = resolve(companions=self.companions)
             except SamplerUnavailableError as error:
                 raise error from failures.get(choice.sampler or "")
-            names = (resolution.chosen, *resolution.companions)
+            names = resolution.names
             missing = next((name for name in names if (operation.name, name) not in self._backends), None)
             if missing is None:
                 break
@@ -158,6 +160,11 @@ class Negotiator:
                 if any(_rejection(rejections, operation, b.name) for b in selection.backends):
                     del self.selections[operation]
 
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the selected backends, by operation."""
+        with self.lock:
+            return {name: selection.resolution.names for name, selection in self.selections.items()}
+
     def count(self, name: str, rows: int) -> None:
         """Count rows served by a backend. Any thread may call this."""
         if rows:
@@ -182,6 +189,20 @@ class Negotiator:
         built = proof.build(operation, hooks, capabilities, self.device, self.need)
         package = proof.package_of(hooks)
         return LoadedBackend.of(operation, name, built, capabilities, self.need, package)
+
+
+def _named(choice: Choice, operation: Operation) -> Choice:
+    """Return the explicit choice of the first name of an operation.
+
+    :raises SamplerUnavailableError: the names are those of other operations.
+    """
+    names = (choice.names or {}).get(operation.name)
+    if names is None:
+        raise SamplerUnavailableError(
+            f"The names that were passed for {choice.source or 'sampler='} hold none for the operation "
+            f"{operation.name!r}. Load {operation.name!r} too where the names come from."
+        )
+    return replace(choice, sampler=names[0])
 
 
 def rejected(

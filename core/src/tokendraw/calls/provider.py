@@ -40,6 +40,14 @@ class Provider:
         """Decisions on every candidate, with the chosen plugin."""
         return self._negotiator.select(self._operations[0]).resolution
 
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Names of the chosen plugin and its companions, by the operations that were negotiated so far.
+
+        Other ranks that draw the same tokens load exactly these: ``tokendraw.load_sampler(choices)``.
+        """
+        return self._negotiator.choices()
+
     @untraced
     def prepare(self, operation: str | None = None) -> None:
         """Negotiate, build and prove the backend now rather than in the first call.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _Device: TypeAlias = "str | torch.device | None"
 _Need: TypeAlias = HostNeed | None
-_Name: TypeAlias = str | None
+_Name: TypeAlias = str | Mapping[str, Sequence[str]] | None
+
+_MAX_NAMES = 3  # a plugin and its two companions
 
 
 @overload
@@ -69,8 +71,8 @@ def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: 
     :func:`load_sampler`.
 
     :param operation: such as ``sample``; ``tokendraw resolve --help`` lists them.
-    :param plugin: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says, else the
-        best.
+    :param plugin: name of the one to use, or ``choices`` of a loaded one, as in :func:`load_sampler`; None: what
+        ``TOKENDRAW_SAMPLER`` or the configuration file says, else the best.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param need: what it has to do, of the operation's need type; None: what that says by default.
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
@@ -89,7 +91,7 @@ def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: 
 
 @untraced
 def load_sampler(
-    sampler: str | None = None,
+    sampler: _Name = None,
     *,
     device: _Device = None,
     logprobs_mode: LogprobsMode = "raw_logprobs",
@@ -103,7 +105,8 @@ def load_sampler(
     :class:`UntestedUpstreamWarning` or :class:`SettingsWarning`; ``TOKENDRAW_STRICT=1`` raises these instead.
 
     :param sampler: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says,
-        else the best.
+        else the best. Or :attr:`Sampler.choices` of another rank: exactly these, companions included, and no other one
+        takes over where a load or a call fails.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param logprobs_mode: what rows get that ask for logprobs.
     :param need: what else it has to do; its ``logprobs_mode`` holds unless the argument is given too.
@@ -151,8 +154,16 @@ def load_sampler(
 
 
 def check_name(argument: str, plugin: object) -> None:
-    """Refuse anything but a plugin's name or None."""
-    if plugin is not None and not isinstance(plugin, str):
+    """Refuse anything but a plugin's name, names by operation, or None."""
+    if isinstance(plugin, Mapping):
+        for operation, names in plugin.items():
+            is_list = isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names)
+            if not is_list or not 1 <= len(names) <= _MAX_NAMES:
+                raise InvalidParameterError(
+                    f"'{argument}' needs one to three names for {operation!r}, found {format_value(names)}. "
+                    "Pass 'choices' of a loaded sampler."
+                )
+    elif plugin is not None and not isinstance(plugin, str):
         raise TypeError(
             f"'{argument}' needs a plugin's name or None, found {type(plugin).__name__}. Pass a str."
         )

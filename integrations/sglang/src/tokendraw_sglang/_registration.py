@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokendraw.engines import EngineState, format_error
+from tokendraw.engines import EngineState, choose_once, format_error
 from tokendraw_sglang._engine import default_backend, state
 from tokendraw_sglang._messages import kept_message, log
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 BACKEND = "tokendraw"
 """The value of ``--sampling-backend``."""
@@ -52,17 +55,34 @@ def make_sampler(engine_state: EngineState) -> Any:
         return _sglang_sampler(engine_state.reason)
     if get_exec().deterministic.rl_on_policy_target is not None:
         return _sglang_sampler("rl_on_policy_target asks for draws that match a trainer bit for bit")
+    group = _group()
     try:
-        from tokendraw_sglang._sampler import load
+        from tokendraw_sglang._sampler import choose, load
 
-        sampler, plugin_version = load()
+        names = None if group is None else choose_once(choose, group)
+        if isinstance(names, str):
+            return _sglang_sampler(names)
+        sampler, plugin_version = load(names)
     except Exception as error:
+        if group is not None:
+            raise
         return _sglang_sampler(format_error(error).removesuffix("."))
     log.info("tokendraw: sampler replaced (%s, SGLang %s)", plugin_version, engine_state.installed)
     from tokendraw_sglang._verification import hook_verification
 
     hook_verification(sampler)
     return sampler
+
+
+def _group() -> ProcessGroup | None:
+    """Return the group of the ranks that make a sampler together with this one; None: there is no other.
+
+    All of those that draw the same tokens are in it.
+    """
+    from sglang.srt.runtime_context import get_parallel
+
+    group = get_parallel().tp_group
+    return group.cpu_group if group.world_size > 1 else None
 
 
 def _sglang_sampler(reason: str) -> Any:

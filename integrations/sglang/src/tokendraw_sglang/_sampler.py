@@ -26,28 +26,47 @@ from tokendraw_sglang._verification import is_served, mode_of
 from tokendraw_sglang._walks import Walk, judge_chain, walk_tree
 from tokendraw_sglang._warmup import warm_up, warm_up_scores
 
+_NEED = tokendraw.Need(filter_orders=("joint",), logprobs_mode="temperature_logprobs", logprob_ranks=False)
 
-def load() -> tuple[TokendrawSampler, str]:
+
+def choose() -> dict[str, tuple[str, ...]] | str:
+    """Choose for several ranks: the names of the plugins that can be loaded here, or why SGLang's own sampler stays."""
+    try:
+        draws = tokendraw.load_sampler(need=_NEED)
+    except Exception as error:
+        return format_error(error).removesuffix(".")
+    for operation in ("score", "verify"):
+        with contextlib.suppress(tokendraw.TokendrawError):
+            draws.prepare(operation)
+    return draws.choices
+
+
+def load(names: dict[str, tuple[str, ...]] | None = None) -> tuple[TokendrawSampler, str]:
     """Load the best sampler for the device, and make SGLang's sampler with it.
 
+    :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
     :returns: the sampler, and the name and version of the plugin that draws.
     :raises SamplerUnavailableError: no plugin can draw here, or the requested plugin cannot.
     """
-    need = tokendraw.Need(filter_orders=("joint",), logprobs_mode="temperature_logprobs", logprob_ranks=False)
-    draws = tokendraw.load_sampler(need=need)
+    draws = tokendraw.load_sampler(names, need=_NEED)
     versions = {engine_state.name: engine_state.version for engine_state in tokendraw.discover()}
-    return TokendrawSampler(draws), f"{draws.name} {versions[draws.name]}"
+    return TokendrawSampler(draws, names), f"{draws.name} {versions[draws.name]}"
 
 
 class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     """SGLang's sampler with tokendraw's draws."""
 
-    def __init__(self, draws: tokendraw.Sampler) -> None:
+    def __init__(self, draws: tokendraw.Sampler, names: dict[str, tuple[str, ...]] | None = None) -> None:
+        """Hold a loaded sampler.
+
+        :param names: of the plugins by operation, where several ranks draw the same tokens: then a failure raises.
+        """
         super().__init__()
+        self.names = names
         self._draws: tokendraw.Sampler | None = draws
         """None: a call has failed, and SGLang draws."""
-        self._scores: Scorer | None = Scorer(draws)
-        """None: a score has failed, and SGLang computes log-probabilities."""
+        self._scores: Scorer | None = Scorer(draws) if names is None or "score" in names else None
+        """None: the first rank has no scorer, or a score has failed, and SGLang computes log-probabilities."""
         self._batches, self._verifications = LastMetadata(), LastMetadata()
         self._is_warm = False
         self._preprocessed: Tensor | None = None
@@ -194,12 +213,16 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
             self._leave_logprobs(error)
 
     def _leave_logprobs(self, error: Exception) -> None:
-        """Leave all later log-probabilities to SGLang, with a line in the log."""
+        """Leave all later log-probabilities to SGLang, with a line in the log; raise beside other ranks."""
+        if self.names is not None:
+            raise error
         self._scores = None
         log.warning("%s", own_logprobs_message(format_error(error).removesuffix(".")))
 
     def fall_back(self, error: Exception) -> None:
-        """Leave all later batches to SGLang, with a line in the log."""
+        """Leave all later batches to SGLang, with a line in the log; raise beside other ranks, which draw on."""
+        if self.names is not None:
+            raise error
         assert self._draws is not None
         error_line = format_error(error).removesuffix(".")
         log.warning("%s", fallback_message(f"{self._draws.name!r} raised {error_line}", default_backend()))

@@ -53,13 +53,24 @@ def hook_verification(sampler: TokendrawSampler) -> None:
     if algorithm is None or is_served():
         return
     try:
-        reason = unserved(get_spec()) or verification_misfit() or _hook()
+        reason = unserved(get_spec()) or verification_misfit() or _unnamed(sampler) or _hook()
     except Exception as error:
+        if sampler.names is not None:
+            raise
         reason = format_error(error).removesuffix(".")
     if reason is None:
         _PROCESS.sampler = sampler
     else:
         log.warning("%s", own_verification_message(reason))
+
+
+def _unnamed(sampler: TokendrawSampler) -> str | None:
+    """Say if the first of several ranks has no plugin for drafts with probabilities."""
+    from sglang.srt.runtime_context import get_spec
+
+    if sampler.names is None or mode_of(get_spec()) is None or "verify" in sampler.names:
+        return None
+    return "no plugin verifies on the first rank"
 
 
 def unserved(spec: Any) -> str | None:

@@ -115,6 +115,14 @@ LOGPROBS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 """Functions of the V2 runner's module ``logprob`` and their leading parameters."""
 
 
+RANKS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "model_parallel_is_initialized": (),
+    "get_pcp_group": (),
+    "get_tp_group": (),
+}
+"""Functions of the module ``parallel_state`` and their leading parameters."""
+
+
 def edit_states() -> tuple[type, ...]:
     """Return vLLM's own logits processors, whose edits tokendraw serves too."""
     from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
@@ -138,6 +146,7 @@ def compare_engine() -> EngineState:
 
 def misfit() -> str | None:
     """Name the first method of vLLM with other leading parameters; None if every signature is as expected."""
+    from vllm.distributed import parallel_state
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
     from vllm.v1.worker.gpu.sample import logprob
     from vllm.v1.worker.gpu.sample.sampler import Sampler
@@ -152,6 +161,7 @@ def misfit() -> str | None:
         (RequestState, REQUESTS_SIGNATURES),
         (RejectionSampler, REJECTION_SIGNATURES),
         (logprob, LOGPROBS_SIGNATURES),
+        (parallel_state, RANKS_SIGNATURES),
         *((owner, EDIT_STATES_SIGNATURES) for owner in edit_states()),
     )
     reasons = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,8 +14,9 @@ from tokendraw import Drafts, Need, Sampler, SamplerOutput, SamplingMetadata, Ve
 from tokendraw.engines import format_error
 from tokendraw.plugin import PluginInfo, VerifyMode
 from tokendraw.resolution import installed_version, read_settings
-from tokendraw_vllm import _log
+from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import DISTRIBUTIONS
+from tokendraw_vllm._ranks import Names
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
 from tokendraw_vllm._v2_processor import Processor
 
@@ -34,7 +36,7 @@ def _token_ids(output: SamplerOutput) -> Any:
 
 
 class Replacement:
-    """A sampler in place of a sampler of vLLM. The first call that raises is its last."""
+    """A sampler in place of a sampler of vLLM. The first call that raises is its last; on several ranks it raises."""
 
     def __init__(
         self, part: str, sampler: Sampler, *, seeds_every_row: bool, is_specialised: bool = True
@@ -76,10 +78,10 @@ class Replacement:
             self.fail(error)
             return None
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """Leave all later draws to vLLM, with a line in the log."""
         if self.sampler is not None:
-            _log.log_failed(self.part, self.sampler.name, error)
+            _ranks.give_up(self.part, self.sampler.name, error)
         self.sampler = None
 
     def verify(
@@ -112,65 +114,84 @@ class Replacement:
         try:
             return self.sampler.draft(logits, metadata()).token_ids
         except Exception as error:
-            _log.log_failed(DRAFTING, self.sampler.name, error)
+            _ranks.give_up(DRAFTING, self.sampler.name, error)
             self.draws_drafts = False
             return None
 
-    def fail_verification(self, error: BaseException) -> None:
+    def fail_verification(self, error: Exception) -> None:
         """Leave all later drafts to vLLM, with a line in the log."""
         if self.sampler is not None and self.verifies:
-            _log.log_failed(VERIFICATION, self.sampler.name, error)
+            _ranks.give_up(VERIFICATION, self.sampler.name, error)
         self.verifies = False
 
 
 def load(
     part: str,
     device: torch.device,
+    need: Need,
     *,
-    use_fp64: bool,
-    batch_invariant: bool,
     reference_is_faster: bool,
-    threshold: bool = False,
     prepare: Callable[[Sampler, bool], object] | None = None,
+    names: Names | str | None = None,
 ) -> Replacement | None:
-    """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays. Raises nothing.
+    """Load the sampler for a part of vLLM; None, with a line in the log, if vLLM's stays.
+
+    Raises nothing, unless other ranks draw the same tokens.
 
     :param part: the part, for the log.
-    :param use_fp64: vLLM's ``use_fp64_gumbel``.
-    :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
     :param reference_is_faster: whether tokendraw's reference in plain PyTorch is quicker than the part.
-    :param threshold: whether draws return thresholds.
     :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
+    :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
     """
     try:
-        requested = read_settings().sampler
-        if (
-            requested is None
-            and not reference_is_faster
-            and tokendraw.resolve(device=str(device)).chosen == REFERENCE
-        ):
-            _log.log_kept(
-                f"'{REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
-                f"{'tokendraw-cpu' if device.type == 'cpu' else 'tokendraw-triton-gumbel'}, or set "
-                f"TOKENDRAW_SAMPLER={REFERENCE} to use it nevertheless",
-                part=part,
-            )
+        if names is None:
+            names = _reason_to_stay(device, reference_is_faster=reference_is_faster)
+        if isinstance(names, str):
+            _log.log_kept(names, part=part)
             return None
-        need = Need(
-            gumbel_dtype="fp64" if use_fp64 else "fp32", batch_invariant=batch_invariant, threshold=threshold
-        )
-        sampler = tokendraw.load_sampler(device=device, need=need)
+        sampler = tokendraw.load_sampler(names, device=device, need=need)
         version, info = _plugin_of(sampler.name)
         seeds_every_row = getattr(info.operations["sample"], "seeding", "none") == "counter"
         if prepare is not None:
             prepare(sampler, seeds_every_row)
     except Exception as error:
+        _ranks.raise_if_several(error)
         _log.log_kept(format_error(error), part=part)
         return None
     engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
     _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
     is_specialised = info.priority > _REFERENCE_PRIORITY
     return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
+
+
+def choose(
+    device: torch.device, need: Need, *, reference_is_faster: bool, verifies: bool = False
+) -> Names | str:
+    """Choose for several ranks: the names of the best sampler that can be loaded here, or why vLLM's own stays.
+
+    :param verifies: whether drafts are verified too. Without a plugin that can, vLLM verifies.
+    """
+    reason = _reason_to_stay(device, reference_is_faster=reference_is_faster)
+    if reason is not None:
+        return reason
+    sampler = tokendraw.load_sampler(device=device, need=need)
+    if verifies:
+        with contextlib.suppress(tokendraw.TokendrawError):
+            sampler.prepare("verify")
+    return sampler.choices
+
+
+def _reason_to_stay(device: torch.device, *, reference_is_faster: bool) -> str | None:
+    """Say why vLLM's own sampler stays although tokendraw has one; None: it does not."""
+    if reference_is_faster or read_settings().sampler is not None:
+        return None
+    if tokendraw.resolve(device=str(device)).chosen != REFERENCE:
+        return None
+    return (
+        f"'{REFERENCE}' is the best sampler for {device} here, and no quicker than vLLM's own. Install "
+        f"{'tokendraw-cpu' if device.type == 'cpu' else 'tokendraw-triton-gumbel'}, or set "
+        f"TOKENDRAW_SAMPLER={REFERENCE} to use it nevertheless"
+    )
 
 
 def _plugin_of(name: str) -> tuple[str, PluginInfo]:

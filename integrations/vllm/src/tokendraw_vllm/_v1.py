@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokendraw import Need
 from tokendraw_vllm import _log
-from tokendraw_vllm._replacement import Replacement, load
+from tokendraw_vllm._ranks import choose_for_all, names_or_reason
+from tokendraw_vllm._replacement import Replacement, choose, load
 from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, unfiltered_seeded_rows
 
 _PART = "V1 sampler"
@@ -100,10 +102,12 @@ def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | 
             f"logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes", part=_PART
         )
         return None
-    return load(
-        _PART,
-        device,
-        use_fp64=sampler.use_fp64_gumbel,
+    need = Need(
+        gumbel_dtype="fp64" if sampler.use_fp64_gumbel else "fp32",
         batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
-        reference_is_faster=device.type == "cpu" and vocab_size >= MIN_REFERENCE_VOCABULARY,
     )
+    reference_is_faster = device.type == "cpu" and vocab_size >= MIN_REFERENCE_VOCABULARY
+    names = choose_for_all(  # all ranks draw the batch
+        lambda: names_or_reason(lambda: choose(device, need, reference_is_faster=reference_is_faster))
+    )
+    return load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)

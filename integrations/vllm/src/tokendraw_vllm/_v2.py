@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.engines import format_error
-from tokendraw_vllm import _log, _v2_drafting, _v2_logprobs
+from tokendraw_vllm import _log, _ranks, _v2_drafting, _v2_logprobs
 from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
 from tokendraw_vllm._v2_processed import needs_processed
@@ -70,6 +70,7 @@ def _wrap_init(original: Method) -> Method:
                 ),
             )
         except Exception as error:
+            _ranks.raise_if_several(error)
             _log.log_kept(format_error(error), part=PART)
 
     return __init__
@@ -79,16 +80,13 @@ def _wrap_request_state(original: Method) -> Method:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
         original(self, *arguments, **keywords)
         values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
-        with contextlib.suppress(Exception):  # the sampler loads again, and logs the reason
-            setattr(
-                self,
-                ATTRIBUTE,
-                load_during_weights(
-                    values["vocab_size"],
-                    values["max_num_reqs"],
-                    torch.device(values["device"]),
-                ),
-            )
+        device = torch.device(values["device"])
+        try:
+            loading = load_during_weights(values["vocab_size"], values["max_num_reqs"], device)
+        except Exception as error:  # the sampler loads again, and logs the reason
+            _ranks.raise_if_several(error)
+        else:
+            setattr(self, ATTRIBUTE, loading)
 
     return __init__
 

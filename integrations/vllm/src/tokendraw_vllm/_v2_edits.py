@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tokendraw import Drafts
 from tokendraw.engines import format_error
-from tokendraw_vllm import _log
+from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import edit_states
 from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, EditedRows, Mirror, RequestTokens
 from tokendraw_vllm._v2_processor import PART, Processor, edits_of
@@ -53,6 +53,7 @@ class Edits:
                 self._sampler.num_speculative_tokens,
             )
         except Exception as error:
+            _ranks.raise_if_several(error)
             _log.log_kept(format_error(error), part=PART)
             return
         self._processor = processor
@@ -142,10 +143,10 @@ class Edits:
             self._give_up(error)
             return None
 
-    def _give_up(self, error: BaseException) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Leave the edits of all requests to vLLM."""
         if self._mirror is not None and self._processor is not None:
-            _log.log_failed(PART, self._processor.name, error)
+            _ranks.give_up(PART, self._processor.name, error)
             self.by_vllm[self._mirror.slots] = True
         self._mirror = self._processor = None
 

@@ -7,22 +7,27 @@ and a thread must neither compile nor load kernels beside a capture.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 
-from tokendraw import Sampler
+from tokendraw import Need, Sampler
 from tokendraw.engines import format_error
-from tokendraw_vllm import _log
+from tokendraw.plugin import GumbelDtype
+from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._draft_setup import DraftSetup
-from tokendraw_vllm._replacement import DRAFTING, Replacement, load
+from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
+from tokendraw_vllm._replacement import DRAFTING, Replacement, choose, load
 from tokendraw_vllm._v2_drafts import PART as VERIFICATION
-from tokendraw_vllm._v2_logprobs import load_scorer, max_best_of
+from tokendraw_vllm._v2_logprobs import PART as SCORING
+from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of
 from tokendraw_vllm._v2_metadata import example_batches
 from tokendraw_vllm._v2_processed import may_need_processed
-from tokendraw_vllm._v2_processor import load_processor
+from tokendraw_vllm._v2_processor import PART as EDITING
+from tokendraw_vllm._v2_processor import choose_processor, load_processor
 
 PART = "V2 sampler"
 """The replaced part of vLLM, for the log."""
@@ -85,21 +90,36 @@ class Setup:
         """Whether vLLM draws its drafts."""
         return self.drafts is not None and self.drafts.mode is not None
 
-    def load(self) -> Replacement | None:
-        """Load the sampler, and compile its kernels; None where vLLM draws. Raises nothing.
+    def choose(self) -> dict[str, Names | str]:
+        """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
+        parts: dict[str, Callable[[], Names | str]] = {
+            PART: lambda: choose(
+                self.device, self._need(), reference_is_faster=False, verifies=self.verifies_drafts
+            ),
+            SCORING: lambda: choose_scorer(self.device, **self._score_need()),
+        }
+        if not self.batch_invariant:
+            parts[EDITING] = lambda: choose_processor(self.device)
+        return {part: names_or_reason(choose_part) for part, choose_part in parts.items()}
 
-        Imports no module of vLLM, whose main thread may be in the middle of its imports.
+    def load(self, names: Mapping[str, Names | str] | None = None) -> Replacement | None:
+        """Load the sampler, and compile its kernels; None where vLLM draws.
+
+        Raises nothing, unless other ranks draw the same tokens. Imports no module of vLLM, whose main thread may be in
+        the middle of its imports.
+
+        :param names: what the first of several ranks chose for all, by :meth:`choose`; None: the best is chosen here.
         """
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index or 0)
+        by_part = names or {}
         replacement = load(
             PART,
             self.device,
-            use_fp64=self.use_fp64,
-            batch_invariant=self.batch_invariant,
+            self._need(),
             reference_is_faster=False,
-            threshold=self.threshold,
             prepare=self._warm_up,
+            names=by_part.get(PART),
         )
         if replacement is None or replacement.sampler is None:
             return replacement
@@ -107,24 +127,48 @@ class Setup:
             self.device,
             self.vocab_size,
             self._layouts() if self.scores_processed else self._layouts()[:1],
-            returns_logits=self.logprobs_mode.endswith("logits"),
             max_best=self.max_best,
-            batch_invariant=self.batch_invariant,
+            **self._score_need(),
+            names=by_part.get(SCORING),
         )
         if not self.batch_invariant:
             most = 0 if self.drafts is None else self.drafts.most
             replacement.processor = load_processor(
-                self.device, self.vocab_size, replacement.sampler.name, max_drafts=most
+                self.device,
+                self.vocab_size,
+                replacement.sampler.name,
+                max_drafts=most,
+                names=by_part.get(EDITING),
             )
-            replacement.verifies = self._warm_up_drafts(replacement.sampler, replacement.seeds_every_row)
+            replacement.verifies = self._warm_up_drafts(
+                replacement.sampler, replacement.seeds_every_row, by_part.get(PART)
+            )
             replacement.draws_drafts = (
                 replacement.verifies and replacement.seeds_every_row and self._warm_up_drawing()
             )
         return replacement
 
-    def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool) -> bool:
+    @property
+    def verifies_drafts(self) -> bool:
+        """Whether tokendraw has the way in which vLLM judges its drafts."""
+        return self.drafts is not None and self.drafts.verifies and not self.batch_invariant
+
+    def _need(self) -> Need:
+        gumbel_dtype: GumbelDtype = "fp64" if self.use_fp64 else "fp32"
+        return Need(gumbel_dtype=gumbel_dtype, batch_invariant=self.batch_invariant, threshold=self.threshold)
+
+    def _score_need(self) -> dict[str, bool]:
+        return {
+            "returns_logits": self.logprobs_mode.endswith("logits"),
+            "batch_invariant": self.batch_invariant,
+        }
+
+    def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool, names: Names | str | None) -> bool:
         """Verify made-up drafts; return whether tokendraw verifies those of vLLM."""
-        if self.drafts is None or not self.drafts.verifies:
+        if self.drafts is None or not self.verifies_drafts:
+            return False
+        if names is not None and "verify" not in names:
+            _log.log_kept("no plugin verifies on the first rank", part=VERIFICATION)
             return False
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
@@ -133,6 +177,7 @@ class Setup:
             for verification in verifications:
                 self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
         except Exception as error:
+            _ranks.raise_if_several(error)
             _log.log_kept(format_error(error), part=VERIFICATION)
             return False
         return True
@@ -147,6 +192,7 @@ class Setup:
 
                 warm_up(self.device, self.dtype, self.vocab_size)
         except Exception as error:
+            _ranks.raise_if_several(error)
             _log.log_kept(format_error(error), part=DRAFTING)
             return False
         return True
@@ -188,12 +234,13 @@ class Setup:
 
 
 class BackgroundLoad:
-    """The load of a setup in a thread, started at once."""
+    """The load of a setup in a thread, started at once; of several ranks the first chooses before."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+        names = choose_for_all(setup.choose)
         pool = ThreadPoolExecutor(1, thread_name_prefix="tokendraw")
-        self._replacement: Future[Replacement | None] = pool.submit(setup.load)
+        self._replacement: Future[Replacement | None] = pool.submit(setup.load, names)
         pool.shutdown(wait=False)
 
     def result(self) -> Replacement | None:

@@ -23,7 +23,8 @@ import tokendraw
 from tokendraw import BatchFacts, Need, SamplingMetadata
 from tokendraw.engines import format_error
 from tokendraw.plugin import LogprobsMode
-from tokendraw_vllm import _log
+from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm._ranks import Names
 from tokendraw_vllm._replacement import REFERENCE
 
 PART = "V2 scoring"
@@ -142,8 +143,8 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                     cu_num_generated_tokens_tensor=cu_num_logits if is_tensor else None,
                 )
             except Exception as error:
+                _ranks.give_up(PART, scorer.name, error)
                 _scorers.pop(key, None)
-                _log.log_failed(PART, scorer.name, error)
         return original(
             logits,
             num_logprobs,
@@ -177,6 +178,29 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
     return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
 
 
+def choose_scorer(device: torch.device, *, returns_logits: bool, batch_invariant: bool) -> Names | str:
+    """Choose for several ranks: the names of a scorer that can be loaded here, or why vLLM's own stays."""
+    need = _need(returns_logits=returns_logits, batch_invariant=batch_invariant)
+    chosen = _best_scorer(device, need)
+    return (
+        chosen
+        if isinstance(chosen, str)
+        else tokendraw.load("score", chosen, device=device, need=need).choices
+    )
+
+
+def _best_scorer(device: torch.device, need: Need) -> Names | str:
+    resolution = tokendraw.resolve(operation="score", device=device, need=need)
+    if resolution.chosen == REFERENCE and device.type != "cpu":
+        return f"'{REFERENCE}' is the best scorer for {device}, and no quicker than vLLM's own"
+    return {"score": resolution.names}
+
+
+def _need(*, returns_logits: bool, batch_invariant: bool) -> Need:
+    mode: LogprobsMode = "raw_logits" if returns_logits else "raw_logprobs"
+    return Need(logprobs_mode=mode, batch_invariant=batch_invariant)
+
+
 def load_scorer(
     device: torch.device,
     vocab_size: int,
@@ -185,27 +209,30 @@ def load_scorer(
     returns_logits: bool,
     max_best: int,
     batch_invariant: bool,
+    names: Names | str | None = None,
 ) -> None:
-    """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays. Raises nothing.
+    """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays.
+
+    Raises nothing, unless other ranks draw the same tokens.
 
     :param layouts: the layouts of the logits to come.
     :param returns_logits: whether vLLM returns logits in the place of log-probabilities.
     :param max_best: see :class:`Scorer`.
     :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
+    :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
     """
-    mode: LogprobsMode = "raw_logits" if returns_logits else "raw_logprobs"
-    need = Need(logprobs_mode=mode, batch_invariant=batch_invariant)
+    need = _need(returns_logits=returns_logits, batch_invariant=batch_invariant)
     try:
-        chosen = tokendraw.resolve(operation="score", device=device, need=need).chosen
-        if chosen == REFERENCE and device.type != "cpu":
-            reason = f"'{chosen}' is the best scorer for {device}, and no quicker than vLLM's own"
-            _log.log_kept(reason, part=PART)
+        chosen = _best_scorer(device, need) if names is None else names
+        if isinstance(chosen, str):
+            _log.log_kept(chosen, part=PART)
             return
         # by its name, so that no other plugin takes over after a failure
         scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
         if device.type != "cpu":
             scorer.warm_up(device, vocab_size, layouts)
     except Exception as error:
+        _ranks.raise_if_several(error)
         _log.log_kept(format_error(error), part=PART)
         return
     _scorers[torch.empty(0, device=device).device, returns_logits] = scorer

@@ -13,10 +13,12 @@ import tokendraw
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.engines import format_error
 from tokendraw.plugin import ProcessNeed
-from tokendraw_vllm import _log
+from tokendraw_vllm import _log, _ranks
+from tokendraw_vllm._ranks import Names
 
 PART = "V2 editing"
 """The replaced part of vLLM, for the log."""
+_NEED = ProcessNeed(sync_free=True)
 _STATE_BYTES = 256
 """Bytes of a request's small parameters, about."""
 ALL_LISTS = SamplingParams(
@@ -57,14 +59,23 @@ def edits_of(sampling_params: Any) -> SamplingParams | None:
 
 
 def load_processor(
-    device: torch.device, vocab_size: int, sampler: str, *, max_drafts: int = 0
+    device: torch.device,
+    vocab_size: int,
+    sampler: str,
+    *,
+    max_drafts: int = 0,
+    names: Names | str | None = None,
 ) -> Processor | None:
     """Load tokendraw's processor of logits and compile its kernels; None, with a line in the log, if vLLM edits.
 
     :param sampler: name of the plugin that draws: a reference in plain PyTorch edits beside no other on a GPU.
+    :param names: what the first of several ranks chose for all, by :func:`choose_processor`; None: chosen here.
     """
+    if isinstance(names, str):
+        _log.log_kept(names, part=PART)
+        return None
     try:
-        provider = tokendraw.load("process_logits", device=device, need=ProcessNeed(sync_free=True))
+        provider = tokendraw.load("process_logits", names, device=device, need=_NEED)
         processor = Processor(provider.name, provider.process)
         if processor.name == "native" != sampler and device.type != "cpu":
             _log.log_kept(
@@ -73,9 +84,15 @@ def load_processor(
             return None
         _warm_up(processor, vocab_size, max_drafts, device)
     except Exception as error:
+        _ranks.raise_if_several(error)
         _log.log_kept(format_error(error), part=PART)
         return None
     return processor
+
+
+def choose_processor(device: torch.device) -> Names:
+    """Choose for several ranks: the names of the best processor that can be loaded here."""
+    return tokendraw.load("process_logits", device=device, need=_NEED).choices
 
 
 def _warm_up(processor: Processor, vocab_size: int, max_drafts: int, device: torch.device) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,17 @@ class Settings:
             ),
         )
 
-    def choice(self, sampler: str | None = None, source: str = "the argument sampler=") -> Choice:
-        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first."""
+    def choice(
+        self, sampler: str | Mapping[str, Sequence[str]] | None = None, source: str = "the argument sampler="
+    ) -> Choice:
+        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first.
+
+        :param sampler: a name, or the names of each operation, as :attr:`Choice.names`.
+        """
+        names = sampler if isinstance(sampler, Mapping) else None
         return Choice(
-            sampler=self.sampler if sampler is None else sampler,
+            sampler=self.sampler if sampler is None else sampler if isinstance(sampler, str) else None,
+            names=names,
             source=self.sampler_source if sampler is None else source,
             priority=self.priority,
             priority_source=self.priority_source or "TOKENDRAW_PRIORITY",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -78,6 +79,8 @@ class Choice:
     :ivar disabled: Names that are not even imported.
     :ivar disabled_source: Source of ``disabled``: the variable, or the path of the configuration file.
     :ivar first_party_only: Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships.
+    :ivar names: Names of the plugin and the companions of each operation, as another rank chose them
+        (:attr:`Resolution.names`); None: the companions, and the plugin if ``sampler`` is None, are tokendraw's choice.
     """
 
     sampler: str | None = None
@@ -87,6 +90,7 @@ class Choice:
     disabled: tuple[str, ...] = ()
     disabled_source: str = "TOKENDRAW_DISABLE"
     first_party_only: bool = False
+    names: Mapping[str, Sequence[str]] | None = None
 
     def place(self, name: str) -> int:
         """Return the index of a plugin in the user's order; plugins without a place in the order come last."""
@@ -167,6 +171,11 @@ class Resolution:
     def companions(self) -> tuple[str, ...]:
         """Names of the companions, the one that is tried first in front."""
         return tuple(name for name in (self.partial_companion, self.companion) if name is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the chosen plugin and of its companions, for :attr:`Choice.names`."""
+        return (self.chosen, *self.companions)
 
     @property
     def untested(self) -> tuple[str, ...]:

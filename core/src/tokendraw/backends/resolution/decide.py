@@ -69,6 +69,9 @@ def decide(
     available = [c for c in assessed if c.state is State.AVAILABLE]
     chosen = _chosen(assessed, available, operation, host, choice)
     partial, companion, beyond = _companions(chosen, available if companions else (), operation, need)
+    if choice.names is not None and companions:
+        named = [_available(name, assessed, operation, host, choice) for name in choice.names[operation.name]]
+        partial, companion = (None, None, *named[1:])[-2:]
     offered = chosen.capabilities(operation.name)
     if companion is None and (missing := checks.first_of(operation.default_checks, offered, host, need)):
         raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
@@ -102,13 +105,20 @@ def _chosen(
         if not available:
             raise refusals.nothing(assessed, operation.name, host, choice)
         return available[0]
-    named = [c for c in assessed if c.name == choice.sampler]
+    return _available(choice.sampler, assessed, operation, host, choice)
+
+
+def _available(
+    name: str, assessed: Sequence[Candidate], operation: Operation, host: Host, choice: Choice
+) -> Candidate:
+    """Return the candidate of a name that was asked for; refuse the choice if it cannot serve."""
+    named = [c for c in assessed if c.name == name]
     # Beside the genuine owner of a reserved name another distribution may claim it: that one is broken.
     for candidate in named:
         if candidate.state is State.AVAILABLE:
             return candidate
     if not named:
-        raise refusals.unknown(choice.sampler, assessed, operation.name, host, choice)
+        raise refusals.unknown(name, assessed, operation.name, host, choice)
     first = min(named, key=lambda c: not c.first_party)
     raise refusals.explicit(str(first.reason), first.name, assessed, operation.name, host, choice)
 

@@ -92,6 +92,8 @@ def install(what: str, decisions: Iterable[Decision]) -> str:
 
 def undo(choice: Choice) -> str:
     """Say how an explicit choice is taken back."""
+    if choice.names is not None:
+        return "Choose another one, on every rank."
     if choice.source.startswith("TOKENDRAW_"):
         step = f"Unset {choice.source}"
     elif choice.source.startswith("the argument ") or not choice.source:

@@ -1,0 +1,72 @@
+"""Ranks of vLLM that draw the same tokens. Nothing may differ between them, or each continues a text of its own.
+
+So the first rank chooses the plugins for all, and a rank on which one of them fails raises, which ends the engine.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tokendraw.engines import choose_once, format_error
+from tokendraw_vllm import _log
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Names: TypeAlias = Mapping[str, Sequence[str]]
+"""Names by operation, as ``choices`` of a loaded provider."""
+Chosen = TypeVar("Chosen")
+
+
+def are_several() -> bool:
+    """Return whether other ranks draw the same tokens."""
+    return bool(_groups())
+
+
+def choose_for_all(choose: Callable[[], Chosen]) -> Chosen | None:
+    """Call a function on the first rank alone, and return the result on all ranks; None without other ranks.
+
+    All ranks call this together, in vLLM's main thread.
+    """
+    groups = _groups()
+    if not groups:
+        return None
+    for group in groups:
+        choose = functools.partial(choose_once, choose, group)
+    return choose()
+
+
+def names_or_reason(choose: Callable[[], Names | str]) -> Names | str:
+    """Return the names that a function chooses; or in words why it can choose none: vLLM's own stays on all ranks."""
+    try:
+        return choose()
+    except Exception as error:
+        return format_error(error)
+
+
+def raise_if_several(error: Exception) -> None:
+    """Raise an error where other ranks draw the same tokens: they go on without the failure."""
+    if are_several():
+        raise error
+
+
+def give_up(part: str, sampler: str, error: Exception) -> None:
+    """Log that a call failed and that vLLM draws from now on; where there are several ranks, raise the error."""
+    raise_if_several(error)
+    _log.log_failed(part, sampler, error)
+
+
+def _groups() -> list[ProcessGroup]:
+    """Return the groups of this rank: across prefill context parallelism and tensor parallelism.
+
+    Of pipeline-parallel ranks the last ones draw, and each data-parallel engine draws for its own requests.
+    """
+    # Not imported: a thread calls this beside vLLM's imports, and without the module there are no other ranks.
+    state = sys.modules.get("vllm.distributed.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return []
+    groups = (state.get_pcp_group(), state.get_tp_group())
+    return [group.cpu_group for group in groups if group.world_size > 1]
