@@ -46,7 +46,7 @@ class InstalledFilter:
     :ivar version: Version of that distribution; "" if unknown.
     :ivar entry_point: ``package.module:class``.
     :ivar moments: Names of the moments that the filter reads.
-    :ivar summary: First line of the docstring of the class.
+    :ivar summary: Summary of the class, or the first line of its docstring.
     """
 
     name: str
@@ -160,7 +160,7 @@ def _load(record: InstalledFilter) -> tuple[InstalledFilter, Filter | None]:
         rule = guarded(f"making {value!r}", lambda: _checked(kind, record), package_of(kind))
     except PluginError as error:
         return replace(record, state=State.BROKEN, reason=str(error)), None
-    summary = printable((kind.__doc__ or "").strip().partition("\n")[0])
+    summary = printable(str(rule.summary or kind.__doc__ or "").strip().partition("\n")[0])
     return replace(record, state=State.AVAILABLE, moments=rule.moments, summary=summary), rule
 
 
