@@ -33,7 +33,7 @@ class _Commands(click.Group):
     """A group that imports a command at its first call, and prints every error for all of them."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        with process.interrupts_end_imports():
+        with process.interrupts_end_imports(), process.loads_are_watched():
             process.prepare_streams()
             return super().main(*args, **kwargs)
 
