@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -316,3 +317,30 @@ class TestWithoutKitAndBench:
         result = self.run(tmp_path, *arguments)
         assert result.returncode == 0, result.stderr
         assert result.stdout
+
+
+WITHOUT_DOCSTRINGS = """
+import json
+from click.testing import CliRunner
+from tokendraw.cli.app import main
+
+names = main.list_commands(main.make_context("tokendraw", [], resilient_parsing=True))
+lines = [["--help"], *([name, "--help"] for name in names), ["list"], ["show", "p_less"], ["check", "--list"]]
+results = {" ".join(line): CliRunner().invoke(main, line) for line in lines}
+print(json.dumps({line: (result.exit_code, result.output) for line, result in results.items()}))
+"""
+
+
+def test_without_docstrings_every_command_says_what_it_does():
+    run = subprocess.run(
+        [sys.executable, "-OO", "-c", WITHOUT_DOCSTRINGS], capture_output=True, text=True, check=True
+    )
+    results = json.loads(run.stdout)
+    assert {code for code, _ in results.values()} == {0}
+    for line, (_, output) in results.items():
+        if line.endswith("--help"):
+            assert re.match(r"Usage: .*\n(  .*\n)*\n  [A-Z].*\.", output), line
+    rule = "Keep tokens with p >= sum p^2, the probability that two draws agree."
+    assert rule in results["list"][1]
+    assert f"summary       {rule}" in results["show p_less"][1]
+    assert re.search(r"^threads  +\w", results["check --list"][1], re.MULTILINE)

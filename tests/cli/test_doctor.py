@@ -214,9 +214,10 @@ def test_what_the_newest_tested_version_does_in_another_way_would_change(install
     [
         ("0.7.2.post1", {}, "nothing: this version is tested"),
         ("0.7.2.post1+cu130", {}, "nothing: this version is tested"),
-        ("0.7.1", {}, "nothing that is known"),
-        ("0.6.18", {"tested": ()}, "nothing that is known"),
+        ("0.7.1", {}, "nothing that is known; this version is untested"),
+        ("0.6.18", {"tested": ()}, "nothing that is known; this version is untested"),
         ("0.7.1", {"tested": (), "releases": ()}, "unknown"),
+        ("0.7.1", {"tested": (">=0.7,<0.8",), "releases": ()}, "nothing: this version is tested"),
         (None, {}, "unknown"),
         ("nightly", {}, "unknown"),
     ],
@@ -228,7 +229,7 @@ def test_a_version_that_does_the_same_would_change_nothing(installed, fields, ef
 def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on):
     on(H100, (NATIVE, with_library("0.6.17", found={"pack_sm90_w4": "packs layout v2"})))
     checkup = checkup_in_json(exit_code=0)
-    assert checkup["upstreams"][0]["would_change"] == "nothing that is known"
+    assert checkup["upstreams"][0]["would_change"] == "nothing that is known; this version is untested"
     assert checkup["findings"][1:] == [
         {
             "problem": "'flashinfer' knows that flashinfer-python 0.6.17 packs layout v1, and finds in its files that "

@@ -8,6 +8,7 @@ import pytest
 import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, place, plugin
+from tokendraw.backends.discovery import heavy_imports
 from tokendraw.cli.diagnosis import building
 from tokendraw.cli.diagnosis.building import Build, build
 
@@ -63,6 +64,32 @@ def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place
         "A program gets native here.\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import os; os._exit(3)", "loading it ended the process: exit status 3"),
+        ("import time; time.sleep(600)", "loading it was not done after 5 s"),
+    ],
+)
+def test_a_plugin_that_ends_the_process_or_hangs_as_it_is_loaded_is_named(dists, monkeypatch, source, reason):
+    monkeypatch.setattr(heavy_imports, "FATAL_SECONDS", 5)
+    dists.add_plugin("acme", source)
+    result = call("doctor", "--json")
+    checkup = json.loads(result.stdout)
+    states = {c["name"]: (c["state"], c["reason"]) for c in checkup["candidates"]}
+    assert states["acme"] == ("broken", reason)
+    assert states["native"] == ("available", None)
+    assert checkup["findings"] == [
+        {
+            "problem": f"'acme' is broken: {reason}.",
+            "mend": "pip install --upgrade acme-tokendraw (or switch it off: export TOKENDRAW_DISABLE=acme)",
+        }
+    ]
+    assert (checkup["chosen"], result.exit_code) == (None, 1)
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
+    assert json.loads(call("doctor", "--json", "--no-build").stdout)["chosen"] == "native"
 
 
 def test_without_building_the_verdict_is_as_far_as_that_goes(dists):
@@ -212,7 +239,7 @@ def test_the_companion_is_built_too_and_an_untested_library_of_the_successor_is_
             rejections={"acme": RAISED},
             warnings=[
                 "'beta' needs beta-kernels >=2,<3 and was tested with 2.1, found 2.5. "
-                "Install a tested version to silence this."
+                "Set TOKENDRAW_DISABLE=beta to do without it."
             ],
         )
     }

@@ -10,6 +10,7 @@ NO_GPU = (
     "'cuda' needs a CUDA or ROCm device, found none to use: the installed torch is built for the CPU alone. "
     "Pass --device cpu, or mend that.\n"
 )
+NO_XPU = "'xpu' needs a device of that name, found cpu. Pass --device cpu, or mend that.\n"
 NO_SUCH_PLUGIN = (
     "'nobody', asked for by --sampler, cannot serve the operation 'sample' on cpu: no plugin of that name is "
     "installed. Available here: native. Leave out --sampler to let tokendraw choose.\n"
@@ -35,6 +36,8 @@ def test_every_command_that_takes_a_device_calls_it_by_its_option(command, file)
     command = [word.format(file=file) for word in command]
     result = call(*command, "--device", "cuda")
     assert (result.stderr, result.exit_code) == (NO_GPU, 1)
+    result = call(*command, "--device", "xpu")
+    assert (result.stderr, result.exit_code) == (NO_XPU, 1)
     result = call(*command, "--device", "rocm")
     assert result.stderr == (
         "'--device' needs a name such as cpu, cuda or cuda:1, found 'rocm'. Pass --device cuda for AMD GPUs too.\n"

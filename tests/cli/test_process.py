@@ -18,6 +18,7 @@ import tokendraw
 from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw.cli import main
+from tokendraw_testing import fake_dist
 
 COMMAND = (sys.executable, "-m", "tokendraw")
 FULL = Path("/dev/full")
@@ -374,3 +375,53 @@ class TestOnATerminal:
         lines = on_a_terminal("show", "native", columns=80).splitlines()
         assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)
+
+
+LOADS = {
+    "ends": ("import os; os._exit(3)", 3, "The process ended while it loaded {}."),
+    "crashes": (
+        "import ctypes; ctypes.string_at(0)",
+        -signal.SIGSEGV,
+        "The process ended while it loaded {}.",
+    ),
+    "takes long": ("import time; time.sleep(1.5)", None, "{} is still being loaded after 0.5 s."),
+}
+"""Source of a module, exit status and message of a command that loads it."""
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("list", "ends"),
+        ("list", "takes long"),
+        ("show native", "crashes"),
+        ("resolve --explain", "takes long"),
+        ("--help", "ends"),
+    ],
+)
+def test_a_plugin_filter_or_command_that_ends_the_process_or_hangs_is_named(tmp_path, command, what):
+    source, status, message = LOADS[what]
+    groups = {"commands": {"acme": "fake_acme:it"}} if command == "--help" else {}
+    kind = "filters" if command == "list" else "plugins"
+    folder = fake_dist(
+        tmp_path,
+        "acme-tokendraw",
+        **{} if groups else {kind: {"acme": "fake_acme:it"}},
+        modules={"fake_acme": source},
+    )
+    if groups:
+        (info,) = folder.glob("*.dist-info")
+        (info / "entry_points.txt").write_text(
+            "[tokendraw.commands]\nacme = fake_acme:it\n", encoding="utf-8"
+        )
+    code = (
+        "from tokendraw.cli.terminal import process\nprocess.SECONDS_OF_A_LOAD = 0.5\n"
+        f"import sys\nfrom tokendraw.cli import main\nmain({command.split()})"
+    )
+    environ = os.environ | {"PYTHONPATH": str(folder), "TOKENDRAW_DISABLE": "beta"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ, timeout=60
+    )
+    advice = "Uninstall acme-tokendraw" if groups else "Set TOKENDRAW_DISABLE=beta,acme"
+    assert f"{message.format(repr('acme'))} {advice} to do without it.\n" in run.stderr
+    assert status in (None, run.returncode)

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
+from fake_dists import EVERYTHING, plugin
 from tokendraw import SamplingMetadata, SamplingParams
 
 NAN, INF = float("nan"), float("inf")
@@ -56,7 +57,8 @@ def test_one_line_a_row(file):
         "row  token  valid\n0    2      yes\n1    2      no\n2    0      no\n3    1      yes\n"
     )
     assert result.stderr == (
-        DRAWN_BY_NATIVE + "2 of 4 rows hold NaN, or nothing above -inf: shown as not valid\n"
+        DRAWN_BY_NATIVE
+        + "2 of 4 rows hold NaN, or nothing above -inf, which gives token 0: shown as not valid\n"
     )
     assert result.exit_code == 0
 
@@ -170,10 +172,21 @@ def test_bfloat16_is_drawn_from_as_it_is(tmp_path):
     assert [row["token_id"] for row in output["rows"]] == [2, 2, 0, 1]
 
 
+def test_a_sampler_without_a_valid_flag_says_nothing_about_the_rows(dists, tmp_path):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("valid_flag=True, ", "")))
+    np.save(tmp_path / "nan.npy", np.array([[0, NAN, 1], [0, 1, 0]], np.float32))
+    result = call("sample", tmp_path / "nan.npy", "--device", "cpu")
+    assert result.stdout == "row  token  valid\n0    1      -\n1    1      -\n"
+    assert "not valid" not in result.stderr
+    rows = json.loads(call("sample", tmp_path / "nan.npy", "--device", "cpu", "--json").stdout)["rows"]
+    assert [row["valid"] for row in rows] == [None, None]
+
+
 def test_one_invalid_row_is_told_in_the_singular(tmp_path):
     np.save(tmp_path / "x.npy", np.array([NAN, 1.0], np.float32))
     assert sample(tmp_path / "x.npy").stderr == (
-        DRAWN_BY_NATIVE + "1 of 1 row holds NaN, or nothing above -inf: shown as not valid\n"
+        DRAWN_BY_NATIVE
+        + "1 of 1 row holds NaN, or nothing above -inf, which gives token 0: shown as not valid\n"
     )
 
 

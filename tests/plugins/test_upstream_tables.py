@@ -1,5 +1,6 @@
 """The release tables of our plugins: the decision on a version by its metadata, and its whole reason."""
 
+import re
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -142,7 +143,8 @@ def test_a_version_is_decided_by_its_row_of_the_table(dists, plugin, operation, 
     if words.startswith("best available"):
         made = decide([candidate], HOSTS[plugin], need, Choice(), operation=operation)
         assert [(d.accepted, d.reason) for d in made.decisions] == [(True, words)]
-        assert bool(made.untested) is not is_tested(TABLES[plugin], version)
+        is_silent = plugin == "native" or is_tested(TABLES[plugin], version)
+        assert bool(made.untested) is not is_silent
         return
     asked = Choice(sampler=plugin, source="TOKENDRAW_SAMPLER")
     with pytest.raises(SamplerUnavailableError) as refusal:
@@ -176,6 +178,16 @@ def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(
     decided = {version for name, _, version, _ in DECISIONS if name == plugin}
     begins = [row.since for row in upstream.releases if row.since != "0"]
     assert [since for since in begins if since not in decided and f"{since}.0" not in decided] == []
+
+
+@pytest.mark.parametrize("plugin", ["native", "triton-gumbel"])
+def test_continuous_integration_runs_the_first_and_the_last_minor_version_of_a_tested_range(plugin):
+    (tested,) = TABLES[plugin].tested
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    ran = re.findall(rf"\b{TABLES[plugin].distribution}==(\d+\.\d+)\.\*", workflow)
+    first, last = (version.split(".") for version in re.findall(r"[\d.]+", tested))
+    assert {".".join(first), f"{last[0]}.{int(last[1]) - 1}"} <= set(ran)
+    assert all(is_tested(TABLES[plugin], f"{version}.1") for version in ran)
 
 
 @pytest.mark.parametrize(

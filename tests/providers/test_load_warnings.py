@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import tokendraw
-from fake_dists import EVERYTHING, plugin
+from fake_dists import EVERYTHING, SERVED_BY_NATIVE, plugin
 from tokendraw import (
     SamplerFallbackWarning,
     SettingsWarning,
     UntestedUpstreamWarning,
+    load,
     load_sampler,
 )
 
@@ -39,7 +40,7 @@ WARNINGS = {
         {},
         UntestedUpstreamWarning,
         "'acme' needs acme-kernels >=2,<3 and was tested with 2.1, found 2.5. "
-        "Install a tested version to silence this.",
+        "Set TOKENDRAW_DISABLE=acme to do without it.",
     ),
     "an unknown variable": (
         plugin("acme", capabilities=EVERYTHING),
@@ -115,6 +116,19 @@ def test_an_untested_upstream_whose_draw_fails_is_only_passed_over(dists):
     dists.add("acme-kernels", "2.5")
     dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM, build="raise OSError"))
     assert [w.category for w in load_and_catch()] == [SamplerFallbackWarning]
+
+
+@pytest.mark.parametrize("version", ["2.14.1", "2.14.1+cpu", "2.15.0.dev20270101", "3.0"])
+@pytest.mark.parametrize("operation", SERVED_BY_NATIVE)
+def test_torch_is_the_programs_own_and_no_version_from_the_least_on_is_warned_of(
+    dists, monkeypatch, version, operation
+):
+    dists.add("torch", version)
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(operation, device="cpu").name == "native"
+    assert tokendraw.resolve(operation=operation, device="cpu").warnings == ()
 
 
 def test_resolving_and_discovering_warn_of_nothing(dists, monkeypatch):

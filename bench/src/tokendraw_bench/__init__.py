@@ -45,4 +45,12 @@ if TYPE_CHECKING:
     from tokendraw_bench.timing.timer import Timer as Timer
     from tokendraw_bench.timing.timer import Timing as Timing
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw_bench.cells": "MIN_P TEMPERATURE TOP_K TOP_P Cell",
+    "tokendraw_bench.logits": "make_rows mean_nucleus metadata_of",
+    "tokendraw_bench.report.table": "markdown_table",
+    "tokendraw_bench.run": "make_inputs timer_for",
+    "tokendraw_bench.timing.floor": "Measured measure readers",
+    "tokendraw_bench.timing.timer": "Failure TimedCall Timer Timing",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -60,4 +60,25 @@ _MODULES = (
 )
 """Public modules, which are imported when they are first asked for."""
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+_NAMES = {
+    "tokendraw._version": "__version__",
+    "tokendraw.backends.description.capabilities": "Need",
+    "tokendraw.errors.exceptions": """
+        InvalidInputError InvalidParameterError PluginError SamplerFallbackWarning
+        SamplerUnavailableError SettingsError SettingsWarning TokendrawError TokendrawWarning
+        UntestedUpstreamWarning
+    """,
+    "tokendraw.kept_set": "KeptIds kept_ids kept_mask",
+    "tokendraw.output": "LogprobsTensors SamplerOutput ScoreOutput TokenLogprob VerifyOutput",
+    "tokendraw.paged_kv": "PagedKVPlan",
+    "tokendraw.parameters.batch_facts": "BatchFacts RowKinds",
+    "tokendraw.parameters.drafts": "Drafts",
+    "tokendraw.parameters.metadata": "SamplingMetadata",
+    "tokendraw.parameters.params": "SamplingParams",
+    "tokendraw.providers.load": "load load_sampler",
+    "tokendraw.providers.resolve": "discover resolve",
+    "tokendraw.providers.sampler": "Sampler",
+    "tokendraw.request_slots.slots": "RequestSlots",
+    "tokendraw.vocab_parallel.shard": "VocabShard",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES)

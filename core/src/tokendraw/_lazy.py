@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 
 def lazy_names(
-    face: str, modules: Sequence[str] = ()
+    face: str, names: Mapping[str, str], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
 
-    The names are those that its block ``if TYPE_CHECKING`` imports, as type checkers read them, so that each is written
-    once. They are also the module's ``__all__``.
+    Type checkers read the same names in the module's block ``if TYPE_CHECKING``. A program may have no sources to read.
 
     :param face: name of the module.
+    :param names: the public names by the module that defines them, separated by blanks. They are also the ``__all__``
+        of the face.
     :param modules: submodules of a package, which are no part of its ``__all__``.
     """
-
-    @functools.cache
-    def homes() -> dict[str, str]:
-        """Read the defining module of each name."""
-        loader: Any = sys.modules[face].__loader__
-        blocks = [node for node in ast.parse(loader.get_source(face)).body if isinstance(node, ast.If)]
-        (block,) = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
-        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-        return {alias.name: str(node.module) for node in imports for alias in node.names}
+    home_of = {name: module for module, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{face}.{name}")
         if name == "__all__":
-            return sorted(homes())
-        if name not in homes():
+            return sorted(home_of)
+        if name not in home_of:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(homes()[name]), name)
+        value = getattr(importlib.import_module(home_of[name]), name)
         setattr(sys.modules[face], name, value)
         return value
 
-    return get, lambda: sorted(homes())
+    return get, lambda: sorted(home_of)
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

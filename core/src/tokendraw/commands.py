@@ -62,4 +62,18 @@ if TYPE_CHECKING:
     from tokendraw.cli.terminal.tables import progress as progress
     from tokendraw.cli.terminal.tables import progress_bar as progress_bar
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw.cli.command": "NOT_USABLE USAGE GuardedCommand command_line warn",
+    "tokendraw.cli.describe": "candidate_json host_json",
+    "tokendraw.cli.html_pages": "html_option require_html write_page",
+    "tokendraw.cli.installed_commands": "ENTRY_POINT_GROUP",
+    "tokendraw.cli.options": """
+        all_of_options build_operation_option device_option installed_names json_option
+        verbose_option
+    """,
+    "tokendraw.cli.terminal.tables": """
+        PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress
+        progress_bar
+    """,
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -107,4 +107,35 @@ if TYPE_CHECKING:
     from tokendraw.request_slots.tables import EditFacts as EditFacts
     from tokendraw.request_slots.tables import RequestTables as RequestTables
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw._torch.threads": "one_thread",
+    "tokendraw.backends.description.capabilities": """
+        FILTER_ORDERS FILTERS GUMBEL_DTYPES INPUT_DTYPES LOGPROBS_MODES MOMENTS Capabilities
+        DraftKind Filter FilterOrder Granularity GumbelDtype HostCapabilities HostNeed LogprobsMode
+        Moment Need Seeding TieNeed TieRule
+    """,
+    "tokendraw.backends.description.host": "Host",
+    "tokendraw.backends.description.operation": "Operation",
+    "tokendraw.backends.description.plugin_info": "API_VERSION PluginInfo Release Upstream",
+    "tokendraw.backends.description.requirement": "Requirement",
+    "tokendraw.backends.discovery.hooks": "hookimpl",
+    "tokendraw.backends.resolution.upstream": "release_of",
+    "tokendraw.calls.call": "Call",
+    "tokendraw.errors.formatting": "printable",
+    "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",
+    "tokendraw.logprobs": """
+        RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step mode_values
+        pad_logprobs
+    """,
+    "tokendraw.operations.pack_sm90_w4": "Sm90W4Capabilities Sm90W4PackerBackend",
+    "tokendraw.operations.plan_paged_kv": "PagedKVPlannerBackend",
+    "tokendraw.operations.process_logits": "LogitsProcessorBackend ProcessCapabilities ProcessNeed",
+    "tokendraw.operations.sample": "SamplerBackend",
+    "tokendraw.operations.score": "ScorerBackend",
+    "tokendraw.operations.verify": "DRAFT_KINDS VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode",
+    "tokendraw.output": "PAD_LOGPROB PAD_TOKEN_ID",
+    "tokendraw.parameters.edits": "EDITS Edit",
+    "tokendraw.philox": "numpy_is_usable",
+    "tokendraw.request_slots.tables": "EditFacts RequestTables",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

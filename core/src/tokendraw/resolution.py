@@ -23,4 +23,13 @@ if TYPE_CHECKING:
     from tokendraw.errors.exceptions import DuplicatePluginError as DuplicatePluginError
     from tokendraw.providers.resolve import decide as decide
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw.backends.description.host": "Host",
+    "tokendraw.backends.discovery.entry_points": "installed_version",
+    "tokendraw.backends.discovery.settings": "Settings read_settings",
+    "tokendraw.backends.machine.detect": "detect_host",
+    "tokendraw.backends.resolution.candidate": "Candidate Choice Decision Resolution State",
+    "tokendraw.errors.exceptions": "DuplicatePluginError",
+    "tokendraw.providers.resolve": "decide",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

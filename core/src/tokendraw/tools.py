@@ -58,4 +58,22 @@ if TYPE_CHECKING:
     from tokendraw.providers.single_plugin import make_call as make_call
     from tokendraw.providers.single_plugin import run_call as run_call
 
-__getattr__, __dir__ = _lazy.lazy_names(__name__)
+_NAMES = {
+    "tokendraw._lazy": "lazy_names",
+    "tokendraw._torch.importing": "require_torch",
+    "tokendraw._torch.threads": "num_threads",
+    "tokendraw.backends.description.plugin_info": "NAME_RULE is_name",
+    "tokendraw.backends.discovery.entry_points": "find_entry_points",
+    "tokendraw.backends.discovery.heavy_imports": "heavy_imports slow_start",
+    "tokendraw.backends.proof": "random_state_kept",
+    "tokendraw.backends.resolution.admission": "FIRST_PARTY",
+    "tokendraw.calls.device_faults": "is_out_of_memory",
+    "tokendraw.errors.formatting": "all_of format_error format_value nearest one_of",
+    "tokendraw.errors.install_commands": "how_to_install",
+    "tokendraw.operations": "find_operation operation_names",
+    "tokendraw.operations.pack_sm90_w4": "packings",
+    "tokendraw.operations.pack_sm90_w4.reference": "packed_scales packed_weights",
+    "tokendraw.providers.load": "find_device",
+    "tokendraw.providers.single_plugin": "InstalledPlugin dispatch_call find_unsupported make_call run_call",
+}
+__getattr__, __dir__ = _lazy.lazy_names(__name__, _NAMES)

@@ -45,4 +45,16 @@ if TYPE_CHECKING:
 if "pytest" in sys.modules:
     sys.modules["pytest"].register_assert_rewrite(f"{__name__}.conformance", f"{__name__}.fixtures")
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw_testing.conformance": "SamplerConformance",
+    "tokendraw_testing.fake_distributions": "fake_dist",
+    "tokendraw_testing.filters.run": "FilterReport check_filter",
+    "tokendraw_testing.kit.device": "sync_is_an_error",
+    "tokendraw_testing.kit.effort": "Effort",
+    "tokendraw_testing.kit.operation": "properties",
+    "tokendraw_testing.kit.property": "Property",
+    "tokendraw_testing.kit.report": "Line Report Status",
+    "tokendraw_testing.kit.run": "check run",
+    "tokendraw_testing.kit.subject": "Subject",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -139,13 +139,13 @@ BROKEN = {
     ),
     described(upstream=f"{HOME}.Upstream('a', None)"): "Upstream.versions needs a PEP 440 range, found None",
     described(upstream=f"{HOME}.Upstream('a', '>=1', ('x.y',))"): (
-        "Upstream.tested needs a tuple of PEP 440 versions, found ('x.y',)"
+        "Upstream.tested needs a tuple of PEP 440 versions or ranges, found ('x.y',)"
     ),
     described(upstream=f"{HOME}.Upstream('a', '>=1', '1.0')"): (
-        "Upstream.tested needs a tuple of PEP 440 versions, found '1.0'"
+        "Upstream.tested needs a tuple of PEP 440 versions or ranges, found '1.0'"
     ),
     described(upstream=f"{HOME}.Upstream('a', '>=1', ('1.0',) * 101)"): (
-        f"Upstream.tested needs a tuple of PEP 440 versions, found {cut(('1.0',) * 101)}"
+        f"Upstream.tested needs a tuple of PEP 440 versions or ranges, found {cut(('1.0',) * 101)}"
     ),
 }
 """Reason by source; three dots stand for any text."""

@@ -108,8 +108,29 @@ def test_the_cpu_is_the_cpu():
     assert str(detect.detect_host("cpu")) == "cpu"
 
 
-def test_devices_that_torch_alone_can_judge_are_taken_at_their_word():
-    assert detect.detect_host("xpu:1") == Host(device_type="xpu")
+ABSENT = ["xpu", "xpu:1", "mps", "hpu", "mtia", "privateuseone", "vulkan", "xla", "ipu", "maia", "ve"]
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_device_that_is_not_there_is_refused_with_what_is_there(monkeypatch, name, is_loaded):
+    if torch.cuda.is_available() or detect.detect_host().device_type == "mps":
+        pytest.skip("needs a machine with a CPU alone")
+    if not is_loaded:
+        monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(SamplerUnavailableError) as error:
+        detect.detect_host(name)
+    assert str(error.value) == (
+        f"{name!r} needs a device of that name, found cpu. Pass device='cpu', or mend that."
+    )
+
+
+def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_loaded(dists, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    folder = dists.add("torch-hpu")
+    (info,) = folder.glob("*.dist-info")
+    (info / "entry_points.txt").write_text("[torch.backends]\nhpu = torch_hpu:start\n", encoding="utf-8")
+    assert detect.detect_host("hpu:1") == Host(device_type="hpu")
 
 
 NEEDS = "'device' needs a name such as cpu, cuda or cuda:1, found"
@@ -256,6 +277,7 @@ def built_for(tmp_path, monkeypatch, torch_not_loaded):
 
 
 CUDA_BUILD = "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+XPU_BUILD = "cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu: Optional[str] = '20250300'\n"
 ROCM_BUILD = "cuda: Optional[str] = None\nhip: Optional[str] = '7.0.1'\n"
 
 
@@ -267,6 +289,7 @@ ROCM_BUILD = "cuda: Optional[str] = None\nhip: Optional[str] = '7.0.1'\n"
         ("2.13.0", CUDA_BUILD, "cuda"),
         ("2.13.0+cu130", CUDA_BUILD, "cuda"),
         ("2.13.0+rocm7.0", ROCM_BUILD, "rocm"),
+        ("2.13.0+xpu", XPU_BUILD, "xpu"),
         ("2.13.0a0", "debug = False\n", None),
     ],
 )
@@ -280,6 +303,13 @@ def test_a_cpu_build_makes_the_host_a_cpu_whatever_the_driver_says(built_for, mo
     monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200()))
     built_for("2.13.0+cpu", "")
     assert detect.detect_host().device_type in ("cpu", "mps")
+
+
+def test_a_build_for_xpu_is_taken_at_its_word_and_has_no_other_gpu(built_for):
+    built_for("2.13.0+xpu", XPU_BUILD)
+    assert detect.detect_host("xpu") == Host(device_type="xpu")
+    with pytest.raises(SamplerUnavailableError, match="the installed torch is built for the XPU alone"):
+        detect.detect_host("cuda")
 
 
 def test_a_cuda_build_asks_the_nvidia_driver(built_for, monkeypatch):

@@ -33,7 +33,7 @@ class _Commands(click.Group):
     """A group that imports a command at its first call, and prints every error for all of them."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        with process.interrupts_end_imports():
+        with process.interrupts_end_imports(), process.loads_are_watched():
             process.prepare_streams()
             return super().main(*args, **kwargs)
 
@@ -83,14 +83,16 @@ class _Commands(click.Group):
 
 
 @click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""Turn logits into tokens with the best sampler that is installed, and say why.
+
+    Exit codes: 0 fine, 1 not usable, 2 usage error.
+    """,
 )
 @click.version_option(__version__, prog_name="tokendraw")
 def main() -> None:
-    """Turn logits into tokens with the best sampler that is installed, and say why.
-
-    Exit codes: 0 fine, 1 not usable, 2 usage error.
-    """
+    """Run the command that is named."""
 
 
 @contextlib.contextmanager

@@ -35,6 +35,10 @@ _log = logging.getLogger("tokendraw")
 class GuardedCommand(click.Command):
     """Command that reports errors of tokendraw as a sentence on stderr and an exit code, not as tracebacks."""
 
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self.help = self.help or self.short_help  # without docstrings, as of python -OO
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; raise an error of tokendraw as one that click shows."""
         try:

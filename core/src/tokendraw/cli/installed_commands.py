@@ -6,6 +6,7 @@ command that cannot be used has a reason in words and affects no other command.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ import click
 import importlib_metadata
 from packaging.utils import canonicalize_name
 
+from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of, printable_name
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
@@ -87,7 +89,9 @@ def load(command: InstalledCommand) -> click.Command:
         raise PluginError(command.reason)
     value = command.entry_point
     entry_point = importlib_metadata.EntryPoint(command.name, value, ENTRY_POINT_GROUP)
-    with plugins_at_work():
+    advice = f"Uninstall {command.distribution} to do without it."
+    watched = guard.watched(command.name, advice) if command.is_foreign else contextlib.nullcontext()
+    with plugins_at_work(), watched:
         loaded = guarded(f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0])
     if not isinstance(loaded, click.Command):
         raise PluginError(f"{value!r} needs to be a click command, found {type_name(loaded)}")

@@ -38,4 +38,10 @@ if TYPE_CHECKING:
     from tokendraw.filters.installed import installed_filters as installed_filters
     from tokendraw.filters.installed import required_moments as required_moments
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw.errors.exceptions": "FilterError",
+    "tokendraw.filters.base": "Filter RowMoments",
+    "tokendraw.filters.floors": "combined_floor filter_floors",
+    "tokendraw.filters.installed": "InstalledFilter find_filter installed_filters required_moments",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

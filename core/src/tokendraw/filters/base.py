@@ -45,11 +45,13 @@ class Filter:
 
     :ivar name: Key in ``SamplingParams.filters``.
     :ivar moments: Names of the moments that :meth:`floor` reads, of ``tokendraw.plugin.MOMENTS``.
+    :ivar summary: Line for ``tokendraw list``; "": the first line of the docstring, which ``python -OO`` drops.
     :ivar off: Value that keeps every token: a row with it, or with NaN, does not ask for the filter.
     """
 
     name: ClassVar[str]
     moments: ClassVar[tuple[Moment, ...]] = ()
+    summary: ClassVar[str] = ""
     off: ClassVar[float] = 0.0
 
     def check(self, value: Any) -> None:

@@ -7,6 +7,7 @@ a name that is unknown is looked for again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -18,12 +19,13 @@ from typing import Any
 import importlib_metadata
 
 from tokendraw.backends.description.capabilities import MOMENTS, Moment
-from tokendraw.backends.discovery import torch_state
+from tokendraw.backends.discovery import guard, torch_state
 from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.hooks import FILTER_GROUP
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.resolution.admission import disabled_reason, reserved_reason
+from tokendraw.backends.resolution.advice import disable_setting
 from tokendraw.backends.resolution.candidate import Choice, State
 from tokendraw.errors.exceptions import InvalidParameterError, PluginError
 from tokendraw.errors.formatting import all_of, format_value, nearest_or_all, one_of, printable, type_name
@@ -46,7 +48,7 @@ class InstalledFilter:
     :ivar version: Version of that distribution; "" if unknown.
     :ivar entry_point: ``package.module:class``.
     :ivar moments: Names of the moments that the filter reads.
-    :ivar summary: First line of the docstring of the class.
+    :ivar summary: Summary of the class, or the first line of its docstring.
     """
 
     name: str
@@ -126,7 +128,10 @@ def _look() -> list[tuple[InstalledFilter, Filter | None]]:
             reason = f"the name {record.name!r} is claimed by {all_of(sorted(owners))}; uninstall all but one"
             record = replace(record, state=State.BROKEN, reason=reason)  # noqa: PLW2901
         elif record.state is State.FOUND:
-            record, rule = _load(record)  # noqa: PLW2901
+            advice = f"Set {disable_setting([record.name], choice)} to do without it."
+            is_ours = record.distribution == _OWN_DISTRIBUTION
+            with contextlib.nullcontext() if is_ours else guard.watched(record.name, advice):
+                record, rule = _load(record)  # noqa: PLW2901
         loaded.append((record, rule))
     return loaded
 
@@ -160,7 +165,7 @@ def _load(record: InstalledFilter) -> tuple[InstalledFilter, Filter | None]:
         rule = guarded(f"making {value!r}", lambda: _checked(kind, record), package_of(kind))
     except PluginError as error:
         return replace(record, state=State.BROKEN, reason=str(error)), None
-    summary = printable((kind.__doc__ or "").strip().partition("\n")[0])
+    summary = printable(str(rule.summary or kind.__doc__ or "").strip().partition("\n")[0])
     return replace(record, state=State.AVAILABLE, moments=rule.moments, summary=summary), rule
 
 

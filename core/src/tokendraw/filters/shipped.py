@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
 
 class TopNSigma(Filter):
-    """Keep tokens at most n standard deviations below the largest.
-
-    Tang et al., "Top-n-sigma: Not All Logits Are You Need", 2024, arXiv 2411.07641.
-    """
+    """Tang et al., "Top-n-sigma: Not All Logits Are You Need", 2024, arXiv 2411.07641."""
 
     name = "top_n_sigma"
+    summary = "Keep tokens at most n standard deviations below the largest."
     moments = ("std",)
 
     def check(self, value: Any) -> None:
@@ -32,12 +30,10 @@ class TopNSigma(Filter):
 
 
 class EpsilonCutoff(Filter):
-    """Keep tokens with a probability of at least e.
-
-    Hewitt, Manning and Liang, "Truncation Sampling as Language Model Desmoothing", 2022, arXiv 2210.15191.
-    """
+    """Hewitt, Manning and Liang, "Truncation Sampling as Language Model Desmoothing", 2022, arXiv 2210.15191."""
 
     name = "epsilon_cutoff"
+    summary = "Keep tokens with a probability of at least e."
     moments = ("log_mass",)
 
     def check(self, value: Any) -> None:
@@ -50,12 +46,10 @@ class EpsilonCutoff(Filter):
 
 
 class EtaCutoff(Filter):
-    """Keep tokens with p >= min(e, sqrt(e) exp(-entropy)).
-
-    Hewitt, Manning and Liang, as for :class:`EpsilonCutoff`.
-    """
+    """Hewitt, Manning and Liang, as for :class:`EpsilonCutoff`."""
 
     name = "eta_cutoff"
+    summary = "Keep tokens with p >= min(e, sqrt(e) exp(-entropy))."
     moments = ("log_mass", "entropy")
 
     def check(self, value: Any) -> None:
@@ -69,12 +63,10 @@ class EtaCutoff(Filter):
 
 
 class PLess(Filter):
-    """Keep tokens with p >= sum p^2, the probability that two draws agree.
-
-    "p-less Sampling", 2025, arXiv 2509.23234.
-    """
+    """The rule of "p-less Sampling", 2025, arXiv 2509.23234."""
 
     name = "p_less"
+    summary = "Keep tokens with p >= sum p^2, the probability that two draws agree."
     moments = ("log_mass", "collision")
 
     def check(self, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokendraw import operations
@@ -41,12 +42,14 @@ def discover(
 
 
 @untraced
-def discover_all() -> dict[str, tuple[Candidate, ...]]:
+def discover_all(disabled: Iterable[str] = ()) -> dict[str, tuple[Candidate, ...]]:
     """List every installed plugin for this machine by operation, sorted by name.
 
+    :param disabled: names of plugins that are not imported, beside those of the settings.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     """
-    discovery = gather(detect.detect_host(), _settings.read_settings().choice())
+    choice = _settings.read_settings().choice()
+    discovery = gather(detect.detect_host(), replace(choice, disabled=(*choice.disabled, *disabled)))
     return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
 

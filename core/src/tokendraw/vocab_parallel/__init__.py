@@ -44,4 +44,15 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.thresholds import ThresholdPlan as ThresholdPlan
     from tokendraw.vocab_parallel.thresholds import merged_moments as merged_moments
 
-__getattr__, __dir__ = lazy_names(__name__)
+_NAMES = {
+    "tokendraw.vocab_parallel.local": "Argmax Bounds Digits Draws LocalLogits Survey Weighing",
+    "tokendraw.vocab_parallel.merging": "Merging TorchMerging",
+    "tokendraw.vocab_parallel.messages": "Received Transport transport_of",
+    "tokendraw.vocab_parallel.moment_sums": "MomentSum combined_sums moments_of_sums required_sums",
+    "tokendraw.vocab_parallel.parameters": "RowSeeds Seeds",
+    "tokendraw.vocab_parallel.radix": "BINS DIGIT_BITS KEY_BITS Histograms keys",
+    "tokendraw.vocab_parallel.sampling": "sample_shard",
+    "tokendraw.vocab_parallel.shard": "Layout Span Tiles VocabShard",
+    "tokendraw.vocab_parallel.thresholds": "ThresholdPlan merged_moments",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

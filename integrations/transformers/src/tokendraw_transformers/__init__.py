@@ -6,72 +6,46 @@ checks that the installed transformers is a supported one.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from tokendraw.tools import lazy_names
+
 if TYPE_CHECKING:
-    from tokendraw_transformers._continuous import generate_batch
-    from tokendraw_transformers._errors import (
-        InvalidRowsWarning,
-        SeedsUnusedWarning,
-        TransformersVersionError,
-    )
-    from tokendraw_transformers._generate import generate
-    from tokendraw_transformers._model_on_disk import ModelOnDisk
-    from tokendraw_transformers._openai import chat_logprobs, completion_logprobs
-    from tokendraw_transformers._output import DrawDecoderOnlyOutput, DrawEncoderDecoderOutput
-    from tokendraw_transformers._processor import DrawLogitsProcessor
-    from tokendraw_transformers._rollout import rollout_func
-    from tokendraw_transformers._seeds import Row, derived_seed
+    from tokendraw_transformers._continuous import generate_batch as generate_batch
+    from tokendraw_transformers._errors import InvalidRowsWarning as InvalidRowsWarning
+    from tokendraw_transformers._errors import SeedsUnusedWarning as SeedsUnusedWarning
+    from tokendraw_transformers._errors import TransformersVersionError as TransformersVersionError
+    from tokendraw_transformers._generate import generate as generate
+    from tokendraw_transformers._model_on_disk import ModelOnDisk as ModelOnDisk
+    from tokendraw_transformers._openai import chat_logprobs as chat_logprobs
+    from tokendraw_transformers._openai import completion_logprobs as completion_logprobs
+    from tokendraw_transformers._output import DrawDecoderOnlyOutput as DrawDecoderOnlyOutput
+    from tokendraw_transformers._output import DrawEncoderDecoderOutput as DrawEncoderDecoderOutput
+    from tokendraw_transformers._processor import DrawLogitsProcessor as DrawLogitsProcessor
+    from tokendraw_transformers._rollout import rollout_func as rollout_func
+    from tokendraw_transformers._seeds import Row as Row
+    from tokendraw_transformers._seeds import derived_seed as derived_seed
 
-_MODULE_OF = {
-    "DrawDecoderOnlyOutput": "_output",
-    "DrawEncoderDecoderOutput": "_output",
-    "DrawLogitsProcessor": "_processor",
-    "InvalidRowsWarning": "_errors",
-    "ModelOnDisk": "_model_on_disk",
-    "Row": "_seeds",
-    "SeedsUnusedWarning": "_errors",
-    "TransformersVersionError": "_errors",
-    "chat_logprobs": "_openai",
-    "completion_logprobs": "_openai",
-    "derived_seed": "_seeds",
-    "generate": "_generate",
-    "generate_batch": "_continuous",
-    "rollout_func": "_rollout",
+_ERRORS = "InvalidRowsWarning SeedsUnusedWarning TransformersVersionError"
+_NAMES = {
+    "tokendraw_transformers._continuous": "generate_batch",
+    "tokendraw_transformers._errors": _ERRORS,
+    "tokendraw_transformers._generate": "generate",
+    "tokendraw_transformers._model_on_disk": "ModelOnDisk",
+    "tokendraw_transformers._openai": "chat_logprobs completion_logprobs",
+    "tokendraw_transformers._output": "DrawDecoderOnlyOutput DrawEncoderDecoderOutput",
+    "tokendraw_transformers._processor": "DrawLogitsProcessor",
+    "tokendraw_transformers._rollout": "rollout_func",
+    "tokendraw_transformers._seeds": "Row derived_seed",
 }
-
-__all__ = [
-    "DrawDecoderOnlyOutput",
-    "DrawEncoderDecoderOutput",
-    "DrawLogitsProcessor",
-    "InvalidRowsWarning",
-    "ModelOnDisk",
-    "Row",
-    "SeedsUnusedWarning",
-    "TransformersVersionError",
-    "chat_logprobs",
-    "completion_logprobs",
-    "derived_seed",
-    "generate",
-    "generate_batch",
-    "rollout_func",
-]
+_import_name, __dir__ = lazy_names(__name__, _NAMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _MODULE_OF[name] != "_errors":
+    if name in __dir__() and name not in _ERRORS.split():
         from tokendraw_transformers._versions import check_continuous, check_transformers
 
         check_transformers()
-        if _MODULE_OF[name] == "_continuous":
+        if name == "generate_batch":
             check_continuous()
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    return _import_name(name)

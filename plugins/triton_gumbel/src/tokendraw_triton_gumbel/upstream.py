@@ -7,7 +7,7 @@ from tokendraw.plugin import Release, Upstream
 UPSTREAM = Upstream(
     "triton",
     ">=3.4",
-    tested=("3.6.0",),
+    tested=(">=3.4,<3.8",),
     releases=(
         Release("0", "takes no NamedTuple as an argument of a kernel", refused=True),
         Release("3.4", "takes NamedTuples as arguments of a kernel"),

@@ -172,4 +172,4 @@ def _line(
 
 
 def _about(check: Callable[..., str]) -> str:
-    return (inspect.getdoc(check) or "").splitlines()[0]
+    return (inspect.getdoc(check) or check.__name__).splitlines()[0]

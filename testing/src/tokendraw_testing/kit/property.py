@@ -86,7 +86,7 @@ class Properties:
             self.all.append(
                 Property(
                     name=name,
-                    about=(inspect.getdoc(check) or "").splitlines()[0],
+                    about=(inspect.getdoc(check) or name).splitlines()[0],
                     check=check,
                     advertised=advertised,
                     refusal=refusal,

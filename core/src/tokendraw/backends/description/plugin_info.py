@@ -57,7 +57,7 @@ class Upstream:
 
     :ivar distribution: Name of the distribution, such as ``flashinfer-python``.
     :ivar versions: PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``.
-    :ivar tested: Versions that the plugin was tested with by its authors.
+    :ivar tested: Versions that the plugin was tested with by its authors, or PEP 440 ranges of them.
     :ivar releases: Known releases, a row each. Without any row, all versions in the range are used.
     :ivar found: Findings in the files of the installed version by operation, worded like ``Release.says``. Findings
         override ``releases``.

@@ -5,6 +5,7 @@ Each plugin gets a manager of its own: pluggy checks its hooks against the speci
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import time
@@ -20,12 +21,13 @@ from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
-from tokendraw.backends.discovery import torch_state
+from tokendraw.backends.discovery import guard, torch_state
 from tokendraw.backends.discovery.entry_points import find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
 from tokendraw.backends.resolution.admission import admit, author_of
+from tokendraw.backends.resolution.advice import disable_setting
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.errors.exceptions import PluginError
@@ -102,7 +104,11 @@ def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
     for candidate in admit(find_entry_points(), choice):
-        loaded, relay = _load(candidate, type_of) if candidate.state is State.FOUND else (candidate, None)
+        loaded, relay = candidate, None
+        if candidate.state is State.FOUND:
+            advice = f"Set {disable_setting([candidate.name], choice)} to do without it."
+            with contextlib.nullcontext() if candidate.first_party else guard.watched(candidate.name, advice):
+                loaded, relay = _load(candidate, type_of)
         if relay is not None:
             hooks[loaded.name] = relay
         plugins.append(loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import PurePath
@@ -14,6 +15,16 @@ from tokendraw.errors.formatting import format_error, printable
 T = TypeVar("T")
 
 _log = logging.getLogger("tokendraw")
+
+
+def watched(name: str, advice: str) -> contextlib.AbstractContextManager[object]:
+    """Surround the load of a third party's plugin, filter or command.
+
+    Commands replace this function, to say which one has ended the process, or does not come to an end.
+
+    :param advice: how to do without it.
+    """
+    return contextlib.nullcontext()
 
 
 def guarded(action: str, call: Callable[[], T], package: str = "") -> T:

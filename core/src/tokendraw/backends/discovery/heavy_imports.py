@@ -19,6 +19,9 @@ from tokendraw.errors.formatting import all_of
 HEAVY_MODULES = ("torch", "triton", "flashinfer", "aiter")
 """Modules that take a second or more to import: negotiation needs none of them."""
 
+FATAL_SECONDS = 60
+"""Time limit of a plugin's import in ``tokendraw doctor``."""
+
 
 def heavy_imports(entry_point: str) -> tuple[str, ...]:
     """Load a plugin and its description in a new Python process, and list its heavy imports.
@@ -31,6 +34,14 @@ def heavy_imports(entry_point: str) -> tuple[str, ...]:
     """
     names = call_in_new_process(f"{__name__}:report", entry_point).value
     return tuple(names) if isinstance(names, list) else ()
+
+
+def fatal_import(entry_point: str) -> str | None:
+    """Load a plugin in a new Python process; say how that ended the process, or that it hung. None: it did neither."""
+    status = call_in_new_process(f"{__name__}:report", entry_point, timeout_seconds=FATAL_SECONDS).exit_status
+    if status is None:
+        return f"loading it was not done after {FATAL_SECONDS} s"
+    return f"loading it ended the process: exit status {status}" if status else None
 
 
 def report(entry_point: str) -> None:

@@ -15,7 +15,7 @@ from packaging.version import Version
 from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, HostCapabilities, are_words
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.description.plugin_info import MAX_ITEMS, MAX_PRIORITY, PluginInfo, Release, Upstream
-from tokendraw.backends.resolution.upstream import is_in_range, release_of
+from tokendraw.backends.resolution.upstream import is_in_range, release_of, tested_range
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import MAX_TEXT_CHARS, format_value, is_printable, one_of, printable
 
@@ -101,8 +101,8 @@ def check_upstream(upstream: Upstream) -> Upstream:
     _require(_parses(is_name, name), "Upstream.distribution", "a distribution's name", name)
     _require(_parses(SpecifierSet, versions), "Upstream.versions", "a PEP 440 range", versions)
     are_versions = are_words(tested) and len(tested) <= MAX_ITEMS
-    are_versions = are_versions and all(_parses(Version, version) for version in tested)
-    _require(are_versions, "Upstream.tested", "a tuple of PEP 440 versions", tested)
+    are_versions = are_versions and all(_parses(tested_range, text) for text in tested)
+    _require(are_versions, "Upstream.tested", "a tuple of PEP 440 versions or ranges", tested)
     are_rows = isinstance(releases, tuple) and len(releases) <= MAX_ITEMS
     _require(are_rows, "Upstream.releases", f"a tuple of at most {MAX_ITEMS} Release", releases)
     copy = Upstream(name, versions, tested, tuple(map(_check_row, releases)), _check_found(upstream))

@@ -17,6 +17,7 @@ from tokendraw._torch.device_names import parse
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.machine import cuda_driver, kfd
 from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.errors.formatting import all_of
 
 
 class _NoGpuError(Exception):
@@ -29,10 +30,16 @@ def detect_host(device: str | None = None) -> Host:
     :param device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ... (AMD GPUs are ``cuda`` too).
         None: the accelerator if there is one that torch can use, else the CPU.
     :raises InvalidParameterError: ``device`` is not such a name, or names a device that holds no values.
-    :raises SamplerUnavailableError: ``device`` is a GPU that this machine, or its torch, does not have.
+    :raises SamplerUnavailableError: ``device`` is one that this machine, or its torch, does not have.
     """
     kind, index = parse(device)
     if kind is not None and kind != "cuda":
+        if kind != "cpu" and not _has_device(str(device), kind):
+            best = detect_host().device_type.replace("rocm", "cuda")
+            raise SamplerUnavailableError(
+                f"{device!r} needs a device of that name, found {all_of(dict.fromkeys((best, 'cpu')))}. "
+                f"Pass device={best!r}, or mend that."
+            )
         return Host(device_type=kind)
     try:
         return _gpu(index)
@@ -50,8 +57,8 @@ def _gpu(index: int | None) -> Host:
     if hasattr(torch, "cuda") and hasattr(torch, "version"):  # not while another thread is importing it
         return _gpu_by_torch(torch, index)
     build = _torch_build()
-    if build == "cpu":
-        raise _NoGpuError("the installed torch is built for the CPU alone")
+    if build in ("cpu", "xpu"):
+        raise _NoGpuError(f"the installed torch is built for the {build.upper()} alone")
     architectures = kfd.architectures() if build in ("rocm", None) else ()
     if architectures:
         _check_index(index, len(architectures))
@@ -97,7 +104,7 @@ def _check_index(index: int | None, count: int) -> None:
 
 
 def _torch_build() -> str | None:
-    """Tell the platform of the installed torch: ``cpu``, ``cuda``, ``rocm``; None if unknown."""
+    """Tell the platform of the installed torch: ``cpu``, ``cuda``, ``rocm``, ``xpu``; None if unknown."""
     try:
         distribution = importlib_metadata.distribution("torch")
         local = str(distribution.version).partition("+")[2]
@@ -107,12 +114,29 @@ def _torch_build() -> str | None:
     if local.startswith("cpu"):
         return "cpu"
     # A wheel without a local version may be built for anything; its version.py says `cuda = '13.0'` or so.
-    found = dict(re.findall(r"^(cuda|hip)\b.*=\s*(.+)$", written, re.MULTILINE))
+    found = dict(re.findall(r"^(cuda|hip|xpu)\b.*=\s*(.+)$", written, re.MULTILINE))
     if found.get("cuda", "None") != "None":
         return "cuda"
     if found.get("hip", "None") != "None":
         return "rocm"
+    if found.get("xpu", "None") != "None":
+        return "xpu"
     return "cpu" if found else None
+
+
+def _has_device(device: str, kind: str) -> bool:
+    """Whether torch has a device that is neither a CPU nor a GPU of CUDA or ROCm, as far as it can be known."""
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "empty"):  # not while another thread is importing it
+        try:
+            torch.empty(0, device=device)
+        except Exception:  # which one depends on the kind and on the build
+            return False
+        return True
+    if kind == "mps":
+        return _other_accelerator() == kind
+    has_extensions = bool(importlib_metadata.entry_points(group="torch.backends"))
+    return has_extensions or (kind == "xpu" and _torch_build() == kind)
 
 
 def _other_accelerator() -> str | None:

@@ -52,20 +52,17 @@ def disable_setting(names: Iterable[str], choice: Choice) -> str:
 
 
 def untested(candidate: Candidate) -> str | None:
-    """Warn about an untested upstream version within the range; None for any other version."""
+    """Warn about an untested upstream version within the range; None for any other version, and for any of torch."""
     upstream = candidate.info.upstream if candidate.info else None
     installed = candidate.upstream_version
     if upstream is None or installed is None or _upstream.is_tested(upstream, installed):
         return None
-    needed = f"{candidate.name!r} needs {upstream.distribution} {upstream.versions}"
-    if not upstream.tested:
-        return (
-            f"{needed} and names no tested version, found {installed}. "
-            f"Set TOKENDRAW_DISABLE={candidate.name} to do without it."
-        )
+    if upstream.distribution == "torch":  # the program brought it, and the proof has just drawn with it
+        return None
+    known = f"was tested with {all_of(upstream.tested)}" if upstream.tested else "names no tested version"
     return (
-        f"{needed} and was tested with {all_of(upstream.tested)}, found {installed}. "
-        "Install a tested version to silence this."
+        f"{candidate.name!r} needs {upstream.distribution} {upstream.versions} and {known}, found {installed}. "
+        f"Set TOKENDRAW_DISABLE={candidate.name} to do without it."
     )
 
 

@@ -99,8 +99,16 @@ def is_in_range(upstream: Upstream, version: str) -> bool:
 
 def is_tested(upstream: Upstream, installed: str) -> bool:
     """Whether the plugin's authors tested this version; a local part such as ``+cu128`` is ignored."""
-    public = Version(Version(installed).public)
-    return any(Version(Version(tested).public) == public for tested in upstream.tested)
+    public = Version(installed).public
+    return any(tested_range(tested).contains(public, prereleases=True) for tested in upstream.tested)
+
+
+def tested_range(tested: str) -> SpecifierSet:
+    """Read an entry of ``Upstream.tested``, a version or a range.
+
+    :raises ValueError: it is neither.
+    """
+    return SpecifierSet(f"=={Version(tested)}" if is_version(tested) else tested)
 
 
 def is_version(installed: str) -> bool:

@@ -15,7 +15,9 @@ import tokendraw
 from tokendraw import operations
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.heavy_imports import heavy_imports
+from tokendraw.backends.discovery.entry_points import find_entry_points
+from tokendraw.backends.discovery.heavy_imports import fatal_import, heavy_imports
+from tokendraw.backends.resolution.admission import admit
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json, rank
@@ -118,8 +120,15 @@ def _negotiate(host: Host) -> _Negotiation:
             settings = _settings.read_settings()
             facts.config = printable(str(settings.config)) if settings.config else None
             facts.choice = settings.choice()
-            by_operation = _resolve.discover_all()
-            facts.candidates = sorted(by_operation[MAIN_OPERATION], key=rank)
+            fatal = _fatal_imports(facts.choice)
+            by_operation = _resolve.discover_all(fatal)
+            found = (
+                replace(c, state=State.BROKEN, reason=fatal[c.name]) if c.name in fatal else c
+                for c in by_operation[MAIN_OPERATION]
+            )
+            facts.candidates = sorted(found, key=rank)
+            if fatal:  # which a program that looks for plugins loads too
+                return facts
             infos = [info for candidate in facts.candidates if (info := described(candidate))]
             for name, candidates in by_operation.items():
                 if any(name in info.operations for info in infos):
@@ -135,6 +144,14 @@ def _negotiate(host: Host) -> _Negotiation:
         except (TokendrawError, TokendrawWarning) as error:
             facts.messages += [str(error)] if str(error) not in facts.messages else []
     return facts
+
+
+def _fatal_imports(choice: Choice) -> dict[str, str]:
+    """Load each third party's plugin in a new process; map those that end it, or hang, to the reason."""
+    found = [c for c in admit(find_entry_points(), choice) if c.state is State.FOUND and not c.first_party]
+    with ThreadPoolExecutor() as pool:
+        reasons = pool.map(fatal_import, [candidate.entry_point for candidate in found])
+        return {candidate.name: reason for candidate, reason in zip(found, reasons, strict=True) if reason}
 
 
 def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:

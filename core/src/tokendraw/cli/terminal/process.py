@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,10 +18,14 @@ from typing import NoReturn
 
 import click
 
+from tokendraw.backends.discovery import guard
+
 UNWRITABLE = 1
 INTERRUPTED = 130
 PIPE_CLOSED = 141  # 128 + SIGPIPE, what a shell shows for programs that the signal ends
 
+SECONDS_OF_A_LOAD = 10.0
+"""Time after which a command says what it is still loading."""
 _SHOW_CURSOR = b"\x1b[?25h"  # progress hides it
 
 
@@ -62,6 +67,51 @@ def interrupts_end_imports() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Killed where the load comes to its end; its stdin ends with the process that loads.
+_WATCHER = """
+import sys, threading
+name, seconds, advice = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+
+def say(what):
+    print(f"{what} {advice}", file=sys.stderr, flush=True)
+
+timer = threading.Timer(seconds, say, [f"{name!r} is still being loaded after {seconds:g} s."])
+timer.daemon = True
+timer.start()
+sys.stdin.read()
+say(f"The process ended while it loaded {name!r}.")
+"""
+
+
+@contextlib.contextmanager
+def loads_are_watched() -> Iterator[None]:
+    """Name on stderr a third party's plugin, filter or command that ends the process, or hangs, as it is loaded.
+
+    A process of its own says so: code that crashes takes this one with it, and may hold the lock of all its threads.
+    """
+
+    @contextlib.contextmanager
+    def watched(name: str, advice: str) -> Iterator[None]:
+        words = [name, str(SECONDS_OF_A_LOAD), advice]
+        watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WATCHER, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+        with watcher:
+            try:
+                yield
+            finally:
+                watcher.kill()
+
+    before, guard.watched = guard.watched, watched
+    try:
+        yield
+    finally:
+        guard.watched = before
 
 
 def was_interrupted(error: BaseException | None) -> bool:

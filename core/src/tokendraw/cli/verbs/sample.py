@@ -1,10 +1,10 @@
 """``tokendraw sample``: one token for each row of logits in a file.
 
 JSON: ``file`` (as it was given), ``tensor`` (its name, null if it has none), ``shape``, ``dtype`` (in the
-file; float64 is rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as
-``resolve --json``) and ``rows``: ``row``, ``token_id``, ``valid`` and, with ``--logprobs``, ``logprob``,
-``rank``, ``log_kept_mass`` and ``best`` (``token_id``, ``logprob``; best first). Numbers that JSON cannot
-hold, such as the logprob -inf, are null.
+file; float64 is rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as ``resolve
+--json``) and ``rows``: ``row``, ``token_id``, ``valid`` (null of a sampler without a valid flag) and, with
+``--logprobs``, ``logprob``, ``rank``, ``log_kept_mass`` and ``best`` (``token_id``, ``logprob``; best first).
+Numbers that JSON cannot hold, such as the logprob -inf, are null.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from tokendraw import operations
 from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
@@ -99,6 +100,9 @@ def sample(
         )
         output = drawer.sample(source.logits.to(drawer.device), metadata)
     rows = _drawn_rows(output)
+    names, backends = drawer.stats(), drawer._negotiator.select(operations.find_operation("sample")).backends
+    if not all(backend.capabilities.valid_flag for backend in backends if backend.name in names):
+        rows = [{**row, "valid": None} for row in rows]  # what stands there says nothing
     if as_json:
         shape = [num_rows, vocab_size]
         facts = {"file": str(file), "tensor": source.tensor, "shape": shape, "dtype": source.dtype}
@@ -108,9 +112,10 @@ def sample(
         click.echo(drawn_by(drawer), err=True)
         if source.dtype == "float64":
             click.echo("the file holds float64, rounded to float32", err=True)
-        if invalid := sum(not row["valid"] for row in rows):
+        if invalid := sum(row["valid"] is False for row in rows):
             of_rows = f"{num_rows} {'row holds' if invalid == 1 else 'rows hold'}"
-            click.echo(f"{invalid} of {of_rows} NaN, or nothing above -inf: shown as not valid", err=True)
+            words = "NaN, or nothing above -inf, which gives token 0: shown as not valid"
+            click.echo(f"{invalid} of {of_rows} {words}", err=True)
     _print_rows(rows, logprobs_mode)
 
 
@@ -134,12 +139,15 @@ def _drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     return rows
 
 
+_VALID = {True: "yes", False: "no", None: "-"}
+
+
 def _print_rows(rows: Sequence[Mapping[str, Any]], mode: str) -> None:
     header = ["row", "token", "valid"]
     header += [mode, "rank", "kept mass", "best"] if "logprob" in rows[0] else []
     cells = []
     for d in rows:
-        line = [str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"]
+        line = [str(d["row"]), str(d["token_id"]), _VALID[d["valid"]]]
         if "logprob" in d:
             best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
             line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{math.exp(d['log_kept_mass']):.4f}", best]
