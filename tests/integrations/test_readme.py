@@ -17,7 +17,7 @@ from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "transformers"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
-SIX_LINES, PIPELINE, OPENAI, TRL, ASSISTED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SIX_LINES, PIPELINE, TRL, ASSISTED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 class Tokenizer:
@@ -50,14 +50,6 @@ def test_the_lines_on_pipelines_run():
     again = names["pipe"](["Write a haiku."], do_sample=True, max_new_tokens=64)
     assert names["texts"][1:] == again
     assert names["texts"][1][0]["generated_text"].startswith("Write a haiku.")
-
-
-@pytest.mark.slow
-def test_the_lines_on_openai_run():
-    names = {"model": model_of("llama"), "tokenizer": byte_tokenizer(), "inputs": {"input_ids": prompts(2)}}
-    exec(compile(SIX_LINES.splitlines()[0] + "\n" + OPENAI, "README.md", "exec"), names)
-    assert len(names["completion"]["tokens"]) == len(names["chat"]["content"]) == len(names["out"].row(0))
-    assert len(names["chat"]["content"][0]["top_logprobs"]) == 5
 
 
 def test_the_lines_on_trl_run(monkeypatch):

@@ -103,25 +103,27 @@ def test_importing_the_adapter_loads_neither_torch_nor_transformers():
 
 def test_all_names_the_exported_names():
     assert dir(tokendraw_transformers) == sorted(tokendraw_transformers.__all__)
-    for name in set(tokendraw_transformers.__all__) - {"generate_batch"}:  # which has a range of its own
+    for name in tokendraw_transformers.__all__:
         assert getattr(tokendraw_transformers, name).__doc__
     with pytest.raises(AttributeError) as error:
         tokendraw_transformers.genrate  # noqa: B018
     assert str(error.value) == "module 'tokendraw_transformers' has no attribute 'genrate'"
 
 
-def test_continuous_batching_has_a_range_of_its_own(monkeypatch):
-    import transformers
-
-    from tokendraw_transformers._versions import check_continuous
-
-    monkeypatch.setattr(transformers, "__version__", "5.22.2")
-    with pytest.raises(TransformersVersionError) as error:
-        check_continuous()
-    assert str(error.value) == (
-        "'generate_batch' needs transformers<6,>=5.23, found transformers 5.22.2. "
-        "Run: pip install 'transformers<6,>=5.23'"
-    )
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("generate_batch", "use generate, whose rows have seeds of their own too"),
+        (
+            "chat_logprobs",
+            "the output's row(i) lists (token id, logprob, rank) of each step, for a server to format",
+        ),
+    ],
+)
+def test_a_removed_name_says_what_to_use_in_its_place(name, instead):
+    with pytest.raises(ImportError) as error:
+        exec(f"from tokendraw_transformers import {name}")
+    assert str(error.value) == f"'tokendraw_transformers.{name}' was removed: {instead}."
 
 
 def test_missing_metadata_is_an_error(monkeypatch):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 
 def lazy_names(
-    face: str, names: Mapping[str, str], modules: Sequence[str] = ()
+    face: str,
+    names: Mapping[str, str],
+    modules: Sequence[str] = (),
+    removed: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
 
@@ -20,6 +23,8 @@ def lazy_names(
     :param names: the public names by the module that defines them, separated by blanks. They are also the ``__all__``
         of the face.
     :param modules: submodules of a package, which are no part of its ``__all__``.
+    :param removed: what to do instead, by names of the last release that are gone: these raise an ImportError that
+        says so.
     """
     home_of = {name: module for module, listed in names.items() for name in listed.split()}
 
@@ -28,6 +33,8 @@ def lazy_names(
             return importlib.import_module(f"{face}.{name}")
         if name == "__all__":
             return sorted(home_of)
+        if name in removed:
+            raise ImportError(f"'{face}.{name}' was removed: {removed[name]}.", name=face)
         if name not in home_of:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(home_of[name]), name)

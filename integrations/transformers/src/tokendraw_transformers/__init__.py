@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 from tokendraw.tools import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw_transformers._continuous import generate_batch as generate_batch
     from tokendraw_transformers._errors import InvalidRowsWarning as InvalidRowsWarning
     from tokendraw_transformers._errors import SeedsUnusedWarning as SeedsUnusedWarning
     from tokendraw_transformers._errors import TransformersVersionError as TransformersVersionError
     from tokendraw_transformers._generate import generate as generate
     from tokendraw_transformers._model_on_disk import ModelOnDisk as ModelOnDisk
-    from tokendraw_transformers._openai import chat_logprobs as chat_logprobs
-    from tokendraw_transformers._openai import completion_logprobs as completion_logprobs
     from tokendraw_transformers._output import DrawDecoderOnlyOutput as DrawDecoderOnlyOutput
     from tokendraw_transformers._output import DrawEncoderDecoderOutput as DrawEncoderDecoderOutput
     from tokendraw_transformers._processor import DrawLogitsProcessor as DrawLogitsProcessor
@@ -28,24 +25,26 @@ if TYPE_CHECKING:
 
 _ERRORS = "InvalidRowsWarning SeedsUnusedWarning TransformersVersionError"
 _NAMES = {
-    "tokendraw_transformers._continuous": "generate_batch",
     "tokendraw_transformers._errors": _ERRORS,
     "tokendraw_transformers._generate": "generate",
     "tokendraw_transformers._model_on_disk": "ModelOnDisk",
-    "tokendraw_transformers._openai": "chat_logprobs completion_logprobs",
     "tokendraw_transformers._output": "DrawDecoderOnlyOutput DrawEncoderDecoderOutput",
     "tokendraw_transformers._processor": "DrawLogitsProcessor",
     "tokendraw_transformers._rollout": "rollout_func",
     "tokendraw_transformers._seeds": "Row derived_seed",
 }
-_import_name, __dir__ = lazy_names(__name__, _NAMES)
+_ENTRIES = "the output's row(i) lists (token id, logprob, rank) of each step, for a server to format"
+_REMOVED = {
+    "generate_batch": "use generate, whose rows have seeds of their own too",
+    "chat_logprobs": _ENTRIES,
+    "completion_logprobs": _ENTRIES,
+}
+_import_name, __dir__ = lazy_names(__name__, _NAMES, removed=_REMOVED)
 
 
 def __getattr__(name: str) -> Any:
     if name in __dir__() and name not in _ERRORS.split():
-        from tokendraw_transformers._versions import check_continuous, check_transformers
+        from tokendraw_transformers._versions import check_transformers
 
         check_transformers()
-        if name == "generate_batch":
-            check_continuous()
     return _import_name(name)

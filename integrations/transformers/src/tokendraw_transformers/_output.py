@@ -26,7 +26,7 @@ class _Logprobs:
     def row(self, index: int) -> list[list[tuple[int, float, int]]]:
         """List the draws of a row: for each token (token id, logprob, rank), then the entries of the best tokens.
 
-        What :func:`completion_logprobs` and :func:`chat_logprobs` write in OpenAI's format. Waits for the device.
+        Waits for the device.
 
         :raises InvalidParameterError: a ValueError: ``generate`` was not asked for ``logprobs``.
         """

@@ -35,9 +35,6 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 CALLER_ARGUMENTS = ("assistant_model", "streamer", "synced_gpus")
 """Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
 
-CONTINUOUS = Requirement("transformers>=5.23,<6")
-"""Versions whose private names of continuous batching ``generate_batch`` knows. No release promises them."""
-
 
 def supported_range() -> Requirement:
     """Return the range of transformers from this distribution's metadata; pyproject.toml alone states it."""
@@ -72,24 +69,15 @@ def check_transformers() -> None:
     check_signatures(GenerationMixin, transformers.__version__)
 
 
-def check_continuous() -> None:
-    """Check that ``generate_batch`` supports the installed continuous batching.
-
-    :raises TransformersVersionError: it is not.
-    """
-    import transformers
-
-    check_version(transformers.__version__, CONTINUOUS, "generate_batch")
-
-
-def check_version(version: str, requirement: Requirement, subject: str = "tokendraw-transformers") -> None:
-    """Refuse a version outside the range of ``subject``.
+def check_version(version: str, requirement: Requirement) -> None:
+    """Refuse a version outside the range.
 
     :raises TransformersVersionError: with both in its message.
     """
     if not requirement.specifier.contains(version, prereleases=True):
         raise TransformersVersionError(
-            f"{subject!r} needs {requirement}, found transformers {version}. Run: pip install '{requirement}'"
+            f"'tokendraw-transformers' needs {requirement}, found transformers {version}. "
+            f"Run: pip install '{requirement}'"
         )
 
 
