@@ -160,16 +160,12 @@ USAGE = [
     (("generate", "The", "--top-p", "2.0"), "'--top-p' needs a number in (0, 1] (1: off), found 2.0."),
     (("generate", "The", "--stream", "--compare"), STREAM),
     (
-        (*GENERATE, "--show-chain", "--compare"),
-        "'--show-chain' follows one text of the n-gram model. Leave out --compare and --model, or --show-chain.",
+        (*GENERATE, "--show-chain"),
+        "'--show-chain' was removed. tokendraw.kept_ids lists what a row keeps.",
     ),
     (
-        (*GENERATE, "--samplers", "top_k", "--filter-order", "joint"),
-        "'--samplers' says the order. Leave out --filter-order, or --samplers.",
-    ),
-    (
-        (*GENERATE, "--samplers", "topk"),
-        "'--samplers' needs stages of a chain, found 'topk', the nearest is 'top_k'. Correct it.",
+        (*GENERATE, "--samplers", "top_k;temperature"),
+        "'--samplers' was removed. Name the filters, and the order by --filter-order.",
     ),
     (
         (*GENERATE, "--filter", "top_n_sigma"),

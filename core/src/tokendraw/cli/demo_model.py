@@ -74,7 +74,6 @@ class DemoModel:
         settings: Sequence[SamplingParams],
         count: int,
         show: Callable[[str], None] = lambda piece: None,
-        look: Callable[[int, Tensor, int, str], None] = lambda position, logits, token_id, piece: None,
     ) -> list[tuple[list[int], str]]:
         """Continue ``prompt`` under each of ``settings`` in one batch; return token ids and text, without the prompt.
 
@@ -82,7 +81,6 @@ class DemoModel:
         so their texts differ only where their settings make them.
 
         :param show: called with each piece of the first text as it is drawn.
-        :param look: called with the position, the logits [V], the id and the piece of each token of the first text.
         """
         encoded = [self._ids[PARAGRAPH], *(self._ids.get(word, _UNKNOWN) for word in _TOKEN.findall(prompt))]
         sequences = [list(encoded) for _ in settings]
@@ -101,7 +99,6 @@ class DemoModel:
                     sequences[row].append(token_id)
                     texts[row] += piece
                     if row == 0:
-                        look(position, logits[0], token_id, piece)
                         show(piece)
         return [(ids[len(encoded) :], text) for ids, text in zip(sequences, texts, strict=True)]
 

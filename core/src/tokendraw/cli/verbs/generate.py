@@ -2,34 +2,27 @@
 
 JSON: ``prompt``, ``sampler``, ``device``, ``resolution`` (as ``resolve --json``) and ``texts``, one entry a
 setting with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``text`` (what was drawn,
-without the prompt). With ``--show-chain`` also ``chain``, one entry a token of the text: ``token_id``, ``piece`` and
-``stages``, each with ``name``, ``tokens`` and ``mass``.
+without the prompt).
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from tokendraw.backends.description.capabilities import GumbelDtype, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
-from tokendraw.cli.describe import JsonObject, drawn_by, sampler_json
-from tokendraw.cli.llama_chain import chain_fields
-from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, print_table, progress
+from tokendraw.cli.describe import drawn_by, sampler_json
+from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.install_commands import how_to_install
 from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.params import SamplingParams, stored_values
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tokendraw.providers.sampler import Sampler
 
 COMPARED = (
@@ -59,31 +52,19 @@ COMPARED = (
 )
 @click.option("--compare", is_flag=True, help="The same prompt under several settings, side by side.")
 @options.filters_option
-@click.option(
-    "--samplers",
-    metavar="STAGES",
-    help="llama.cpp's words for the stages in their order, such as 'temperature;top_k;top_p'. A stage without a word "
-    "is off.",
-)
-@click.option(
-    "--show-chain", is_flag=True, help="Print how many tokens, and how much of the mass, each stage leaves."
-)
+@options.removed_option("--samplers", "Name the filters, and the order by --filter-order")
+@options.removed_option("--show-chain", "tokendraw.kept_ids lists what a row keeps", is_flag=True)
 @options.gumbel_dtype_option
 @options.selection_options
 @options.quiet_option
 @options.verbose_option
 @options.json_option
-@click.pass_context
 def generate(
-    ctx: click.Context,
-    /,
     prompt: str,
     folder: str | None,
     tokens: int,
     stream: bool | None,
     compare: bool,
-    samplers: str | None,
-    show_chain: bool,
     gumbel_dtype: GumbelDtype,
     sampler: str | None,
     device: str | None,
@@ -102,22 +83,11 @@ def generate(
     tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
     tokendraw generate "A class is" --compare
     tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
-    tokendraw generate "A class is" --samplers "temperature;top_k;top_p" --top-k 40 --top-p 0.9 --show-chain
     """  # noqa: D301 - the escape tells click to leave these lines as they are
     if stream and (as_json or compare):
         raise click.UsageError(
             "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
         )
-    if show_chain and (compare or folder is not None):
-        raise click.UsageError(
-            "'--show-chain' follows one text of the n-gram model. Leave out --compare and --model, or --show-chain."
-        )
-    if samplers is not None:
-        if ctx.get_parameter_source("filter_order") is not ParameterSource.DEFAULT:
-            raise click.UsageError("'--samplers' says the order. Leave out --filter-order, or --samplers.")
-        fields = chain_fields(samplers, fields)
-    if show_chain and fields["seed"] is None:
-        fields["seed"] = secrets.randbits(63)  # whether xtc strikes follows from the seed
     with progress("loading a sampler and the language model"):
         params = options.checked_params(**fields)
         drawer = options.load(
@@ -130,16 +100,6 @@ def generate(
         settings = shared if params in shared else [params, *shared]
 
     num_pieces = 0
-    steps: list[JsonObject] = []
-
-    def follow(position: int, logits: Tensor, token_id: int, piece: str) -> None:
-        """Follow the row of a token through the stages of its request."""
-        from tokendraw.cli.chain_table import chain
-
-        stages = [stage._asdict() for stage in chain(logits, params, position)]
-        steps.append({"token_id": token_id, "piece": piece, "stages": stages})
-
-    look = {"look": follow} if show_chain else {}
 
     def show(piece: str) -> None:
         """Print a piece of the text, the first behind the prompt and below the line on the samplers."""
@@ -152,13 +112,11 @@ def generate(
         click.echo(piece, nl=False)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        write(prompt, settings, tokens, show, **look)
+        write(prompt, settings, tokens, show)
         show("\n")
-        if show_chain:
-            _print_chain(steps)
         return
     with progress("drawing"):
-        texts = write(prompt, settings, tokens, **look)
+        texts = write(prompt, settings, tokens)
     if not (quiet or as_json):
         click.echo(drawn_by(drawer), err=True)
     if as_json:
@@ -166,14 +124,11 @@ def generate(
             {"params": asdict(setting), "token_ids": token_ids, "text": text}
             for setting, (token_ids, text) in zip(settings, texts, strict=True)
         ]
-        traced = {"chain": steps} if show_chain else {}
-        print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries, **traced})
+        print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries})
     elif compare:
         print_side_by_side([(_label(s), prompt + text) for s, (_, text) in zip(settings, texts, strict=True)])
     else:
         click.echo(prompt + texts[0][1])
-        if show_chain:
-            _print_chain(steps)
 
 
 def _model(folder: str | None, drawer: Sampler) -> Any:
@@ -200,13 +155,3 @@ def _label(params: SamplingParams) -> str:
     filters = [f"{name.replace('_', '-')} {values[name]:.12g}" for name in active]
     filters += [f"{name} {value:g}" for name, value in values["filters"]]
     return ", ".join([f"temperature {params.temperature:g}", *filters])
-
-
-def _print_chain(steps: Sequence[JsonObject]) -> None:
-    """Print a row for each token of a text, with a column for each stage."""
-    rows = []
-    for number, step in enumerate(steps, 1):
-        counts = [f"{stage['tokens']:,} ({stage['mass']:.3f})" for stage in step["stages"]]
-        rows.append([str(number), repr(step["piece"]), *counts])
-    click.echo()
-    print_table(["step", "drawn", *(stage["name"] for stage in steps[0]["stages"])], rows)
