@@ -376,6 +376,26 @@ class TestOnATerminal:
         assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)
 
+    @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+    @pytest.mark.parametrize("work", ["progress('at work')", "progress_bar(2, 'steps')"])
+    def test_what_is_said_during_work_stands_on_a_line_of_its_own(self, terminal, work, encoding):
+        code = (
+            "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
+            f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
+        )
+        environ = os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONIOENCODING": encoding}
+        environ["PYTHONIOENCODING"] += ":backslashreplace"
+
+        def on(ours):
+            return subprocess.run(
+                [sys.executable, "-c", code], stdout=ours, stderr=ours, env=environ, timeout=60, check=True
+            )
+
+        written, _ = terminal(on)
+        lines = [line.rpartition("\x1b[2K")[2].strip() for line in written.split("\r\n")]
+        assert {"a warning", "by a plugin"} <= set(lines)
+        assert "\\u28" not in written
+
 
 LOADS = {
     "ends": ("import os; os._exit(3)", 3, "The process ended while it loaded {}."),
