@@ -8,8 +8,7 @@ import pytest
 from tokendraw import InvalidParameterError, SamplingParams
 from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.hooks import FILTER_GROUP
-from tokendraw.filters import installed
-from tokendraw.filters import installed_filters, required_moments
+from tokendraw.filters import installed, installed_filters, required_moments
 
 SOURCE = """
 from tokendraw.filters import Filter
