@@ -87,6 +87,27 @@ def test_looking_imports_neither_torch_nor_a_backend(command):
     assert result.stdout.splitlines()[-1] == "loaded: []"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sample", "nofile.npy"], "'nofile.npy' needs to be a file, found nothing there. Check the path."),
+        (["sample", "-", "--top-p", "90"], "'--top-p' needs a number in (0, 1] (1: off), found 90.0."),
+        (["generate", "The", "--top-p", "90"], "'--top-p' needs a number in (0, 1] (1: off), found 90.0."),
+        (["check", "nope"], "'nope' needs to be an installed sampler, found "),
+    ],
+    ids=str,
+)
+@pytest.mark.fast_first
+def test_a_mistake_is_told_before_torch_is_imported(arguments, message):
+    code = (
+        "import sys\nfrom tokendraw.cli import main\n"
+        f"try:\n    main({arguments})\nfinally:\n    print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert result.stderr.startswith(message)
+    assert result.stdout == "False\n"
+
+
 FOR_CHECK = (
     "Checking needs numpy and scipy, found no {}; run `pip install ./testing` in tokendraw's checkout."
 )
@@ -97,7 +118,7 @@ NO_TORCH = "{} needs torch, found it not installed; run `pip install torch`."
     ("library", "arguments", "message"),
     [
         ("torch", ["generate", "The"], NO_TORCH.format("Drawing")),
-        ("torch", ["sample", "logits.npy"], NO_TORCH.format("Drawing")),
+        ("torch", ["sample", "-"], NO_TORCH.format("Drawing")),
         ("torch", ["bench"], NO_TORCH.format("A sampler")),
         ("torch", ["check", "native"], NO_TORCH.format("Checking")),
         ("scipy", ["check", "native"], FOR_CHECK.format("scipy")),
