@@ -348,6 +348,15 @@ def test_strict_mode_leaves_no_sampler_where_there_is_a_warning(on, monkeypatch)
     ]
 
 
+def test_without_native_what_nothing_serves_is_a_finding(on):
+    on(H100, (FLASHINFER,))
+    problem = checkup_in_json(exit_code=0)["findings"][-1]["problem"]
+    assert problem.startswith("No installed plugin serves ")
+    for missing in ("greedy rows", "seeded rows", "the operation 'score'"):
+        assert missing in problem
+    assert problem.endswith("; run `pip install ./plugins/native` in tokendraw's checkout.")
+
+
 def test_an_untested_upstream_version_is_a_finding(on):
     on(H100, (NATIVE, replace(FLASHINFER, upstream_version="0.7.9")))
     (warning,) = tokendraw.resolve().warnings

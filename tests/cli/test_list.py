@@ -366,11 +366,14 @@ def test_show_json_tells_required_installed_and_tested_upstream(monkeypatch):
     assert candidate["operations"]["sample"]["compute_capability"] == ["7.5", "12.1"]
 
 
+INSTALLED = "aiter, flashinfer, native, triton-gumbel, epsilon_cutoff, eta_cutoff, p_less and top_n_sigma"
+
+
 @pytest.mark.parametrize(
     ("name", "candidates", "advice"),
     [
-        ("flashinfr", ALL, "aiter, flashinfer, native and triton-gumbel. Try: tokendraw show flashinfer"),
-        ("greedy", ALL, "aiter, flashinfer, native and triton-gumbel. Try: tokendraw list"),
+        ("flashinfr", ALL, f"{INSTALLED}. Try: tokendraw show flashinfer"),
+        ("greedy", ALL, f"{INSTALLED}. Try: tokendraw list"),
         ("native", (), "none; run `pip install ./plugins/native` in tokendraw's checkout."),
     ],
     ids=["the nearest", "the list", "what to install"],
@@ -379,4 +382,20 @@ def test_show_of_an_unknown_name_advises(monkeypatch, name, candidates, advice):
     be_on(monkeypatch, LAPTOP, candidates)
     result = call("show", name)
     assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == f"'{name}' needs to be an installed sampler, found {advice}\n"
+    kind = "sampler or filter" if candidates else "sampler"
+    assert result.stderr == f"'{name}' needs to be an installed {kind}, found {advice}\n"
+
+
+@pytest.mark.parametrize("name", ["top-n-sigma", "top_n_sigma"])
+def test_show_finds_a_filter_by_its_name_with_hyphens_too(name):
+    assert call("show", name).stdout.startswith("top_n_sigma\n  summary ")
+
+
+def test_list_warns_of_a_misspelled_choice_that_would_be_an_error(monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
+    result = call("list")
+    assert result.stderr == (
+        "'TOKENDRAW_SAMPLER' names 'nativ', found no such plugin, the nearest known one is 'native'. "
+        "Correct it, or take it out.\n"
+    )
+    assert result.exit_code == 0

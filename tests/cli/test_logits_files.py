@@ -378,12 +378,11 @@ class TestCode:
 @pytest.mark.parametrize(
     ("library", "ending"), [("numpy", ".npy"), ("numpy", ".npz"), ("safetensors", ".safetensors")]
 )
-def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path, monkeypatch, library, ending):
+def test_a_missing_library_is_named_with_the_command_that_brings_it(tmp_path, monkeypatch, library, ending):
     path = write(tmp_path / f"x{ending}", ROWS)
     monkeypatch.setitem(sys.modules, library, None)
     assert refusal(path) == (
-        f"needs the library '{library}' to be read, found it not installed. "
-        "Run `pip install './core[files]'` in tokendraw's checkout."
+        f"needs the library '{library}' to be read, found it not installed. Run `pip install {library}`."
     )
 
 

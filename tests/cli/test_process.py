@@ -87,6 +87,27 @@ def test_looking_imports_neither_torch_nor_a_backend(command):
     assert result.stdout.splitlines()[-1] == "loaded: []"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sample", "nofile.npy"], "'nofile.npy' needs to be a file, found nothing there. Check the path."),
+        (["sample", "-", "--top-p", "90"], "'--top-p' needs a number in (0, 1] (1: off), found 90.0."),
+        (["generate", "The", "--top-p", "90"], "'--top-p' needs a number in (0, 1] (1: off), found 90.0."),
+        (["check", "nope"], "'nope' needs to be an installed sampler, found "),
+    ],
+    ids=str,
+)
+@pytest.mark.fast_first
+def test_a_mistake_is_told_before_torch_is_imported(arguments, message):
+    code = (
+        "import sys\nfrom tokendraw.cli import main\n"
+        f"try:\n    main({arguments})\nfinally:\n    print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert result.stderr.startswith(message)
+    assert result.stdout == "False\n"
+
+
 FOR_CHECK = (
     "Checking needs numpy and scipy, found no {}; run `pip install ./testing` in tokendraw's checkout."
 )
@@ -97,7 +118,7 @@ NO_TORCH = "{} needs torch, found it not installed; run `pip install torch`."
     ("library", "arguments", "message"),
     [
         ("torch", ["generate", "The"], NO_TORCH.format("Drawing")),
-        ("torch", ["sample", "logits.npy"], NO_TORCH.format("Drawing")),
+        ("torch", ["sample", "-"], NO_TORCH.format("Drawing")),
         ("torch", ["bench"], NO_TORCH.format("A sampler")),
         ("torch", ["check", "native"], NO_TORCH.format("Checking")),
         ("scipy", ["check", "native"], FOR_CHECK.format("scipy")),
@@ -375,6 +396,26 @@ class TestOnATerminal:
         lines = on_a_terminal("show", "native", columns=80).splitlines()
         assert max(map(len, lines)) <= 80
         assert any("device types" in line for line in lines)
+
+    @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+    @pytest.mark.parametrize("work", ["progress('at work')", "progress_bar(2, 'steps')"])
+    def test_what_is_said_during_work_stands_on_a_line_of_its_own(self, terminal, work, encoding):
+        code = (
+            "import click, time, warnings; from tokendraw.commands import progress, progress_bar\n"
+            f"with {work}:\n    time.sleep(0.3); click.echo('a warning', err=True); print('by a plugin')"
+        )
+        environ = os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONIOENCODING": encoding}
+        environ["PYTHONIOENCODING"] += ":backslashreplace"
+
+        def on(ours):
+            return subprocess.run(
+                [sys.executable, "-c", code], stdout=ours, stderr=ours, env=environ, timeout=60, check=True
+            )
+
+        written, _ = terminal(on)
+        lines = [line.rpartition("\x1b[2K")[2].strip() for line in written.split("\r\n")]
+        assert {"a warning", "by a plugin"} <= set(lines)
+        assert "\\u28" not in written
 
 
 LOADS = {

@@ -190,7 +190,16 @@ FAILURES = [
         ("check", "--filter", "p_les"),
         "'--filter' needs an installed filter, found 'p_les', the nearest is 'p_less'. Correct it.",
     ),
-    (("show", "nativ"), "'nativ' needs to be an installed sampler, found native. Try: tokendraw show native"),
+    (
+        ("show", "nativ"),
+        "'nativ' needs to be an installed sampler or filter, found native, epsilon_cutoff, eta_cutoff, p_less and "
+        "top_n_sigma. Try: tokendraw show native",
+    ),
+    (
+        ("show", "top-n-sgma"),
+        "'top-n-sgma' needs to be an installed sampler or filter, found native, epsilon_cutoff, eta_cutoff, p_less "
+        "and top_n_sigma. Try: tokendraw show top_n_sigma",
+    ),
     (("check", "greedy"), "'greedy' needs to be an installed sampler, found native. Try: tokendraw list"),
     (
         ("bench", "--sampler", "nativ"),

@@ -203,6 +203,7 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
         ("--vocab-size 151936", Need(vocab_size=151936)),
         ("--seeding counter", Need(seeding="counter")),
         ("--tie-rule value", Need(tie_rule="value")),
+        ("--tie-rule either", Need(tie_rule="either")),
         ("--valid-flag", Need(valid_flag=True)),
         ("--graph-safe", Need(graph_safe=True)),
         ("--sync-free", Need(sync_free=True)),

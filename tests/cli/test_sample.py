@@ -182,6 +182,14 @@ def test_a_sampler_without_a_valid_flag_says_nothing_about_the_rows(dists, tmp_p
     assert [row["valid"] for row in rows] == [None, None]
 
 
+def test_a_filter_from_moments_is_an_option(tmp_path):
+    np.save(tmp_path / "x.npy", np.tile(np.array([3, 2, 1, 0], np.float32), (50, 1)))
+    result = call("sample", tmp_path / "x.npy", "--filter", "top_n_sigma=0.5", "--json", *NATIVE_ON_CPU)
+    assert {row["token_id"] for row in json.loads(result.stdout)["rows"]} == {0}
+    result = call("sample", tmp_path / "x.npy", "--filter", "top_n_sigma=-1")
+    assert result.exit_code == 2
+
+
 def test_one_invalid_row_is_told_in_the_singular(tmp_path):
     np.save(tmp_path / "x.npy", np.array([NAN, 1.0], np.float32))
     assert sample(tmp_path / "x.npy").stderr == (

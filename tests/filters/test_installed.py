@@ -6,7 +6,9 @@ import sys
 import pytest
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.filters import installed_filters, required_moments
+from tokendraw.backends.discovery.entry_points import declarations
+from tokendraw.backends.discovery.hooks import FILTER_GROUP
+from tokendraw.filters import installed, installed_filters, required_moments
 
 SOURCE = """
 from tokendraw.filters import Filter
@@ -45,6 +47,16 @@ def test_the_shipped_filters_are_found_like_any_other():
     assert [record.name for record in records] == SHIPPED
     assert {(record.distribution, str(record.state)) for record in records} == {("tokendraw", "available")}
     assert required_moments(SHIPPED) == ("std", "log_mass", "entropy", "collision")
+
+
+def test_without_the_metadata_of_tokendraw_the_cause_is_told(monkeypatch):
+    found_elsewhere = [each for each in declarations(FILTER_GROUP) if each.distribution != "tokendraw"]
+    monkeypatch.setattr(installed, "declarations", lambda group: iter(found_elsewhere))
+    monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere"])  # the filters of a process are kept by it
+    assert refusal(top_n_sigma=1.0) == (
+        "'filters' needs names of installed filters, found 'top_n_sigma', and no metadata of the distribution "
+        "tokendraw, which declares its filters: a frozen program has to bundle its dist-info."
+    )
 
 
 def test_a_filter_of_another_distribution_is_listed_and_taken(dists):

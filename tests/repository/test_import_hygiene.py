@@ -55,6 +55,22 @@ def test_neither_torch_nor_a_backend_is_loaded(code):
     assert loaded_after(code).isdisjoint(HEAVY)
 
 
+def test_a_name_that_needs_torch_says_so_where_it_is_missing():
+    code = """
+import sys
+sys.modules["torch"] = None
+for statement in ("from tokendraw import SamplingMetadata", "import tokendraw; tokendraw.Drafts"):
+    try:
+        exec(statement)
+    except ImportError as error:
+        print(error)
+"""
+    assert python(code).splitlines() == [
+        f"{name!r} needs torch, found it not installed; run `pip install torch`."
+        for name in ("SamplingMetadata", "Drafts")
+    ]
+
+
 def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alone():
     foreign = {
         name

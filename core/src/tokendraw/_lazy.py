@@ -37,7 +37,15 @@ def lazy_names(
             raise ImportError(f"'{face}.{name}' was removed: {removed[name]}.", name=face)
         if name not in home_of:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(home_of[name]), name)
+        try:
+            module = importlib.import_module(home_of[name])
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            from tokendraw._torch.importing import absence
+
+            raise ImportError(absence(repr(name)), name="torch") from error
+        value = getattr(module, name)
         setattr(sys.modules[face], name, value)
         return value
 

@@ -21,9 +21,7 @@ def require_torch(who: str = "A sampler") -> ModuleType:
         import torch
     except Exception as error:  # a missing library is an OSError, a half-upgraded package anything
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            has_native = any(importlib_metadata.Distribution.discover(name="tokendraw-native"))
-            install = "`pip install torch`" if has_native else NATIVE
-            refusal = f"{who} needs torch, found it not installed; run {install}."
+            refusal = absence(who)
         else:
             refusal = damage(who, f"failing to import: {format_error(error)}")
         raise SamplerUnavailableError(refusal) from error
@@ -32,6 +30,14 @@ def require_torch(who: str = "A sampler") -> ModuleType:
             f"{who} needs torch, found something else of that name{_location()}. Rename it, or run Python elsewhere."
         )
     return torch
+
+
+def absence(who: str) -> str:
+    """Word the error for a torch that is not installed."""
+    has_native = any(importlib_metadata.Distribution.discover(name="tokendraw-native"))
+    return (
+        f"{who} needs torch, found it not installed; run {'`pip install torch`' if has_native else NATIVE}."
+    )
 
 
 def damage(who: str, what: str) -> str:

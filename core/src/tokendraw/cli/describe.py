@@ -139,16 +139,15 @@ def drawn_by(sampler: Sampler) -> str:
     resolution, rows = sampler.resolution, sampler.stats()
     chosen, companions = resolution.chosen, resolution.companions
     reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
-    beyond = ", ".join(resolution.beyond)
     if list(rows) in [[name] for name in companions]:
-        return f"drawn by {all_of(rows)} on {sampler.device}: it draws {beyond} for {chosen} ({reason})"
+        return f"drawn by {all_of(rows)} on {sampler.device}: it draws what {chosen} cannot ({reason})"
     names = chosen
     if len(rows) > 1:
         total = sum(rows.values())
         chosen_first = sorted(rows, key=lambda name: name != chosen)
         names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
     line = f"drawn by {names} on {sampler.device}: {reason}"
-    return f"{line}; {' or '.join(companions)} draws {beyond}" if companions else line
+    return f"{line}; {' or '.join(companions)} draws what {chosen} cannot" if companions else line
 
 
 def settings_in_force(settings: Settings) -> dict[str, str]:

@@ -16,15 +16,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import nearest, one_of
-from tokendraw.errors.install_commands import how_to_install
+
+if TYPE_CHECKING:  # a path without a file is refused before torch is imported
+    import torch
+    from torch import Tensor
 
 ENDINGS = (".npy", ".npz", ".safetensors", ".pt")
 
@@ -117,11 +117,13 @@ def _holds_arrays(path: Path) -> bool:
 _NAMES_SHOWN = 8
 
 
-Reader: TypeAlias = Callable[[Source, str | None], tuple[str | None, Tensor]]
+Reader: TypeAlias = "Callable[[Source, str | None], tuple[str | None, Tensor]]"
 """Takes a file and the name of a tensor or None; returns the tensor's name or None, and the tensor."""
 
 
 def _read_numpy(source: Source, tensor: str | None) -> tuple[str | None, Tensor]:
+    import torch
+
     numpy, name = _optional("numpy", source), None
     with _parsing(source):
         try:
@@ -157,6 +159,8 @@ def _read_safetensors(source: Source, tensor: str | None) -> tuple[str, Tensor]:
 
 
 def _read_pt(source: Source, tensor: str | None) -> tuple[str | None, Tensor]:
+    import torch
+
     with _parsing(source), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about old formats; what comes out is checked
         try:
@@ -170,7 +174,7 @@ def _read_pt(source: Source, tensor: str | None) -> tuple[str | None, Tensor]:
                 "which are not loaded. Save the tensor itself with torch.save.",
                 error,
             )
-    if isinstance(content, Tensor):
+    if isinstance(content, torch.Tensor):
         _refuse_name(source, tensor)
         return None, content
     if not isinstance(content, dict):
@@ -178,7 +182,9 @@ def _read_pt(source: Source, tensor: str | None) -> tuple[str | None, Tensor]:
             f"needs a tensor or a dict of tensors, found an object of type {type(content).__name__}. "
             "Save the tensor itself with torch.save."
         )
-    names = [key for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)]
+    names = [
+        key for key, value in content.items() if isinstance(key, str) and isinstance(value, torch.Tensor)
+    ]
     name = _pick(source, names, tensor)
     return name, content[name]
 
@@ -212,8 +218,7 @@ def _optional(library: str, source: Source) -> Any:
         return importlib.import_module(library)
     except ImportError as error:
         source.refuse(
-            f"needs the library '{library}' to be read, found it not installed. "
-            f"Run {how_to_install('tokendraw', 'files')}.",
+            f"needs the library '{library}' to be read, found it not installed. Run `pip install {library}`.",
             error,
         )
 
@@ -269,6 +274,8 @@ def _read(source: Source, tensor: str | None) -> LogitsFile:
 
 
 def _check_values(source: Source, values: Tensor) -> None:
+    import torch
+
     shape, dtype = list(values.shape), dtype_name(values.dtype)
     if values.is_meta or values.is_nested or values.is_quantized or values.layout != torch.strided:
         content = "one without values" if values.is_meta else "a sparse, nested or quantized one"

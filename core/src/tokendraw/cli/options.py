@@ -162,10 +162,11 @@ def checked_params(**fields: Any) -> SamplingParams:
     :raises InvalidParameterError: names the field and the value.
     :raises SamplerUnavailableError: torch cannot be imported.
     """
+    params = SamplingParams(**fields)
+    params.check()
     require_torch("Drawing")
     from tokendraw.parameters.metadata import SamplingMetadata
 
-    params = SamplingParams(**fields)
     SamplingMetadata.from_params([params], positions=[0])
     return params
 

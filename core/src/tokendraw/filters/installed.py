@@ -107,6 +107,11 @@ def _refusal(name: object, owner: str) -> str:
     for record in records:
         if record.name == name and record.state is not State.AVAILABLE:
             return f"'filters'{owner} names {record.name!r}, which is {record.state}: {record.reason}. Leave it out."
+    if all(record.distribution != _OWN_DISTRIBUTION for record in records):
+        return (
+            f"'filters'{owner} needs names of installed filters, found {format_value(name)}, and no metadata of the "
+            "distribution tokendraw, which declares its filters: a frozen program has to bundle its dist-info."
+        )
     names = [record.name for record in records if record.state is State.AVAILABLE]
     hint = nearest_or_all(name, names)
     return (

@@ -209,9 +209,9 @@ def check(
     _refuse_contradictions(ctx)
     settings = read_settings()
     warn(settings.warnings, strict=settings.strict)
-    properties = select_properties(only, operation)
     with progress(f"loading {name}"):
-        candidate = find_candidate(name, device)
+        candidate = find_candidate(name, device)  # a misspelled name is told of before the kit imports torch
+        properties = select_properties(only, operation)
         seed = seed if fuzz_case is None else fuzz_case.seed
         subject = make_subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
         # Those of tokendraw's own plugins are tested where they are made.

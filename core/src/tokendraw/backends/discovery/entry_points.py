@@ -7,12 +7,14 @@ may have the same import name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import importlib_metadata
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP
@@ -35,21 +37,42 @@ class Declaration(NamedTuple):
 
 def declarations(group: str) -> Iterator[Declaration]:
     """Yield every entry point of a group, once for each name in a distribution."""
-    seen: set[str] = set()
+    copies: dict[str, list[list[Declaration]]] = {}
     for distribution in importlib_metadata.distributions():
         entry_points = tuple(_entry_points(distribution, group))
         if not entry_points:
             continue
         name, version = _identity(distribution)
         folder = str(distribution.locate_file(""))
-        # Imports find the first on sys.path; a later copy of the same distribution is no rival of it.
-        key = canonicalize_name(name) or folder
-        if key in seen:
-            continue
-        seen.add(key)
         entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
-        for entry, value in entries.items():
-            yield Declaration(entry, value, name, version, folder)
+        copy = [Declaration(entry, value, name, version, folder) for entry, value in entries.items()]
+        copies.setdefault(canonicalize_name(name) or folder, []).append(copy)
+    for same in copies.values():
+        yield from same[0] if len(same) == 1 else _imported(same)
+
+
+def _imported(copies: Sequence[Sequence[Declaration]]) -> Sequence[Declaration]:
+    """Return the copy of a distribution whose code an import finds; another is no rival of it.
+
+    That is the first on ``sys.path`` with its module beside it. Of two in one folder, as an interrupted upgrade leaves
+    them, it is the newer.
+    """
+
+    def has_module(copy: Sequence[Declaration]) -> bool:
+        top = Path(copy[0].folder, copy[0].value.partition(":")[0].partition(".")[0].strip())
+        return top.is_dir() or top.with_suffix(".py").is_file()
+
+    candidates = [copy for copy in copies if has_module(copy)] or copies
+    in_folder = [copy for copy in candidates if copy[0].folder == candidates[0][0].folder]
+    return max(in_folder, key=lambda copy: _order(copy[0].version))
+
+
+def _order(version: str) -> Version:
+    """Order versions; the least is one that is none of PEP 440."""
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return Version("0.dev0")
 
 
 def fault_of(

@@ -73,12 +73,13 @@ class Settings:
     config: Path | None = None
     warnings: tuple[str, ...] = ()
 
-    def all_warnings(self, installed: Iterable[str]) -> tuple[str, ...]:
+    def all_warnings(self, installed: Iterable[str], *, sampler: bool = False) -> tuple[str, ...]:
         """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
 
         Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
 
         :param installed: names of the plugins that are installed, in whatever state.
+        :param sampler: whether to warn of an unknown ``sampler`` too, which is an error where one is chosen.
         """
         known = sorted({*installed, *FIRST_PARTY})
         filters: set[str] = set()
@@ -88,6 +89,8 @@ class Settings:
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
         }
+        if sampler and self.sampler:
+            named[_label("sampler", self.sampler_source)] = (self.sampler,)
         return (
             *self.warnings,
             *(

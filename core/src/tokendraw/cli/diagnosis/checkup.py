@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from tokendraw.backends.discovery.entry_points import find_entry_points
 from tokendraw.backends.discovery.heavy_imports import fatal_import, heavy_imports
 from tokendraw.backends.resolution.admission import admit
 from tokendraw.backends.resolution.advice import using
-from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution, State
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json, rank
 from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
@@ -30,6 +30,7 @@ from tokendraw.cli.installed_commands import examined, installed_commands
 from tokendraw.cli.terminal.tables import plugins_at_work, progress
 from tokendraw.errors.exceptions import TokendrawError, TokendrawWarning
 from tokendraw.errors.formatting import all_of, printable
+from tokendraw.errors.install_commands import NATIVE
 from tokendraw.errors.notices import as_error
 from tokendraw.providers import resolve as _resolve
 
@@ -141,6 +142,8 @@ def _negotiate(host: Host) -> _Negotiation:
                 facts.messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
                 facts.chosen, facts.untested = resolution.chosen, resolution.untested
+            if all(candidate.name != "native" for candidate in facts.candidates):
+                facts.messages += _without_native(resolution, facts.serving)
         except (TokendrawError, TokendrawWarning) as error:
             facts.messages += [str(error)] if str(error) not in facts.messages else []
     return facts
@@ -152,6 +155,14 @@ def _fatal_imports(choice: Choice) -> dict[str, str]:
     with ThreadPoolExecutor() as pool:
         reasons = pool.map(fatal_import, [candidate.entry_point for candidate in found])
         return {candidate.name: reason for candidate, reason in zip(found, reasons, strict=True) if reason}
+
+
+def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -> Iterator[str]:
+    """Name the kinds of rows and the operations that nothing serves where the reference is missing."""
+    rows = resolution.beyond if resolution.companion is None else ()
+    missing = [*rows, *(f"the operation {name!r}" for name in operations.FOLDERS if not serving.get(name))]
+    if missing:
+        yield f"No installed plugin serves {all_of(missing)}; run {NATIVE}."
 
 
 def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:

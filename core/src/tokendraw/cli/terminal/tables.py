@@ -99,9 +99,10 @@ def progress(doing: str) -> Iterator[None]:
         with plugins_at_work(), _lines_on_stderr(lambda seconds: f"{doing}, {seconds} s"):
             yield
         return
-    from rich.console import Console
-
-    with Console(stderr=True).status(doing), plugins_at_work():
+    with (
+        _console_on_stderr() as console,
+        console.status(doing, spinner="line" if console.options.ascii_only else "dots"),
+    ):
         yield
 
 
@@ -125,13 +126,29 @@ def progress_bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
         with plugins_at_work(), _lines_on_stderr(line):
             yield report
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar, plugins_at_work():
+    with _console_on_stderr() as console, Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda doing, done: bar.update(task, description=doing, completed=done)
+
+
+@contextlib.contextmanager
+def _console_on_stderr() -> Iterator[Console]:
+    """Yield a console for progress: meanwhile, what is printed stands on lines of its own above."""
+    from rich.console import Console
+    from rich.file_proxy import FileProxy
+
+    class Stream(FileProxy):
+        encoding, errors = (
+            "utf-8",
+            "strict",
+        )  # click writes past a stream that names none, into the line of progress
+
+    console = Console(stderr=True)
+    with contextlib.redirect_stderr(Stream(console, sys.stderr)), plugins_at_work():
+        yield console
 
 
 def print_lines(table: Table, *, indent: int = 0) -> None:

@@ -38,7 +38,8 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     with plugins_at_work():
         found = sorted(tokendraw.discover(operation=operation), key=rank)
         filters = [asdict(record) for record in installed_filters()]
-    warn(settings.all_warnings(c.name for c in found), strict=settings.strict)
+    names = [candidate.name for candidate in found]
+    warn(settings.all_warnings(names, sampler=True), strict=settings.strict)
     error = None
     if not found:
         error = f"No sampler is installed; {INSTALL}."

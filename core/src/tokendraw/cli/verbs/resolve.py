@@ -48,7 +48,11 @@ _need_options = options.all_of_options(
     click.option(
         "--seeding", type=click.Choice(("none", "launch", "counter")), default="none", show_default=True
     ),
-    click.option("--tie-rule", type=click.Choice(("value", "exact_k")), help="Default: either."),
+    click.option(
+        "--tie-rule",
+        type=click.Choice(("value", "exact_k", "either")),
+        help="Default: the sampler's own; either: it may change from batch to batch.",
+    ),
     click.option("--valid-flag", is_flag=True, help="Need rows with NaN to be told from others."),
     click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture."),
     click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),

@@ -21,13 +21,16 @@ from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMod
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
+from tokendraw.cli.logits_file import dtype_name, on_disk, read_logits
 from tokendraw.cli.terminal.tables import print_json, print_table, progress
 from tokendraw.output import PAD_TOKEN_ID, SamplerOutput
+from tokendraw.parameters.params import SamplingParams
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @options.params_options
+@options.filters_option
 @click.option(
     "--position",
     type=click.IntRange(0, 2**63 - 1),
@@ -78,10 +81,12 @@ def sample(
     row lies; rows of equal position share their noise. Give --sequence where the rows are the steps of one
     text.
     """
+    SamplingParams(**fields).check()
+    if file != Path("-"):
+        on_disk(file)
     with progress("reading the logits, loading a sampler, drawing"):
         params = options.checked_params(**fields)
 
-        from tokendraw.cli.logits_file import dtype_name, read_logits
         from tokendraw.parameters.metadata import SamplingMetadata
 
         source = read_logits(file, tensor)

@@ -42,12 +42,13 @@ def show(name: str, as_json: bool) -> None:
     plugins = [dict(zip(by_operation, c, strict=True)) for c in zip(*by_operation.values(), strict=True)]
     claimants = [plugin for plugin in plugins if _main(plugin).name == name]
     claimants.sort(key=lambda plugin: rank(_main(plugin)))
-    filters = [] if claimants else [record for record in installed_filters() if record.name == name]
+    known = () if claimants else installed_filters()
+    filters = [record for record in known if record.name == name.replace("-", "_")]
     if filters:
         _show_filters(filters, as_json=as_json)
         return
     if not claimants:
-        raise _unknown(name, sorted({_main(plugin).name for plugin in plugins}))
+        raise _unknown(name, sorted({_main(plugin).name for plugin in plugins}), [f.name for f in known])
     if as_json:
         print_json({"candidates": [candidate_json(_main(plugin)) for plugin in claimants]})
         return
@@ -85,13 +86,14 @@ def _main(plugin: _Plugin) -> Candidate:
     return next((candidate for name, candidate in plugin.items() if name in offered), first)
 
 
-def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
-    if not names:
+def _unknown(name: str, samplers: Sequence[str], filters: Sequence[str]) -> TokendrawError:
+    near = nearest(name, samplers) or nearest(name.replace("-", "_"), filters)
+    if not samplers and near is None:
         return TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
-    near = nearest(name, names)
     command = "list" if near is None else f"show {near}"
+    found = all_of([*samplers, *dict.fromkeys(filters)])
     return TokendrawError(
-        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw {command}"
+        f"'{name}' needs to be an installed sampler or filter, found {found}. Try: tokendraw {command}"
     )
 
 
