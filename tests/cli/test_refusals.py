@@ -213,7 +213,7 @@ FAILURES = [
     (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
     (
         ("sample", "logits.npy", "--tensor", "b"),
-        "'logits.npy' holds one tensor without a name, but 'b' was asked for. Leave --tensor out.",
+        "'logits.npy' holds one array without a name, but 'b' was asked for. Leave --tensor out.",
     ),
     (
         ("new", "acme", "."),

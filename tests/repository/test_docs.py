@@ -70,7 +70,7 @@ class TestThePageForOperators:
 
     @pytest.mark.slow
     def test_the_pipe_prints_the_documented_output(self, tmp_path):
-        (block,) = [block for block in pages.blocks(OPERATORS, "console") if "two.npz" in block]
+        (block,) = [block for block in pages.blocks(OPERATORS, "console") if "two.safetensors" in block]
         python = shlex.quote(sys.executable)
         script = "\n".join(line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
         script = script.replace("python -c", f"{python} -c").replace("tokendraw ", f"{python} -m tokendraw ")

@@ -73,9 +73,8 @@ def sample(
 ) -> None:
     """Draw one token for each row of the logits in FILE.
 
-    FILE is .npy, .npz, .safetensors or .pt (weights only), or - for any of them from standard input. It holds one
-    row [V] or many [B, V] of float32, bfloat16 or float16; float64 is rounded to float32. All but .pt need
-    the extra files.
+    FILE is .npy or .safetensors, or - for either from standard input. It holds one row [V] or many [B, V] of
+    float32, bfloat16 or float16; float64 is rounded to float32. Their libraries come with the extra files.
 
     With --seed, a row's token depends on its logits, the seed and the position, and not on where in FILE the
     row lies; rows of equal position share their noise. Give --sequence where the rows are the steps of one
