@@ -1,5 +1,6 @@
 """The properties of the operation ``sample``."""
 
+from tokendraw_testing import kept_sets
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample import (
@@ -40,7 +41,7 @@ _MODULES = (
 )
 KIT = OperationKit(
     view=SampleSubject,
-    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("sample")),
     fuzz=fuzz,
 )
 

@@ -1,5 +1,6 @@
 """The properties of the operation ``verify``."""
 
+from tokendraw_testing import kept_sets
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.verify import (
     ceilings,
@@ -20,7 +21,7 @@ _EXACT = (lines, edges, ceilings, threads, crossing, crossed_drafts)
 _MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, device)
 KIT = OperationKit(
     view=VerifySubject,
-    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("verify")),
     fuzz=crossing.fuzz,
 )
 
