@@ -26,7 +26,7 @@ from tokendraw_testing.sample import (
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
-_EXACT = (support, special_values, calls, outputs, threads, ready_tensors)
+_EXACT = (support, special_values, calls, outputs, ready_tensors)
 _STATISTICS = (distribution, independence, seeds, uniform_batches, corners, crossed_statistics)
 _MODULES = (
     *_EXACT,
@@ -37,6 +37,7 @@ _MODULES = (
     ceilings,
     thresholds,
     vocab_shards,
+    threads,
     device,
 )
 KIT = OperationKit(

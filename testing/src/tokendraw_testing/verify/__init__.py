@@ -17,8 +17,8 @@ from tokendraw_testing.verify.crossing import drafts as crossed_drafts
 from tokendraw_testing.verify.crossing import lines as crossing
 from tokendraw_testing.verify.subject import VerifySubject
 
-_EXACT = (lines, edges, ceilings, threads, crossing, crossed_drafts)
-_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, device)
+_EXACT = (lines, edges, ceilings, crossing, crossed_drafts)
+_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, threads, device)
 KIT = OperationKit(
     view=VerifySubject,
     properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("verify")),
