@@ -35,7 +35,7 @@ def test_a_race_turns_the_line_red(race):
     lines = race.look()
     assert race.is_seen(lines), lines
     how = (
-        "2 objects in 2 Python threads at once"
+        "one object in 2 Python threads at once"
         if "one buffer" in race.name
         else f"{threads.thread_counts()[0]} threads"
     )

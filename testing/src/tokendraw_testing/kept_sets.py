@@ -1,19 +1,22 @@
-"""Kept sets of random rows, beside float64: ``tokendraw check NAME --kept-sets --fuzz SECONDS``.
+"""Kept sets of random rows beside float64: lines of ``sample``, ``verify`` and ``score``, and ``check --kept-sets``.
 
-Whole batches are made and judged on the subject's device, so that a GPU looks at millions of rows in minutes. A row is
-wrong if the number of kept tokens, by the threshold that the sampler reports, is none that float32 may come to; if the
-drawn token is not kept; or if ``log_kept_mass`` is not that of the kept tokens. No sampler's code takes part.
+Rows of every flatness and p from 1e-5 on, alone and behind other filters, are made and judged in batches on the
+subject's device, so that a GPU looks at millions in minutes. A row is wrong if the number of tokens above its threshold
+is none that float32 may come to, if its token is not kept, or if ``log_kept_mass`` is not that of the kept tokens. The
+same call without thresholds has to draw the same tokens for seeds, and each token's place in its kept set, by mass, is
+uniform: that is judged of samplers without thresholds, too.
 
 How far float32 may go: with D the mean of -y by mass, rounding T, x / T and exp costs a mass at most 3 D 2^-24 + 2^-22
 of itself, and adding up a row in blocks about 2^-20. So a nucleus holds at least p (1 - bound) of the mass and would
-hold less than p (1 + bound) without its last value. Values of which y differs by 2^-21 of itself may tie.
+hold less than p (1 + bound) without its least value. Values of which y differs by 2^-21 of itself may tie.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -24,18 +27,28 @@ from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw_testing.kit.operation import find
+from tokendraw_testing.kit.property import Properties, Property
+from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.subject import Subject
+from tokendraw_testing.kit.trial import Trial, Verdict, Violation
 from tokendraw_testing.reference_filters import EDGE
 from tokendraw_testing.reference_floors import EDGE as FLOOR_EDGE
 from tokendraw_testing.rows.logprobs import TOLERANCE
 from tokendraw_testing.rows.requests import describe
-from tokendraw_testing.verify.subject import row_metadata
 
-WAYS: Final = ("p", "k, p", "min-p, p", "joint", "temperature last", "moments, p", "p, XTC")
 _OPERATIONS: Final = ("sample", "verify", "score")
+_MODE: Final = "processed_logprobs"
 _SIZES: Final = (32_000, 50_257, 128_256, 151_936, 256_000)
-_MOST_LOGITS: Final = {"cpu": 1 << 21, "cuda": 1 << 25}
+_INTERPRETED_SIZE: Final = 20_000
+"""The only vocabulary where kernels are interpreted: of a flat row in it, exp(y) adds up to more than 2^14."""
+_CPU_LOGITS, _GPU_LOGITS = 1 << 20, 1 << 25
+"""Logits of a batch."""
+_QUICK_ROWS, _FULL_ROWS, _INTERPRETED_ROWS = 120, 1200, 14
 _TIES: Final = 2.0**-21
+_XTC_EDGE: Final = 1e-5
+_LEAST_P: Final = 1e-9
+_LEAST_KEPT, _SMALL_P = 8, 0.05
+"""Largest p of rows whose tokens' places are counted that keep :data:`_LEAST_KEPT`; other lines draw from others."""
 _MOST_FINDINGS: Final = 20
 
 
@@ -53,16 +66,83 @@ class WayCount:
 
 @dataclass
 class KeptSets:
-    """Counts of a sweep by operation and way, and the first wrong rows in words."""
+    """Counts by operation and way, quarters of kept sets in which tokens of small p lie, first wrong rows in words."""
 
-    seed: int
     batches: int = 0
     counts: dict[str, WayCount] = field(default_factory=dict)
+    quarters: list[int] = field(default_factory=list)
+    seeded: int = 0
+    others: int = 0
+    """Rows with a seed, and those of them that draw another token without thresholds."""
     findings: list[str] = field(default_factory=list)
 
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return sum(count.rows for count in self.counts.values())
+
+    @property
+    def places(self) -> Verdict:
+        """Judge the quarters in which tokens lie, which are equally likely."""
+        return (
+            fit(np.array(self.quarters, np.int64), np.full(4, 0.25), np.arange(4))
+            if self.quarters
+            else Verdict(1.0, "", 0)
+        )
+
+    @property
+    def fault(self) -> str | None:
+        """Describe the first wrong row, or other tokens than near ties explain; None without any."""
+        if self.findings:
+            return self.findings[0]
+        if self.others > 2 + self.seeded // 1000:
+            return f"seeded rows need the tokens of calls with thresholds, found {self.others} others in {self.seeded}"
+        if (places := self.places).p_value < _LEAST_P:
+            return f"tokens need to be uniform over their kept sets, found p = {places.p_value:.1e}: {places.worst}"
+        return None
+
+    @property
+    def passed(self) -> bool:
+        """Whether no row was wrong."""
+        return self.fault is None
+
     def as_json(self) -> dict[str, Any]:
-        """Return the sweep as JSON types."""
-        return {**asdict(self), "passed": not any(count.wrong for count in self.counts.values())}
+        """Return the counts as JSON types."""
+        return {
+            **asdict(self),
+            "quarters": np.bincount(self.quarters, minlength=4).tolist(),
+            "places": self.places.p_value,
+        }
+
+
+def lines(operation: str) -> tuple[Property, ...]:
+    """Return the line about kept sets of an operation."""
+    properties = Properties(operation)
+    prefix = "" if operation == "sample" else f"{operation} "
+    properties.advertised(f"{prefix}kept sets", _is_judged, is_long=True)(_check)
+    return tuple(properties.all)
+
+
+def _check(view: Any, trial: Trial) -> str:
+    """Kept sets, by mass, are those of float64 in rows of every flatness, with any p and behind other filters."""
+    effort, seen = view.effort, Counter[str]()
+    rows = _INTERPRETED_ROWS if effort.interpreted else _QUICK_ROWS if effort.quick else _FULL_ROWS
+    rows *= 1 if view.capabilities.threshold else 2
+
+    def experiment(rng: Generator, count: int) -> Verdict:
+        result = KeptSets()
+        while result.rows < count or result.batches <= len(_ways(view.capabilities)):
+            _judge_batch(view, f"{result.batches}", result.batches, rng, result, most_rows=count // 6)
+            if result.fault:
+                raise Violation(result.fault)
+        seen.update({way: each.rows for way, each in result.counts.items()})
+        return result.places
+
+    if view.operation == "score":
+        experiment(trial.generator("rows"), rows)
+    else:
+        trial.judge("quarters of kept sets, by mass", experiment, rows)
+    return f"{seen.total()} rows in {len(seen)} ways"
 
 
 def sweep(
@@ -70,26 +150,34 @@ def sweep(
 ) -> KeptSets:
     """Judge random batches for so many seconds; another seed of the subject goes on with other rows.
 
-    :param operation: the only one to look at; None: each that reports thresholds, in turn.
+    :param operation: the only one to look at; None: each that can be judged, in turn.
     :param only: number of the only batch to look at, however long it takes.
-    :raises InvalidParameterError: no operation of the subject reports thresholds.
+    :raises InvalidParameterError: no operation of the subject can be judged.
     """
     operations = [
         name
         for name in _OPERATIONS
-        if operation in (None, name) and getattr(subject.capabilities.get(name), "threshold", False)
+        if operation in (None, name)
+        and name in subject.capabilities
+        and _is_judged(subject.capabilities[name])
     ]
     if not operations:
         raise InvalidParameterError(
-            f"'kept sets' needs an operation that reports thresholds, found none of {subject.name!r}. "
+            f"'kept sets' needs an operation with top-p by value, found none of {subject.name!r}. "
             "Check its properties instead."
         )
-    result, deadline = KeptSets(subject.seed), time.perf_counter() + seconds
+    result, deadline = KeptSets(), time.perf_counter() + seconds
     in_time = itertools.takewhile(lambda _: time.perf_counter() < deadline, itertools.count())
     for number in in_time if only is None else (only,):
-        _judge_batch(subject, operations[number % len(operations)], number, result)
-        result.batches += 1
+        kit = find(operations[number % len(operations)])
+        assert kit is not None
+        rng, turn = np.random.default_rng([subject.seed, number]), number // len(operations)
+        _judge_batch(kit.view(subject), f"{subject.seed}:{number}", turn, rng, result)
     return result
+
+
+def _is_judged(c: Any) -> bool:
+    return c.tie_rule == "value" and bool(_ways(c))
 
 
 class _Found(NamedTuple):
@@ -97,106 +185,83 @@ class _Found(NamedTuple):
 
     token: Tensor
     """int64; -1 where there is none."""
-    threshold: Tensor
-    ceiling: Tensor | None
-    log_kept_mass: Tensor | None
-    logprob: Tensor | None
+    threshold: Tensor | None = None
+    ceiling: Tensor | None = None
+    log_kept_mass: Tensor | None = None
+    logprob: Tensor | None = None
     """Of ``token``, which may be one that is not kept."""
 
 
 @torch.no_grad()
-def _judge_batch(subject: Subject, operation: str, number: int, result: KeptSets) -> None:
-    rng = np.random.default_rng([subject.seed, number])
+def _judge_batch(
+    view: Any, name: str, turn: int, rng: Generator, result: KeptSets, most_rows: int = 1 << 30
+) -> None:
     torch.manual_seed(int(rng.integers(2**62)))
-    kit = find(operation)
-    assert kit is not None
-    view = kit.view(subject).with_need(threshold=True)
-    c, device = view.capabilities, subject.device
-    size = int(rng.choice(_SIZES) if rng.random() < 0.3 else np.exp(rng.uniform(*np.log((5e3, 2.56e5)))))
-    size = min(size, c.max_vocab_size or size)
-    most = max(2, _MOST_LOGITS.get(device.type, 1 << 22) // size)
-    rows = 2 * max(1, int(most if rng.random() < 0.7 else most ** rng.random()) // 2)
-    ways = _ways(c)
-    ways = [ways[int(rng.integers(len(ways)))]] if rng.random() < 0.7 else ways
-    per_request = 2 if operation == "verify" else 1
-    named = [_request(c, str(rng.choice(ways)), size, rng) for _ in range(rows // per_request)]
-    shapes = [row for _, _, row in named for _ in range(per_request)]
+    c, device = view.capabilities, view.device
+    size = int(rng.choice(_SIZES) if rng.random() < 0.6 else np.exp(rng.uniform(*np.log((5e3, 2.56e5)))))
+    size = min(_INTERPRETED_SIZE if view.effort.interpreted else size, c.max_vocab_size or size)
+    most = min(most_rows, (_CPU_LOGITS if device.type == "cpu" else _GPU_LOGITS) // size)
+    rows = 2 * max(1, int(most if rng.random() < 0.7 else max(1, most) ** rng.random()) // 2)
+    ways = [*_ways(c), "mixed"]
+    way = ways[turn % len(ways)]
+    step = 2 if view.operation == "verify" else 1
+    requests = [
+        _request(c, str(rng.choice(ways[:-1])) if way == "mixed" else way, size, rng)
+        for _ in range(rows // step)
+    ]
+    ways, params, shapes = zip(*[request for request in requests for _ in range(step)], strict=True)
     dtype = getattr(torch, str(rng.choice(c.dtypes)))
     logits = _logits(shapes, size, rng, device).to(dtype)
-    params = [params for _, params, _ in named]
-    found = _call(view, operation, logits, params, rng)
-    rows_params = [each for each in params for _ in range(per_request)]
-    verdict = judge(logits, rows_params, found)
-    names = [f"{operation}: {way}" for way, _, _ in named for _ in range(per_request)]
-    host = [column.tolist() for column in verdict]
-    for row, (name, wrong, low, count, exact, high, ratio) in enumerate(zip(names, *host, strict=True)):
-        entry = result.counts.setdefault(name, WayCount())
-        entry.rows += 1
-        entry.uncertain += low < high
-        entry.wrong += wrong
-        if not wrong:
-            continue
-        entry.worst_ratio = max(entry.worst_ratio, ratio, key=lambda r: abs(np.log(max(r, 1e-30))))
-        if len(result.findings) < _MOST_FINDINGS:
-            needed = str(exact) if low == high else f"{low} to {high}"
-            result.findings.append(
-                f"{name}, batch {subject.seed}:{number}, row {row} of {rows}, V = {size} in {dtype}, "
-                f"{shapes[row]}, {describe(rows_params[row])}: needs {needed} tokens, found {count} "
-                f"({ratio:.4g} of the mass), token {found.token[row].item()}"
-            )
-
-
-class Verdict(NamedTuple):
-    """Judgement of L rows: [L] each."""
-
-    wrong: Tensor
-    low: Tensor
-    found: Tensor
-    exact: Tensor
-    high: Tensor
-    """Least number of kept tokens that float32 may come to, the found one, that of float64, the greatest."""
-    ratio: Tensor
-
-
-def judge(logits: Tensor, params: Sequence[SamplingParams], found: _Found) -> Verdict:
-    """Compare what a call says of its rows with float64.
-
-    :param logits: [L, V] without NaN or +inf; ``params`` one a row.
-    """
     row = _Rows(logits, params)
-    x = row.x.neg()
-    count = torch.searchsorted(x, -found.threshold.double().unsqueeze(1), right=True).squeeze(1)
-    count = count.minimum(row.finite)
     low, exact, high = (row.kept(slack) for slack in (-1, 0, 1))
-    wrong = (count < low) | (count > high)
-    count = count.clamp(min=1)
-    above = torch.zeros_like(count)
-    if found.ceiling is not None:
-        above = torch.searchsorted(x, -found.ceiling.double().unsqueeze(1)).squeeze(1)
-        least, most = (row.above(count, 1 + slack * 1e-5) for slack in (1, -1))
-        wrong |= (above < least) | (above > most)
-    value = logits.gather(1, found.token.clamp(min=0).unsqueeze(1)).squeeze(1).double()
-    is_kept = (value >= found.threshold) & (value > -torch.inf)
-    if found.ceiling is not None:
-        is_kept &= value <= found.ceiling
-    if found.logprob is None:
-        wrong |= ~is_kept & (found.token >= 0)
-    else:
-        wrong |= is_kept != (found.logprob > -torch.inf)
-    if found.log_kept_mass is not None:
-        share = row.log_share(above, count)
-        bound = TOLERANCE + 2 * row.bound + share.abs() * 2.0**-23
-        wrong |= ~((found.log_kept_mass.double() - share).abs() <= bound)
-    ratio = _at(row.mass, count - 1) / _at(row.mass, exact - 1)
-    return Verdict(wrong, low, count, exact, high, ratio)
+    calls = _calls(view, logits, params, step, rng)
+    counts, wrong = exact, torch.zeros_like(exact, dtype=torch.bool)
+    for found in calls:
+        is_wrong, above, count = row.judge(logits, found, low, exact, high)
+        wrong |= is_wrong
+        counts = counts if found.threshold is None else count
+    if view.operation != "score":
+        is_small = (calls[-1].token >= 0) & (row.p <= _SMALL_P) & (count - above >= _LEAST_KEPT)
+        result.quarters += row.quarters(logits, calls[-1].token, above, count)[is_small].tolist()
+        is_seeded = torch.tensor([each.seed is not None for each in params], device=device)
+        result.seeded += int(is_seeded.sum())
+        result.others += int((is_seeded & (calls[0].token != calls[-1].token)).sum())
+    ratio = _at(row.mass, counts.clamp(min=1) - 1) / _at(row.mass, exact - 1)
+    columns = zip(
+        ways, *(column.tolist() for column in (wrong, low, counts, exact, high, ratio)), strict=True
+    )
+    for i, (each, is_wrong, least, count, needed, most, share) in enumerate(columns):
+        entry = result.counts.setdefault(f"{view.operation}: {each}", WayCount())
+        entry.rows += 1
+        entry.uncertain += least < most
+        entry.wrong += is_wrong
+        if not is_wrong:
+            continue
+        entry.worst_ratio = max(entry.worst_ratio, share, key=lambda r: abs(np.log(max(r, 1e-30))))
+        if len(result.findings) < _MOST_FINDINGS:
+            needs = f"needs {needed if least == most else f'{least} to {most}'} kept tokens, found {count}"
+            if least <= count <= most:
+                needs = f"needs a token and a log_kept_mass of its {count} kept tokens, found others"
+            result.findings.append(
+                f"{each}, batch {name}, row {i} of {rows}, V = {size} in {dtype}, {shapes[i]}, "
+                f"{describe(params[i])}: {needs} ({share:.4g} of the mass), token {calls[-1].token[i].item()}"
+            )
+    result.batches += 1
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index.unsqueeze(1)).squeeze(1)
 
 
+def _search(ascending: Tensor, value: Tensor, *, right: bool = False) -> Tensor:
+    return torch.searchsorted(ascending, value.unsqueeze(1), right=right).squeeze(1)
+
+
 class _Rows:
-    """Rows sorted in descending order, with the running sums of their masses, and their requests as columns [L]."""
+    """Rows sorted in descending order, with the running sums of their masses, and their requests as columns [L].
+
+    The logits [L, V] have no NaN and no +inf.
+    """
 
     def __init__(self, logits: Tensor, params: Sequence[SamplingParams]) -> None:
         def column(values: Iterable[Any]) -> Tensor:
@@ -204,49 +269,51 @@ class _Rows:
 
         self.x = logits.float().sort(-1, descending=True).values.double()
         self.finite = (self.x > -torch.inf).sum(1)
-        self.temperature = column(p.temperature for p in params)
-        self.is_last = column(p.filter_order == "temperature_last" for p in params) > 0
-        self.is_joint = column(p.filter_order == "joint" for p in params) > 0
-        self.p = column(p.top_p for p in params)
-        self.k = column(p.top_k or 2**31 for p in params).long()
+        temperature = column(p.temperature for p in params)
+        is_last = column(p.filter_order == "temperature_last" for p in params) > 0
+        self.is_last, self.is_joint = is_last, column(p.filter_order == "joint" for p in params) > 0
+        self.p, self.k = column(p.top_p for p in params), column(p.top_k or 2**31 for p in params).long()
         self.min_depth = -column(p.min_p for p in params).log()
         self.xtc = column(p.xtc_threshold if p.xtc_probability else np.inf for p in params)
-        self.depth = self._depths(torch.where(self.is_last, 1.0, self.temperature))
+        self.depth = self._depths(torch.where(is_last, 1.0, temperature))
         weight = self.depth.neg().exp()
         self.mass = weight.cumsum(1)
-        total = self.mass[:, -1]
-        finite_depth = self.depth.nan_to_num(posinf=0.0)
-        mean_depth = (weight * finite_depth).sum(1) / total
+        self.drawn_mass = self._depths(temperature).neg().exp().cumsum(1) if is_last.any() else self.mass
+        depth, total = self.depth.nan_to_num(posinf=0.0), self.mass[:, -1]
+        mean_depth = (weight * depth).sum(1) / total
         self.bound = 2.0**-20 + 2.0**-22 + 3 * 2.0**-24 * mean_depth
         self.floor = torch.full_like(total, torch.inf)
         if any(p.filters for p in params):
-            self._set_floors(params, weight, finite_depth, column)
+            self._set_floors(params, weight, depth, column)
 
     def _depths(self, temperature: Tensor) -> Tensor:
         return (self.x[:, :1] - self.x) / temperature.unsqueeze(1)
 
     def _set_floors(
-        self, params: Sequence[SamplingParams], weight: Tensor, depth: Tensor, column: Any
+        self,
+        params: Sequence[SamplingParams],
+        weight: Tensor,
+        depth: Tensor,
+        column: Callable[[Iterable[Any]], Tensor],
     ) -> None:
         """Set ``floor``: how far below the largest the highest floor of the filters from moments lies."""
         total = self.mass[:, -1]
-        mean = depth.sum(1) / self.finite
         is_finite = torch.arange(depth.shape[1], device=depth.device) < self.finite.unsqueeze(1)
-        variance = ((depth - mean.unsqueeze(1)).square() * is_finite).sum(1) / self.finite
+        distance = depth - (depth.sum(1) / self.finite).unsqueeze(1)
+        std = ((distance.square() * is_finite).sum(1) / self.finite).sqrt()
         entropy = total.log() + (weight * depth).sum(1) / total
         collision = (weight / total.unsqueeze(1)).square().sum(1)
 
         def values(name: str) -> Tensor:
-            asked: Tensor = column(np.float32((p.filters or {}).get(name, np.nan)) for p in params)
-            return asked
+            return column(np.float32((p.filters or {}).get(name, np.nan)) for p in params)
 
-        epsilon, eta = values("epsilon_cutoff"), values("eta_cutoff")
-        floors = [
-            values("top_n_sigma") * variance.sqrt(),
-            -epsilon.log() - total.log(),
-            -torch.minimum(eta.log(), eta.log() / 2 - entropy) - total.log(),
+        log_eta = values("eta_cutoff").log()
+        floors = (
+            values("top_n_sigma") * std,
+            -values("epsilon_cutoff").log() - total.log(),
+            -torch.minimum(log_eta, log_eta / 2 - entropy) - total.log(),
             -collision.log() - total.log() + 0 * values("p_less"),
-        ]
+        )
         for floor in floors:
             self.floor = self.floor.fmin(floor).clamp(min=0.0)
 
@@ -258,43 +325,91 @@ class _Rows:
         n = n.minimum(self._closed(n.minimum(self.k), slack))
         whole = torch.where(self.is_joint, self.finite, n)
         target = self.p * (1 + slack * self.bound) * _at(self.mass, whole - 1)
-        index = torch.searchsorted(self.mass, target.unsqueeze(1)).squeeze(1).minimum(whole - 1)
-        n = torch.where(self.p < 1, n.minimum(self._closed(index + 1, slack)), n)
+        last = _search(self.mass, target).minimum(whole - 1)
+        n = torch.where(self.p < 1, n.minimum(self._closed(last + 1, slack)), n)
         return torch.where(self.is_last, n.minimum(by_min_p), n)
 
     def _count(self, limit: Tensor, edge: float = 0.0) -> Tensor:
         """Count the tokens at most so deep, and at least those of the largest value."""
         limit = torch.where(limit < torch.inf, (limit + edge * limit.clamp(min=1.0)).clamp(min=0.0), limit)
-        count: Tensor = torch.searchsorted(self.depth, limit.unsqueeze(1), right=True).squeeze(1)
-        return count
+        return _search(self.depth, limit, right=True)
 
     def _closed(self, n: Tensor, slack: int) -> Tensor:
         """Add the tokens tied with the last of n; with slack also those that float32 may tie with it."""
         return self._count(_at(self.depth, n - 1) * (1 + max(slack, 0) * _TIES))
 
-    def above(self, count: Tensor, factor: Tensor | float) -> Tensor:
+    def _above(self, count: Tensor, factor: float = 1.0) -> Tensor:
         """Count the tokens that XTC drops of the first ``count``, [L] int64, at a multiple of its threshold."""
         limit = -(self.xtc * factor * _at(self.mass, count - 1)).log()
-        likely = torch.searchsorted(self.depth, limit.unsqueeze(1), right=True).squeeze(1).minimum(count)
-        depth = _at(self.depth, (likely - 1).clamp(min=0))
-        return torch.searchsorted(self.depth, depth.unsqueeze(1)).squeeze(1)
+        likely = _search(self.depth, limit, right=True).minimum(count)
+        return _search(self.depth, _at(self.depth, (likely - 1).clamp(min=0)))
 
-    def log_share(self, above: Tensor, count: Tensor) -> Tensor:
-        """Return the log of the share of the tokens from ``above`` to ``count`` at the temperature, [L]."""
-        mass = self._depths(self.temperature).neg().exp().cumsum(1) if self.is_last.any() else self.mass
-        dropped = torch.where(above > 0, _at(mass, (above - 1).clamp(min=0)), 0.0)
-        return ((_at(mass, count - 1) - dropped) / mass[:, -1]).log()
+    def _share(self, above: Tensor, count: Tensor) -> Tensor:
+        """Return the log of the share of the tokens from ``above`` to ``count`` in what is drawn from, [L]."""
+        return ((self._drawn(count) - self._drawn(above)) / self.drawn_mass[:, -1]).log()
+
+    def _drawn(self, count: Tensor) -> Tensor:
+        return torch.where(count > 0, _at(self.drawn_mass, (count - 1).clamp(min=0)), 0.0)
+
+    def judge(
+        self, logits: Tensor, found: _Found, low: Tensor, exact: Tensor, high: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the wrong rows, and the range of kept tokens: how many stand above it, and where it ends."""
+        value = _at(logits, found.token.clamp(min=0)).double()
+        bound = TOLERANCE + 2 * self.bound
+        if found.threshold is None:
+            has_token = (found.token >= 0) & (found.logprob is None)
+            wrong = has_token & ~(value >= _at(self.x, high - 1))
+            above = self._above(exact)
+            if found.log_kept_mass is not None:
+                mass, none = found.log_kept_mass.double(), torch.zeros_like(above)
+                least, most = self._share(none, low), self._share(none, high)
+                slack = bound - least * 2.0**-23
+                wrong |= (self.xtc == torch.inf) & ~((mass >= least - slack) & (mass <= most + slack))
+            return wrong, above, exact
+        x, threshold = self.x.neg(), found.threshold.double()
+        count = _search(x, -threshold, right=True).minimum(self.finite)
+        wrong = (count < low) | (count > high)
+        count = count.clamp(min=1)
+        above = torch.zeros_like(count)
+        is_kept = (value >= threshold) & (value > -torch.inf)
+        if found.ceiling is not None:
+            above = _search(x, -found.ceiling.double())
+            least, most = self._above(count, 1 + _XTC_EDGE), self._above(count, 1 - _XTC_EDGE)
+            wrong |= (above < least) | (above > most)
+            is_kept &= value <= found.ceiling
+        if found.logprob is None:
+            wrong |= ~is_kept & (found.token >= 0)
+        else:
+            wrong |= is_kept != (found.logprob > -torch.inf)
+        if found.log_kept_mass is not None:
+            share = self._share(above, count)
+            slack = bound - share * 2.0**-23
+            wrong |= ~((found.log_kept_mass.double() - share).abs() <= slack)
+        return wrong, above, count
+
+    def quarters(self, logits: Tensor, token: Tensor, above: Tensor, count: Tensor) -> Tensor:
+        """Return the quarter, by mass, of the kept tokens in which a token lies, at random among equals: [L] int64."""
+        x, value = self.x.neg(), -_at(logits, token.clamp(min=0)).double()
+        start, end = self._drawn(_search(x, value)), self._drawn(_search(x, value, right=True))
+        first, last = self._drawn(above), self._drawn(count)
+        place = (start + torch.rand_like(start) * (end - start) - first) / (last - first)
+        return (place * 4).long().clamp(0, 3)
 
 
 def _ways(c: Any) -> list[str]:
-    """List the ways that capabilities have."""
+    """List the ways to keep tokens that capabilities have."""
     filters = {name for name, how in c.filters if how == "per_row"}
-    needed = {"p": {"top_p"}, "k, p": {"top_p", "top_k"}, "min-p, p": {"top_p", "min_p"}}
-    needed |= {"p, XTC": {"top_p", "xtc"}}
-    has = {way: names <= filters for way, names in needed.items()}
-    has |= {"joint": "joint" in c.filter_orders, "temperature last": "temperature_last" in c.filter_orders}
-    has |= {"moments, p": {"std", "log_mass", "entropy", "collision"} <= {*c.row_moments}}
-    return [way for way in WAYS if has[way]]
+    has = {
+        "p": True,
+        "k, p": "top_k" in filters,
+        "min-p, p": "min_p" in filters,
+        "joint": "joint" in c.filter_orders,
+        "temperature last": {"top_k", "min_p"} <= filters and "temperature_last" in c.filter_orders,
+        "moments, p": {"std", "log_mass", "entropy", "collision"} <= {*c.row_moments},
+        "p, XTC": {"top_k", "xtc"} <= filters and c.seeding == "counter",
+    }
+    return [way for way, served in has.items() if served and "top_p" in filters]
 
 
 class _Shape(NamedTuple):
@@ -314,10 +429,15 @@ def _log_uniform(rng: Generator, low: float, high: float) -> float:
 
 def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, SamplingParams, _Shape]:
     """Make a random request of a way, and the shape of its row."""
-    ratio, p = _log_uniform(rng, 1e-3, 10.0), _log_uniform(rng, 1e-5, 0.999)
+    # In flat rows a sum of exp(y) is large, and a share of it small. Of a sampler without thresholds most rows are
+    # flat, for there a nucleus that is too small shows in the places of tokens alone.
+    is_flat = rng.random() < (0.5 if c.threshold else 0.8)
+    ratio = _log_uniform(rng, 1e-3, 0.3 if is_flat else 10.0)
+    p = _log_uniform(rng, 1e-5, 0.01 if is_flat else 0.999)
     temperature = 1.0 if rng.random() < 0.4 else _log_uniform(rng, 0.05, 20.0)
     fields: dict[str, Any] = {"temperature": temperature, "top_p": p}
-    if way == "k, p" or (way in ("joint", "temperature last", "p, XTC") and rng.random() < 0.5):
+    has_k = "k, p" in _ways(c) and rng.random() < 0.5
+    if way == "k, p" or (has_k and way in ("joint", "temperature last", "p, XTC")):
         fields["top_k"] = int(_log_uniform(rng, 1.0, min(size - 1, c.max_top_k or size)))
     if way == "min-p, p" or (way == "temperature last" and rng.random() < 0.3):
         fields["min_p"] = max(1e-6, float(np.float32(np.exp(-ratio * rng.uniform(0.0, 8.0)))))
@@ -326,15 +446,18 @@ def _request(c: Any, way: str, size: int, rng: Generator) -> tuple[str, Sampling
     if way == "moments, p":
         values = {"top_n_sigma": rng.uniform(0.1, 5.0), "epsilon_cutoff": _log_uniform(rng, 1e-7, 0.1)}
         values |= {"eta_cutoff": _log_uniform(rng, 1e-7, 0.6), "p_less": 1.0}
-        name = rng.choice(list(values), p=[0.7, 0.1, 0.1, 0.1])
-        fields["filters"] = {str(name): float(values[name])}
+        name = str(rng.choice(list(values), p=[0.7, 0.1, 0.1, 0.1]))
+        fields["filters"] = {name: float(values[name])}
     if way == "p, XTC":
         fields |= {"xtc_probability": 1.0, "xtc_threshold": _log_uniform(rng, 1e-5, 0.5)}
-    if c.seeding == "counter" and (way == "p, XTC" or rng.random() < 0.5):  # XTC needs a seed in ``score``
+    if c.seeding == "counter" and (
+        way == "p, XTC" or rng.random() < 0.5
+    ):  # ``score`` leaves XTC out without a seed
         fields["seed"] = int(rng.integers(2**63))
     sigma = ratio if way == "temperature last" else ratio * temperature
     top = 0.0 if rng.random() < 0.7 else float(rng.normal(0.0, 10.0))
-    family = str(rng.choice(("uniform", "gaussian", "exponential", "steps", "peak", "masked")))
+    families = ("uniform", "gaussian", "exponential", "steps", "peak", "masked")
+    family = str(rng.choice(families[: 4 if is_flat else None]))
     return way, SamplingParams(**fields), _Shape(family, sigma, top)
 
 
@@ -356,39 +479,43 @@ def _logits(rows: Sequence[_Shape], size: int, rng: Generator, device: torch.dev
         if family == "peak":
             part[:, int(rng.integers(size))] = 12.0
         x[index] = part
-    sigma = torch.tensor([row.sigma for row in rows], device=device, dtype=torch.float32)
-    top = torch.tensor([row.top for row in rows], device=device, dtype=torch.float32)
-    return x * sigma.unsqueeze(1) + top.unsqueeze(1)
+    scale = torch.tensor([row[1:] for row in rows], device=device, dtype=torch.float32)
+    return x * scale[:, :1] + scale[:, 1:]
 
 
-def _call(
-    view: Any, operation: str, logits: Tensor, params: Sequence[SamplingParams], rng: Generator
-) -> _Found:
-    device, size = view.device, logits.shape[1]
-    positions = list(range(len(params)))
-    modes = view.capabilities.logprobs_modes
-    mode = "processed_logprobs" if "processed_logprobs" in modes else None
-    if operation == "verify":
-        ids = [[int(token)] for token in logits[::2].argmax(1).tolist()]
-        for each in ids[::2]:
-            each[0] = int(rng.integers(size))
-        way = view.ways[int(rng.integers(len(view.ways)))]
+def _calls(
+    view: Any, logits: Tensor, params: Sequence[SamplingParams], step: int, rng: Generator
+) -> list[_Found]:
+    """Make the call of a batch with thresholds, if the subject has any, then without, from the same state of torch."""
+    device, (rows, size), c = view.device, logits.shape, view.capabilities
+    mode = _MODE if _MODE in c.logprobs_modes else None
+    if view.operation == "sample":
+        mode = mode if rng.random() < 0.3 else None
+        params = [replace(each, logprobs=0) for each in params] if mode else params
+    metadata = SamplingMetadata.from_params(
+        params[::step],
+        device=device,
+        positions=list(range(rows)),
+        row_index=[i // step for i in range(rows)] if step > 1 else None,
+    )
+    seed = int(rng.integers(2**62))
+    ids = torch.randint(size, (rows // step,), device=device)
+    mode_and_kind = view.ways[int(rng.integers(len(view.ways)))] if step > 1 else ("", "")
+    if mode_and_kind[1] == "chosen":  # drawn drafts come from the uniform distribution that they say
+        ids[::2] = logits[::step].argmax(1)[::2]
+
+    def call(view: Any) -> _Found:
+        torch.manual_seed(seed)
+        if view.operation == "sample":
+            out = view.call(logits, metadata, mode=mode)
+            return _Found(out.token_ids, out.threshold, out.ceiling, out.log_kept_mass)
+        if view.operation == "score":
+            out = view.make(view.new_call("score", logits, ids, metadata), view.need(mode))
+            logprob = out.logprobs.logprobs[:, 0]
+            return _Found(ids, out.threshold, out.ceiling, out.log_kept_mass, logprob)
         shape = torch.full((len(ids), size), 1 / size, device=device, dtype=torch.float32)
-        drafts = view.drafts(ids, size, way[1], shape)
-        out = view.verify(logits, drafts, row_metadata(drafts, params, positions), way[0])
-        token = out.token_ids[:, :2].reshape(-1)
-        return _Found(token, out.threshold, out.ceiling, None, None)
-    metadata = SamplingMetadata.from_params(params, device=device, positions=positions)
-    if operation == "score":
-        token = torch.randint(size, (len(logits),), device=device)
-        call = view.new_call("score", logits, token, metadata)
-        out = view.make(call, view.need(mode))
-        logprob = out.logprobs.logprobs[:, 0] if mode else None
-        return _Found(token, out.threshold, out.ceiling, out.log_kept_mass, logprob)
-    if mode is None or rng.random() < 0.7:
-        out = view.call(logits, metadata)
-        return _Found(out.token_ids, out.threshold, out.ceiling, None, None)
-    with_logprobs = [replace(each, logprobs=0) for each in params]
-    metadata = SamplingMetadata.from_params(with_logprobs, device=device, positions=positions)
-    out = view.call(logits, metadata, mode=mode)
-    return _Found(out.token_ids, out.threshold, out.ceiling, out.log_kept_mass, out.logprobs.logprobs[:, 0])
+        drafts = view.drafts(ids.unsqueeze(1).tolist(), size, mode_and_kind[1], shape)
+        out = view.verify(logits, drafts, metadata, mode_and_kind[0])
+        return _Found(out.token_ids[:, :step].reshape(-1), out.threshold, out.ceiling)
+
+    return [call(view.with_need(threshold=True)), call(view)] if c.threshold else [call(view)]

@@ -76,6 +76,12 @@ def first_argument(method, base, copied):
     return {method: changed}
 
 
+def in_one_buffer(self, output, *rest):
+    """Copy tokens through a buffer of the object."""
+    copied = vars(self).setdefault("copied", through_one_buffer())
+    return replace(output, token_ids=copied(output.token_ids))
+
+
 def logits_in_place(copied):
     def process(self, logits, *rest):
         logits.copy_(copied(logits))
@@ -100,9 +106,11 @@ RACES = (
            ("one scratch buffer for all threads of a sampler",
             first_argument("sample", SamplerMutant, through_one_scratch)),
            ("one scratch buffer for logprobs", {"output": logprobs_copied}),
+           ("one buffer for the tokens of a sampler", {"output": in_one_buffer}),
            ("one buffer for all samplers", first_argument("sample", SamplerMutant, through_one_buffer()))),
     *races("verify", VerifierMutant, "verify threads",
            ("one scratch buffer of a verifier", first_argument("verify", VerifierMutant, through_one_scratch)),
+           ("one buffer for the tokens of a verifier", {"output": in_one_buffer}),
            ("one buffer for all verifiers", first_argument("verify", VerifierMutant, through_one_buffer()))),
     *races("process_logits", ProcessorMutant, "process threads",
            ("one scratch buffer of a processor", logits_in_place(through_one_scratch)),

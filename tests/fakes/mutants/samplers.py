@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -252,8 +253,52 @@ def without_the_largest(call):
     return call.with_logits(call.logits.masked_fill(is_largest & drops, -INF))
 
 
+def cut_mass(top_p, mass, params):
+    """The mass of a row is cut to 2^14 before p multiplies it."""
+    return top_p * (16_384 / mass).clamp(max=1.0)
+
+
+def cut_in_joint_order(top_p, mass, params):
+    return top_p if params.joint is None else torch.where(params.joint, cut_mass(top_p, mass, params), top_p)
+
+
+def halved_in_flat_rows(top_p, mass, params):
+    return torch.where((top_p <= 0.01) & (mass > 16_384), top_p / 2, top_p)
+
+
+def in_nucleus(base, method, change, is_meant=lambda need: True):
+    """Replace p in calls of a method, of some needs: ``change(top_p, mass, params)``, [rows, 1] each."""
+    native_threshold = native_filters._top_p_threshold
+
+    def threshold(rows, top_values, weight, before, ceiling, params, buffers):
+        top_p = change(params.top_p, weight.sum(-1, keepdim=True), params)
+        changed = replace(params, top_p=top_p)
+        return native_threshold(rows, top_values, weight, before, ceiling, changed, buffers)
+
+    def changed(self, *arguments, **options):
+        patch = mock.patch.object(native_filters, "_top_p_threshold", threshold)
+        with patch if is_meant(getattr(self, "need", None)) else nullcontext():
+            return getattr(base, method)(self, *arguments, **options)
+
+    return {method: changed}
+
+
+FLAT_P = "p is halved where p <= 0.01 and the row is flat"
+FLAT_MASS = "the mass of a flat row is cut to 16,384"
+
+
 # fmt: off
 SAMPLERS = (
+    *table("sample", NATIVE, SamplerMutant, (
+        (FLAT_P, "kept sets", in_nucleus(SamplerMutant, "sample", halved_in_flat_rows)),
+        (f"{FLAT_P} and no threshold asked for", "kept sets", in_nucleus(
+            SamplerMutant, "sample", halved_in_flat_rows, lambda need: not need.threshold)),
+        (FLAT_MASS, "kept sets", in_nucleus(SamplerMutant, "sample", cut_mass)),
+        (f"{FLAT_MASS} in the order joint", "kept sets", in_nucleus(SamplerMutant, "sample", cut_in_joint_order)),
+    ), options=QUICK),
+    *table("sample", replace(NATIVE, threshold=False, seeding="none", logprobs_modes=(), logprob_token_ids=False),
+           SamplerMutant, ((f"{FLAT_P}, of a sampler without seeds and thresholds", "kept sets", in_nucleus(
+               SamplerMutant, "sample", halved_in_flat_rows)),), options={"quick": False}),
     *table("sample", NATIVE, SamplerMutant, (
         ("1 % of the tail dropped", "distribution", {"change": drop_tail}),
         ("XTC is off where nobody asks for thresholds", "XTC", {"change": without_xtc})), options=QUICK),

@@ -9,7 +9,7 @@ import torch
 
 from mutants import table
 from mutants.corner_calls import INF
-from mutants.samplers import native
+from mutants.samplers import FLAT_MASS, FLAT_P, cut_mass, halved_in_flat_rows, in_nucleus, native
 from tokendraw_native import plugin
 
 NATIVE = plugin.tokendraw_describe().operations["score"]
@@ -114,6 +114,8 @@ def threshold_of_draw(self, scored, logits, token_ids, metadata):
 
 # fmt: off
 SCORERS = table("score", NATIVE, ScorerMutant, (
+    (f"{FLAT_P}, in scores", "score kept sets", in_nucleus(ScorerMutant, "score", halved_in_flat_rows)),
+    (f"{FLAT_MASS}, in scores", "score kept sets", in_nucleus(ScorerMutant, "score", cut_mass)),
     ("the token of the row before is scored", "scores",
      {"output": lambda self, scored, logits, token_ids, metadata: replace(scored, logprobs=replace(
          scored.logprobs, logprobs=torch.cat((scored.logprobs.logprobs[:, :1].roll(1, 0),

@@ -9,7 +9,14 @@ import tokendraw
 from mutants import Mutant, table
 from mutants.corners import exchange, given, kept_mass, threshold, tokens, verify
 from mutants.sample_corners import off
-from mutants.samplers import less_rounded_share
+from mutants.samplers import (
+    FLAT_MASS,
+    FLAT_P,
+    cut_mass,
+    halved_in_flat_rows,
+    in_nucleus,
+    less_rounded_share,
+)
 from mutants.verify_corners import from_row_before_bonus, last_tie_only, processed
 from tokendraw import philox
 from tokendraw_native import plugin
@@ -129,6 +136,11 @@ def last_but_one(chain, shares, excess, u):
 
 # fmt: off
 VERIFIERS = (
+    *table("verify", OPERATIONS["verify"], VerifierMutant, (
+        (f"{FLAT_P}, in verifications", "verify kept sets", in_nucleus(
+            VerifierMutant, "verify", halved_in_flat_rows)),
+        (f"{FLAT_MASS}, in verifications", "verify kept sets", in_nucleus(VerifierMutant, "verify", cut_mass)),
+    ), options={"quick": True}),
     in_every_call("a recovered token has the noise of the draft in whose place it stands", "verify rejection",
                   patch=exchange(RESIDUAL=DRAFT)),
     in_every_call("a recovered token has the tile noise of a plain draw", "verify crossing",

@@ -87,11 +87,15 @@ def print_kept_sets(result: KeptSets, sampler: str, host: str, versions: Mapping
     print_table(("way", "rows", "wrong", "uncertain", "worst mass"), rows)
     for finding in result.findings:
         click.echo(f"\n{finding}")
-    click.echo(f"\n{kept_sets_outcome(result)}")
+    click.echo(
+        f"\nPlaces of tokens in their kept sets, by mass: p = {result.places.p_value:.2g} of {result.places.draws:,}."
+    )
+    click.echo(f"Of {result.seeded:,} seeded rows, {result.others:,} draw another token without thresholds.")
+    click.echo(kept_sets_outcome(result))
 
 
 def kept_sets_outcome(result: KeptSets) -> str:
     """Count the wrong rows and all rows of a sweep, in a sentence."""
-    rows = sum(count.rows for count in result.counts.values())
     wrong = sum(count.wrong for count in result.counts.values())
-    return f"{wrong:,} of {rows:,} rows wrong, in {result.batches:,} batches of seed {result.seed}."
+    outcome = f"{wrong:,} of {result.rows:,} rows wrong, in {result.batches:,} batches."
+    return outcome if wrong or result.passed else f"{outcome} But {result.fault}."

@@ -82,12 +82,12 @@ class ReportOutput:
 
     def kept_sets(self, result: KeptSets) -> bool:
         """Print the counts of kept sets; True without a wrong row."""
-        outcome, facts = kept_sets_outcome(result), result.as_json()
         if self.as_json:
-            print_json({"error": None if facts["passed"] else outcome, **facts, **self._facts()})
+            error = None if result.passed else kept_sets_outcome(result)
+            print_json({"error": error, **result.as_json(), **self._facts(), "seed": self.subject.seed})
         else:
             print_kept_sets(result, self.subject.name, self._host(), self._versions())
-        return bool(facts["passed"])
+        return result.passed
 
     def _write(self, result: Mapping[str, Any], outcome: str) -> None:
         """Write the page, with ``--html``."""

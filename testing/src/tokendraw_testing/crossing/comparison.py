@@ -207,7 +207,7 @@ def require_tokens(
             noise_text = f" of {dtype} noise" * (request.params.temperature > 0)
             trial.require(
                 token == expected or lead < reference.NEAR_TIE,
-                f"{where} needs token {expected}{noise_text}, found {token}",
+                f"{where} needs token {expected}{noise_text}, found {token}{_tie(request, expected, token)}",
             )
         if request.params.temperature > 0:
             possible = request.row.expected.possible
@@ -215,6 +215,12 @@ def require_tokens(
                 possible[token], f"{where} needs one of {possible.sum()} kept tokens, found {token}"
             )
     return len(batch) - answers.count(None)
+
+
+def _tie(request: CrossedRequest, expected: int, token: int) -> str:
+    """Say that a token ties with the expected one of a greedy row, where the ids alone tell nothing."""
+    ties = request.params.temperature == 0 and request.row.x[token] == request.row.x[expected]
+    return ": both have the largest logit, and the lowest id counts" * bool(ties)
 
 
 def require_thresholds(

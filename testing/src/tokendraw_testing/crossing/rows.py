@@ -141,6 +141,12 @@ def _bell(rng: Generator, size: int, params: SamplingParams) -> Array:
     return np.asarray(y - y.max())
 
 
+def _flat(rng: Generator, size: int, params: SamplingParams) -> Array:
+    """Gaussian of any width, mostly with all its mass far below the nucleus of a small p."""
+    y = np.exp(rng.uniform(np.log(1e-3), np.log(10.0))) * rng.standard_normal(size)
+    return np.asarray(y - y.max())
+
+
 def _peaked(rng: Generator, size: int, params: SamplingParams) -> Array:
     """Like a language model's."""
     y = -1.3 * np.log(rng.permutation(size) + 1) + 0.05 * rng.standard_normal(size)
@@ -227,6 +233,7 @@ def _fill(y: Array, start: int, *, share: float, below: float) -> None:
 
 
 PLATEAU: Final = Design("plateau at p", _plateau_at_p, "top_p")
+FLAT: Final = Design("flat", _flat)
 DESIGNS: Final = (
     Design("bell", _bell),
     Design("peaked", _peaked),

@@ -25,7 +25,7 @@ class _Tripwire:
 
 
 def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
-    """Require that the core refuses a request, and return the message.
+    """Require that the core refuses a request, and return the reason: the advice of the message is not for the kit.
 
     :raises Violation: it does not refuse.
     """
@@ -47,7 +47,7 @@ def require_refusal(subject: OperationSubject, ask: Refusal) -> str:
             need=need,
         )
     except SamplerUnavailableError as error:
-        return str(error)
+        return str(error).partition(". ")[0] + "."
     raise AssertionError("unreachable: the tripwire raises")
 
 
@@ -59,10 +59,10 @@ def offers(field: str, entry: object) -> Callable[[Any], bool]:
 def require_unadvertised(
     subject: OperationSubject, refusals: Iterable[tuple[Callable[[Any], bool], Refusal]]
 ) -> str:
-    """Require a refusal for each unadvertised capability; return the messages, to follow other words."""
-    messages = [
-        require_refusal(subject, refusal)
-        for is_advertised, refusal in refusals
-        if not is_advertised(subject.capabilities)
-    ]
-    return f"; {len(messages)} refusals: {' '.join(messages)}" if messages else ""
+    """Require a refusal for each unadvertised capability; return their number, to follow other words."""
+    count = 0
+    for is_advertised, refusal in refusals:
+        if not is_advertised(subject.capabilities):
+            require_refusal(subject, refusal)
+            count += 1
+    return f"; {count} requests beyond the capabilities refused" if count else ""

@@ -28,7 +28,7 @@ OTHER_REPEATS: Final = 3
 LARGE_BATCH_ROWS: Final = 256
 """Rows of a large batch, enough for any backend to share them out."""
 _TIMEOUT_SECONDS: Final = 300.0
-"""Seconds that the calls of two objects may take together."""
+"""Seconds that the calls of the threads may take together."""
 _SWITCH_SECONDS: Final = 1e-5
 """Seconds after which Python's threads take turns, in place of 0.005: as often as many threads of an engine would."""
 
@@ -38,7 +38,7 @@ Differ = Callable[[Any, Any], str | None]
 
 @dataclass(frozen=True)
 class RepeatedCall:
-    """A call of one object, remade for each repetition, and the comparison of its outputs."""
+    """A call, remade for each repetition, and the comparison of its outputs."""
 
     make: Callable[[], Call]
     differs: Differ
@@ -64,67 +64,66 @@ def require_thread_free(
     subject: OperationSubject,
     trial: Trial,
     what: str,
-    calls_by_object: Sequence[RepeatedCall],
+    calls_by_thread: Sequence[RepeatedCall],
     calls: int = FIRST_REPEATS,
 ) -> None:
-    """Require the output of one thread from calls with several threads and from objects called at once.
+    """Require the output of one thread from calls with several threads, and of calls of one object at once.
 
     :param what: name of the calls in messages.
-    :param calls_by_object: the call of each object. The rows of no two are equal: memory that objects share holds one
-        object's rows while another object reads.
-    :param calls: number of repetitions with each number of threads, and by each object.
+    :param calls_by_thread: the call of each Python thread. The rows of no two are equal: scratch that calls share holds
+        one thread's rows while another thread reads.
+    :param calls: number of repetitions with each number of threads, and by each thread.
     :raises Violation: an output differs, or a call raised in a thread.
     """
-    references = [subject.make(call.make()) for call in calls_by_object]
+    references = [subject.make(call.make()) for call in calls_by_thread]
     for count in thread_counts():
         with num_threads(count), _name_violations(f"{what}, {count} threads of torch"):
             for _ in range(calls):
-                reason = calls_by_object[0].differs(references[0], subject.make(calls_by_object[0].make()))
+                reason = calls_by_thread[0].differs(references[0], subject.make(calls_by_thread[0].make()))
                 trial.require(reason is None, str(reason))
-    num_objects = len(calls_by_object)
-    with _name_violations(f"{what}, {num_objects} objects in {num_objects} Python threads at once"):
-        for rank, output in _at_once(subject, calls_by_object, calls):
-            reason = calls_by_object[rank].differs(references[rank], output)
+    with _name_violations(f"{what}, one object in {len(calls_by_thread)} Python threads at once"):
+        for rank, output in _at_once(subject, calls_by_thread, calls):
+            reason = calls_by_thread[rank].differs(references[rank], output)
             trial.require(reason is None, str(reason))
 
 
 def thread_words() -> str:
     """Say with how many threads calls were made."""
-    return f"with {all_of(thread_counts())} threads, and 2 objects at once"
+    return f"with {all_of(thread_counts())} threads, and of one object in 2 threads at once"
 
 
 def _at_once(
-    subject: OperationSubject, calls_by_object: Sequence[RepeatedCall], calls: int
+    subject: OperationSubject, calls_by_thread: Sequence[RepeatedCall], calls: int
 ) -> list[tuple[int, Any]]:
-    """Make the calls of several objects at once, each in a Python thread, and list (rank, output).
+    """Make the calls of one object at once, each in a Python thread, and list (rank, output).
 
     Each repetition begins in all threads at the same time.
     """
     need = subject.usual_need
-    providers = [subject.subject.built(subject.operation, need, rank) for rank in range(len(calls_by_object))]
+    provider = subject.built(need)
     outputs: list[tuple[int, Any]] = []
     errors: list[BaseException] = []
-    barrier = threading.Barrier(len(calls_by_object))
+    barrier = threading.Barrier(len(calls_by_thread))
 
     def work(rank: int) -> None:
         try:
             with torch.no_grad(), one_thread():
                 for _ in range(calls):
-                    call = calls_by_object[rank].make()
+                    call = calls_by_thread[rank].make()
                     barrier.wait(_TIMEOUT_SECONDS)
-                    output = call.run(providers[rank])
+                    output = call.run(provider)
                     reason = call.output_check(need)(output) or call.wrong_values(output, need)
                     if reason is not None:
                         raise Violation(f"a call needs to return {reason}")
                     outputs.append((rank, output))
-        except threading.BrokenBarrierError:  # another object's call raised, or has not returned
+        except threading.BrokenBarrierError:  # another thread's call raised, or has not returned
             return
         except BaseException as error:  # a provider that calls sys.exit must not end a thread in silence
             errors.append(error)
             barrier.abort()
 
     threads = [
-        threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(calls_by_object))
+        threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(calls_by_thread))
     ]
     with _switch_often():
         for thread in threads:
@@ -133,9 +132,9 @@ def _at_once(
             thread.join(_TIMEOUT_SECONDS)
     for error in errors:
         raise error
-    if len(outputs) < len(calls_by_object) * calls:
+    if len(outputs) < len(calls_by_thread) * calls:
         raise Violation(
-            f"calls of {len(calls_by_object)} objects at once need to return, found them at work after "
+            f"calls of one object in {len(calls_by_thread)} threads need to return, found them at work after "
             f"{_TIMEOUT_SECONDS:g} s"
         )
     return outputs

@@ -89,7 +89,7 @@ def round_trips(subject: PackSubject, trial: Trial) -> str:
 
 @properties.required("pack threads")
 def threads(subject: PackSubject, trial: Trial) -> str:
-    """Large weights are packed byte by byte alike with several threads, and by two objects at once."""
+    """Large weights are packed byte by byte alike with several threads, and in two at once."""
     require_cpu_threads(subject, trial)
     ways = list(packings(subject.capabilities))
     if not ways:

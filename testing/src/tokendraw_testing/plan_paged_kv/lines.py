@@ -77,7 +77,7 @@ def buffers(subject: PlanSubject, trial: Trial) -> str:
 
 @properties.required("plan threads")
 def threads(subject: PlanSubject, trial: Trial) -> str:
-    """Plans of large batches are those of their lengths with several threads, and by two objects at once."""
+    """Plans of large batches are those of their lengths with several threads, and in two at once."""
     require_cpu_threads(subject, trial)
     rng, requests, columns, page_size = trial.generator("batch"), 4 * LARGE_BATCH_ROWS, 64, 16
     lengths = subject.ints(subject.lengths(rng, requests, columns, page_size))

@@ -7,7 +7,7 @@ from tokendraw_testing.process_logits.subject import ProcessSubject
 KIT = OperationKit(
     view=ProcessSubject,
     properties=tuple(
-        prop for module in (formulas, contract, threads, drafts, device) for prop in module.properties.all
+        prop for module in (formulas, contract, drafts, threads, device) for prop in module.properties.all
     ),
     fuzz=fuzz.random_case,
 )

@@ -29,7 +29,7 @@ _VOCAB_SIZE: Final = 2100
 
 @properties.required("process threads")
 def threads(subject: ProcessSubject, trial: Trial) -> str:
-    """Large batches are edited alike, bit by bit, with several threads, and by two objects at once."""
+    """Large batches are edited alike, bit by bit, with several threads, and in two at once."""
     require_cpu_threads(subject, trial)
     rng, vocab_size = trial.generator("requests"), subject.vocab_size(_VOCAB_SIZE)
     requests = {slot: random_edits(rng, vocab_size) for slot in range(LARGE_BATCH_ROWS)}

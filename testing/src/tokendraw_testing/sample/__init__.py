@@ -1,5 +1,6 @@
 """The properties of the operation ``sample``."""
 
+from tokendraw_testing import kept_sets
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample import (
@@ -25,7 +26,7 @@ from tokendraw_testing.sample import (
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
-_EXACT = (support, special_values, calls, outputs, threads, ready_tensors)
+_EXACT = (support, special_values, calls, outputs, ready_tensors)
 _STATISTICS = (distribution, independence, seeds, uniform_batches, corners, crossed_statistics)
 _MODULES = (
     *_EXACT,
@@ -36,11 +37,12 @@ _MODULES = (
     ceilings,
     thresholds,
     vocab_shards,
+    threads,
     device,
 )
 KIT = OperationKit(
     view=SampleSubject,
-    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("sample")),
     fuzz=fuzz,
 )
 

@@ -11,7 +11,7 @@ from tokendraw.plugin import GumbelDtype
 from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests
 from tokendraw_testing.crossing.covering import Case, random_case
 from tokendraw_testing.crossing.factors import ALL_BUT_ONE, Site, is_allowed, kinds
-from tokendraw_testing.crossing.rows import CrossedRow, crossed_row
+from tokendraw_testing.crossing.rows import FLAT, CrossedRow, crossed_row
 from tokendraw_testing.crossing.table import factors
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.draws import seed_torch
@@ -25,6 +25,7 @@ _MOST_LOGITS = 1 << 21
 def fuzz(subject: SampleSubject, rng: Generator, trial: Trial) -> str:
     """Make a call of several requests in a random dtype and vocabulary, and judge every row by the reference."""
     domains = factors(subject)
+    domains["design"] = (*domains["design"], FLAT)
     seed_torch(rng)
     site = _site(subject, rng)
     rows = [_row(subject, {**domains, "site": [site]}, rng) for _ in range(int(rng.integers(1, 6)))]
@@ -71,7 +72,8 @@ def _random_values(case: Case, max_top_k: int | None, rng: Generator) -> Case:
     if case["top_k"] not in (0, ALL_BUT_ONE):
         changes["top_k"] = int(np.exp(rng.uniform(0.0, np.log(min(size, max_top_k or size)))))
     if case["top_p"] < 1:
-        changes["top_p"] = float(1 - np.exp(rng.uniform(np.log(1e-4), np.log(0.99))))
+        near_1 = float(1 - np.exp(rng.uniform(np.log(1e-4), np.log(0.99))))
+        changes["top_p"] = near_1 if rng.random() < 0.5 else float(np.exp(rng.uniform(np.log(1e-5), 0.0)))
     if case["min_p"] > 0:
         changes["min_p"] = float(np.exp(rng.uniform(np.log(1e-5), 0.0)))
     return changes

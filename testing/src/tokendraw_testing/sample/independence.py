@@ -13,7 +13,7 @@ from tokendraw import SamplingParams
 from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import independence
-from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.kit.trial import Trial, Verdict, Violation
 from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.subjects import SampleSubject
 
@@ -47,8 +47,16 @@ def rows_of_a_batch(subject: SampleSubject, trial: Trial) -> str:
             f"rows {lag} apart",
         )
 
+    wrong: dict[int, Violation] = {}
     for lag in lags:
-        trial.judge(f"lag {lag}", lambda rng, count, lag=lag: experiment(rng, count, lag), 1)  # type: ignore[misc]
+        try:
+            trial.judge(f"lag {lag}", lambda rng, count, lag=lag: experiment(rng, count, lag), 1)  # type: ignore[misc]
+        except Violation as violation:
+            wrong[lag] = violation
+    if len(wrong) == len(lags):
+        raise Violation(f"at all distances, from 1 on: {wrong[1]}")
+    for violation in wrong.values():
+        raise violation
     return f"{rows} rows, {len(lags)} distances"
 
 

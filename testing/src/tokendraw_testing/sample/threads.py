@@ -44,7 +44,7 @@ _NUM_BEST: Final = 5
 
 @properties.required("threads")
 def threads(subject: SampleSubject, trial: Trial) -> str:
-    """Large calls give one thread's tokens, flags and logprobs with several threads, and of two objects at once."""
+    """Large calls give one thread's tokens, flags and logprobs with several threads, and in two at once."""
     require_cpu_threads(subject, trial)
     rng, capabilities = trial.generator("rows"), subject.capabilities
     seed_torch(rng)
@@ -91,13 +91,13 @@ def _require_same(
         judge_logprobs(subject, trial, batch[: len(batch) // 4], mode, subject.gumbel_dtype)
     tokens = named_tokens(batch, subject.gumbel_dtype)
     is_known = np.array([name is not None and name[1] >= reference.NEAR_TIE for name in tokens])
-    calls_by_object = [
+    calls_by_thread = [
         _repeated_call(subject, batch, is_known),
         _repeated_call(subject, batch[::-1], is_known[::-1]),
     ]
     what = f"{len(batch)} rows of {batch[0].row.site}" + (f", {mode}" if mode else "")
     view = subject if mode is None else subject.with_need(logprobs_mode=mode)
-    require_thread_free(view, trial, what, calls_by_object, calls)
+    require_thread_free(view, trial, what, calls_by_thread, calls)
 
 
 def _repeated_call(subject: SampleSubject, batch: list[CrossedRequest], is_known: Array) -> RepeatedCall:

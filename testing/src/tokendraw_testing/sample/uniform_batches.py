@@ -112,8 +112,10 @@ def _require_largest(subject: SampleSubject, trial: Trial, site: Site, rows: int
         tokens = subject.tokens(round_to_dtype(values, site.torch_dtype), params)
         mismatches = np.flatnonzero(tokens != values.argmax(1))
         i = mismatches[0] if len(mismatches) else 0
+        ties = values[i, tokens[i]] == values[i].max()
         trial.require(
             not len(mismatches),
-            f"{rows} {name} rows of {site}: row {i} needs token {values[i].argmax()}, found {tokens[i]}",
+            f"{rows} {name} rows of {site}: row {i} needs token {values[i].argmax()}, found {tokens[i]}"
+            + ": both have the largest logit, and the lowest id counts" * bool(ties),
         )
     return rows * len(cases)

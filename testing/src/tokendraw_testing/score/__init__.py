@@ -1,12 +1,16 @@
 """The properties of the operation ``score``."""
 
+from tokendraw_testing import kept_sets
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.score import ceilings, device, lines
 from tokendraw_testing.score.subject import ScoreSubject
 
 KIT = OperationKit(
     view=ScoreSubject,
-    properties=tuple(prop for module in (lines, ceilings, device) for prop in module.properties.all),
+    properties=(
+        *(prop for module in (lines, ceilings, device) for prop in module.properties.all),
+        *kept_sets.lines("score"),
+    ),
 )
 
 __all__ = ["KIT", "ScoreSubject"]

@@ -1,5 +1,6 @@
 """The properties of the operation ``verify``."""
 
+from tokendraw_testing import kept_sets
 from tokendraw_testing.kit.operation import OperationKit
 from tokendraw_testing.verify import (
     ceilings,
@@ -16,11 +17,11 @@ from tokendraw_testing.verify.crossing import drafts as crossed_drafts
 from tokendraw_testing.verify.crossing import lines as crossing
 from tokendraw_testing.verify.subject import VerifySubject
 
-_EXACT = (lines, edges, ceilings, threads, crossing, crossed_drafts)
-_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, device)
+_EXACT = (lines, edges, ceilings, crossing, crossed_drafts)
+_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, threads, device)
 KIT = OperationKit(
     view=VerifySubject,
-    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("verify")),
     fuzz=crossing.fuzz,
 )
 

@@ -38,7 +38,7 @@ _DISTINCT_REQUESTS: Final = 32
 
 @properties.required("verify threads")
 def threads(subject: VerifySubject, trial: Trial) -> str:
-    """Large verifications give one thread's chains and flags with several threads, and of two objects at once."""
+    """Large verifications give one thread's chains and flags with several threads, and in two at once."""
     require_cpu_threads(subject, trial)
     rng, capabilities = trial.generator("requests"), subject.capabilities
     size, num_rows = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE), 0
@@ -53,13 +53,13 @@ def threads(subject: VerifySubject, trial: Trial) -> str:
             walks = distinct_batch.walks(mode, kind, subject.gumbel_dtype, certain)
             for i, walk in zip(certain, walks, strict=True):
                 is_known[i] = walk.lead >= reference.NEAR_TIE
-        calls_by_object = [
+        calls_by_thread = [
             _repeated_call(subject, distinct_batch, requests, mode, kind, is_known)
             for requests in (order, order[::-1])
         ]
         rows = copies * sum(map(len, distinct_batch.target))
         what = f"{rows} rows of V = {size} in {dtype}, {mode}, {kind}"
-        require_thread_free(subject, trial, what, calls_by_object, OTHER_REPEATS if turn else FIRST_REPEATS)
+        require_thread_free(subject, trial, what, calls_by_thread, OTHER_REPEATS if turn else FIRST_REPEATS)
         num_rows += rows
     return f"{num_rows} rows, {thread_words()}"
 
