@@ -7,7 +7,7 @@ from tokendraw.plugin import FILTER_ORDERS
 
 ROWS = 48
 VALUES = {
-    "temperature": (1.0, 0.8, 0.3, 2.0, 0.0, 1e-6),
+    "temperature": (1.0, 0.8, 0.3, 2.0, 0.0, 1e-20),
     "top_k": (0, 0, 0, 1, 7, 50, 900, 6000),
     "top_p": (1.0, 1.0, 0.05, 0.5, 0.9, 0.99, 0.9999),
     "min_p": (0.0, 0.0, 0.0, 0.001, 0.05, 0.5),
@@ -33,10 +33,6 @@ def requests_of(rng, rows=ROWS, **fields):
     for row in rows:
         if row["logprobs"] is None:
             row["logprob_token_ids"] = None
-        if (
-            row["temperature"] < 0.1
-        ):  # native rounds the distance of the ceiling to float32 before it divides by T
-            row["xtc_probability"] = 0.0
     return [SamplingParams(seed=rng.getrandbits(64), **row) for row in rows]
 
 

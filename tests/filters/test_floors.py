@@ -18,7 +18,9 @@ def acme(dists):
 
 
 def floors(values, names=("acme",), **moments):
-    return combined_floor(names, torch.tensor(values).view(-1, len(names)), RowMoments(mean=MEAN, **moments))
+    return combined_floor(
+        names, torch.tensor(values).view(-1, len(names)), RowMoments(mean=MEAN.clone(), **moments)
+    )
 
 
 def test_a_floor_is_clamped_to_what_keeps_the_largest_token_and_to_off(acme):
@@ -44,6 +46,8 @@ def test_the_highest_of_several_floors_counts(acme):
     [
         ("raise ZeroDivisionError('by 0')", "its floor raised ZeroDivisionError: by 0 (filter_acme_0.py:12)"),
         ("raise SystemExit(3)", "its floor raised SystemExit: 3 (filter_acme_0.py:12)"),
+        ("return moments.mean.mul_(-1)", "its floor changed 'mean' in place"),
+        ("return value.neg_()", "its floor changed 'value' in place"),
         ("return None", "its floor needs to be a tensor, found None"),
         ("return 0.5", "its floor needs to be a tensor, found float"),
         (
@@ -68,3 +72,14 @@ def test_a_fault_of_a_filter_is_told_with_its_name(acme, body, reason):
         f"The filter 'acme' failed, so nothing was drawn: {reason}. Report it to the author of the filter, or leave "
         "it out of SamplingParams.filters."
     )
+
+
+def test_in_inference_mode_a_filter_that_changes_its_arguments_changes_copies(acme):
+    """Such tensors count no changes."""
+    acme("return value.neg_().mul_(moments.mean.abs_())")
+    with torch.inference_mode():
+        values, moments = torch.ones(5, 1), RowMoments(mean=MEAN.clone())
+        found = combined_floor(("acme",), values, moments)
+    assert found.tolist() == [-2.0, -3.0, -INF, -INF, -5.0]
+    assert (values == 1).all()
+    assert moments.mean.tolist()[:2] == [-2.0, -3.0]

@@ -22,6 +22,7 @@ COMPARISONS = {
     "more of the best than are compared all with all": ("wide", 7 * 17),
     "scores of tokens and of padding": ("scores", 8 * 17),
     "scores of rows that keep intervals": ("interval_scores", 10 * 24),
+    "what is kept below a ceiling at temperatures near 0": ("ceilings", 5 * 2 * 6),
     "parameters by slot, absent or out of range": ("tensors", 16 * 6),
     "values of -inf in the order of their ids": ("order", 2 * 2 * 2 * 3),
     "logits that require grad, and calls without ranks": ("calls", 2 * 2 * 3),

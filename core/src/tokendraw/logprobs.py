@@ -32,11 +32,17 @@ class RowMasses(NamedTuple):
     raw: Tensor
     ceiling: Tensor | None = None
 
+    @property
+    def peak(self) -> Tensor:
+        """Return the greatest kept value of each row."""
+        return self.max if self.ceiling is None else self.ceiling
+
     def log_kept(self, inverse_temperature: Tensor) -> Tensor:
         """Return the log of the sum of ``exp((x - max x) / T)`` over the kept tokens."""
         if self.ceiling is None:
             return self.kept.log()
-        return self.kept.log() + _relative(self.ceiling, self.max, inverse_temperature)
+        peak = self.ceiling.to(inverse_temperature.dtype)
+        return self.kept.log() + _relative(peak, self.max, inverse_temperature)
 
     def chunk(self, rows: slice) -> RowMasses:
         """Return the values of some of the rows."""
@@ -85,7 +91,8 @@ def least_shown(row: RowMasses, temperature: Tensor, mode: LogprobsMode) -> Tens
         return torch.full_like(row.max, -_INF)
     if mode.startswith("raw"):
         temperature = torch.ones_like(temperature)
-    least = (row.max.to(temperature.dtype) - torch.finfo(torch.float32).max * temperature).to(torch.float32)
+    peak = row.peak if mode == "processed_logprobs" else row.max
+    least = (peak.to(temperature.dtype) - torch.finfo(torch.float32).max * temperature).to(torch.float32)
     return torch.maximum(least, row.threshold) if mode.startswith("processed") else least
 
 
@@ -101,11 +108,12 @@ def mode_values(x: Tensor, row: RowMasses, inverse_temperature: Tensor, mode: Lo
         return x
     if mode == "raw_logprobs":
         return (_relative(x, row.max) - row.raw.log()).clamp_(max=0.0)
-    y = _relative(x, row.max, inverse_temperature)
+    # What is kept is relative to its own largest value: from the row's, a tiny T would leave no difference.
+    y = _relative(x, row.peak if mode == "processed_logprobs" else row.max, inverse_temperature)
     if mode == "temperature_logprobs":
         return (y - row.mass.log()).clamp_(max=0.0)
     if mode == "processed_logprobs":
-        y = (y - row.log_kept(inverse_temperature)).clamp_(max=0.0)
+        y = (y - row.kept.log()).clamp_(max=0.0)
     return torch.where(row.keeps(x), y, -_INF)
 
 

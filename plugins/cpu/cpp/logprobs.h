@@ -33,16 +33,21 @@ struct RowMasses {
     const double y = draw.y(x);
     if (mode == kTemperatureLogprobs) return at_most_0(y - log(mass));
     if (!(x >= kept.threshold && x <= kept.peak)) return -kInf;
-    return mode == kProcessedLogits ? float(y) : at_most_0(y - log_kept());
+    if (mode == kProcessedLogits) return float(y);
+    // Relative to the kept values: from the row's largest one, a tiny T would leave no difference.
+    return at_most_0(Weight::of(draw.scale, kept.peak).y(x) - log(kept_mass));
   }
 
   // The least logit that the mode shows as more than -inf.
   float least_shown() const {
     if (mode == kRawLogits) return -kInf;
     const double temperature = is_raw() ? 1.0 : 1.0 / draw.scale.inverse;
-    const float least = float(double(max) - double(kLargestFloat) * temperature);
+    const float peak = mode == kProcessedLogprobs ? kept.peak : max;
+    const float least = float(double(peak) - double(kLargestFloat) * temperature);
     return is_processed() && kept.threshold > least ? kept.threshold : least;
   }
+
+  float greatest_shown() const { return is_processed() ? kept.peak : kInf; }
 
  private:
   static float at_most_0(double value) { return value < 0 ? float(value) : 0.0f; }
@@ -61,7 +66,7 @@ int64_t collect_shown(
     return 1;
   }
   const float least = masses.least_shown();
-  const float most = masses.is_processed() ? masses.kept.peak : kInf;
+  const float most = masses.greatest_shown();
   float low = least;
   const int64_t groups = row.tiles() * kGroups;
   if (most >= masses.max && row.size > kSmallVocabulary && n < groups / 2) {
@@ -93,7 +98,7 @@ void write_best(
   }
   if (best == n) return;
   const float least = masses.least_shown();
-  const float most = masses.is_processed() ? masses.kept.peak : kInf;
+  const float most = masses.greatest_shown();
   int64_t i = best;
   for (int64_t id = 0; i < n; ++id) {
     const float x = row.at(id);
@@ -105,16 +110,19 @@ void write_best(
   }
 }
 
-// Count the values at least as large as that of a token.
+// Count the tokens that the mode shows with at least the value of a token.
 template <class T>
-int64_t rank_of(const Row<T>& row, int64_t token, const Scratch& s) {
+int64_t rank_of(const Row<T>& row, int64_t token, const RowMasses& masses, const Scratch& s) {
   const float value = row.at(token);
-  if (value == -kInf) return row.size;
-  const Floats bound = splat(value);
+  if (masses.value(token, value) == -kInf) return row.size;
+  if (masses.is_greedy && !masses.is_raw()) return 1;
+  const Floats least = splat(value), most = splat(masses.greatest_shown());
   int64_t rank = 0;
   for (int64_t t = 0; t < row.tiles(); ++t) {
     if (!(s.tile_max[t] >= value)) continue;
-    visit_tile(row, t, [&](Floats x, int64_t) INLINED { rank += __builtin_popcount(reaching_bits(x, bound)); });
+    visit_tile(row, t, [&](Floats x, int64_t) INLINED {
+      rank += __builtin_popcount(reaching_bits(x, least) & reaching_bits(most, x));
+    });
   }
   return rank;
 }
@@ -131,7 +139,7 @@ void write_logprobs(
   write_best(row, masses, a.width, candidates, s, ids + 1, values + 1);
   const int64_t asked = a.asked == nullptr ? -1 : a.asked[number];
   for (int64_t i = asked < 0 ? columns : asked + 1; i < columns; ++i) ids[i] = kPadding, values[i] = -kInf;
-  if (a.ranks != nullptr) a.ranks[number] = rank_of(row, token, s);
+  if (a.ranks != nullptr) a.ranks[number] = rank_of(row, token, masses, s);
   double share = 0;
   if (!masses.is_greedy && masses.max > -kInf) share = masses.log_kept() - log(masses.mass);
   a.log_kept_mass[number] = share < 0 ? float(share) : 0.0f;

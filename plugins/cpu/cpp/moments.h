@@ -51,8 +51,7 @@ void sum_moments(const Row<T>& row, int64_t number, const MomentArguments& a, co
     for (int64_t t = 0; t < row.tiles(); ++t) {
       SlotSums terms, squares;
       visit_tile_in_slots(row, t, [&](Floats x, int slot) INLINED {
-        const Floats w = weight.of_lanes(x);
-        const Floats y = larger(x - splat(weight.peak), splat(-kLargestFloat / 4)) * splat(float(scale.inverse));
+        const Floats w = weight.of_lanes(x), y = weight.y_of_lanes(x);
         terms.slot[slot] = terms.slot[slot] + where_above(w, splat(0x1p-120f), w * y);
         squares.slot[slot] = squares.slot[slot] + w * w;
       });

@@ -112,6 +112,12 @@ struct Weight {
     return of_lanes_exactly(x);
   }
 
+  // At least -inf, or a quarter of the least float32 over T.
+  ALWAYS_INLINE Floats y_of_lanes(Floats x) const {
+    if (!scale.is_narrow) return y_of_lanes_exactly(x);
+    return larger(x - splat(peak), splat(-kLargestFloat / 4)) * splat(float(scale.inverse));
+  }
+
   // Call body(weights), where weights(x) is of_lanes(x). The usual case has a body of its own, in which no call to the
   // exact exponentials takes the registers.
   template <class Body>
@@ -129,6 +135,12 @@ struct Weight {
     float lane[kLanes];
     store(lane, x);
     for (int i = 0; i < kLanes; ++i) lane[i] = lane[i] <= peak ? float(exp(y(lane[i]))) : 0.0f;
+    return load(lane);
+  }
+  __attribute__((noinline)) Floats y_of_lanes_exactly(Floats x) const {
+    float lane[kLanes];
+    store(lane, x);
+    for (float& value : lane) value = float(y(value));
     return load(lane);
   }
 };

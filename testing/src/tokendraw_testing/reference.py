@@ -55,6 +55,7 @@ __all__ = [
     "log_softmax",
     "philox4x32",
     "prepare",
+    "rank",
     "random_words",
     "threshold",
     "together",
@@ -265,6 +266,15 @@ def values(row: ReferenceRow, token: int, mode: str) -> Array:
         return log_softmax(row.y)
     processed = np.where(row.kept, row.y, -np.inf)
     return processed if mode == "processed_logits" else log_softmax(processed)
+
+
+def rank(row: ReferenceRow, values: Array, token: int) -> int:
+    """Count the tokens of a row with a value, as :func:`values` has them, at least that of a token.
+
+    Logits decide among values that float32 shows as more than -inf: rounding may make one value of two of them.
+    """
+    is_shown = values >= -np.finfo(np.float32).max
+    return int((is_shown & (row.x >= row.x[token])).sum()) if is_shown[token] else len(values)
 
 
 def entropy(row: ReferenceRow, mode: str) -> float:

@@ -252,6 +252,33 @@ def interval_scores():
     return tally
 
 
+def ceilings():
+    """Compare rows that keep tokens below a ceiling at temperatures near 0, and greedy rows of equal tokens."""
+    tally = Tally()
+    logits = torch.zeros(6, 30)
+    logits[:, :4] = torch.tensor([9.0, 8.0, 8.0, 8.0])
+    logits[3:, 1] = 8.5
+    temperatures = [1e-6, 1e-20, 1e-40, 1e-9, 1e-38, 0.0]
+    logits[5, :4] = 9.0
+    for mode, n in itertools.product(LOGPROBS_MODES, (0, 3)):
+        params = [
+            SamplingParams(
+                temperature=t, xtc_probability=1.0, filter_order="temperature_last", seed=i, logprobs=n
+            )
+            for i, t in enumerate(temperatures)
+        ]
+        m = SamplingMetadata.from_params(params, positions=range(6))
+        tally.look(f"N = {n}", logits, m, mode)
+        samplers = [
+            kind(logits.device, Need(logprobs_mode=mode)) for kind in (TritonGumbelSampler, NativeSampler)
+        ]
+        for token in (0, 1):
+            ids = torch.full((6,), token)
+            scores = [sampler.score(logits, ids, m).logprobs for sampler in samplers]
+            tally.wrong += [f"scores N = {n} {mode} row {i}: {what}" for i, what in faults(*scores)]
+    return tally
+
+
 def tensors():
     """Compare parameters by slot, of unusual dtypes, absent, or beyond the facts."""
     rng, tally = np.random.default_rng(4), Tally()

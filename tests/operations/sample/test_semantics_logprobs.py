@@ -84,3 +84,35 @@ def test_special_rows_show_what_the_draw_saw(load_native):
         assert out.logprobs.ranks.tolist() == [2, 2, 4]
         assert out.logprobs.logprobs[2, 0] == -INF
         assert out.log_kept_mass.tolist()[:2] == [0.0, 0.0]
+
+
+def test_a_rank_counts_the_values_that_the_mode_shows(load_native):
+    """In greedy rows with ties, behind XTC and typical-p, where larger tokens are not shown, and beside infinities."""
+    row = [9.0, 9.0, 9.0, 8.5, 8.0, *np.linspace(-2, 2, 20)]
+    requests = [
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=0.0, xtc_probability=1.0),
+        SamplingParams(xtc_probability=1.0, xtc_threshold=0.01),
+        SamplingParams(typical_p=0.3),
+        SamplingParams(top_k=3, filter_order="joint"),
+        SamplingParams(temperature=0.5, xtc_probability=1.0, filter_order="temperature_last"),
+    ]
+    logits = np.array([row] * len(requests) + [[INF, -INF, *row[2:]]] * 2, np.float32)
+    params = [*requests, *requests[:2]]
+    for mode in MODES:
+        out = call(load_native(mode), logits, [replace(p, seed=7, logprobs=-1) for p in params])
+        shown = shown_values(out)
+        drawn = np.take_along_axis(shown, out.token_ids[:, None].cpu().numpy(), 1)
+        assert out.logprobs.ranks.tolist() == (shown >= drawn).sum(1).tolist(), mode
+
+
+def test_values_below_a_ceiling_are_exact_at_any_temperature(load_native):
+    """Three tied tokens share what XTC left, or one has all of it, however far T moves them from the largest."""
+    logits = np.array([[9.0, 8.0, 8.0, 8.0, 0.0], [9.0, 8.5, 0.0, 0.0, 0.0]], np.float32)
+    params = SamplingParams(xtc_probability=1.0, filter_order="temperature_last", seed=1, logprobs=-1)
+    for temperature in (1e-3, 1e-6, 1e-9, 1e-20, 1e-30, 1e-40):
+        out = call(load_native("processed_logprobs"), logits, replace(params, temperature=temperature))
+        third = -np.log(3.0)
+        assert_values(shown_values(out), [[-INF, third, third, third, -INF], [-INF, 0.0, -INF, -INF, -INF]])
+        assert out.logprobs.token_ids[0, 1:4].tolist() == [1, 2, 3]
+        assert out.logprobs.ranks.tolist() == [3, 1]

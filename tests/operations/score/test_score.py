@@ -51,6 +51,17 @@ def test_seeds_are_ignored(native):
     assert native.stats() == {}
 
 
+def test_the_rank_of_a_dropped_token_counts_all_of_the_vocabulary():
+    """Its value is -inf, and every other is at least that."""
+    sampler = tokendraw.load_sampler("native", device="cpu", logprobs_mode="processed_logprobs")
+    metadata = SamplingMetadata.from_params(
+        [SamplingParams(top_k=3)] * 2 + [SamplingParams(temperature=0.0)] * 2
+    )
+    second, fourth = LOGITS[0].topk(4).indices[1::2]
+    ids = torch.stack([second, fourth, LOGITS[0].argmax(), second])
+    assert sampler.score(LOGITS[:1].expand(4, -1), ids, metadata).logprobs.ranks.tolist() == [2, 50, 1, 50]
+
+
 WRONG = [
     (
         [1, 2, 3, 4],

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from tokendraw.backends.description.capabilities import MOMENTS
 from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.discovery.settings import is_debugging
 from tokendraw.errors.exceptions import FilterError
@@ -52,15 +53,26 @@ def filter_floors(
 
 
 def _floor_of(rule: Filter, moments: RowMoments, value: Tensor) -> Tensor:
-    """Call a filter's code, and refuse anything but [rows] float32 on the device of the moments."""
+    """Call a filter's code; refuse a change of its arguments, and anything but [rows] float32 on their device."""
+    # Other filters, rows and calls read the same tensors. Those of torch.inference_mode count no changes.
+    given = {name: each for name in MOMENTS if (each := getattr(moments, name)) is not None} | {
+        "value": value
+    }
+    given = {name: each.clone() if each.is_inference() else each for name, each in given.items()}
+    versions = {name: each._version for name, each in given.items() if not each.is_inference()}
+    arguments = dict(given)
+    value = arguments.pop("value")
     try:
-        found = rule.floor(moments, value)
+        found = rule.floor(RowMoments(**arguments), value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         log_traceback(f"the filter {rule.name!r}", error, aloud=is_debugging())
         reason = f"its floor raised {format_error(error)}{format_origin(error, package_of(rule))}"
         raise _failed(rule, reason) from error
+    for name, version in versions.items():
+        if given[name]._version != version:
+            raise _failed(rule, f"its floor changed {name!r} in place")
     if not isinstance(found, Tensor):
         raise _failed(rule, f"its floor needs to be a tensor, found {type_name(found)}")
     if (found.shape, found.dtype, found.device) != (value.shape, value.dtype, value.device):

@@ -129,6 +129,8 @@ def _logprobs(
     values = mode_values(x, row, params.inverse_temperature, mode)
     if params.greedy is not None and not mode.startswith("raw"):
         values = torch.where(params.greedy, torch.where(ids == drawn.token, 0.0, -_INF), values)
+        if ranks is not None:  # no other token is shown, but where the row is empty
+            ranks = torch.where((params.greedy & (row.max > -_INF)).squeeze(-1), 1, ranks)
     values = torch.where(row.max > -_INF, values, -_INF).to(torch.float32)
     return LogprobsTensors(*pad_logprobs(ids, values, num_best), ranks)
 

@@ -111,10 +111,10 @@ def logprobs(
 
     def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
         x = clean(logits[rows])
-        rank = (x >= x.gather(-1, token[rows])).sum(-1) if has_ranks else None
         shown = x if ceiling is None else x.masked_fill(x > ceiling[rows], -INF)
-        ranking_values = _ranking_values(shown, greedy_token[rows], threshold[rows], params.chunk(rows), mode)
-        return best_token_ids(ranking_values, width), rank
+        shown = _ranking_values(shown, greedy_token[rows], threshold[rows], params.chunk(rows), mode)
+        rank = (shown >= shown.gather(-1, token[rows])).sum(-1) if has_ranks else None
+        return best_token_ids(shown, width), rank
 
     best, ranks = zip(*map_chunks(chunk_ids, len(logits), logits), strict=True)
     ids = torch.cat((token, torch.cat(best)), -1)
@@ -163,7 +163,7 @@ def _masses(stats: RowStats) -> RowMasses:
 def _ranking_values(
     x: Tensor, token: Tensor, threshold: Tensor, params: RowParameters, mode: LogprobsMode
 ) -> Tensor:
-    """Return the values that rank the best tokens, with -inf for tokens with -inf in this mode."""
+    """Return the logits by which tokens rank, with -inf for tokens with -inf in this mode."""
     ranking_values = torch.where(x >= threshold, x, -INF)
     if params.greedy is not None and not mode.startswith("raw"):
         is_token = torch.arange(x.shape[-1], device=x.device) == token

@@ -98,7 +98,9 @@ class TritonGumbelSampler:
         least_kept = call.float32_proto.new_empty(rows) if call.variant.wants_least_kept else None
         ranks, best = call.logprobs_out(rows)
         out = context.convert((argmax, valid, thresholds, log_kept, least_kept))
-        ranked = RankedTokens() if ranks is None else group(RankedTokens, context.convert((tokens, ranks)))
+        ranked = RankedTokens()
+        if ranks is not None and not call.counts_ranks:
+            ranked = group(RankedTokens, context.convert((tokens, ranks)))
         context.launch(call.draw.steps(context.arguments, out, ranked=ranked))
         scored = tokens, entropy, None if call.variant.is_drawn else least_kept
         logprobs = context.logprobs(metadata, (argmax, thresholds, log_kept), ranks, best, scored)

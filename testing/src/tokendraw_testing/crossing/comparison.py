@@ -256,8 +256,6 @@ def require_logprobs(
     """
     row, params, x = request.row, request.params, request.row.x
     what = f"{where}{request}, {columns.mode}"
-    rank = int((x >= x[token]).sum())
-    trial.require(columns.rank == rank, f"{what}: token {token} needs rank {rank}, found {columns.rank}")
     trial.require(
         columns.ids[0] == token,
         f"{what}: the drawn token {token} needs to come first, found {columns.ids[0]}",
@@ -277,11 +275,13 @@ def require_logprobs(
             <= max(TOLERANCE, abs(row.expected.log_share) * 2.0**-23),  # a float32
             f"{what} needs log_kept_mass {row.expected.log_share:.6f}, found {columns.log_kept_mass:.6f}",
         )
-    if params.temperature > 0 and not row.is_settled:
+    if params.temperature > 0 and not row.is_settled and not columns.mode.startswith("raw"):
         return
     prepared = row.prepared if params.temperature > 0 else reference.prepare(x, request.row_params)
     greedy_token = token if params.temperature > 0 else int(x.argmax())
     expected = reference.values(prepared, greedy_token, columns.mode)
+    rank = reference.rank(prepared, expected, token)
+    trial.require(columns.rank == rank, f"{what}: token {token} needs rank {rank}, found {columns.rank}")
     ids = columns.ids[: 1 + num_best]
     require_values(trial, what, ids, columns.values[: 1 + num_best], expected)
     given_ids = columns.given_ids[: len(params.logprob_token_ids or ())]

@@ -49,12 +49,14 @@ class CompiledCall:
         self.verify = (
             None if verify is None else VerifyLaunches(variant, verify, self.draw, target, self.scratch)
         )
-        self.logprobs = None
+        self.logprobs, self.counts_ranks = None, False
         if variant.num_best is not None:
             is_masked = variant.has_ceiling and mode.startswith("processed")
             self.logprobs = LogprobsLaunches(
                 self.draw, variant.num_best, mode, self.scratch, is_masked=is_masked
             )
+            # The ranks of scored tokens come with the first pass, which knows no ceiling.
+            self.counts_ranks = variant.wants_ranks and (is_masked or not variant.is_scored)
         self.flags = params_layout.presence_flags(
             variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds
         )
@@ -69,7 +71,7 @@ class CompiledCall:
             self.flags += _LEAST_KEPT
         if variant.moments:
             self.flags += _HAS_FLOOR
-        if variant.counts_ranks:
+        if self.counts_ranks and not variant.is_scored:
             self.flags += _RANKED
         if variant.has_logprobs and verify is not None:
             self.flags += _SHOWN
@@ -126,7 +128,7 @@ class CompiledCall:
         if self.verify is None or verify is None:
             details = (float32, float32) if variant.needs_thresholds else (None, None)
             ranked = RankedTokens()
-            if variant.is_scored and variant.wants_ranks:
+            if variant.is_scored and variant.wants_ranks and not self.counts_ranks:
                 ranked = RankedTokens(Pointer(torch.int64, aligned=False), int64)
             yield from self.draw.steps(arguments, (int64, boolean, *details, least_kept), ranked=ranked)
         else:
@@ -148,7 +150,7 @@ class CompiledCall:
                 arguments,
                 requested_in,
                 drawn,
-                ranks=int64 if variant.counts_ranks else None,
+                ranked=(Pointer(torch.int64, aligned=False), int64) if self.counts_ranks else None,
                 best=(int64, float32) if self.logprobs.by_kernel and variant.searches_best else None,
                 given=None
                 if variant.given_dtype is None
@@ -161,5 +163,11 @@ class CompiledCall:
                     requested_in,
                     drawn,
                     Pointer(torch.int64, aligned=False),
-                    (int64, float32, float32, least_kept if not variant.is_drawn else None),
+                    (
+                        int64,
+                        float32,
+                        int64 if variant.wants_ranks else None,
+                        float32,
+                        least_kept if not variant.is_drawn else None,
+                    ),
                 )

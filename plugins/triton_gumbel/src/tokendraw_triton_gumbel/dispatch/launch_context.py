@@ -119,8 +119,8 @@ class LaunchContext:
         """
         logprobs, draw, variant = self._call.logprobs, self._call.draw, self._call.variant
         assert logprobs is not None  # a batch without logprobs has none to fill in
-        drawn_ranks = ranks if variant.counts_ranks else None
-        *converted, ranks_out, requested = self.convert((*drawn, drawn_ranks, self._params[-1]))
+        tokens = drawn[0] if scored is None else scored[0]
+        *converted, tokens_in, ranks_out, requested = self.convert((*drawn, tokens, ranks, self._params[-1]))
         best_out = self.convert(best) if best is not None and variant.searches_best else None
         given: tuple[Tensor, ...] = ()
         given_in, given_out = None, list[Any]()
@@ -139,7 +139,7 @@ class LaunchContext:
                 self.arguments,
                 requested,
                 converted,
-                ranks=ranks_out,
+                ranked=(tokens_in, ranks_out) if self._call.counts_ranks else None,
                 best=best_out,
                 given=given_in,
                 given_out=given_out,
@@ -156,6 +156,7 @@ class LaunchContext:
             maxima = self.row_buffer(draw.maxima, draw.tiles)
             sums = self.row_buffer(draw.mode_sums, draw.tiles)
             token_ids, thresholds, log_kept = drawn
+            log_masses = None if logprobs.log_masses is None else self.row_buffer(logprobs.log_masses)
             best = topk_logprobs(
                 logits,
                 m,
@@ -167,10 +168,10 @@ class LaunchContext:
                 logprobs.mode,
                 logprobs.num_best,
                 None if logprobs.keys is None else self.row_buffer(logprobs.keys, logprobs.room),
+                None if ceiling is None or log_masses is None else (ceiling, log_masses.unsqueeze(-1)),
             )
         if scored is not None:
-            tokens_in, *of_rows = self.convert(scored)
-            out = (*self.convert(best), *of_rows)
+            out = (*self.convert(best), ranks_out, *self.convert(scored[1:]))
             self.launch([logprobs.score_step(self.arguments, requested, converted, tokens_in, out)])
         return LogprobsTensors(*best, ranks, *given)
 

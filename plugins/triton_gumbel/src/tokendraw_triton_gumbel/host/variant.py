@@ -136,11 +136,6 @@ class Variant(NamedTuple):
         return self.is_scored and not self.has_entropy_sums
 
     @property
-    def counts_ranks(self) -> bool:
-        """Return whether a launch counts the ranks of drawn tokens; those of scored ones come with the first pass."""
-        return self.has_logprobs and self.wants_ranks and not self.is_scored
-
-    @property
     def searches_best(self) -> bool:
         """Return whether a launch looks for the best tokens; it writes the drawn token's logprob beside theirs."""
         return self.has_logprobs and not self.draws_logprobs and not (self.is_scored and self.num_best == 0)

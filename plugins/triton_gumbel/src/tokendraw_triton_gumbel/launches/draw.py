@@ -93,9 +93,9 @@ class DrawLaunches:
         self._is_drawn = variant.is_drawn
         self._reserve(variant, scratch)
         self._moments = MomentLaunches(variant, target, scratch, tiles=self.tiles, max_tiles=self.max_tiles)
-        self._interval = None
+        self.interval = None
         if variant.interval is not None:
-            self._interval = IntervalLaunches(variant, target, scratch, self.tiles, self.max_tiles)
+            self.interval = IntervalLaunches(variant, target, scratch, self.tiles, self.max_tiles)
         ulp_step = 65536 if logits.dtype == torch.bfloat16 else 1
         row_config = RowConfig(
             HAS_FILTERS=variant.has_filters,
@@ -220,10 +220,10 @@ class DrawLaunches:
         if self.summary is not None:
             facts = group(RowSummary, [scratch[index] for index in self.summary])
         raw_temperature, of_interval = None, _NO_INTERVAL
-        if interval is not None and self._interval is not None:
-            of_interval = interval.params, self._interval.results(arguments, interval)
+        if interval is not None and self.interval is not None:
+            of_interval = interval.params, self.interval.results(arguments, interval)
             if interval.params.temperature_last is not None:
-                yield self._interval.filter_step(arguments, interval)
+                yield self.interval.filter_step(arguments, interval)
                 params = params_of_filters(params, interval)
                 raw_temperature = interval.filter_params.other_temperature
         of_rows = params.temperature, params.row_index if self.has_row_index else None
@@ -285,7 +285,7 @@ class DrawLaunches:
                 geometry.large_set_grid,
                 (logits, draft_rows, counts, weighed, flags, search, queue, state, results, drawn),
             )
-        if interval is not None and self._interval is not None:
-            yield self._interval.redraw_step(
+        if interval is not None and self.interval is not None:
+            yield self.interval.redraw_step(
                 arguments, logits, drafts, statistics, lists, facts, drawn, *of_interval, kept
             )

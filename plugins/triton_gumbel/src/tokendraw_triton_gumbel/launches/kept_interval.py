@@ -45,6 +45,8 @@ class IntervalLaunches:
         self, variant: Variant, target: Target, scratch: Scratch, tiles: int, max_tiles: int
     ) -> None:
         self._scratch = scratch.reserve_group([(torch.float32, tiles, PER_ROW), (torch.int32, 1, PER_ROW)])
+        self.log_masses = scratch.reserve(torch.float32, 1, PER_ROW) if variant.has_logprobs else None
+        """Number of the buffer of :attr:`.KeptInterval.log_masses`."""
         self._max_parts, self._programs = -(-tiles // _TILES_AT_ONCE), _PROGRAMS * target.processors
         config = IntervalConfig(
             FP64=target.fp64,
@@ -69,7 +71,9 @@ class IntervalLaunches:
 
     def results(self, arguments: LaunchArguments, interval: IntervalArguments) -> KeptInterval:
         """Return the results and the scratch of the last launch; the draw of rows writes ``arrivals``."""
-        return group(KeptInterval, (interval.ceiling, *arguments.scratch[self._scratch]))
+        scratch = arguments.scratch
+        log_masses = None if self.log_masses is None else scratch[self.log_masses]
+        return group(KeptInterval, (interval.ceiling, *scratch[self._scratch], log_masses))
 
     def redraw_step(
         self,

@@ -103,6 +103,10 @@ class LogprobsLaunches:
         self._draw, self._flags = draw, mode_flags(mode)
         self.mode, self.num_best = mode, num_best
         self.is_masked = is_masked
+        self.log_masses = None
+        """Number of the buffer of kept masses, if the values are shares of what is kept below a ceiling."""
+        if is_masked and mode == "processed_logprobs" and draw.interval is not None:
+            self.log_masses = draw.interval.log_masses
         self.by_kernel = num_best <= (0 if is_masked else MOST_LOGPROBS)
         """Whether the kernel orders the best tokens."""
         search = _search_for(num_best)
@@ -133,7 +137,7 @@ class LogprobsLaunches:
         requested: Any,
         drawn: Sequence[Any],
         *,
-        ranks: Any,
+        ranked: Sequence[Any] | None,
         best: Sequence[Any] | None,
         given: Sequence[Any] | None = None,
         given_out: Sequence[Any] = (),
@@ -142,20 +146,26 @@ class LogprobsLaunches:
 
         :param requested: how many of the N each slot requests; None: all N.
         :param drawn: token ids [rows], thresholds [rows] and log_kept_mass [rows]: ``x >= threshold`` is kept.
-        :param ranks: [rows] int64, 0, to be filled in; None: no row wants ranks.
+        :param ranked: tokens [rows] int64, and their ranks [rows] int64, 0, to be filled in; None: no row wants ranks,
+            or the pass over the logits counts them.
         :param best: ids and values [rows, 1 + N] to be filled in; None: these launches fill in none.
         :param given: the fields of :class:`.GivenIds`; None: no row gives any.
         :param given_out: ids and values [rows, M] to be filled in.
         """
         draw, (geometry, head, _, _, scratch, *_) = self._draw, arguments
-        rows = geometry.size.rows
+        interval, rows = arguments.interval, geometry.size.rows
         maxima = scratch[draw.maxima]
         granules = None if draw.granules is None else scratch[draw.granules]
         logits = group(Logits, (*head, draw.vocab_size))
-        if ranks is not None:
-            grid = (rows * -(-draw.tiles // RANK_SPAN), 1, 1)
-            yield self._count_ranks, grid, (logits, draw.tiles, rows, drawn[0], maxima, granules, ranks)
         asked, draws = self._rows(arguments, requested, drawn)
+        if ranked is not None:
+            grid, (tokens, ranks) = (rows * -(-draw.tiles // RANK_SPAN), 1, 1), ranked
+            ceiling = None if interval is None or not self.is_masked else interval.ceiling
+            yield (
+                self._count_ranks,
+                grid,
+                (logits, draw.tiles, rows, asked, tokens, maxima, granules, ceiling, ranks, self._flags),
+            )
         if given is not None:
             ids, values = group(GivenIds, given), group(BestTokens, given_out)
             parts = -(-ids.count // _IDS_AT_ONCE)
@@ -199,7 +209,8 @@ class LogprobsLaunches:
         """Return the launch that scores tokens, behind all others, which fill their columns too.
 
         :param scored: [rows] int64; ``requested`` and ``drawn`` are those of :meth:`steps`.
-        :param out: ids and values [rows, 1 + N], entropies [rows], and least kept logits [rows] or None.
+        :param out: ids and values [rows, 1 + N], ranks [rows] or None, entropies [rows], and least kept logits [rows]
+            or None.
         """
         draw, (geometry, head, _, _, scratch, *_) = self._draw, arguments
         ids, values, *of_rows = out
@@ -228,13 +239,13 @@ class LogprobsLaunches:
         self, arguments: LaunchArguments, requested: Any, drawn: Sequence[Any]
     ) -> tuple[RequestedLogprobs, RowDraws]:
         """Return the groups of what the rows request, and of what the draw has left of them."""
-        draw, (_, _, params, _, scratch, *_) = self._draw, arguments
-        token_ids, thresholds, log_kept = drawn
+        draw, (_, _, params, _, scratch, *_, interval) = self._draw, arguments
+        kept = (None, None) if self.log_masses is None else (interval.ceiling, scratch[self.log_masses])
         sums = scratch[draw.mode_sums]
         index = params.row_index if draw.has_row_index else None
         return (
             group(RequestedLogprobs, (params.temperature, index, requested)),
-            group(RowDraws, (token_ids, scratch[draw.maxima], sums, thresholds, log_kept)),
+            group(RowDraws, (drawn[0], scratch[draw.maxima], sums, *drawn[1:], *kept)),
         )
 
 

@@ -31,6 +31,7 @@ def topk_logprobs(
     mode: LogprobsMode,
     num_best: int,
     keys: Tensor | None,
+    kept: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     """Return ids and values [rows, 1 + N] of logits [rows, V] for any N, some rows at a time. Waits for nothing.
 
@@ -41,6 +42,8 @@ def topk_logprobs(
     :param thresholds: [rows] float32: ``x >= threshold`` is kept.
     :param log_kept_mass: [rows] float32.
     :param num_best: N.
+    :param kept: ceilings [rows, 1], and the logarithms of the masses kept below these, where values are shares of them;
+        else None.
     :param keys: [rows, room] int64, as :func:`.list_best_keys` leaves them; None: all logits are ordered here.
     """
     logits = logits.detach()
@@ -59,10 +62,12 @@ def topk_logprobs(
         is_greedy = ~(temperature > 0)
         temperature = torch.where(is_greedy, 1.0, temperature)
         inverse = temperature.clamp(max=1.7e308).reciprocal().clamp(max=1.7e308)
-        max_logit = maxima[part].amax(-1, keepdim=True)
+        max_logit = peak = maxima[part].amax(-1, keepdim=True)
+        if kept is not None:
+            peak = torch.fmin(max_logit, kept[0][part])
         lowest = torch.full_like(max_logit, -_INF)
         if mode != "raw_logits":  # what float32 shows as -inf is -inf to the order, too
-            lowest = (max_logit - _LARGEST * temperature).to(torch.float32)
+            lowest = (peak - _LARGEST * temperature).to(torch.float32)
         if mode.startswith("processed"):
             lowest = torch.maximum(lowest, thresholds[part, None])
         if keys is None:
@@ -78,12 +83,15 @@ def topk_logprobs(
             x = as_float32(logits[part].gather(-1, columns))
             x = _visible(x, columns, token, lowest, is_greedy)
         if mode != "raw_logits":
-            y = _scaled(x, max_logit, inverse)
+            y = _scaled(x, peak, inverse)
             if mode.endswith("logprobs"):
                 weights = sums[part].abs() * _scaled(maxima[part], max_logit, inverse).exp()
-                y -= weights.sum(-1, keepdim=True).log()
-            if mode == "processed_logprobs":
-                y -= log_kept_mass[part, None]
+                log_mass = weights.sum(-1, keepdim=True).log()
+                if mode == "processed_logprobs":
+                    log_mass += log_kept_mass[part, None]
+                if kept is not None:
+                    log_mass = torch.where(peak < max_logit, kept[1][part], log_mass)
+                y -= log_mass
             y.clamp_(max=0.0)  # rounded sums may leave more
             x = torch.where(is_greedy & (columns == token), 0.0, y)
         x = torch.where(max_logit > -_INF, x, -_INF)

@@ -203,7 +203,7 @@ def _require_logprobs(
                     not len(mismatches),
                     f"{what} needs {best[mismatches]} in place {mismatches + 1}, found {row_ids[1 + mismatches]}",
                 )
-            rank = int((row.x >= row.x[token]).sum())
+            rank = reference.rank(row, expected, token)
             trial.require(
                 ranks is None or ranks[place, step] == rank,
                 f"{what} needs rank {rank} of token {token}, found {None if ranks is None else ranks[place, step]}",

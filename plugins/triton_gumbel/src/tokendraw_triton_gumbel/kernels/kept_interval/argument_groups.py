@@ -38,6 +38,9 @@ class KeptInterval(NamedTuple):
     """[rows, tiles] float32 of scratch: the weights of the tiles of a row."""
     arrivals: Any = None
     """[rows] int32 of scratch, written by launch 2: programs of a row that have weighed their part, or a mark."""
+    log_masses: Any = None
+    """[rows] float32 of scratch: of rows whose ceiling lies below their largest logit, the logarithm of the sum of
+    ``exp((x - ceiling) / T)`` over the kept logits. None without log-probabilities."""
 
 
 class KeptMasses(NamedTuple):

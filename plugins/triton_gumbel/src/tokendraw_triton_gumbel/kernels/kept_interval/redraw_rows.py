@@ -211,6 +211,7 @@ def redraw_rows(
                     config.TILES,
                 )
                 tl.store(out.log_kept + row, log_kept)
+                tl.store(interval.log_masses + row, tl.log(kept_mass))
         if is_raised * is_finisher > 0:
             tl.store(out.threshold + row, threshold)
         is_dropped_above = (peak < max_logit).to(tl.int32)

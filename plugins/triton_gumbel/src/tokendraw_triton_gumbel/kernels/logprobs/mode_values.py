@@ -35,19 +35,28 @@ def log_mass(maximum, weight, max_logit, inverse, flags):
 
 @triton.jit
 def row_scale(maximum, sums, draws, row, temperature, slot, flags):
-    """Return a row's largest logit, 1 / T, what is subtracted, the least visible logit and whether it is greedy.
+    """Return a row's peak, 1 / T, what is subtracted, the least visible logit and whether it is greedy.
+
+    The peak is the largest logit or, of shares of what is kept below a ceiling, the ceiling: from a larger logit a
+    tiny T would leave no difference.
 
     :param maximum: [TILES] of the tiles, like ``sums``; ``draws`` :class:`.row_logprobs.RowDraws`.
     :param temperature: [slots] in memory, or None.
     """
     temperature, inverse, greedy = mode_temperature(temperature, slot, flags)
-    max_logit = tl.max(maximum, 0)
-    shift = log_mass(maximum, sums, max_logit, inverse, flags)
-    lowest = lowest_visible(max_logit, temperature, flags)
+    peak = tl.max(maximum, 0)
+    shift = log_mass(maximum, sums, peak, inverse, flags)
+    if (flags & PROCESSED) != 0:
+        shift += tl.where((flags & NORMALISED) != 0, tl.load(draws.log_kept + row), 0.0)
+        if draws.ceiling is not None:
+            ceiling = tl.load(draws.ceiling + row)
+            if ceiling < peak:
+                shift = tl.load(draws.log_masses + row)
+                peak = ceiling
+    lowest = lowest_visible(peak, temperature, flags)
     if (flags & PROCESSED) != 0:
         lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
-        shift += tl.where((flags & NORMALISED) != 0, tl.load(draws.log_kept + row), 0.0)
-    return max_logit, inverse, shift, lowest, greedy
+    return peak, inverse, shift, lowest, greedy
 
 
 @triton.jit

@@ -1,6 +1,6 @@
-"""The drawn token's rank: how many logits are at least as large, counted over groups of tiles.
+"""The rank of a token: how many are shown with at least its value, counted over groups of tiles.
 
-Reads of a row the granules whose maximum reaches the drawn logit, each once: all of a flat row, next to nothing of a
+Reads of a row the granules whose maximum reaches the token's logit, each once: all of a flat row, next to nothing of a
 peaked one. Adds to one integer a row.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     GRANULE_LANES,
     GRANULES_PER_HALF,
@@ -24,26 +25,34 @@ RANK_SPAN = 8
 
 
 @triton.jit(
-    do_not_specialize=["tiles", "rows"],
-    do_not_specialize_on_alignment=["token_ids", "maxima", "ranks"],  # scalar reads and writes
+    do_not_specialize=["tiles", "rows", "flags"],
+    # Scalar reads and writes.
+    do_not_specialize_on_alignment=["requested", "token_ids", "maxima", "ceiling", "ranks"],
 )
 def count_ranks(
     logits,
     tiles,
     rows,
+    requested,
     token_ids,
     maxima,
     granules,
+    ceiling,
     ranks,
+    flags,
     SPAN: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
     """Each program counts in ``SPAN`` neighbouring tiles of a row. Grid (rows * groups of tiles).
 
     :param logits: :class:`~.argument_groups.Logits`.
+    :param requested: :class:`.row_logprobs.RequestedLogprobs`.
+    :param token_ids: [rows] int64; an id outside [0, V) counts as one of the logit -inf.
     :param maxima: [rows, tiles], as :class:`~.argument_groups.TileStatistics` has them, and ``granules`` [rows,
         tiles, 16].
-    :param ranks: [rows] int64, 0 at first; V where the drawn logit is -inf.
+    :param ceiling: [rows] float32: the greatest logit that is shown; None: all are.
+    :param ranks: [rows] int64, 0 at first; V where the token's logit is -inf.
+    :param flags: what the mode shows of logits: see :mod:`~..shared.row_params`.
     """
     groups = (tiles + SPAN - 1) // SPAN
     # The last rows first: launch 1 read them last, so a part of them is still in the cache.
@@ -52,8 +61,14 @@ def count_ranks(
     base = logits.base + row * logits.row_stride
     tile = group * SPAN + tl.arange(0, SPAN)
     maximum = tl.load(maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
-    x = tl.load(base + tl.load(token_ids + row)).to(tl.float32)
-    if x > float("-inf"):
+    token = tl.load(token_ids + row)
+    x = tl.load(base + token, mask=(token >= 0) & (token < logits.vocab_size), other=float("-inf"))
+    x = x.to(tl.float32)
+    slot = row
+    if requested.row_index is not None:
+        slot = tl.load(requested.row_index + row).to(tl.int64)
+    _, _, greedy = mode_temperature(requested.temperature, slot, flags)
+    if (x > float("-inf")) & (greedy == 0):
         if tl.max(maximum, 0) >= x:
             CHUNKS: tl.constexpr = TILE_SIZE // (LANES * VECTOR)
             offset = tl.arange(0, LANES)[:, None, None] // GRANULE_LANES
@@ -70,7 +85,12 @@ def count_ranks(
                 logit = tl.load(base + ids, mask=is_read, other=float("-inf"))
             else:
                 logit = tl.load(base + ids, mask=is_read & (ids < logits.vocab_size), other=float("-inf"))
-            number = lane_sums((logit.to(tl.float32) >= x).to(tl.int32))
+            logit = logit.to(tl.float32)
+            is_counted = logit >= x
+            if ceiling is not None:
+                is_counted &= logit <= tl.load(ceiling + row)
+            number = lane_sums(is_counted.to(tl.int32))
             tl.atomic_add(ranks + row, tl.sum(tl.sum(number, 1), 0).to(tl.int64), sem="relaxed")
     elif group == 0:
-        tl.store(ranks + row, logits.vocab_size.to(tl.int64))
+        # A greedy row shows its token alone.
+        tl.store(ranks + row, tl.where(x > float("-inf"), 1, logits.vocab_size).to(tl.int64))

@@ -57,6 +57,10 @@ class RowDraws(NamedTuple):
     threshold: Any
     """[rows] float32: logits with ``x >= threshold`` are kept; and ``log_kept`` [rows] float32."""
     log_kept: Any
+    ceiling: Any
+    """[rows] float32, like ``log_masses``, of :class:`~..kept_interval.argument_groups.KeptInterval`; None unless the
+    values are shares of what is kept."""
+    log_masses: Any
 
 
 class LogprobScratch(NamedTuple):

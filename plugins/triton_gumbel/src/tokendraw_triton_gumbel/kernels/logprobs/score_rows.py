@@ -38,6 +38,8 @@ class Scores(NamedTuple):
     ids: Any
     """[rows, 1 + N] int64, like ``logprobs``, float32: the first column is written."""
     logprobs: Any
+    ranks: Any
+    """[rows] int64, as if every token were shown; written where not. None without ranks."""
     entropy: Any
     """[rows] float32."""
     least_kept: Any
@@ -107,6 +109,10 @@ def score_rows(
     value = tl.where(greedy, tl.where(is_argmax, of_argmax, float("-inf")), value)
     tl.store(out.ids + row * width, tl.where(is_token, token, -1))
     tl.store(out.logprobs + row * width, tl.where(is_token, value, float("-inf")))
+    if out.ranks is not None:
+        # Every value is at least one of -inf; a greedy row shows no other than its token's.
+        rank = tl.where(value > float("-inf"), 1, source.vocab_size).to(tl.int64)
+        tl.store(out.ranks + row, rank, mask=is_token & (greedy | (value == float("-inf"))))
 
     if entropy_sums is not None:
         distance = tl.where(maximum == max_logit, 0.0, maximum - max_logit)
