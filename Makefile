@@ -30,7 +30,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all test-mutants test-threads test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
+.PHONY: demo help test test-all test-mutants test-threads test-engines test-engines-own test-reports test-site test-versions sanitize-cpu wheels-cpu check bench dist tour site clean
 
 demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -39,6 +39,11 @@ demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler 
 	@$(DEMO) resolve --explain
 	@echo
 	@$(DEMO) generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 42
+	@echo
+	@echo "In this shell: . $(BIN)/activate && export PYTHONPATH=$(COMPILED):$(CPU)/src"
+
+help:  ## This list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1:/p' $(firstword $(MAKEFILE_LIST)) | awk -F: '{ printf "%-18s %s\n", $$1, substr($$0, length($$1) + 2) }'
 
 test: $(VENV)/.tools  ## Every kind of test in about two minutes, without a GPU
 	$(NO_COPIES)

@@ -18,6 +18,7 @@ import pages
 import tokendraw
 from pages import ROOT
 from tokendraw.errors import install_commands
+from tokendraw.tools import FIRST_PARTY
 
 PROJECTS = distributions.projects()
 MANIFESTS = {manifest["name"]: manifest for manifest in map(distributions.manifest, PROJECTS)}
@@ -204,3 +205,9 @@ def test_plugins_of_the_last_release_draw_with_this_core(tmp_path):
     checked = pages.run_with(site, *command, SMALLEST_KIT="1")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert f"tokendraw {VERSION}, tokendraw-native {version}, torch" in checked.stdout
+
+
+def test_the_extra_all_brings_every_plugin():
+    extras = MANIFESTS["tokendraw"]["optional-dependencies"]
+    named = " ".join(extras["all"])
+    assert [name for name in FIRST_PARTY if name not in named] == []

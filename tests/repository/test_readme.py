@@ -103,6 +103,12 @@ def test_make_test_runs_the_tests(environment_of_make):
     assert f"{environment_of_make}/bin/python -m pytest " in result.stdout
 
 
+def test_make_help_lists_the_targets():
+    result = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    targets = re.findall(r"^([\w-]+):.*  ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == targets
+
+
 @pytest.mark.slow
 def test_installed_distributions_run_the_readme_python(tmp_path):
     """Install without a network into a folder before the checkout on the path."""

@@ -126,7 +126,7 @@ def _torch_build() -> str | None:
 
 def _has_device(device: str, kind: str) -> bool:
     """Whether torch has a device that is neither a CPU nor a GPU of CUDA or ROCm, as far as it can be known."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if hasattr(torch, "empty"):  # not while another thread is importing it
         try:
             torch.empty(0, device=device)
