@@ -265,5 +265,7 @@ drawn.wait()
 
 @needs_library
 def test_daemon_threads_may_draw_while_python_ends():
-    ran = isolation.run_forked(f"import sys\nsys.path.insert(0, {str(SCRIPT.parent / 'src')!r})\n{AT_THE_END}")
+    ran = isolation.run_forked(
+        f"import sys\nsys.path.insert(0, {str(SCRIPT.parent / 'src')!r})\n{AT_THE_END}"
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

@@ -119,7 +119,8 @@ def _above_floor(name: str, value: float, row: _Row, kept: Tensor) -> Tensor:
     }
     rule = find_filter(name)
     found = rule.floor(
-        RowMoments(**{each: moments[each].view(1) for each in rule.moments}), torch.tensor([value]).double()
+        RowMoments(**{each: moments[each].view(1) for each in rule.moments}),
+        torch.tensor([value], dtype=torch.float32, device="cpu").double(),
     )
     return row.y >= found.double().nan_to_num(nan=-_INF, posinf=0.0, neginf=-_INF).clamp(max=0.0)
 
@@ -145,8 +146,11 @@ def _typical(row: _Row, kept: Tensor, typical_p: float) -> Tensor:
 
 def _xtc(row: _Row, kept: Tensor, params: SamplingParams) -> Tensor:
     """Drop all but the least of the tokens above the threshold, where the number of the position is below."""
-    seed, position = torch.tensor([stored_values(params)["seed"] or 0]), torch.tensor([row.position])
-    u = float(philox.uniform(seed, position, torch.tensor([0]), philox.XTC))
+    seed, position = (
+        torch.tensor([stored_values(params)["seed"] or 0], dtype=torch.int64, device="cpu"),
+        torch.tensor([row.position], dtype=torch.int64, device="cpu"),
+    )
+    u = float(philox.uniform(seed, position, torch.tensor([0], dtype=torch.int64, device="cpu"), philox.XTC))
     p = row.p.masked_fill(~kept, 0.0)
     likely = p / p.sum() >= params.xtc_threshold
     if u >= params.xtc_probability or int(likely.sum()) < 2:

@@ -118,7 +118,7 @@ class BatchEdits(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
             ).synchronize()  # transformers computes on another stream
         rows = [self._requests.get(state.request_id, (self._unassigned_slot, 0))[0] for state in states]
         padding = self._batching.max_requests_per_batch - len(rows)
-        return torch.tensor(rows + [self._unassigned_slot] * padding, dtype=torch.int32)
+        return torch.tensor(rows + [self._unassigned_slot] * padding, dtype=torch.int32, device="cpu")
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
         """Edit scores [N, V] in place, and return them."""

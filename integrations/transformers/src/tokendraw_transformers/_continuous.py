@@ -178,7 +178,7 @@ class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, shift: int) -> None:
         self._shift = shift
-        self.bits = torch.empty(0)
+        self.bits = torch.empty(0, dtype=torch.int32, device="cpu")
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
         """Fill the tensor [N] int32 in use before the first request."""
@@ -189,12 +189,12 @@ class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         request_seeds = [
             future.state.logit_processor_kwargs.get("seed") for future in requests_with_new_token
         ]
-        fresh = torch.randint(0, 1 << 32, (len(request_seeds),)).tolist()
+        fresh = torch.randint(0, 1 << 32, (len(request_seeds),), dtype=torch.int64, device="cpu").tolist()
         bits = [
             new if seed is None else (seed >> self._shift) & 0xFFFFFFFF
             for seed, new in zip(request_seeds, fresh, strict=True)
         ]
-        return torch.tensor(bits, dtype=torch.int64).to(torch.int32)
+        return torch.tensor(bits, dtype=torch.int64, device="cpu").to(torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
         """Keep the bits of the rows for the drawing processor."""
@@ -234,7 +234,7 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
         """Return the position of the last input token of each request in this step, [requests] int32."""
         positions = [future.state.position_offset - 1 for future in requests_with_new_token]
-        return torch.tensor(positions, dtype=torch.int32)
+        return torch.tensor(positions, dtype=torch.int32, device="cpu")
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
         """Return scores [N, V] with probability 1 on the token drawn in each row."""
