@@ -46,7 +46,8 @@ SHAPES = (64, 50_257, torch.float32), (8, 5003, torch.bfloat16), (4, 1000, torch
 
 
 def logits_of(rows: int, size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    noise = torch.randn(rows, size, generator=torch.Generator().manual_seed(rows), dtype=torch.float32)
+    generator = torch.Generator().manual_seed(rows)
+    noise = torch.randn(rows, size, generator=generator, dtype=torch.float32, device="cpu")
     noise[0::3, 7] = 6.0  # one largest value, without ties in 16 bits
     noise[1::3, 0] = noise[2::3, -1] = 6.0
     return (3 * noise).to(device, dtype)
@@ -154,6 +155,14 @@ def stand_ins(folder: Path) -> Iterator[tuple[str, Callable[[], Calls]]]:
     yield "flashinfer/verify", lambda: verify_calls(FlashInferVerifier(cpu, Need()), "cpu", ONE_TOKEN)
 
 
+def install(folder: Path) -> None:
+    """Name the plugins of this checkout as installed, as far as they are not."""
+    installed = {point.name for point in importlib_metadata.entry_points(group="tokendraw.plugins")}
+    for plugin in {"native", "cpu", "triton-gumbel", "flashinfer", "aiter"} - installed:
+        module = f"tokendraw_{plugin.replace('-', '_')}:plugin"
+        sys.path.insert(1, str(fake_dist(folder, f"tokendraw-{plugin}", plugins={plugin: module})))
+
+
 def cases(device: str, folder: Path) -> Iterator[tuple[str, Callable[[], Calls]]]:
     """Yield each case by name, with what loads its backend and makes its calls."""
     makers = {"sample": sample_calls, "verify": verify_calls, "score": score_calls}
@@ -228,11 +237,7 @@ def main() -> int:
         streams |= {", own streams": lambda: torch.cuda.stream(torch.cuda.Stream())}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        installed = {point.name for point in importlib_metadata.entry_points(group="tokendraw.plugins")}
-        for plugin in {"native", "cpu", "triton-gumbel", "flashinfer", "aiter"} - installed:
-            module = f"tokendraw_{plugin.replace('-', '_')}:plugin"
-            path = fake_dist(folder, f"tokendraw-{plugin}", plugins={plugin: module}, modules={})
-            sys.path.insert(1, str(path))
+        install(folder)
         for case, make in cases(device, folder):
             if not case.startswith(tuple(options.only)):
                 continue

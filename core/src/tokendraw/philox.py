@@ -158,10 +158,10 @@ def gumbel(
     """
     if index.device.type != "cpu" or seed.numel() * position.numel() * index.numel() <= _BLOCK_VARIATES:
         return _gumbel(seed, position, index, stream, dtype)
-    inputs = (seed, position, index, torch.as_tensor(stream))
+    inputs = (seed, position, index, torch.as_tensor(stream, dtype=torch.int64, device="cpu"))
     # torch.broadcast_shapes imports sympy: half a second, or three where no bytecode is kept.
     shape = torch.broadcast_tensors(*inputs)[0].shape  # type: ignore[no-untyped-call]
-    noise = torch.empty(shape, dtype=torch.float64 if dtype == "fp64" else torch.float32)
+    noise = torch.empty(shape, dtype=torch.float64 if dtype == "fp64" else torch.float32, device="cpu")
     for block in _blocks(shape):
         seeds, positions, indices, streams = (_part(x, block) for x in inputs)
         noise[block] = _gumbel(seeds, positions, indices, streams, dtype)

@@ -33,6 +33,11 @@ ALWAYS_INLINE Doubles load(const double* from) {
 ALWAYS_INLINE void store(double* to, Doubles v) { memcpy(to, &v, sizeof v); }
 
 ALWAYS_INLINE Doubles widen(Floats v) {
+#if defined(__AVX512F__)
+  const __m512 x = (__m512)v.part[0];
+  return {{(NativeDoubles)_mm512_cvtps_pd(_mm512_castps512_ps256(x)),
+           (NativeDoubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))}};
+#endif
   float lane[kLanes];
   store(lane, v);
   Doubles r;
@@ -84,6 +89,11 @@ ALWAYS_INLINE NativeDoubles multiply_add(NativeDoubles a, NativeDoubles b, Nativ
 #else
   return a * b + c;
 #endif
+}
+
+ALWAYS_INLINE Doubles multiply_add(Doubles a, Doubles b, Doubles c) {
+  for (int p = 0; p < kDoubleParts; ++p) a.part[p] = multiply_add(a.part[p], b.part[p], c.part[p]);
+  return a;
 }
 
 // exp(y) for y <= 0 within two units of its last digit; 0 below -708.

@@ -41,4 +41,4 @@ def memory_outside_graphs(num_bytes: int, device: torch.device) -> Tensor:
     memory = _Memory(address, num_bytes)  # the tensor holds it
     given_back = weakref.finalize(memory, torch.cuda.caching_allocator_delete, address)
     given_back.atexit = False
-    return torch.as_tensor(memory, device=device)
+    return torch.as_tensor(memory, device=device, dtype=torch.uint8)

@@ -108,7 +108,7 @@ def _exists(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=device, dtype=torch.float32)
     except (AssertionError, RuntimeError, NotImplementedError):
         return False
     return True

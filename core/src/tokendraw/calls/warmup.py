@@ -66,7 +66,7 @@ def warm_up(
     start = time.perf_counter()
     for operation, _ in warmups:
         negotiator.select(operation)
-    device = torch.empty(0, device=negotiator.device).device  # with its index
+    device = torch.empty(0, device=negotiator.device, dtype=torch.float32).device  # with its index
     if not max_calls_in_flight(device):
         _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0

@@ -104,12 +104,14 @@ class DemoModel:
 
     def logits(self, sequence: Sequence[int]) -> Tensor:
         """Return the natural log-probabilities of the next token, [V] float32 on the CPU."""
-        row = torch.full((len(self.vocabulary),), 1 / len(self.vocabulary), dtype=torch.float64)
+        row = torch.full((len(self.vocabulary),), 1 / len(self.vocabulary), dtype=torch.float64, device="cpu")
         for length in range(min(_ORDER, len(sequence) + 1)):
             followers = self._counts.get(tuple(sequence[len(sequence) - length :]))
             if followers is None:
                 break  # a longer history holds this one, so no text has it either
             total = followers.total()
             row *= _DISCOUNT * len(followers) / total
-            row[list(followers)] += (torch.tensor([*followers.values()]).double() - _DISCOUNT) / total
+            row[list(followers)] += (
+                torch.tensor([*followers.values()], dtype=torch.int64, device="cpu").double() - _DISCOUNT
+            ) / total
         return row.log_().float()

@@ -90,7 +90,7 @@ def _least_kept(
 ) -> Tensor:
     """Return the least kept value of each row, [B] float32: one more message, of 12 bytes a row."""
     logits, greedy = local.logits, None if params.greedy is None else params.greedy.squeeze(-1)
-    bound = torch.full((len(logits),), -_INF, device=logits.device)
+    bound = torch.full((len(logits),), -_INF, device=logits.device, dtype=torch.float32)
     if bounds is not None:
         bound = bounds.threshold.squeeze(-1)
     if greedy is not None:

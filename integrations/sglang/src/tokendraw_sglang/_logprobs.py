@@ -118,4 +118,6 @@ def _padded(lists: Sequence[Sequence[int]], device: torch.device) -> Tensor | No
     if not longest:
         return None
     rows = [[*ids, *[-1] * (longest - len(ids))] for ids in lists]
-    return torch.tensor(rows, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    return torch.tensor(rows, pin_memory=device.type == "cuda", dtype=torch.int64, device="cpu").to(
+        device, non_blocking=True
+    )

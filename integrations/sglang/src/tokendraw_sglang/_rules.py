@@ -134,7 +134,7 @@ def _values(params: Any) -> dict[str, float]:
 def _column(values: Sequence[float], device: torch.device) -> Tensor:
     """Write a column [B] on a device, bool of bools and float32 of numbers, without waiting."""
     dtype = torch.bool if all(isinstance(value, bool) for value in values) else torch.float32
-    column = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    column = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda", device="cpu")
     return column.to(device, non_blocking=True)
 
 

@@ -55,7 +55,7 @@ def merge_seeds(original: Callable[..., None], info: Any, other: Any) -> None:
 def seed_column(seeds: Sequence[int | None], device: torch.device) -> Tensor:
     """Write seeds as [B] int64 on a device, ``NO_SEED`` for None, without waiting for the device."""
     entries = [NO_SEED if seed is None else _REPLACEMENT_SEED if seed == NO_SEED else seed for seed in seeds]
-    column = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda")
+    column = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda", device="cpu")
     return column.to(device, non_blocking=True)
 
 

@@ -57,7 +57,9 @@ def warm_up_scores(scores: Scorer, logits: Tensor, *, width: int = 1, has_temper
     stride = max(logits.stride(0), vocab_size)
     made = torch.zeros(max(BATCH_SIZES) * width, stride, dtype=logits.dtype, device=device)[:, :vocab_size]
     for requests, rows, count in product(BATCH_SIZES, sorted({1, width}), (0, LEAST_BEST)):
-        temperatures = torch.ones(requests, 1, device=device) if has_temperature else None
+        temperatures = (
+            torch.ones(requests, 1, device=device, dtype=torch.float32) if has_temperature else None
+        )
         token_ids = torch.zeros(requests * rows, dtype=torch.int32, device=device)
         wanted = ([count] * requests, [None] * requests)
         scores.rows(made[: requests * rows], token_ids, temperatures, *wanted, rows)
@@ -93,15 +95,18 @@ def _info(
     values = {name: each.example if name in filters else each.off for name, each in FILTERS.items()}
     if "top_k" in filters:
         values["top_k"] = min(values["top_k"], largest_k)
+    dtypes = dict.fromkeys(FILTERS, torch.float32) | {"top_k": torch.int32}
     info = SimpleNamespace(
-        temperatures=torch.full((rows, 1), 0.8, device=device),
+        temperatures=torch.full((rows, 1), 0.8, device=device, dtype=torch.float32),
         sampling_seed=torch.where(is_plain_row, 7, NO_SEED) if any_seeded else None,
         is_any_greedy=any_greedy,
         max_top_k=values["top_k"] if "top_k" in filters else None,
-        **{each.column: torch.full((rows,), values[name], device=device) for name, each in FILTERS.items()},
+        **{
+            each.column: torch.full((rows,), values[name], dtype=dtypes[name], device=device)
+            for name, each in FILTERS.items()
+        },
         **{each.flag: name in filters for name, each in FILTERS.items()},
     )
-    info.top_ks = info.top_ks.to(torch.int32)
     if any_greedy:
         info.top_ks.masked_fill_(~is_plain_row, 1)
         info.need_top_k_sampling = True

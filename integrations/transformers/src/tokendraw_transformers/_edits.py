@@ -97,7 +97,7 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
         self._is_refused = False
         self._slots: RequestSlots | None = None
         self._processor: Any = None
-        self._rows = torch.empty(0)
+        self._rows = torch.empty(0, dtype=torch.int64, device="cpu")
         self._length = self._max_length = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

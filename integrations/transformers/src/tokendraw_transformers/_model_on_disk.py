@@ -70,7 +70,7 @@ class ModelOnDisk:
         first = self._model.generation_config.bos_token_id
         if first is None:
             raise TokendrawError("'PROMPT' needs a token, found none, and the model has none to begin with.")
-        return torch.tensor([[first]], device=self._sampler.device)
+        return torch.tensor([[first]], device=self._sampler.device, dtype=torch.int64)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

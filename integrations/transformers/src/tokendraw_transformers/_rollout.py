@@ -50,7 +50,7 @@ def rollout_func(
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         _check(trainer)
-        base = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+        base = int(torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")) if seed is None else seed
         base = derived_seed(base, [trainer.state.global_step, trainer.accelerator.process_index])
         prompt_ids = _prompt_ids(prompts, trainer)
         seeds = row_seeds(base, len(prompt_ids), lambda: prompt_ids, subject="a prompt")
@@ -154,4 +154,5 @@ def _padded(
     width = max(len(prompt) for prompt in prompt_ids)
     ids = [[pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompt_ids]
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompt_ids]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    made = (torch.tensor(rows, dtype=torch.int64, device=device) for rows in (ids, mask))
+    return next(made), next(made)

@@ -80,7 +80,9 @@ def _draw(
     if filtered_ids is None:
         return None
     seeded_generators = {index: generators[row] for index, row in enumerate(rows)}
-    ids, _ = original(sampler, logits[torch.tensor(rows)], seeded_generators, None, None)
+    ids, _ = original(
+        sampler, logits[torch.tensor(rows, dtype=torch.int64, device="cpu")], seeded_generators, None, None
+    )
     return filtered.merge(filtered_ids, rows, ids.long())
 
 

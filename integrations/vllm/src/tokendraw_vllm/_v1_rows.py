@@ -61,9 +61,13 @@ def _noise(generators: Generators, rows: int, device: torch.device) -> dict[str,
             seeds[row], positions[row] = _signed(generator.initial_seed()), offset // 4
             generator.set_offset(offset + 4)
         else:
-            seeds[row] = int(torch.randint(0, 2**63 - 1, (), generator=generator))
+            seeds[row] = int(
+                torch.randint(0, 2**63 - 1, (), generator=generator, dtype=torch.int64, device="cpu")
+            )
     # one copy, from pageable memory, which torch reads before the call returns
-    columns = torch.tensor([seeds, positions, seeded], dtype=torch.int64).to(device, non_blocking=True)
+    columns = torch.tensor([seeds, positions, seeded], dtype=torch.int64, device="cpu").to(
+        device, non_blocking=True
+    )
     noise = {"seed": columns[0], "positions": columns[1]}
     return noise if len(generators) == rows else {**noise, "seeded": columns[2].bool()}
 
@@ -108,7 +112,7 @@ class FilteredRows:
         """Take all rows but ``excluded``, and copy their logits."""
         excluded_rows = set(excluded)
         rows = [row for row in range(logits.shape[0]) if row not in excluded_rows]
-        index = torch.tensor(rows)
+        index = torch.tensor(rows, dtype=torch.int64, device="cpu")
         return cls(
             index=index,
             logits=logits[index],
@@ -125,5 +129,5 @@ class FilteredRows:
         """Merge the tokens of tokendraw's and vLLM's rows: [B] int64."""
         tokens = filtered_ids.new_empty(len(filtered_ids) + len(ids))
         tokens[self.index] = filtered_ids
-        tokens[torch.tensor(excluded)] = ids
+        tokens[torch.tensor(excluded, dtype=torch.int64, device="cpu")] = ids
         return tokens

@@ -196,7 +196,10 @@ def draft_probabilities(judged: JudgedRows) -> Tensor:
 
 def warm_up(device: torch.device, dtype: torch.dtype, vocab_size: int) -> None:
     """Compile the kernels for logits of a dtype, with ids of rows in either integer dtype."""
-    ids, temperature = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+    ids, temperature = (
+        torch.zeros(1, dtype=torch.int64, device=device),
+        torch.ones(1, device=device, dtype=torch.float32),
+    )
     logits = torch.zeros(1, 1, vocab_size, dtype=dtype, device=device)
     keep_logits(DraftRows(logits[0], ids, ids, ids[0], logits))
     for slots, steps in product((ids, ids.to(torch.int32)), repeat=2):

@@ -235,4 +235,4 @@ def load_scorer(
         _ranks.raise_if_several(error)
         _log.log_kept(format_error(error), part=PART)
         return
-    _scorers[torch.empty(0, device=device).device, returns_logits] = scorer
+    _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer

@@ -83,7 +83,7 @@ class Mirror:
         self.requests.remove(0)
         self._free = list(range(count))
         self._steps = torch.arange(max_step_tokens, device=device)
-        self._no_token = torch.full((1,), -1, device=device)
+        self._no_token = torch.full((1,), -1, device=device, dtype=torch.int64)
         self._mirror: dict[int, int] = {}
         """Slot of tokendraw by slot of vLLM."""
         self._num_tokens = np.zeros(max_requests, dtype=np.int64)
@@ -136,6 +136,8 @@ class Mirror:
         on_host = torch.tensor(
             [*places, *edited.tolist(), *(of_all[place] for place in places), *of_all],
             pin_memory=self._device.type == "cuda",
+            dtype=torch.int64,
+            device="cpu",
         )
         uploaded = on_host.to(self._device, non_blocking=True)
         rows, slots, mirror, of_all_requests = uploaded.split_with_sizes([count, count, count, len(of_all)])

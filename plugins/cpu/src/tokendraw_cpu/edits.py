@@ -12,7 +12,7 @@ from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import EditFacts, RequestTables
 from tokendraw_cpu.edit_arguments import TABLES, DraftArguments, EditArguments, TableArguments
 from tokendraw_cpu.library import Context
-from tokendraw_cpu.sampler import DTYPES, address, logits_arguments, num_threads
+from tokendraw_cpu.sampler import DTYPES, address, dense, logits_arguments, num_threads
 
 
 class CpuProcessor:
@@ -38,10 +38,13 @@ class CpuProcessor:
         """Edit logits in place, and return them; see :class:`tokendraw.plugin.LogitsProcessorBackend`."""
         facts = slots.facts
         tables = self._table_arguments(slots.tables) if facts.any_edit else None
-        slot = _as_int64(row_index)
+        slot = dense(row_index, torch.int64, len(logits) if drafts is None else drafts.num_requests)
         offsets, ids = None, None
         if drafts is not None:
-            offsets, ids = _as_int64(drafts.cu_num_logits), _as_int64(drafts.draft_token_ids)
+            offsets = dense(drafts.cu_num_logits, torch.int64, drafts.num_requests + 1)
+            ids = dense(drafts.draft_token_ids, torch.int64, len(drafts.draft_token_ids))
+        if bitmask is not None and (bitmask.dtype is not torch.int32 or bitmask.stride(1) != 1):
+            bitmask = bitmask.to(torch.int32).contiguous()
         arguments = EditArguments(
             logits_arguments(logits),
             tables and ctypes.pointer(tables),
@@ -89,7 +92,3 @@ def _draft_arguments(drafts: Drafts | None, offsets: Tensor | None, ids: Tensor 
     return DraftArguments(
         offsets.data_ptr(), len(offsets) - 1, drafts.max_drafts, ids.data_ptr(), ids.numel(), width
     )
-
-
-def _as_int64(integers: Tensor) -> Tensor:
-    return integers.to(torch.int64).contiguous()

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, philox
+from tokendraw import InvalidInputError, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, philox
 from tokendraw.filters import combined_floor, required_moments
 from tokendraw.plugin import LOGPROBS_MODES
 from tokendraw.row_parameters import filter_columns
@@ -23,6 +23,11 @@ from tokendraw_cpu.library import (
     SampleArguments,
 )
 
+CPU: Final = torch.device("cpu")
+INT64, FLOAT32, BOOL = (
+    torch.empty(0, dtype=dtype, device=CPU) for dtype in (torch.int64, torch.float32, torch.bool)
+)
+"""Prototypes of outputs: ``new_empty`` takes less time than ``empty`` with a dtype and a device."""
 DTYPES: Final = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _MODES: Final = LOGPROBS_MODES
 """In the order of ``LogprobsMode`` in ``cpp/arguments.h``."""
@@ -81,12 +86,14 @@ class CpuSampler:
     def read_batch(self, logits: Tensor, metadata: SamplingMetadata) -> Batch:
         """Read the parameters and the noise of each row; rows without a seed get a fresh one."""
         logits = with_dense_rows(logits)
-        columns = _columns(metadata)
-        seed, position = philox.seeds_and_positions(metadata, len(logits), logits.device)
+        rows = logits.shape[0]
+        columns = _columns(metadata, rows)
+        noise = philox.seeds_and_positions(metadata, rows, logits.device)
         filters, floor = metadata.filters_per_row(), None
         if filters is not None:
-            floor = self.floors(logits, *filters, filter_temperature(columns, len(logits)))
-        return Batch(logits, metadata, columns, floor, seed.contiguous(), position.contiguous())
+            floor = self.floors(logits, *filters, filter_temperature(columns, rows))
+        seed, position = dense(noise[0], torch.int64, rows), dense(noise[1], torch.int64, rows)
+        return Batch(logits, metadata, columns, floor, seed, position)
 
     def draw(
         self, batch: Batch, streams: Streams = SAMPLE_STREAMS, scored_ids: Tensor | None = None
@@ -99,13 +106,13 @@ class CpuSampler:
         facts, need = batch.metadata.facts, self._need
         threshold = ceiling = None
         if need.threshold:
-            threshold = torch.empty(rows)
-            ceiling = torch.empty(rows) if facts.any_ceiling else None
+            threshold = FLOAT32.new_empty(rows)
+            ceiling = FLOAT32.new_empty(rows) if facts.any_ceiling else None
         width = facts.logprobs_width(size)
         outputs = _LogprobsOutputs(batch.metadata, rows, width, has_ranks=need.logprob_ranks)
         drawn = SamplerOutput(
-            torch.empty(rows, dtype=torch.int64),
-            torch.empty(rows, dtype=torch.bool),
+            INT64.new_empty(rows),
+            BOOL.new_empty(rows),
             outputs.logprobs,
             outputs.log_kept_mass,
             threshold,
@@ -152,7 +159,8 @@ class CpuSampler:
         """
         moments = required_moments(names)
         sums: dict[MomentSum, Tensor] = {
-            name: torch.empty(len(logits), 1, dtype=torch.float64) for name in required_sums(moments)
+            name: torch.empty(len(logits), 1, dtype=torch.float64, device=CPU)
+            for name in required_sums(moments)
         }
         arguments = MomentArguments(
             logits_arguments(logits),
@@ -164,7 +172,8 @@ class CpuSampler:
         self._context.moments(arguments)
         largest = torch.finfo(torch.float64).max
         inverse = temperature.reciprocal().clamp_(max=largest).unsqueeze(-1)
-        return combined_floor(names, values, moments_of_sums(sums, moments, inverse)).contiguous()
+        floor = combined_floor(names, values, moments_of_sums(sums, moments, inverse))
+        return dense(floor, torch.float32, len(logits))
 
 
 class _LogprobsOutputs:
@@ -179,17 +188,17 @@ class _LogprobsOutputs:
         asked = metadata.per_row("logprobs")
         given = None if metadata.given_ids is None else metadata.per_row("logprob_token_ids")
         self._asked, self._given = (
-            None if column is None else _dense(column, torch.int64) for column in (asked, given)
+            None if column is None else dense(column, torch.int64, rows) for column in (asked, given)
         )
         columns = 0 if self._given is None else self._given.shape[1]
         self.logprobs = LogprobsTensors(
-            torch.empty(rows, 1 + width, dtype=torch.int64),
-            torch.empty(rows, 1 + width),
-            torch.empty(rows, dtype=torch.int64) if has_ranks else None,
-            None if self._given is None else torch.empty(rows, columns, dtype=torch.int64),
-            None if self._given is None else torch.empty(rows, columns),
+            INT64.new_empty(rows, 1 + width),
+            FLOAT32.new_empty(rows, 1 + width),
+            INT64.new_empty(rows) if has_ranks else None,
+            None if self._given is None else INT64.new_empty(rows, columns),
+            None if self._given is None else FLOAT32.new_empty(rows, columns),
         )
-        self.log_kept_mass = torch.empty(rows)
+        self.log_kept_mass = FLOAT32.new_empty(rows)
 
     def arguments(self, mode: int) -> Logprobs:
         if self._width is None or self.logprobs is None:
@@ -217,7 +226,12 @@ def logits_arguments(logits: Tensor) -> LogitsArguments:
 
 
 def with_dense_rows(logits: Tensor) -> Tensor:
-    """Return [rows, V] logits whose rows are dense, at any distance: the same tensor, or a copy."""
+    """Return [rows, V] logits whose rows are dense, at any distance: the same tensor, or a copy.
+
+    :raises InvalidInputError: they are on another device than the CPU.
+    """
+    if not logits.is_cpu:
+        raise _other_device(logits)
     return logits if logits.shape[1] == 1 or logits.stride(1) == 1 else logits.contiguous()
 
 
@@ -226,7 +240,7 @@ def num_threads(logits: Tensor) -> int:
     return torch.get_num_threads() if logits.numel() > _THREADED_LOGITS else 1
 
 
-def _columns(metadata: SamplingMetadata) -> dict[str, Tensor]:
+def _columns(metadata: SamplingMetadata, rows: int) -> dict[str, Tensor]:
     """Spread the parameters of a batch over its rows, but for those that the host rules out."""
     names = metadata.memo.get(_columns)
     if names is None:
@@ -234,7 +248,7 @@ def _columns(metadata: SamplingMetadata) -> dict[str, Tensor]:
         names = [name for name in _COLUMNS if filters.get(name, metadata.temperature) is not None]
         metadata.memo[_columns] = names
     return {
-        name: _dense(column, _COLUMNS[name])
+        name: dense(column, _COLUMNS[name], rows)
         for name in names
         if (column := metadata.per_row(name)) is not None
     }
@@ -244,13 +258,30 @@ def filter_temperature(columns: dict[str, Tensor], rows: int) -> Tensor:
     """Return the temperature at which the filters of each row look, [rows] float64; 1 in greedy rows."""
     temperature, is_last = columns.get("temperature"), columns.get("temperature_last")
     if temperature is None:
-        return torch.ones(rows, dtype=torch.float64)
+        return torch.ones(rows, dtype=torch.float64, device=CPU)
     found = torch.where(temperature > 0, temperature, 1.0).clamp_(max=torch.finfo(torch.float64).max)
     return found if is_last is None else torch.where(is_last, 1.0, found)
 
 
-def _dense(column: Tensor, dtype: torch.dtype) -> Tensor:
-    return column if column.dtype is dtype and column.is_contiguous() else column.to(dtype).contiguous()
+def dense(tensor: Tensor, dtype: torch.dtype, length: int) -> Tensor:
+    """Return a tensor [length, ...] as the library reads it, contiguous and of this dtype: itself, or a copy.
+
+    :raises InvalidInputError: it has another length, or is on another device than the CPU: the library looks at
+        addresses alone.
+    """
+    if tensor.shape[0] != length:
+        raise InvalidInputError(
+            f"a tensor for {length} rows needs as many entries, found shape {list(tensor.shape)}. Pass one entry a row."
+        )
+    if not tensor.is_cpu:
+        raise _other_device(tensor)
+    return tensor if tensor.dtype is dtype and tensor.is_contiguous() else tensor.to(dtype).contiguous()
+
+
+def _other_device(tensor: Tensor) -> InvalidInputError:
+    return InvalidInputError(
+        f"'cpu' needs tensors on the CPU, found one on {tensor.device}. Pass tensor.cpu()."
+    )
 
 
 def address(tensor: Tensor | None) -> int | None:

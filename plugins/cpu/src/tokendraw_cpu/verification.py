@@ -22,12 +22,16 @@ from tokendraw.plugin import (
 )
 from tokendraw_cpu.library import LogitsArguments, VerifyArguments
 from tokendraw_cpu.sampler import (
+    BOOL,
+    CPU,
     DTYPES,
+    INT64,
     SAMPLE_STREAMS,
     Batch,
     CpuSampler,
     Streams,
     address,
+    dense,
     filter_temperature,
     logits_arguments,
     num_threads,
@@ -86,18 +90,21 @@ class CpuVerifier(CpuSampler):
     def _verify(self, batch: Batch, drafts: Drafts, mode: VerifyMode) -> VerifyOutput:
         """Verify without log-probabilities and thresholds."""
         rows, requests = len(batch.logits), drafts.num_requests
-        offsets, ids = (
-            tensor.to(torch.int64).contiguous() for tensor in (drafts.cu_num_logits, drafts.draft_token_ids)
-        )
+        ids = drafts.draft_token_ids
+        ids = dense(ids, torch.int64, requests if ids.dim() == 2 else len(ids))
+        offsets = dense(drafts.cu_num_logits, torch.int64, requests + 1)
         kind, values, dtype = _distributions(drafts) if mode != "coupled" else ("chosen", None, 0)
         floor = None
         if kind == "logits" and values is not None:
             floor = self._draft_floors(values, batch, drafts)
-        row_output = SamplerOutput(torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool))
+        row_output = SamplerOutput(
+            INT64.new_empty(rows),
+            BOOL.new_empty(rows),
+        )
         output = VerifyOutput(
-            torch.empty(requests, drafts.max_drafts + 1, dtype=torch.int64),
-            torch.empty(requests, dtype=torch.int32),
-            torch.empty(requests, dtype=torch.bool),
+            INT64.new_empty(requests, drafts.max_drafts + 1),
+            torch.empty(requests, dtype=torch.int32, device=CPU),
+            BOOL.new_empty(requests),
         )
         logits = logits_arguments(batch.logits)
         self._context.verify(

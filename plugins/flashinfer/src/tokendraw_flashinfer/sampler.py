@@ -127,7 +127,9 @@ class FlashInferSampler:
         params = [SamplingParams(top_k=2, top_p=0.9, min_p=0.1)] * rows
         filters = Filters.of(SamplingMetadata.from_params(params, device=device), vocab_size)
         for sequence in sequences:
-            probs, _ = self._probabilities(torch.zeros(rows, vocab_size, device=device), filters.temperature)
+            probs, _ = self._probabilities(
+                torch.zeros(rows, vocab_size, device=device, dtype=torch.float32), filters.temperature
+            )
             draw(sequence, self._batch(probs, filters, 2))
 
 

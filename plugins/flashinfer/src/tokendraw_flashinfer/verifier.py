@@ -189,7 +189,7 @@ class FlashInferVerifier(FlashInferSampler):
 
     def _warm_up_chains(self, device: torch.device, filters: Collection[Filter]) -> None:
         """Make the calls of a verification; see :meth:`_warm_up`."""
-        probs = torch.full((2, 8), 1 / 8, device=device)
+        probs = torch.full((2, 8), 1 / 8, device=device, dtype=torch.float32)
         drafts = Drafts.from_lists([[0], [1]], device=device, draft_probs=probs)
         one = torch.ones(4, dtype=torch.int32, device=device)
         metadata = SamplingMetadata(
@@ -197,7 +197,7 @@ class FlashInferVerifier(FlashInferSampler):
             top_p=one / 2 if "top_p" in filters else None,
             facts=BatchFacts(max_top_k=None if "top_k" in filters else 0, any_top_p="top_p" in filters),
         )
-        self.verify(torch.zeros(4, 8, device=device), drafts, metadata)
+        self.verify(torch.zeros(4, 8, device=device, dtype=torch.float32), drafts, metadata)
 
 
 def _without_drafts(output: SamplerOutput, max_drafts: int) -> VerifyOutput:

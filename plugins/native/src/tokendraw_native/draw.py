@@ -87,8 +87,10 @@ def _draw_top_tokens(
     if noise is not None and tiles == 1:
         token_noise = noise.gumbel(top.ids, streams.token, dtype)
     elif noise is not None:
-        index = torch.cat((torch.arange(tiles).expand(rows, -1), top.ids), -1)
-        stream = torch.where(torch.arange(index.shape[-1]) < tiles, streams.tile, streams.token)
+        index = torch.cat((torch.arange(tiles, device=top.ids.device).expand(rows, -1), top.ids), -1)
+        stream = torch.where(
+            torch.arange(index.shape[-1], device=index.device) < tiles, streams.tile, streams.token
+        )
         variates = noise.gumbel(index, stream, dtype)
         tile_noise, token_noise = variates[:, :tiles], variates[:, tiles:]
     tile = _best_tile(stats.tile_weights, tile_noise, params)

@@ -94,7 +94,7 @@ def _sparse_nonzero(mask: Tensor) -> Tensor | None:
     row, block = counts.nonzero().unbind(-1)
     hit, column = blocks[row, block].nonzero().unbind(-1)
     cells = torch.stack((row[hit], block[hit] * _BLOCK_COLUMNS + column), -1)
-    tail_cells = tail.nonzero() + torch.tensor([0, end])
+    tail_cells = tail.nonzero() + torch.tensor([0, end], dtype=torch.int64, device=tail.device)
     return torch.cat((cells, tail_cells))
 
 
@@ -107,7 +107,8 @@ def _search_cells(cells: Tensor, x: Tensor, weight: Tensor, target: Tensor) -> T
     """Search among the values at ``cells`` [n, 2], at least one a row."""
     row, column = cells[cells[:, 0].argsort(stable=True)].unbind(-1)
     counts = row.bincount(minlength=len(x))
-    rank = torch.arange(len(cells)) - (counts.cumsum(0) - counts)[row]  # of a cell within its row
+    index = torch.arange(len(cells), device=cells.device)
+    rank = index - (counts.cumsum(0) - counts)[row]  # of a cell within its row
     values = x.new_full((len(x), int(counts.max())), -INF)
     values[row, rank] = x[row, column]
     masses = weight.new_zeros(values.shape)

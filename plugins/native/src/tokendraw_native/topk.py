@@ -28,7 +28,9 @@ def topk(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     ids = _block_ids(_block_maxima(x).topk(n).indices)
     tail = x.shape[-1] % _BLOCK_COLUMNS
     if tail:
-        ids = torch.cat((ids, torch.arange(x.shape[-1] - tail, x.shape[-1]).expand(len(x), -1)), -1)
+        ids = torch.cat(
+            (ids, torch.arange(x.shape[-1] - tail, x.shape[-1], device=x.device).expand(len(x), -1)), -1
+        )
     values, columns = x.gather(-1, ids).topk(n)
     return values, ids.gather(-1, columns)
 
@@ -70,4 +72,5 @@ def _block_maxima(x: Tensor) -> Tensor:
 
 def _block_ids(blocks: Tensor) -> Tensor:
     """Return the ids [rows, n * 64] in some blocks [rows, n]."""
-    return (blocks.unsqueeze(-1) * _BLOCK_COLUMNS + torch.arange(_BLOCK_COLUMNS)).flatten(1)
+    columns = torch.arange(_BLOCK_COLUMNS, device=blocks.device)
+    return (blocks.unsqueeze(-1) * _BLOCK_COLUMNS + columns).flatten(1)

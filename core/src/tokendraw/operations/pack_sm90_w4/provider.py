@@ -88,7 +88,7 @@ def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device, 
 
 def _bytes(rows: int, columns: int) -> Tensor:
     """Make [1, rows, columns] uint8 of all values, without a pattern to hide a wrong layout."""
-    index = torch.arange(rows * columns)
+    index = torch.arange(rows * columns, device="cpu")
     return (index * 2_654_435_761 // 2**12 % 256).to(torch.uint8).view(1, rows, columns)
 
 

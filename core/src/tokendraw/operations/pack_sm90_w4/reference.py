@@ -54,7 +54,7 @@ def packed_weights(weights: Tensor, format: Format, layout: Layout) -> Tensor:
     else:  # byte i is of row 8 (i // 2), column 2 d + i % 2
         sources = [(8 * (i // 2), first + 2 * d + i % 2) for i in range(4)]
     natural = weights.to(torch.int64)
-    zero = torch.zeros((), dtype=torch.int64)
+    zero = torch.zeros((), dtype=torch.int64, device="cpu")
     word = sum(
         (natural[:, 16 * b + row + r, column] << 8 * i for i, (row, column) in enumerate(sources)), zero
     )
@@ -82,4 +82,4 @@ def packed_scales(scales: Tensor, layout: Layout) -> Tensor:
 
 def _indices(*sizes: int) -> tuple[Tensor, ...]:
     """Make every combination of indices below ``sizes``."""
-    return torch.meshgrid(*(torch.arange(size) for size in sizes), indexing="ij")
+    return torch.meshgrid(*(torch.arange(size, device="cpu") for size in sizes), indexing="ij")

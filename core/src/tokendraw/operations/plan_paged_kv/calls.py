@@ -96,7 +96,7 @@ class PlanPagedKV(Call):
         columns = table.shape[1]
         lengths = self.seq_lens.cpu().to(torch.int64).clamp_(0, columns * page_size)
         pages = (lengths + page_size - 1) // page_size
-        taken = table[torch.arange(columns) < pages.unsqueeze(1)]
+        taken = table[torch.arange(columns, device="cpu") < pages.unsqueeze(1)]
         return {
             "page_indptr": padded(pages.cumsum(0), (1, 0)),
             "last_page_len": torch.where(lengths > 0, (lengths - 1) % page_size + 1, 0),

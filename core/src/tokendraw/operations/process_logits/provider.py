@@ -147,7 +147,7 @@ def prove(
     rows = [needed]
     if "thinking_budget" in capabilities.edits:
         slots.add(0, SamplingParams(thinking_budget=(0, [0], [_FORCED_ID])), prompt_token_ids=[0])
-        row_index = torch.tensor([1, 0], device=device)
+        row_index = torch.tensor([1, 0], device=device, dtype=torch.int64)
         rows.append([8.0 if i == _FORCED_ID else _OFF for i in range(_VOCAB_SIZE)])
     logits = torch.full((len(rows), _VOCAB_SIZE), 8.0, dtype=dtype, device=device)
     bitmask = None
@@ -165,8 +165,10 @@ def prove(
     if len(rows) > 1:
         slots.remove(0)
     if hasattr(backend, "append"):
-        tokens = torch.tensor([[1, 3, 5], [1, 3, 5]], device=device)
-        _prove_append(backend.append, slots.tables, torch.tensor([1, 2], device=device), tokens)
+        tokens = torch.tensor([[1, 3, 5], [1, 3, 5]], device=device, dtype=torch.int64)
+        _prove_append(
+            backend.append, slots.tables, torch.tensor([1, 2], device=device, dtype=torch.int64), tokens
+        )
 
 
 def _prove_append(append: Any, tables: RequestTables, row_index: Tensor, tokens: Tensor) -> None:

@@ -63,7 +63,7 @@ def prove(backend: ScorerBackend, capabilities: Capabilities, device: torch.devi
     peak = logits.shape[1] // 2
     logits[:, peak] = proof_rows.PEAK
     logits[1, 0] = proof_rows.PEAK
-    token_ids = torch.tensor([peak, 0], device=device)
+    token_ids = torch.tensor([peak, 0], device=device, dtype=torch.int64)
     metadata = SamplingMetadata.from_params([SamplingParams()] * 2, device=device)
     output = proof_rows.output_of(Score(logits, token_ids, metadata), backend, need)
     expected_values = [0.0, math.log(2.0)]

@@ -171,7 +171,7 @@ def _wrong_chains(output: VerifyOutput, vocab_size: int, drafts: Drafts) -> str 
         return (
             f"num_accepted in [0, {int(counts[b])}], found {int(accepted[b])} for request {b} of {requests}"
         )
-    steps, num_accepted = torch.arange(width), accepted.unsqueeze(1)
+    steps, num_accepted = torch.arange(width, device="cpu"), accepted.unsqueeze(1)
     for b, i in first_of((steps[:-1] < num_accepted) & (tokens[:, :-1] != draft_ids)):
         return f"the accepted drafts, found token {int(tokens[b, i])} for draft {int(draft_ids[b, i])} of request {b}"
     for b, i in first_of((steps <= num_accepted) & ((tokens < 0) | (tokens >= vocab_size))):
@@ -194,5 +194,7 @@ def _by_step(drafts: Drafts) -> tuple[Tensor, Tensor]:
     counts = first.diff() - 1
     if ids.dim() == 2:
         return pad(ids, (0, most), value=PAD_TOKEN_ID)[:, :most], counts
-    indices = (first[:-1] - torch.arange(len(counts))).unsqueeze(1) + torch.arange(most)
+    indices = (first[:-1] - torch.arange(len(counts), device="cpu")).unsqueeze(1) + torch.arange(
+        most, device="cpu"
+    )
     return pad(ids, (0, 1), value=PAD_TOKEN_ID)[indices.clamp(0, len(ids))], counts

@@ -108,7 +108,7 @@ def prove(
     vocab_size = logits.shape[1]
     peak = vocab_size // 2
     logits[:, peak] = proof_rows.PEAK
-    probs = torch.zeros(2, vocab_size, device=device)
+    probs = torch.zeros(2, vocab_size, device=device, dtype=torch.float32)
     probs[0, peak] = probs[1, 0] = 1.0
     kind = "probs" if "probs" in capabilities.draft_kinds else (*capabilities.draft_kinds, "chosen")[0]
     distributions = {

@@ -70,7 +70,9 @@ class VerifyWarmup:
         most = max(sum(batch.num_drafts) for batch in draft_batches)
         rows = max(sum(batch.num_drafts) + len(batch.num_drafts) for batch in draft_batches)
         size = self.batches.vocab_size
-        probs = torch.full((most if "probs" in self.kinds else 0, size), 1 / size, device=device)
+        probs = torch.full(
+            (most if "probs" in self.kinds else 0, size), 1 / size, device=device, dtype=torch.float32
+        )
         draft_logits = self.batches.logits(most if "logits" in self.kinds else 0, device)
         for target, logits in zip(self.batches.logits(rows, device), draft_logits, strict=True):
             distributions = {"probs": probs, "logits": logits}
@@ -105,10 +107,10 @@ class VerifyWarmup:
 
 def _drafts(batch: _DraftBatch, kind: DraftKind, distribution: Tensor | None, device: torch.device) -> Drafts:
     """Make drafts with everything known to the host, from probabilities or logits of at least as many rows."""
-    counts, total = torch.tensor(batch.num_drafts, dtype=torch.int64), sum(batch.num_drafts)
-    ids = torch.zeros(total, dtype=torch.int64)
+    counts, total = torch.tensor(batch.num_drafts, dtype=torch.int64, device="cpu"), sum(batch.num_drafts)
+    ids = torch.zeros(total, dtype=torch.int64, device="cpu")
     if batch.is_padded:
-        steps = torch.arange(max(batch.num_drafts, default=0))
+        steps = torch.arange(max(batch.num_drafts, default=0), device="cpu")
         ids = torch.where(steps < counts.unsqueeze(1), 0, PAD_TOKEN_ID)
     known = {} if distribution is None else {f"draft_{kind}": distribution[:total]}
     return Drafts.from_counts(ids.to(device), batch.num_drafts, any_placeholder=False, **known)

@@ -89,7 +89,7 @@ class TensorConverter:
         )
         return RowParams(
             *[
-                torch.zeros(1, dtype=placeholder.dtype)
+                torch.zeros(1, dtype=placeholder.dtype, device="cpu")
                 if tensor is None and placeholder is not None
                 else tensor
                 for tensor, placeholder in zip(given, placeholders, strict=True)
