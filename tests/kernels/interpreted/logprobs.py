@@ -334,7 +334,12 @@ def tiny():
     device, need = torch.device("cpu"), Need(logprobs_mode="temperature_logprobs")
     sampler, native = TritonGumbelSampler(device, need), NativeSampler(device, need)
     degrees = [1e-40, 1e-39, 3e-38, 2e-37, 1e-44, 1e-320]
-    for size, extra in ((50, {}), (60, {"top_k": 7}), (70, {"top_p": 0.8})):
+    for size, extra in (
+        (50, {}),
+        (60, {"top_k": 7}),
+        (70, {"top_p": 0.8}),
+        (80, {"filters": {"top_n_sigma": 1.0}}),
+    ):
         rows = np.stack([rng.standard_normal(size) * 3 * max(t, 1e-44) for t in degrees]).astype(np.float32)
         logits = torch.from_numpy(rows)
         params = [SamplingParams(temperature=t, seed=i, logprobs=0, **extra) for i, t in enumerate(degrees)]

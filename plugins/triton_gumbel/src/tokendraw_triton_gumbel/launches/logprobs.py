@@ -240,7 +240,9 @@ class LogprobsLaunches:
     ) -> tuple[RequestedLogprobs, RowDraws]:
         """Return the groups of what the rows request, and of what the draw has left of them."""
         draw, (_, _, params, _, scratch, *_, interval) = self._draw, arguments
-        kept = (None, None) if self.log_masses is None else (interval.ceiling, scratch[self.log_masses])
+        kept = (None, None)
+        if interval is not None and self.log_masses is not None:
+            kept = interval.ceiling, scratch[self.log_masses]
         sums = scratch[draw.mode_sums]
         index = params.row_index if draw.has_row_index else None
         return (

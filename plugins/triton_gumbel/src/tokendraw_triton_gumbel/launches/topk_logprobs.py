@@ -114,7 +114,7 @@ def as_float32(logits: Tensor) -> Tensor:
 
 def _visible(x: Tensor, ids: Tensor, token: Tensor, lowest: Tensor, is_greedy: Tensor) -> Tensor:
     """Return logits with -inf for those below ``lowest`` and, in greedy rows, for all but the drawn token."""
-    return torch.where(((x >= lowest) & ~is_greedy) | (ids == token), x, -_INF)
+    return torch.where((x >= lowest) & (~is_greedy | (ids == token)), x, -_INF)
 
 
 def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:

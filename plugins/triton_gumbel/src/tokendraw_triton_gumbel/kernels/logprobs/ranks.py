@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.logprobs.mode_values import lowest_visible
+from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED
 from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     GRANULE_LANES,
@@ -22,6 +24,22 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
 
 RANK_SPAN = 8
 """Tiles a program."""
+_MAXIMA_AT_ONCE = tl.constexpr(256)
+_TINY, _HUGE = tl.constexpr(1e-30), tl.constexpr(1e30)
+"""Float32 may not hold the value of a drawn token below this temperature, or of a logit below the negative."""
+
+
+@triton.jit
+def _largest_of(maxima, tiles):
+    """Return the largest of the maxima [tiles] in memory."""
+    largest = tl.full((), float("-inf"), tl.float32)
+    start = tl.zeros((), tl.int32)
+    while start < tiles:
+        tile = start + tl.arange(0, _MAXIMA_AT_ONCE)
+        maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+        largest = tl.maximum(largest, tl.max(maximum, 0))
+        start += _MAXIMA_AT_ONCE
+    return largest
 
 
 @triton.jit(
@@ -47,11 +65,11 @@ def count_ranks(
 
     :param logits: :class:`~.argument_groups.Logits`.
     :param requested: :class:`.row_logprobs.RequestedLogprobs`.
-    :param token_ids: [rows] int64; an id outside [0, V) counts as one of the logit -inf.
+    :param token_ids: [rows] int64; an id outside [0, V) leaves its rank 0.
     :param maxima: [rows, tiles], as :class:`~.argument_groups.TileStatistics` has them, and ``granules`` [rows,
         tiles, 16].
     :param ceiling: [rows] float32: the greatest logit that is shown; None: all are.
-    :param ranks: [rows] int64, 0 at first; V where the token's logit is -inf.
+    :param ranks: [rows] int64, 0 at first; V where the token's value is -inf.
     :param flags: what the mode shows of logits: see :mod:`~..shared.row_params`.
     """
     groups = (tiles + SPAN - 1) // SPAN
@@ -62,12 +80,18 @@ def count_ranks(
     tile = group * SPAN + tl.arange(0, SPAN)
     maximum = tl.load(maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
     token = tl.load(token_ids + row)
-    x = tl.load(base + token, mask=(token >= 0) & (token < logits.vocab_size), other=float("-inf"))
-    x = x.to(tl.float32)
+    is_token = (token >= 0) & (token < logits.vocab_size)
+    x = tl.load(base + token, mask=is_token, other=float("-inf")).to(tl.float32)
     slot = row
     if requested.row_index is not None:
         slot = tl.load(requested.row_index + row).to(tl.int64)
-    _, _, greedy = mode_temperature(requested.temperature, slot, flags)
+    temperature, _, greedy = mode_temperature(requested.temperature, slot, flags)
+    if (temperature < _TINY).to(tl.int32) + (x < -_HUGE).to(tl.int32) > 0:
+        peak = _largest_of(maxima + row * tiles, tiles)
+        if ceiling is not None:
+            is_lower = (tl.load(ceiling + row) < peak) & ((flags & NORMALISED) != 0)
+            peak = tl.where(is_lower, tl.load(ceiling + row), peak)
+        x = tl.where(x < lowest_visible(peak, temperature, flags), float("-inf"), x)
     if (x > float("-inf")) & (greedy == 0):
         if tl.max(maximum, 0) >= x:
             CHUNKS: tl.constexpr = TILE_SIZE // (LANES * VECTOR)
@@ -93,4 +117,5 @@ def count_ranks(
             tl.atomic_add(ranks + row, tl.sum(tl.sum(number, 1), 0).to(tl.int64), sem="relaxed")
     elif group == 0:
         # A greedy row shows its token alone.
-        tl.store(ranks + row, tl.where(x > float("-inf"), 1, logits.vocab_size).to(tl.int64))
+        rank = tl.where(x > float("-inf"), 1, logits.vocab_size).to(tl.int64)
+        tl.store(ranks + row, rank, mask=is_token)

@@ -72,7 +72,8 @@ class MomentSums(NamedTuple):
     """[rows, tiles] float32: the sum of ``x - maximum`` over the finite logits."""
     squares: Any = None
     """[rows, tiles] float32: the sum of their squares. Where squares overflow, ``distances`` and ``squares`` are of
-    distances times 2 ** -72, and the sign of ``squares`` is negative."""
+    distances times 2 ** -72, and the sign of ``squares`` is negative; where they might vanish, of distances times
+    2 ** 96, and the sign of ``distances`` is positive."""
     entropies: Any = None
     """[rows, tiles] float32: the sum of ``w log2 w`` of the weights w that ``sums`` adds up."""
     collisions: Any = None

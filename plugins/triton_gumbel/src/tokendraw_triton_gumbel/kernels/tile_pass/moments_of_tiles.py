@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
-from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import SMALL_UNIT
+from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import LARGE_UNIT, SMALL_UNIT
 
 _LARGEST_EXPONENT = tl.constexpr(3e38)
 
@@ -24,8 +24,9 @@ def spread_of_tiles(sums, place, inside, distance):
     number = tl.sum(count, 0)
     total = tl.load(sums.distances + place, mask=inside, other=0.0).to(tl.float64)
     square = tl.load(sums.squares + place, mask=inside, other=0.0).to(tl.float64)
-    is_small = square < 0
-    total = tl.where(is_small, total / SMALL_UNIT, total)
+    is_small, is_large = square < 0, total > 0
+    total = tl.where(is_small, total / SMALL_UNIT, tl.where(is_large, total / -LARGE_UNIT, total))
+    square = tl.where(is_large, square / (LARGE_UNIT * LARGE_UNIT), square)
     square = tl.where(is_small, square / (-SMALL_UNIT * SMALL_UNIT), square)
     own_mean = total / tl.maximum(count, 1.0)
     mean = tl.sum(total + count * distance, 0) / tl.maximum(number, 1.0)

@@ -20,6 +20,11 @@ _LEAST_EXPONENT = tl.constexpr(-1000.0)
 """Weights are 0 far above it, also that of -inf, whose product with its weight would be NaN."""
 SMALL_UNIT = tl.constexpr(2.117582368135751e-22)
 """2 ** -72: the squares of 1024 float32 distances in this unit cannot overflow."""
+LARGE_UNIT = tl.constexpr(7.922816251426434e28)
+"""2 ** 96: no square of a float32 distance in this unit vanishes, and none overflows where squares add up to less than
+:data:`_LEAST_SQUARE`."""
+_LEAST_SQUARE = tl.constexpr(8.271806125530277e-25)
+"""2 ** -80."""
 _LEAST_SCALE = tl.constexpr(1e-12)
 """Squares of exponents might vanish below."""
 
@@ -142,6 +147,7 @@ def sum_pairs(
         square = _sum_lanes((a_square + b_square) + (c_square + d_square))
         distance, square = _distance_sums(distance, square, rounding, scale)
         is_exact &= tl.where(scale > _LEAST_SCALE, square, float("inf")) < float("inf")
+        is_exact &= (square > _LEAST_SQUARE) | (distance == 0)
     total *= factor
     return total, entropy, collision, distance, square, is_exact & (total >= _MIN_SUM)
 
@@ -194,6 +200,7 @@ def sum_logits(
         distance, square = tile_sums(exponent), tile_sums(exponent * exponent)
         distance, square = _distance_sums(distance, square, rounding, scale)
         is_exact &= tl.where(scale > _LEAST_SCALE, square, float("inf")) < float("inf")
+        is_exact &= (square > _LEAST_SQUARE) | (distance == 0)
     return total, entropy, collision, distance, square, is_exact
 
 
@@ -213,7 +220,8 @@ def sum_carefully(clean, max_logit, scale, HAS_ENTROPY: tl.constexpr, HAS_COLLIS
 def sum_distances_carefully(clean, max_logit):
     """Return (numbers of finite logits, sums of ``x - max_logit``, sums of the squares), whatever the tile holds.
 
-    Where squares overflow, sums are in units of ``SMALL_UNIT``, and that of squares is negative.
+    Where squares overflow, sums are in units of ``SMALL_UNIT``, and that of squares is negative. Where they might
+    vanish, sums are in units of ``LARGE_UNIT``, and that of distances is positive.
     """
     top = tl.where(tl.abs(max_logit) < float("inf"), max_logit, 0.0)[None, :, None, None]
     is_finite = tl.abs(clean) < float("inf")
@@ -222,8 +230,12 @@ def sum_distances_carefully(clean, max_logit):
     small = finite * SMALL_UNIT - top * SMALL_UNIT
     square = tile_sums(distance * distance)
     overflows = (square < float("inf")) == 0
+    vanishes = square < _LEAST_SQUARE
+    large = tl.where(vanishes[None, :, None, None], distance, 0.0) * LARGE_UNIT
+    total = tl.where(vanishes, -tile_sums(large), tile_sums(distance))
+    square = tl.where(vanishes, tile_sums(large * large), square)
     return (
         tile_sums(is_finite.to(tl.float32)),
-        tl.where(overflows, tile_sums(small), tile_sums(distance)),
+        tl.where(overflows, tile_sums(small), total),
         tl.where(overflows, -tile_sums(small * small), square),
     )
