@@ -202,3 +202,11 @@ class TestAFinding:
         right = next(n for n in range(20) if check("acme", "--quick", "--fuzz-case", f"3:{n}").exit_code == 0)
         result = check("acme", "--quick", "--fuzz-case", f"3:{right}")
         assert re.search(r"No findings in \d+ cases?\.\nQuick sizes, seed 3, ", result.stdout)
+
+
+def test_kept_sets_are_counted_by_operation_and_way():
+    result = call("check", "native", "--device", "cpu", "--kept-sets", "--fuzz-case", "0:1")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(HEADING + "way ")
+    assert re.search(r"^verify: p +\d+ +0 +\d+ +1 *$", result.stdout, re.MULTILINE)
+    assert re.search(r"^0 of \d+ rows wrong, in 1 batches\.$", result.stdout, re.MULTILINE)

@@ -90,6 +90,14 @@ USAGE = [
         "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them.",
     ),
     (
+        (*CHECK, "--kept-sets"),
+        "'--kept-sets' is of random rows. Add '--fuzz SECONDS'.",
+    ),
+    (
+        (*CHECK, "--kept-sets", "--fuzz", "9", "--jobs", "2"),
+        "'--kept-sets' makes no page and one process. Leave out '--html' and '--jobs'.",
+    ),
+    (
         (*CHECK, "--fuzz-case", "0:0", "--seed", "3"),
         "'--fuzz-case' begins with the seed. Leave out '--seed'.",
     ),

@@ -202,11 +202,11 @@ def _judge_batch(
     size = min(_INTERPRETED_SIZE if view.effort.interpreted else size, c.max_vocab_size or size)
     most = min(most_rows, (_CPU_LOGITS if device.type == "cpu" else _GPU_LOGITS) // size)
     rows = 2 * max(1, int(most if rng.random() < 0.7 else max(1, most) ** rng.random()) // 2)
-    ways = [*_ways(c), "mixed"]
-    way = ways[turn % len(ways)]
+    served = _ways(c)
+    way = [*served, "mixed"][turn % (len(served) + 1)]
     step = 2 if view.operation == "verify" else 1
     requests = [
-        _request(c, str(rng.choice(ways[:-1])) if way == "mixed" else way, size, rng)
+        _request(c, str(rng.choice(served)) if way == "mixed" else way, size, rng)
         for _ in range(rows // step)
     ]
     ways, params, shapes = zip(*[request for request in requests for _ in range(step)], strict=True)

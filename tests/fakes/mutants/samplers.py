@@ -296,9 +296,6 @@ SAMPLERS = (
         (FLAT_MASS, "kept sets", in_nucleus(SamplerMutant, "sample", cut_mass)),
         (f"{FLAT_MASS} in the order joint", "kept sets", in_nucleus(SamplerMutant, "sample", cut_in_joint_order)),
     ), options=QUICK),
-    *table("sample", replace(NATIVE, threshold=False, seeding="none", logprobs_modes=(), logprob_token_ids=False),
-           SamplerMutant, ((f"{FLAT_P}, of a sampler without seeds and thresholds", "kept sets", in_nucleus(
-               SamplerMutant, "sample", halved_in_flat_rows)),), options={"quick": False}),
     *table("sample", NATIVE, SamplerMutant, (
         ("1 % of the tail dropped", "distribution", {"change": drop_tail}),
         ("XTC is off where nobody asks for thresholds", "XTC", {"change": without_xtc})), options=QUICK),
@@ -360,6 +357,9 @@ SAMPLERS = (
     ), options=QUICK),
     *table("sample", PLAIN, SamplerMutant, (("uniforms of 24 bits", "tails", {"sample": race_in_24_bits}),),
            options=QUICK | {"effort": EVERY_TAIL}),
+    *table("sample", replace(NATIVE, threshold=False, seeding="none", logprobs_modes=(), logprob_token_ids=False),
+           SamplerMutant, ((f"{FLAT_P}, of a sampler without seeds and thresholds", "kept sets", in_nucleus(
+               SamplerMutant, "sample", halved_in_flat_rows)),), options={"quick": False}),
 )
 CUDA_SAMPLERS = table("sample", NATIVE, SamplerMutant, (("a hidden sync", "sync-free", {"change": wait}),),
                       options=QUICK, device="cuda")

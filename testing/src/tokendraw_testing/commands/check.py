@@ -20,7 +20,9 @@ operation), ``left_out`` (operations without random cases), ``checks``, ``looked
 (how many differ in numbers alone) and ``again`` (the command that repeats it).
 
 With ``--kept-sets``: ``batches``, ``counts`` (by operation and way: ``rows``, ``wrong``, ``uncertain`` and
-``worst_ratio``) and ``findings``, the first wrong rows in words.
+``worst_ratio``), ``quarters`` and ``places`` (of tokens in their kept sets: counts and p-value), ``seeded`` and
+``others`` (rows with a seed; those that draw another token without thresholds) and ``findings``, the first wrong rows
+in words.
 
 With ``--filter``, also the keys of :mod:`tokendraw_testing.commands.filter_check`.
 
@@ -84,7 +86,11 @@ def _case(ctx: click.Context, param: click.Parameter, value: str | None) -> _Cas
 
 
 _run_options = all_of_options(
-    click.option("--quick", is_flag=True, help="Fewer draws, smaller vocabularies: under a minute on a CPU."),
+    click.option(
+        "--quick",
+        is_flag=True,
+        help="Fewer draws, smaller vocabularies: a minute on two idle cores of a CPU.",
+    ),
     click.option(
         "--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again."
     ),

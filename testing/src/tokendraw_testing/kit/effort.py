@@ -71,7 +71,7 @@ class Effort:
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
-        """Return the effort for a device: a quick run takes under a minute, a full run minutes."""
+        """Return the effort for a device: a quick run takes a minute on two idle cores, a full run minutes."""
         on_cpu = device_type == "cpu"
         if quick:
             tails = ((12.0, 100), (14.0, 100), (17.0, 20)) if on_cpu else _ALL_TAILS

@@ -55,8 +55,8 @@ def rows_of_a_batch(subject: SampleSubject, trial: Trial) -> str:
             wrong[lag] = violation
     if len(wrong) == len(lags):
         raise Violation(f"at all distances, from 1 on: {wrong[1]}")
-    for violation in wrong.values():
-        raise violation
+    if wrong:
+        raise next(iter(wrong.values()))
     return f"{rows} rows, {len(lags)} distances"
 
 
