@@ -38,11 +38,14 @@ _MODULES = (
     thresholds,
     vocab_shards,
     threads,
-    device,
 )
 KIT = OperationKit(
     view=SampleSubject,
-    properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("sample")),
+    properties=(
+        *(prop for module in _MODULES for prop in module.properties.all),
+        *kept_sets.lines("sample"),
+        *device.properties.all,
+    ),
     fuzz=fuzz,
 )
 

@@ -8,8 +8,9 @@ from tokendraw_testing.score.subject import ScoreSubject
 KIT = OperationKit(
     view=ScoreSubject,
     properties=(
-        *(prop for module in (lines, ceilings, device) for prop in module.properties.all),
+        *(prop for module in (lines, ceilings) for prop in module.properties.all),
         *kept_sets.lines("score"),
+        *device.properties.all,
     ),
 )
 

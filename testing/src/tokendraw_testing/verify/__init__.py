@@ -18,10 +18,14 @@ from tokendraw_testing.verify.crossing import lines as crossing
 from tokendraw_testing.verify.subject import VerifySubject
 
 _EXACT = (lines, edges, ceilings, crossing, crossed_drafts)
-_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, threads, device)
+_MODULES = (*_EXACT, draws, near_distributions, unseeded_noise, seeds, threads)
 KIT = OperationKit(
     view=VerifySubject,
-    properties=(*(prop for module in _MODULES for prop in module.properties.all), *kept_sets.lines("verify")),
+    properties=(
+        *(prop for module in _MODULES for prop in module.properties.all),
+        *kept_sets.lines("verify"),
+        *device.properties.all,
+    ),
     fuzz=crossing.fuzz,
 )
 
