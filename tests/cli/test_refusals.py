@@ -7,9 +7,9 @@ import pytest
 
 import tokendraw
 from command_line import NATIVE_ON_CPU, call
+from fake_dists import ONE_OF_THE_OPERATIONS
 
 INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
-OPERATIONS = "'sample', 'verify', 'score', 'plan_paged_kv', 'pack_sm90_w4', 'process_logits'"
 STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
 SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
 GENERATE = ("generate", "The cat", *NATIVE_ON_CPU)
@@ -58,7 +58,7 @@ USAGE = [
     # check
     (
         (*CHECK, "--operation", "draft"),
-        f"Invalid value for '--operation': 'draft' is not one of {OPERATIONS}.",
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'draft'. Pass one of these.",
     ),
     (
         (*CHECK, "--only", "outputs"),

@@ -28,13 +28,15 @@ FACES = {
     """,
     tokendraw.plugin: """
         API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTERS FILTER_ORDERS Filter
-        FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES KeptExtremes
-        LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation PAD_LOGPROB PAD_TOKEN_ID
-        PagedKVPlannerBackend PluginInfo
-        ProcessCapabilities ProcessNeed Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
-        Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities
-        VerifyMode best_token_ids hookimpl kept_extremes least_shown log_kept_mass_by_step logprobs_by_step mode_values
-        numpy_is_usable one_thread pad_logprobs printable release_of threshold_between
+        FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES
+        KeptExtremes LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation
+        OutputCheck PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo ProcessCapabilities ProcessNeed
+        Provider Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
+        Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend
+        VerifyCapabilities VerifyMode best_token_ids check_dense_rows check_device check_dtype check_flag
+        check_plain check_type check_vector dispatch first_of hookimpl integer is_capturing kept_extremes
+        least_shown log_kept_mass_by_step logprobs_by_step misfit mode_values numpy_is_usable one_thread
+        pad_logprobs printable release_of threshold_between untraced wrong_object
     """,
     tokendraw.filters: """
         Filter FilterError InstalledFilter RowMoments combined_floor filter_floors find_filter installed_filters

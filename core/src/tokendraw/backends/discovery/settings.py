@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw.backends.discovery.entry_points import declarations
-from tokendraw.backends.discovery.hooks import FILTER_GROUP
+from tokendraw.backends.discovery.hooks import FILTER_GROUP, OPERATION_GROUP
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError
@@ -81,9 +81,10 @@ class Settings:
         :param installed: names of the plugins that are installed, in whatever state.
         """
         known = sorted({*installed, *FIRST_PARTY})
-        filters: set[str] = set()
-        if {*self.disabled}.difference(known):  # filters from moments may be disabled, too
-            filters = {declaration.name for declaration in declarations(FILTER_GROUP)}
+        extensions: set[str] = set()
+        if {*self.disabled}.difference(known):  # filters from moments and operations may be disabled, too
+            groups = (FILTER_GROUP, OPERATION_GROUP)
+            extensions = {declaration.name for group in groups for declaration in declarations(group)}
         named = {
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
@@ -95,15 +96,21 @@ class Settings:
                 "Correct it, or take it out."
                 for label, names in named.items()
                 for name in dict.fromkeys(names)
-                if name not in known and name not in filters
+                if name not in known and name not in extensions
             ),
         )
 
-    def choice(self, sampler: str | None = None, source: str = "the argument sampler=") -> Choice:
-        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first."""
+    def choice(
+        self, sampler: str | None = None, source: str = "the argument sampler=", *, binds: bool = True
+    ) -> Choice:
+        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first.
+
+        :param binds: whether the sampler of the settings counts: for the operations of the core alone.
+        """
+        is_default = sampler is None and binds
         return Choice(
-            sampler=self.sampler if sampler is None else sampler,
-            source=self.sampler_source if sampler is None else source,
+            sampler=self.sampler if is_default else sampler,
+            source=self.sampler_source if is_default else source if sampler is not None else "",
             priority=self.priority,
             priority_source=self.priority_source or "TOKENDRAW_PRIORITY",
             disabled=self.disabled,
