@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from tokendraw.calls.call import Call as Call
     from tokendraw.calls.call import OutputCheck as OutputCheck
     from tokendraw.calls.dispatch import dispatch as dispatch
+    from tokendraw.calls.input_checks import check_batch as check_batch
+    from tokendraw.calls.input_checks import check_logits as check_logits
     from tokendraw.calls.input_checks import check_type as check_type
     from tokendraw.calls.output_checks import first_of as first_of
     from tokendraw.calls.output_checks import misfit as misfit
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
     from tokendraw.kept_set import kept_extremes as kept_extremes
     from tokendraw.kept_set import threshold_between as threshold_between
     from tokendraw.logprobs import RowMasses as RowMasses
+    from tokendraw.logprobs import best_places as best_places
     from tokendraw.logprobs import best_token_ids as best_token_ids
     from tokendraw.logprobs import least_shown as least_shown
     from tokendraw.logprobs import log_kept_mass_by_step as log_kept_mass_by_step

@@ -1,0 +1,188 @@
+"""Ranks as threads of one process, one at work at a time, and batches of which they hold the columns."""
+
+import random
+import threading
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+
+import tokendraw
+from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_ranks import VocabShard
+
+NAN, INF = float("nan"), float("inf")
+MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
+FAMILIES = (*("mixed", "plain", "greedy", "top-k, top-p", "top-p", "min-p", "large k", "joint", "filters"),)
+FILTERS = {"top_n_sigma": 1.3, "epsilon_cutoff": 2e-3, "eta_cutoff": 5e-3, "p_less": 1.0}
+
+
+class ThreadRank:
+    """A rank of a world, as a :class:`tokendraw_ranks.messages.Transport`, with a note of each collective."""
+
+    def __init__(self, rank, world):
+        self.rank, self.size, self._world, self.notes = rank, world.size, world, []
+
+    def all_gather(self, tensor):
+        return torch.stack(self._exchange("gather", tensor))
+
+    def all_sum(self, tensor):
+        tensor.copy_(torch.stack(self._exchange("sum", tensor)).sum(0))
+
+    def broadcast_from_first(self, tensor):
+        first = self._exchange("broadcast", tensor)[0]
+        return lambda: tensor.copy_(first)
+
+    def gather_objects(self, value):
+        return self._world.exchange(self.rank, "objects", value)
+
+    def _exchange(self, name, tensor):
+        assert tensor.is_contiguous()
+        self.notes.append((name, tensor.nbytes))
+        about = name, tuple(tensor.shape), tensor.dtype
+        return self._world.exchange(self.rank, about, tensor.clone())
+
+
+class World:
+    """Ranks that take turns, in rank order, from one collective to the next, since they share torch's generator."""
+
+    def __init__(self, size):
+        self.size, self._changed = size, threading.Condition()
+        self._at_work, self._offers, self._done, self._is_broken = 0, {}, [], False
+
+    def exchange(self, rank, about, value):
+        """Return what all ranks offered to the same collective."""
+        self._offers[rank] = about, value
+        self.pass_on(rank)
+        self.wait(rank)
+        assert all(offer[0] == about for offer in self._done), [offer[0] for offer in self._done]
+        return [offer[1] for offer in self._done]
+
+    def pass_on(self, rank):
+        """Give the turn to the next rank."""
+        with self._changed:
+            self._at_work = (rank + 1) % self.size
+            if len(self._offers) == self.size:
+                self._done, self._offers = [self._offers[r] for r in range(self.size)], {}
+            self._changed.notify_all()
+
+    def wait(self, rank):
+        """Wait for the turn of a rank."""
+        with self._changed:
+            is_on = self._changed.wait_for(lambda: self._at_work == rank or self._is_broken, 120)
+        assert is_on and not self._is_broken, f"rank {rank} waits for others"
+
+    def run(self, work):
+        """Run ``work(rank)`` on every rank; return results and errors by rank."""
+        results, errors = {}, {}
+
+        def one(rank):
+            try:
+                self.wait(rank)
+                with torch.no_grad():
+                    results[rank] = work(ThreadRank(rank, self))
+                self.pass_on(rank)
+            except BaseException as error:
+                errors[rank] = error
+                with self._changed:
+                    self._is_broken = True
+                    self._changed.notify_all()
+
+        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+        return results, errors
+
+
+def on_ranks(size, work):
+    """Run ``work(rank)`` on every rank, a thread each; return the results by rank."""
+    results, errors = World(size).run(work)
+    for rank in sorted(errors, key=lambda rank: "waits for others" in str(errors[rank])):
+        raise errors[rank]
+    return [results[rank] for rank in range(size)]
+
+
+def cuts(size, vocab_size, seed):
+    """Return borders of ``size`` shards: odd, within a tile, or empty."""
+    rng = random.Random(f"{size} {vocab_size} {seed}")
+    inner = [rng.randint(0, vocab_size) for _ in range(size - 1)]
+    if size > 2 and seed % 2:
+        inner[0] = inner[1]  # one rank is empty
+    if size > 3 and seed % 3 == 0:
+        inner[2] = min(vocab_size, inner[1] + 5)
+    return [0, *sorted(inner), vocab_size]
+
+
+def logits_of(rows, vocab_size, seed, dtype):
+    """Return Gaussian rows of several widths, with ties, NaN and infinities."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, vocab_size, generator=rng)
+    x *= torch.tensor([1.0, 3.0, 8.0])[torch.arange(rows) % 3].unsqueeze(-1)
+    tied = torch.arange(rows) % 5 == 4
+    x[tied] = x[tied].round()
+    x[0] = x[0].masked_fill(torch.rand(vocab_size, generator=rng) < 0.01, NAN)
+    x[1], x[2], x[3] = -INF, 0.5, NAN
+    x[4] = x[4].masked_fill(torch.rand(vocab_size, generator=rng) < 0.01, INF)
+    x[5, vocab_size // 2 :] = -INF
+    x[6] *= 1e37
+    return x.to(dtype)
+
+
+def params_of(rows, vocab_size, family, seed):
+    """Return a request for each row."""
+    rng = random.Random(seed)
+    return [_request(rng, row, vocab_size, family) for row in range(rows)]
+
+
+def _request(rng, row, vocab_size, family):
+    plain = SamplingParams(
+        temperature=rng.choice([0.5, 1.0, 1.7]), seed=rng.randrange(2**63) if row % 3 else None
+    )
+    some = rng.choice
+    fields = {
+        "plain": {},
+        "greedy": {"temperature": 0.0},
+        "top-k, top-p": {"top_k": some([1, 20, 50]), "top_p": some([0.5, 0.9, 1.0])},
+        "top-p": {"top_p": some([0.3, 0.9, 0.99])},
+        "min-p": {"min_p": some([0.5, 0.01])},
+        "large k": {"top_k": some([1, 40, 1500]), "top_p": some([0.7, 1.0])},
+        "joint": {"top_k": 50, "top_p": some([0.5, 0.9]), "filter_order": "joint"},
+        "filters": {
+            "filters": {name: FILTERS[name] for name in rng.sample([*FILTERS], some([0, 1, 1, 2]))},
+            "top_k": some([0, 0, 40]),
+            "top_p": some([1.0, 0.9]),
+            "filter_order": some(["top_k_first", "joint"]),
+        },
+        "mixed": {
+            "temperature": some([0.0, 0.5, 1.0, 2.0]),
+            "top_k": some([0, 0, 1, 5, 50, 300, vocab_size]),
+            "top_p": some([1.0, 1.0, 0.1, 0.9, 0.99]),
+            "min_p": some([0.0, 0.0, 0.05, 0.5]),
+            "filter_order": some(["top_k_first", "joint"]),
+        },
+    }
+    return replace(plain, **fields[family])
+
+
+def batch_of(rows, vocab_size, family, seed, dtype, **asked):
+    """Return logits [rows, V] and metadata of a family, perhaps by shuffled slots."""
+    params = [replace(p, **asked) for p in params_of(rows, vocab_size, family, seed)]
+    index = None
+    if seed % 2:
+        params, index = params[::-1], [*range(rows)][::-1]
+    metadata = SamplingMetadata.from_params(params, positions=range(rows), row_index=index)
+    return logits_of(rows, vocab_size, seed, dtype), metadata
+
+
+def split(rank, logits, seed):
+    """Return the columns of a rank, and its shard."""
+    start, end = list(pairwise(cuts(rank.size, logits.shape[1], seed)))[rank.rank]
+    return logits[:, start:end], VocabShard(start, logits.shape[1], rank)
+
+
+def load(name="sample_over_ranks", **need):
+    """Load the sampler of ranks, or ``sample`` by native."""
+    plugin = "native" if name == "sample" else None
+    return tokendraw.load(name, plugin, device="cpu", need=tokendraw.Need(**need))
