@@ -7,17 +7,14 @@ import torch
 from torch import Tensor
 
 import tokendraw
-from calling import CPU, Recorded, drafting, loaded, pair, select, selection_of
+from calling import CPU, Recorded, drafting, loaded, pair, select
 from fake_candidates import EVERYTHING, LAPTOP, PER_ROW, candidate
 from fake_dists import EVERYTHING as EVERY_FIELD
 from fake_dists import fake_dists, faulty
 from tokendraw import Drafts, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw.calls.negotiator import Negotiator
 from tokendraw.plugin import Capabilities, VerifyCapabilities
-from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, decide
 from tokendraw_native.sampler import NativeSampler
-from tokendraw_testing.shards.thread_ranks import on_ranks
 
 V = 50
 PLAIN, GREEDY = SamplingParams(temperature=0.7, top_k=3), SamplingParams(temperature=0.0)
@@ -235,27 +232,6 @@ def test_a_warmup_with_such_metadata_calls_none_but_who_declares_it(monkeypatch)
     with pytest.raises(SamplerUnavailableError, match=r"^'metadata' of row 1 needs a sampler that declares"):
         sampler.warmup(V, dtypes=[torch.float32], metadata=[batch([PLAIN, GREEDY])])
     assert companion.metadata == []
-
-
-def test_ranks_are_refused_it_too():
-    selection = native_alone(EVERYTHING)
-
-    def work(rank):
-        sampler = Sampler(Negotiator(CPU, selection.resolution.need, selections=[selection]))
-        shard = tokendraw.VocabShard(25 * rank.rank, V, rank)
-        return sampler.sample(logits(2)[:, 25 * rank.rank :][:, :25], batch([PLAIN] * 2), shard=shard)
-
-    with pytest.raises(
-        SamplerUnavailableError, match=f"declares the class '{OWN}', found 'native', which does not"
-    ):
-        on_ranks(2, work)
-
-
-def native_alone(capabilities):
-    """Native without a companion, with other capabilities."""
-    need = tokendraw.Need(vocab_parallel=True)
-    offered = replace(capabilities, vocab_parallel=True)
-    return selection_of(loaded("native", NativeSampler(CPU, need), offered, need=need), need=need)
 
 
 @pytest.mark.parametrize("declares", [False, True])

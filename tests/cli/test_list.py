@@ -123,7 +123,6 @@ NATIVE_CAPABILITIES = {
     "batch_invariant": True,
     "max_top_k": None,
     "max_vocab_size": None,
-    "vocab_parallel": True,
     "metadata_classes": [],
     "compiles_on_demand": False,
 }

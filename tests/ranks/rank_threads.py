@@ -69,8 +69,9 @@ class World:
     def wait(self, rank):
         """Wait for the turn of a rank."""
         with self._changed:
-            is_on = self._changed.wait_for(lambda: self._at_work == rank or self._is_broken, 120)
-        assert is_on and not self._is_broken, f"rank {rank} waits for others"
+            is_on = self._changed.wait_for(lambda: self._at_work == rank or self._is_broken, 300)
+        if self._is_broken or not is_on:
+            raise AssertionError(f"rank {rank} waits for others")
 
     def run(self, work):
         """Run ``work(rank)`` on every rank; return results and errors by rank."""

@@ -23,7 +23,7 @@ FACES = {
         BatchFacts Drafts InvalidInputError InvalidParameterError KeptIds LogprobsTensors Need PagedKVPlan PluginError
         RequestSlots RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
         SamplingParams ScoreOutput SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
-        UntestedUpstreamWarning VerifyOutput VocabShard __version__ discover kept_ids kept_mask load load_sampler
+        UntestedUpstreamWarning VerifyOutput __version__ discover kept_ids kept_mask load load_sampler
         resolve
     """,
     tokendraw.plugin: """

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tokendraw.providers.resolve import resolve as resolve
     from tokendraw.providers.sampler import Sampler as Sampler
     from tokendraw.request_slots.slots import RequestSlots as RequestSlots
-    from tokendraw.vocab_parallel.shard import VocabShard as VocabShard
 
 _MODULES = (
     "filters",
@@ -56,8 +55,7 @@ _MODULES = (
     "row_parameters",
     "sm90_w4",
     "speculative",
-    "vocab_parallel",
 )
 """Public modules, which are imported when they are first asked for."""
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, {"VocabShard": "tokendraw_ranks"})

@@ -30,6 +30,7 @@ from tokendraw.plugin import (
 
 if TYPE_CHECKING:
     import torch
+
     from tokendraw_ranks.operation import RanksSampler
     from tokendraw_ranks.shard import VocabShard as VocabShard
 

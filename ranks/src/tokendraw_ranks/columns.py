@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from tokendraw_ranks.messages import Message, Wait
-from tokendraw_ranks.moments import row_sums, sum_groups
-from tokendraw_ranks.shard import TILE, Layout
-from tokendraw_ranks.thresholds import BINS, Bounds, Plan, Survey, keys, listed_bounds
 from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import Need, SamplingMetadata, philox
 from tokendraw.plugin import best_token_ids
 from tokendraw.row_parameters import MetadataParameters, widest_float
+from tokendraw_ranks.messages import Message, Wait
+from tokendraw_ranks.moments import row_sums, sum_groups
+from tokendraw_ranks.shard import TILE, Layout
+from tokendraw_ranks.thresholds import BINS, Bounds, Plan, Survey, keys, listed_bounds
 
 _INF = float("inf")
+_Fields = dict[str, tuple[tuple[int, ...], torch.dtype]]
 _CHUNK_LOGITS = {"cpu": 1 << 19}
 _DEVICE_CHUNK_LOGITS = 1 << 24
 """Logits of the rows looked at together: temporary tensors are several times as large."""
@@ -58,7 +59,7 @@ class Columns:
     def survey_message(self, plan: Plan, fresh: Tensor | None) -> Message:
         """Allocate the fields of a :class:`.thresholds.Survey`."""
         rows, groups = len(self.logits), sum_groups(plan.moments)
-        fields = {"x": ((rows, plan.values), torch.float32), "ties": ((rows, 1), torch.int32)}
+        fields: _Fields = {"x": ((rows, plan.values), torch.float32), "ties": ((rows, 1), torch.int32)}
         if plan.masses:
             fields["mass"] = (rows, plan.masses), self.wide
         if groups:
@@ -70,7 +71,7 @@ class Columns:
     def draw_message(self, num_best: int | None) -> Message:
         """Allocate the fields of a draw: of 40 bytes a row with noise in float32, and those for logprobs."""
         rows = len(self.logits)
-        fields = {"real": ((7, rows), self.real), "ids": ((3, rows), torch.int32)}
+        fields: _Fields = {"real": ((7, rows), self.real), "ids": ((3, rows), torch.int32)}
         if num_best is not None:
             fields |= {"x": ((3, rows), torch.float32), "sums": ((3, rows), self.wide)}
             fields |= {
@@ -216,7 +217,9 @@ class Columns:
         tile = torch.arange(layout.tiles, device=x.device)
         own = None if seeds is None else tuple(column[part] for column in seeds)
         if own is not None:
-            score = score + philox.gumbel(*own, tile + layout.first_tile, philox.TILE, self.need.gumbel_dtype)
+            score = score + philox.gumbel(
+                own[0], own[1], tile + layout.first_tile, philox.TILE, self.need.gumbel_dtype
+            )
         greedy = None if self.params.greedy is None else self.params.greedy[part]
         is_whole = (tile >= layout.whole_first) & (tile < layout.whole_end)
         best = torch.where(is_whole, score, -_INF).argmax(-1, keepdim=True)  # the first of equal ones
@@ -262,7 +265,7 @@ class Columns:
             inside = inside & (x >= least)
         ids = columns + self.layout.start
         key = _relative(x, rows.max, rows.inverse)
-        key = key + philox.gumbel(*seeds, ids, philox.TOKEN, self.need.gumbel_dtype)
+        key = key + philox.gumbel(seeds[0], seeds[1], ids, philox.TOKEN, self.need.gumbel_dtype)
         key, place = torch.where(inside, key, -_INF).max(-1, keepdim=True)
         return key.squeeze(-1), columns.gather(-1, place).squeeze(-1)
 

@@ -12,6 +12,7 @@ from collections import namedtuple
 
 import triton
 import triton.language as tl
+
 from tokendraw_triton_gumbel import columns as tg
 
 TILES_AT_ONCE = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -88,7 +88,9 @@ class Message:
     Each field is contiguous in it, so that kernels write it, and what was gathered is read, without a copy.
     """
 
-    def __init__(self, device: torch.device, fields: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+    def __init__(
+        self, device: torch.device, fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    ) -> None:
         """Allocate the fields, by name: shape, and a dtype of 4 or 8 bytes."""
         self._places: dict[str, tuple[slice, tuple[int, ...], torch.dtype]] = {}
         end = 0

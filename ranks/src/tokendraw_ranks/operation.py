@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import torch
-from tokendraw_ranks import OPERATION
-from tokendraw_ranks.columns import Columns
-from tokendraw_ranks.messages import Wait
-from tokendraw_ranks.sampling import draw_tokens
-from tokendraw_ranks.shard import Agreement, VocabShard, agree
 from torch import Tensor
 
 import tokendraw
@@ -26,6 +21,11 @@ from tokendraw.plugin import (
     untraced,
 )
 from tokendraw.resolution import State
+from tokendraw_ranks import OPERATION
+from tokendraw_ranks.columns import Columns
+from tokendraw_ranks.messages import Wait
+from tokendraw_ranks.sampling import draw_tokens
+from tokendraw_ranks.shard import Agreement, VocabShard, agree
 
 
 class RanksSampler:

@@ -10,10 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from tokendraw_ranks.columns import Columns
-from tokendraw_ranks.messages import Transport
-from tokendraw_ranks.shard import Agreement, Layout
-from tokendraw_ranks.thresholds import Plan, Survey, search_further
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -30,6 +26,10 @@ from tokendraw.plugin import (
     threshold_between,
 )
 from tokendraw.row_parameters import MetadataParameters
+from tokendraw_ranks.columns import Columns
+from tokendraw_ranks.messages import Transport
+from tokendraw_ranks.shard import Agreement, Layout
+from tokendraw_ranks.thresholds import Plan, Survey, search_further
 
 _INF = float("inf")
 
@@ -87,9 +87,9 @@ def draw_tokens(
     raw = (received["sums"][:, 2] * drawn.below.exp()).sum(0).unsqueeze(-1)
     least = torch.full_like(top, -_INF) if threshold is None else threshold
     row = RowMasses(top, least, kept, mass, raw)
-    best = (received[name].transpose(0, 1).flatten(1) for name in ("best_x", "best_ids"))
+    best_x, best_ids = (received[name].transpose(0, 1).flatten(1) for name in ("best_x", "best_ids"))
     logprobs = _logprobs(
-        drawn.token.unsqueeze(-1), x, *best, row, width, metadata, params, need.logprobs_mode
+        drawn.token.unsqueeze(-1), x, best_x, best_ids, row, width, metadata, params, need.logprobs_mode
     )
     log_kept = (kept.log() - mass.log()).clamp_(max=0.0)
     if params.greedy is not None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 import torch
-from tokendraw_ranks.messages import Transport, transport_of
 from torch import Tensor
 
 import tokendraw
 from tokendraw import BatchFacts, Need, SamplingMetadata, philox
 from tokendraw.filters import installed_filters
+from tokendraw_ranks.messages import Transport, transport_of
 
 TILE = philox.TILE_SIZE
 MESSAGES = 2
@@ -208,7 +208,7 @@ def _described(shard: VocabShard, logits: Tensor, metadata: SamplingMetadata, ne
             **{  # their code, which every rank calls, has to find the same floors
                 f"the filter '{record.name}'": f"{record.entry_point} of {record.distribution} {record.version}"
                 for record in (installed_filters() if facts.filters else ())
-                if record.name in facts.filters
+                if record.name in (facts.filters or ())
             },
         },
     )

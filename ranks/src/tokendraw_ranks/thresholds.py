@@ -17,8 +17,6 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import torch
-from tokendraw_ranks.messages import Transport
-from tokendraw_ranks.moments import moments_of_ranks
 from torch import Tensor
 
 from tokendraw import BatchFacts
@@ -26,6 +24,8 @@ from tokendraw.filters import combined_floor, required_moments
 from tokendraw.plugin import Moment
 from tokendraw.probabilities import first_reaching, floor_threshold, min_p_threshold, threshold_of_sorted
 from tokendraw.row_parameters import MetadataParameters
+from tokendraw_ranks.messages import Transport
+from tokendraw_ranks.moments import moments_of_ranks
 
 BINS: Final = 256
 """Bins of a histogram: one for each value of a digit of 8 bits."""
@@ -182,7 +182,7 @@ def listed_bounds(survey: Survey, plan: Plan, params: MetadataParameters) -> Bou
         weight = _relative(x, top, inverse).exp_() * times
         target = top_p * (weight * (x >= base)).sum(-1, keepdim=True)
         if survey.mass is not None:
-            total = _masses(survey, top, inverse).sum(-1, keepdim=True)
+            total = _masses(survey.x, survey.mass, top, inverse).sum(-1, keepdim=True)
             target = torch.where(counts_all, top_p * total, target)
         listed_from = survey.x[..., -1:].amax(0)  # from here on every value is listed; -inf: all are
         listed_mass = (weight * (x >= listed_from)).sum(-1, keepdim=True)
@@ -213,7 +213,7 @@ def search_further(
     if plan.any_wide and not (plan.reads_values and bool((floor == _INF).all())):
         first = None
         if survey.mass is not None and plan.masses == BINS:  # the first digit is known without a round
-            downwards = _masses(survey, top, params.inverse_temperature).flip(-1)
+            downwards = _masses(survey.x, survey.mass, top, params.inverse_temperature).flip(-1)
             from_above = downwards.cumsum(-1)
             total = params.top_p * from_above[:, -1:]
             index = first_reaching(from_above, total)
@@ -232,9 +232,9 @@ def search_further(
     return threshold
 
 
-def _masses(survey: Survey, top: Tensor, inverse: Tensor) -> Tensor:
+def _masses(x: Tensor, mass: Tensor, top: Tensor, inverse: Tensor) -> Tensor:
     """Add up the masses of all ranks, relative to the largest value: [B, 1 or 256]."""
-    return (survey.mass * _relative(survey.x[..., :1], top, inverse).exp_()).sum(0)
+    return (mass * _relative(x[..., :1], top, inverse).exp_()).sum(0)
 
 
 def _relative(x: Tensor, top: Tensor, inverse: Tensor) -> Tensor:

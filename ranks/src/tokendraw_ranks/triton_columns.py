@@ -7,6 +7,10 @@ capture it.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
+from tokendraw import Need, SamplingMetadata
+from tokendraw.filters import required_moments
 from tokendraw_ranks import kernels
 from tokendraw_ranks.columns import Columns
 from tokendraw_ranks.messages import Message, Wait
@@ -14,10 +18,6 @@ from tokendraw_ranks.moments import sum_groups
 from tokendraw_ranks.shard import Layout
 from tokendraw_ranks.thresholds import Bounds, Plan, Survey, floors_of
 from tokendraw_triton_gumbel import columns as tg
-from torch import Tensor
-
-from tokendraw import Need, SamplingMetadata
-from tokendraw.filters import required_moments
 
 _MIN_TILES = 64
 """Kernels are compiled for a power of two of tiles, from this upwards."""
@@ -35,14 +35,14 @@ class TritonColumns(Columns):
     def __init__(self, logits: Tensor, metadata: SamplingMetadata, layout: Layout, need: Need) -> None:
         super().__init__(tg.with_unit_stride(logits), metadata, layout, need)
         logits, facts = self.logits, metadata.facts
-        self._rows, self._has_index = len(logits), metadata.row_index is not None
+        self._count, self._has_index = len(logits), metadata.row_index is not None
         self._max_tiles = tg.power_of_two(layout.tiles, at_least=_MIN_TILES)
         self._params, self._flags = tg.row_params(metadata, None, logits.device)
         self._place = (
             tg.Logits(logits, logits.stride(0), layout.lead + logits.shape[1]),
             layout.lead,
             kernels.Part(layout.first_tile, layout.tiles, layout.whole_first, layout.whole_end),
-            self._rows,
+            self._count,
         )
         self._statistics, self._sums = tg.tile_statistics(  # the one read of all logits
             logits,
@@ -54,7 +54,7 @@ class TritonColumns(Columns):
             moments=required_moments(facts.filters or ()),
         )
         self._common = *self._place, self._params, self._flags, self._statistics
-        self._tile_grid = (-(-layout.tiles // kernels.TILES_AT_ONCE), *tg.row_grid(self._rows))
+        self._tile_grid = (-(-layout.tiles // kernels.TILES_AT_ONCE), *tg.row_grid(self._count))
 
     def survey(self, plan: Plan, fresh: Tensor | None) -> Message:
         """Find the largest values, how many more tie with the last, masses, and sums for moments."""
@@ -66,12 +66,12 @@ class TritonColumns(Columns):
         granules = next((n for n in (16, 4) if number // n >= 2 * max(64, plan.values)), 1)
         while number // granules > _MAX_LISTED:
             granules *= 4
-        kernels.survey_columns[(self._rows,)](
+        kernels.survey_columns[(self._count,)](
             *self._common,
             self._sums,
             plan.values,
             torch.empty_like(self._statistics.granules, dtype=torch.int32),
-            torch.empty(self._rows, candidates, dtype=torch.int64, device=device),
+            torch.empty(self._count, candidates, dtype=torch.int64, device=device),
             candidates,
             kernels.SurveyOut(*map(fields.get, ("x", "ties", "mass", "sums", "fresh")), fresh),
             VECTOR=_VECTOR_BYTES // self.logits.element_size(),
@@ -90,13 +90,13 @@ class TritonColumns(Columns):
         listed = tg.power_of_two(ranks * plan.values, at_least=16)
         if listed > _MAX_LISTED:
             return super().listed(survey, plan)
-        bounds = torch.empty(3, self._rows, 1, dtype=torch.float32, device=self.logits.device)
-        fresh = None if survey.fresh is None else survey.fresh.new_empty(self._rows)
+        bounds = torch.empty(3, self._count, 1, dtype=torch.float32, device=self.logits.device)
+        fresh = None if survey.fresh is None else survey.fresh.new_empty(self._count)
         params, flags = self._params, self._flags
         floor = floors_of(survey, plan, self.params)
         if floor is not None:
             params, flags = params._replace(floor=floor), flags | tg.HAS_FLOOR.value
-        kernels.find_thresholds[(self._rows,)](
+        kernels.find_thresholds[(self._count,)](
             kernels.Received(survey.x, survey.ties, survey.mass, survey.x.stride(0), ranks, plan.values),
             params,
             flags,
@@ -115,7 +115,7 @@ class TritonColumns(Columns):
 
     def histogram(self, prefix: Tensor | None, shift: int, weighing: Bounds | None, bits: int) -> Tensor:
         """Add up the weights of values by 8 bits of their keys: [B, 256] int64."""
-        histogram = torch.zeros(self._rows, 256, dtype=torch.int64, device=self.logits.device)
+        histogram = torch.zeros(self._count, 256, dtype=torch.int64, device=self.logits.device)
         max_logit, floor = (None, None) if weighing is None else (weighing.max, weighing.floor)
         counted = [column if column is None else column.contiguous() for column in (prefix, max_logit, floor)]
         kernels.add_by_digit[self._tile_grid](
@@ -136,8 +136,8 @@ class TritonColumns(Columns):
         if wait is not None:
             wait()  # seeds may be on their way while logits are read
         fields, device = message.views(), self.logits.device
-        inverse = torch.empty(self._rows, dtype=torch.float64, device=device)
-        kernels.draw_columns[(self._rows,)](
+        inverse = torch.empty(self._count, dtype=torch.float64, device=device)
+        kernels.draw_columns[(self._count,)](
             *self._place,
             *tg.row_params(self.metadata, fresh, device),
             self._statistics,

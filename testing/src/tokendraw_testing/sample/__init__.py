@@ -21,7 +21,6 @@ from tokendraw_testing.sample import (
     threads,
     thresholds,
     uniform_batches,
-    vocab_shards,
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
@@ -35,7 +34,6 @@ _MODULES = (
     filters_from_moments,
     ceilings,
     thresholds,
-    vocab_shards,
     device,
 )
 KIT = OperationKit(
