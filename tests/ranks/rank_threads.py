@@ -9,9 +9,9 @@ import torch
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_ranks import VocabShard
+from tokendraw_ranks import VocabShard, thresholds
 
-NAN, INF = float("nan"), float("inf")
+NAN, INF, ROWS = float("nan"), float("inf"), 12
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
 FAMILIES = (*("mixed", "plain", "greedy", "top-k, top-p", "top-p", "min-p", "large k", "joint", "filters"),)
 FILTERS = {"top_n_sigma": 1.3, "epsilon_cutoff": 2e-3, "eta_cutoff": 5e-3, "p_less": 1.0}
@@ -39,8 +39,7 @@ class ThreadRank:
     def _exchange(self, name, tensor):
         assert tensor.is_contiguous()
         self.notes.append((name, tensor.nbytes))
-        about = name, tuple(tensor.shape), tensor.dtype
-        return self._world.exchange(self.rank, about, tensor.clone())
+        return self._world.exchange(self.rank, (name, tuple(tensor.shape), tensor.dtype), tensor.clone())
 
 
 class World:
@@ -53,36 +52,33 @@ class World:
     def exchange(self, rank, about, value):
         """Return what all ranks offered to the same collective."""
         self._offers[rank] = about, value
-        self.pass_on(rank)
-        self.wait(rank)
+        self._pass_on(rank)
+        self._wait(rank)
         assert all(offer[0] == about for offer in self._done), [offer[0] for offer in self._done]
         return [offer[1] for offer in self._done]
 
-    def pass_on(self, rank):
-        """Give the turn to the next rank."""
+    def _pass_on(self, rank):
         with self._changed:
             self._at_work = (rank + 1) % self.size
             if len(self._offers) == self.size:
                 self._done, self._offers = [self._offers[r] for r in range(self.size)], {}
             self._changed.notify_all()
 
-    def wait(self, rank):
-        """Wait for the turn of a rank."""
+    def _wait(self, rank):
         with self._changed:
             is_on = self._changed.wait_for(lambda: self._at_work == rank or self._is_broken, 300)
         if self._is_broken or not is_on:
             raise AssertionError(f"rank {rank} waits for others")
 
     def run(self, work):
-        """Run ``work(rank)`` on every rank; return results and errors by rank."""
+        """Run ``work(rank)`` on every rank, a thread each; return results and errors by rank."""
         results, errors = {}, {}
 
         def one(rank):
             try:
-                self.wait(rank)
-                with torch.no_grad():
-                    results[rank] = work(ThreadRank(rank, self))
-                self.pass_on(rank)
+                self._wait(rank)
+                results[rank] = work(ThreadRank(rank, self))
+                self._pass_on(rank)
             except BaseException as error:
                 errors[rank] = error
                 with self._changed:
@@ -90,15 +86,14 @@ class World:
                     self._changed.notify_all()
 
         threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
+        for step in (threading.Thread.start, threading.Thread.join):
+            for thread in threads:
+                step(thread)
         return results, errors
 
 
 def on_ranks(size, work):
-    """Run ``work(rank)`` on every rank, a thread each; return the results by rank."""
+    """Run ``work(rank)`` on every rank; return the results by rank."""
     results, errors = World(size).run(work)
     for rank in sorted(errors, key=lambda rank: "waits for others" in str(errors[rank])):
         raise errors[rank]
@@ -116,9 +111,9 @@ def cuts(size, vocab_size, seed):
     return [0, *sorted(inner), vocab_size]
 
 
-def logits_of(rows, vocab_size, seed, dtype):
+def logits_of(vocab_size, seed, dtype):
     """Return Gaussian rows of several widths, with ties, NaN and infinities."""
-    rng = torch.Generator().manual_seed(seed)
+    rows, rng = ROWS, torch.Generator().manual_seed(seed)
     x = torch.randn(rows, vocab_size, generator=rng)
     x *= torch.tensor([1.0, 3.0, 8.0])[torch.arange(rows) % 3].unsqueeze(-1)
     tied = torch.arange(rows) % 5 == 4
@@ -131,17 +126,9 @@ def logits_of(rows, vocab_size, seed, dtype):
     return x.to(dtype)
 
 
-def params_of(rows, vocab_size, family, seed):
-    """Return a request for each row."""
-    rng = random.Random(seed)
-    return [_request(rng, row, vocab_size, family) for row in range(rows)]
-
-
-def _request(rng, row, vocab_size, family):
-    plain = SamplingParams(
-        temperature=rng.choice([0.5, 1.0, 1.7]), seed=rng.randrange(2**63) if row % 3 else None
-    )
-    some = rng.choice
+def request(rng, row, vocab_size, family):
+    """Return a request of a family."""
+    some, seed = rng.choice, rng.randrange(2**63) if row % 3 else None
     fields = {
         "plain": {},
         "greedy": {"temperature": 0.0},
@@ -164,17 +151,19 @@ def _request(rng, row, vocab_size, family):
             "filter_order": some(["top_k_first", "joint"]),
         },
     }
-    return replace(plain, **fields[family])
+    return replace(SamplingParams(temperature=some([0.5, 1.0, 1.7]), seed=seed), **fields[family])
 
 
-def batch_of(rows, vocab_size, family, seed, dtype, **asked):
-    """Return logits [rows, V] and metadata of a family, perhaps by shuffled slots."""
-    params = [replace(p, **asked) for p in params_of(rows, vocab_size, family, seed)]
-    index = None
-    if seed % 2:
-        params, index = params[::-1], [*range(rows)][::-1]
-    metadata = SamplingMetadata.from_params(params, positions=range(rows), row_index=index)
-    return logits_of(rows, vocab_size, seed, dtype), metadata
+def batch_of(vocab_size, family, seed, dtype, widths=(None,)):
+    """Return logits [ROWS, V] and metadata of a family, of which rows ask for ``widths`` of logprobs in turn."""
+    rng = random.Random(seed)
+    params = [request(rng, row, vocab_size, family) for row in range(ROWS)]
+    params = [replace(each, logprobs=widths[row % len(widths)]) for row, each in enumerate(params)]
+    index = [*range(ROWS)][::-1] if seed % 2 else None
+    metadata = SamplingMetadata.from_params(
+        params[:: -1 if index else 1], positions=range(ROWS), row_index=index
+    )
+    return logits_of(vocab_size, seed, dtype), metadata
 
 
 def split(rank, logits, seed):
@@ -187,3 +176,68 @@ def load(name="sample_over_ranks", **need):
     """Load the sampler of ranks, or ``sample`` by native."""
     plugin = "native" if name == "sample" else None
     return tokendraw.load(name, plugin, device="cpu", need=tokendraw.Need(**need))
+
+
+def both(size, logits, metadata, seed, sampler=None, **need):
+    """Return the output of one device by native, and that of each rank."""
+    torch.manual_seed(seed)
+    alone = load("sample", **need).sample(logits, metadata)
+    sampler = sampler or load(**need)
+    torch.manual_seed(seed)  # rank 0 draws first, and decides
+
+    def work(rank):
+        columns, shard = split(rank, logits, seed)
+        return sampler.sample(columns, metadata, shard)
+
+    return alone, on_ranks(size, work)
+
+
+def judge(alone, output, about, *, tolerance=2e-6):
+    """Compare an output of a rank with that of one device: the same tokens, and what comes with them."""
+    assert output.token_ids.tolist() == alone.token_ids.tolist(), about
+    assert output.valid.tolist() == alone.valid.tolist(), about
+    if alone.threshold is not None:
+        torch.testing.assert_close(output.threshold, alone.threshold, rtol=0, atol=0, equal_nan=True)
+    if alone.logprobs is not None:
+        assert torch.equal(output.logprobs.token_ids, alone.logprobs.token_ids), about
+        assert torch.equal(output.logprobs.ranks, alone.logprobs.ranks), about
+        close = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(output.logprobs.logprobs, alone.logprobs.logprobs, **close)
+        torch.testing.assert_close(output.log_kept_mass, alone.log_kept_mass, **close)
+
+
+def hide_values():
+    """Let the host read no value, and send no masses by digit, as on a GPU; return what undoes that."""
+    plan = thresholds.Plan.of
+    blind = {"on_cpu": False, "has_digits": False}
+    thresholds.Plan.of = lambda *given, **_: plan(*given, **blind)
+    return lambda: setattr(thresholds.Plan, "of", plan)
+
+
+class RanksAlone:
+    """The sampler of ranks without negotiation."""
+
+    def __init__(self, operation, need):
+        self._call, self._need = operation.SampleOverRanks, need
+        self.backend = operation.RanksSampler(torch.device("cpu"), need)
+
+    def sample(self, *arguments):
+        call = self._call(*arguments)
+        call.check(torch.device("cpu"), self._need)
+        return call.run(self.backend)
+
+
+def interpreted_tokens(size, dtype, *families):
+    """Draw batches by the kernels of a GPU in Triton's interpreter, for :func:`triton_stand_ins.interpreted`."""
+    from tokendraw_ranks import operation, triton_columns
+
+    operation.Columns = triton_columns.TritonColumns
+    hide_values()
+    for seed, family in enumerate(families):
+        for need in ({}, {"threshold": True, "gumbel_dtype": "fp64", "logprobs_mode": "processed_logprobs"}):
+            logits, metadata = batch_of(3500, family, seed, getattr(torch, dtype), [3] if need else [None])
+            sampler = RanksAlone(operation, tokendraw.Need(**need))
+            alone, outputs = both(int(size), logits, metadata, seed, sampler, **need)
+            for output in outputs:
+                judge(alone, output, (family, need), tolerance=1e-4)
+    return "alike"

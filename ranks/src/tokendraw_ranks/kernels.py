@@ -2,7 +2,7 @@
 
 One program a row, but for those that weigh tiles. Columns of a row are numbered from the beginning of the rank's first
 tile, so that its first column is ``lead``, and tiles are those of the whole vocabulary. Groups of arguments are
-NamedTuples, which Triton flattens; those in ``logits``, ``params``, ``statistics`` and ``sums`` are of
+NamedTuples, which Triton flattens; those in ``logits``, ``row_params``, ``statistics`` and ``sums`` are of
 :mod:`tokendraw_triton_gumbel.columns`.
 """
 
@@ -32,13 +32,13 @@ _GREEDY = tl.constexpr(1e300)
 Part = namedtuple("Part", "first_tile tiles whole_first whole_end")  # as in tokendraw_ranks.shard.Layout
 SurveyOut = namedtuple("SurveyOut", "x ties mass sums fresh seeds")  # thresholds.Survey, of one rank
 DrawOut = namedtuple("DrawOut", "real ids inverse x sums")  # columns.Columns.draw
-Received = namedtuple("Received", "x ties mass stride ranks values")  # of all ranks, `stride` words apart; K
+Received = namedtuple("Received", "x ties mass stride ranks listed")  # of all ranks, `stride` words apart; K
 Found = namedtuple("Found", "max threshold floor")  # thresholds.Bounds
 
 
 @triton.jit(do_not_specialize=["logits", "part", "rows", "count"], do_not_specialize_on_alignment=["logits"])
 def survey_columns(
-    logits, lead, part, rows, params, flags, statistics, sums, count, granule_list, keys, room, out,
+    logits, lead, part, rows, row_params, flags, statistics, sums, count, granule_list, keys, room, out,
     VECTOR: tl.constexpr, TILES: tl.constexpr, GRANULES: tl.constexpr, MAXIMA: tl.constexpr,
     CANDIDATES: tl.constexpr, MOMENTS: tl.constexpr,
 ):  # fmt: skip
@@ -54,11 +54,11 @@ def survey_columns(
     if out.fresh is not None:
         tl.store(out.fresh + row, tl.load(out.seeds + row))
     survey = tg.survey_tiles(statistics, row * part.tiles, part.tiles, TILES)
-    slot = tg.slot_of(row, flags, params)
+    slot = tg.slot_of(row, flags, row_params)
     if MOMENTS > 0:
-        _store_sums(out.sums, row, survey, sums, part, params, slot, TILES, MOMENTS)
+        _store_sums(out.sums, row, survey, sums, part, row_params, slot, TILES, MOMENTS)
     if out.mass is not None:
-        inverse, _ = tg.inverse_temperature(params.temperature, slot)
+        inverse, _ = tg.inverse_temperature(row_params.temperature, slot)
         share = tg.share_of(survey.maximum, survey.max_logit, inverse * tg.LOG2_E)
         tl.store(out.mass + row, tl.sum(tl.abs(survey.signed_sums) * share, 0).to(tl.float64))
     granules = part.tiles * tg.GRANULES_PER_TILE
@@ -93,9 +93,9 @@ def survey_columns(
 
 
 @triton.jit
-def _store_sums(out, row, survey, sums, part, params, slot, TILES: tl.constexpr, MOMENTS: tl.constexpr):
+def _store_sums(out, row, survey, sums, part, row_params, slot, TILES: tl.constexpr, MOMENTS: tl.constexpr):
     """Write the sums of :mod:`.moments` as float64: those of distances (1), of weights (2), or both (3)."""
-    _, inverse, _ = tg.mode_temperature(params.temperature, slot, tg.TEMPERED)
+    _, inverse, _ = tg.mode_temperature(row_params.temperature, slot, tg.TEMPERED)
     tile = tl.arange(0, TILES)
     inside, place = tile < part.tiles, row * part.tiles + tile
     is_finite = survey.maximum > float("-inf")
@@ -118,7 +118,7 @@ def _store_sums(out, row, survey, sums, part, params, slot, TILES: tl.constexpr,
 
 @triton.jit(do_not_specialize=["received", "vocab_size", "flags"])
 def find_thresholds(
-    received, params, flags, vocab_size, found, seeds_in, seeds, N: tl.constexpr, RANKS: tl.constexpr,
+    received, row_params, flags, vocab_size, found, seeds_in, seeds, N: tl.constexpr, RANKS: tl.constexpr,
     HAS_KTH: tl.constexpr, HAS_NUCLEUS: tl.constexpr, MAY_MISS_NUCLEUS: tl.constexpr,
 ):  # fmt: skip
     """Find what the listed values say of the threshold of a row, as :func:`.thresholds.listed_bounds` does.
@@ -127,21 +127,21 @@ def find_thresholds(
     :param seeds_in: [B] int64: of rank 0, copied to ``seeds``; or None.
     """
     row = tl.program_id(0).to(tl.int64)
-    slot = tg.slot_of(row, flags, params)
-    k, p, min_p, joint = tg.load_filters(slot, vocab_size, flags, params)
-    temperature, inverse, _ = tg.mode_temperature(params.temperature, slot, tg.TEMPERED)
+    slot = tg.slot_of(row, flags, row_params)
+    k, p, min_p, joint = tg.load_filters(slot, vocab_size, flags, row_params)
+    temperature, inverse, _ = tg.mode_temperature(row_params.temperature, slot, tg.TEMPERED)
     index = tl.arange(0, N)
-    place = (index // received.values).to(tl.int64) * received.stride
-    place += row * received.values + index % received.values
-    x = tl.load(received.x + place, mask=index < received.ranks * received.values, other=float("-inf"))
+    place = (index // received.listed).to(tl.int64) * received.stride
+    place += row * received.listed + index % received.listed
+    x = tl.load(received.x + place, mask=index < received.ranks * received.listed, other=float("-inf"))
     x = tg.value_of(tl.sort(tg.key_of(x), descending=True))
     max_logit = tl.max(x, 0)
-    least_y = tl.load(params.floor + row, mask=(flags & tg.HAS_FLOOR) != 0, other=float("-inf"))
+    least_y = tl.load(row_params.floor + row, mask=(flags & tg.HAS_FLOOR) != 0, other=float("-inf"))
     base = tl.where((min_p > 0) | (least_y > float("-inf")), max_logit, float("-inf"))
     if (tl.abs(max_logit) < float("inf")).to(tl.int32) > 0:
         base = tg.lowest_kept(max_logit, temperature, min_p, least_y)
     if HAS_KTH:
-        last_index = tl.minimum(k, received.values * received.ranks) - 1
+        last_index = tl.minimum(k, received.listed * received.ranks) - 1
         kth = tl.max(tl.where(index >= last_index, x, float("-inf")), 0)
         base = tl.where(k > 0, tl.maximum(base, kth), base)
     threshold = base
@@ -150,8 +150,8 @@ def find_thresholds(
     if HAS_NUCLEUS:
         rank = tl.arange(0, RANKS)
         is_rank, of_rank = rank < received.ranks, rank.to(tl.int64) * received.stride
-        first = received.x + of_rank + row * received.values
-        last = tl.load(first + received.values - 1, mask=is_rank, other=float("-inf"))
+        first = received.x + of_rank + row * received.listed
+        last = tl.load(first + received.listed - 1, mask=is_rank, other=float("-inf"))
         tied = tl.load(received.ties + of_rank + row, mask=is_rank, other=0).to(tl.float64)
         tied *= tl.exp(_distance(last, max_logit, inverse))
         from_above = tl.cumsum(tl.exp(_distance(x, max_logit, inverse)), 0)
@@ -190,7 +190,7 @@ def _distance(x, max_logit, inverse):
 
 @triton.jit(do_not_specialize=["part", "rows", "shift", "bits"])
 def add_by_digit(
-    logits, lead, part, rows, params, flags, statistics, shift, bits, prefixes, max_logits, floors, histogram,
+    logits, lead, part, rows, row_params, flags, statistics, shift, bits, prefixes, max_logits, floors, histogram,
     HAS_INDEX: tl.constexpr,
 ):  # fmt: skip
     """Add the weights of some tiles of a row to its histogram. Grid (groups of tiles, rows / z, z).
@@ -207,8 +207,8 @@ def add_by_digit(
         row = row_number.to(tl.int64)
         slot = row
         if HAS_INDEX:
-            slot = tg.slot_of(row, flags, params)
-        inverse, _ = tg.inverse_temperature(params.temperature, slot)
+            slot = tg.slot_of(row, flags, row_params)
+        inverse, _ = tg.inverse_temperature(row_params.temperature, slot)
         max_logit = tl.full((), 0.0, tl.float32)
         floor = tl.full((), float("-inf"), tl.float32)
         prefix = tl.full((), 0, tl.int32)
@@ -277,7 +277,7 @@ def _load_tile(source, lead, tile, threshold):
 
 @triton.jit(do_not_specialize=["part", "rows"])
 def weigh_kept(
-    logits, lead, part, rows, params, flags, statistics, thresholds, kept, HAS_INDEX: tl.constexpr
+    logits, lead, part, rows, row_params, flags, statistics, thresholds, kept, HAS_INDEX: tl.constexpr
 ):
     """Sum the weights of the kept logits of some tiles of a row, relative to the maximum of each tile.
 
@@ -290,8 +290,8 @@ def weigh_kept(
         row = row_number.to(tl.int64)
         slot = row
         if HAS_INDEX:
-            slot = tg.slot_of(row, flags, params)
-        inverse, _ = tg.inverse_temperature(params.temperature, slot)
+            slot = tg.slot_of(row, flags, row_params)
+        inverse, _ = tg.inverse_temperature(row_params.temperature, slot)
         threshold = tl.load(thresholds + row)
         source = tg.RowAddress(logits.base + row * logits.row_stride - lead, logits.vocab_size)
         tile = tl.program_id(0) * _SPAN
@@ -303,7 +303,7 @@ def weigh_kept(
             if threshold == float("-inf"):
                 weight = tl.abs(tl.load(statistics.sums + place))
             elif maximum >= threshold:
-                x, _ = _load_tile(source, lead, tile, threshold)
+                x, inside = _load_tile(source, lead, tile, threshold)
                 weight = tl.sum(tg.share_of(x, maximum, inverse * tg.LOG2_E), 0)
             tl.store(kept + place, weight)
             tile += 1
@@ -311,7 +311,7 @@ def weigh_kept(
 
 @triton.jit(do_not_specialize=["part", "rows", "flags"])
 def draw_columns(
-    logits, lead, part, rows, params, flags, statistics, thresholds, kept, out, TILES: tl.constexpr,
+    logits, lead, part, rows, row_params, flags, statistics, thresholds, kept, out, TILES: tl.constexpr,
     FP64: tl.constexpr, MAY_SAMPLE: tl.constexpr,
 ):  # fmt: skip
     """Draw the best whole tile of a row and its token, and the best tokens of the parts of tiles at both ends.
@@ -321,9 +321,9 @@ def draw_columns(
     :param thresholds: [B] float32, and ``kept`` [B, tiles] of :func:`weigh_kept`; None: every logit is kept.
     """
     row = tl.program_id(0).to(tl.int64)
-    slot = tg.slot_of(row, flags, params)
-    inverse, greedy = tg.inverse_temperature(params.temperature, slot)
-    _, exact_inverse, _ = tg.mode_temperature(params.temperature, slot, tg.TEMPERED)
+    slot = tg.slot_of(row, flags, row_params)
+    inverse, greedy = tg.inverse_temperature(row_params.temperature, slot)
+    _, exact_inverse, _ = tg.mode_temperature(row_params.temperature, slot, tg.TEMPERED)
     tile = tl.arange(0, TILES)
     first = row * part.tiles
     survey = tg.survey_tiles(statistics, first, part.tiles, TILES)
@@ -336,7 +336,7 @@ def draw_columns(
     has_tokens = max_logit > float("-inf")
     distance = tg.scaled(survey.maximum, max_logit, inverse, FP64)
     log_weight = tl.log(weight.to(distance.dtype)) + distance
-    key = tg.noise_key(row, slot, flags, params)
+    key = tg.noise_key(row, slot, flags, row_params)
     chosen = tl.argmax(survey.maximum, 0)
     score = tl.where(tile == chosen, 0.0, float("-inf")).to(distance.dtype)
     if MAY_SAMPLE:
@@ -360,7 +360,7 @@ def draw_columns(
         value = tl.full((), float("-inf"), tl.float32)
         own = tl.full((), float("-inf"), distance.dtype)
         if is_present & has_tokens:
-            x, _ = _load_tile(source, lead, local, tl.where(greedy, float("-inf"), threshold))
+            x, inside = _load_tile(source, lead, local, tl.where(greedy, float("-inf"), threshold))
             y = tg.scaled(x, max_logit, inverse, FP64)
             column = local * tg.TILE_SIZE + tl.arange(0, tg.TILE_SIZE)
             if MAY_SAMPLE:
