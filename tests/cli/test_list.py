@@ -237,7 +237,6 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  batch invariant     no\n"
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"
-        "  vocab parallel      no\n"
         "  metadata classes    none\n"
         "  compiles on demand  no\n"
     )

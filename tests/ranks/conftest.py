@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rank_threads import seeds_of_thread
+from tokendraw import philox
+
 MANIFEST = Path(__file__).parents[2] / "ranks/pyproject.toml"
 
 
@@ -26,3 +29,9 @@ def installed_ranks(tmp_path_factory):
     sys.path.insert(0, str(folder))
     yield
     sys.path.remove(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def seeds_by_rank(monkeypatch):
+    """Give each rank other fresh seeds."""
+    monkeypatch.setattr(philox, "fresh_seeds", seeds_of_thread)

@@ -3,12 +3,15 @@
 import random
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 
+import pytest
 import torch
+import torch.distributed as dist
 
 import tokendraw
-from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams, philox
 from tokendraw_ranks import VocabShard, thresholds
 
 NAN, INF, ROWS = float("nan"), float("inf"), 12
@@ -18,10 +21,10 @@ FILTERS = {"top_n_sigma": 1.3, "epsilon_cutoff": 2e-3, "eta_cutoff": 5e-3, "p_le
 
 
 class ThreadRank:
-    """A rank of a world, as a :class:`tokendraw_ranks.messages.Transport`, with a note of each collective."""
+    """A rank of a group, as a :class:`tokendraw_ranks.messages.Transport`, with a note of each collective."""
 
-    def __init__(self, rank, world):
-        self.rank, self.size, self._world, self.notes = rank, world.size, world, []
+    def __init__(self, rank, barrier, offers):
+        self.rank, self.size, self._barrier, self._offers, self.notes = rank, len(offers), barrier, offers, []
 
     def all_gather(self, tensor):
         return torch.stack(self._exchange("gather", tensor))
@@ -34,70 +37,54 @@ class ThreadRank:
         return lambda: tensor.copy_(first)
 
     def gather_objects(self, value):
-        return self._world.exchange(self.rank, "objects", value)
+        return self._meet("objects", value)
 
     def _exchange(self, name, tensor):
         assert tensor.is_contiguous()
         self.notes.append((name, tensor.nbytes))
-        return self._world.exchange(self.rank, (name, tuple(tensor.shape), tensor.dtype), tensor.clone())
+        return self._meet((name, tuple(tensor.shape), tensor.dtype), tensor.clone())
+
+    def _meet(self, about, value):
+        self._offers[self.rank] = about, value
+        self._barrier.wait()
+        offers = list(self._offers)
+        self._barrier.wait()
+        assert all(offer[0] == about for offer in offers), offers
+        return [offer[1] for offer in offers]
 
 
-class World:
-    """Ranks that take turns, in rank order, from one collective to the next, since they share torch's generator."""
+def results_and_errors(size, work):
+    """Run ``work(rank)`` on every rank, a thread each; return results and errors by rank."""
+    barrier, offers, results, errors = threading.Barrier(size, timeout=300), [None] * size, {}, {}
 
-    def __init__(self, size):
-        self.size, self._changed = size, threading.Condition()
-        self._at_work, self._offers, self._done, self._is_broken = 0, {}, [], False
+    def one(rank):
+        try:
+            results[rank] = work(ThreadRank(rank, barrier, offers))
+        except BaseException as error:
+            errors[rank] = error
+            barrier.abort()
 
-    def exchange(self, rank, about, value):
-        """Return what all ranks offered to the same collective."""
-        self._offers[rank] = about, value
-        self._pass_on(rank)
-        self._wait(rank)
-        assert all(offer[0] == about for offer in self._done), [offer[0] for offer in self._done]
-        return [offer[1] for offer in self._done]
-
-    def _pass_on(self, rank):
-        with self._changed:
-            self._at_work = (rank + 1) % self.size
-            if len(self._offers) == self.size:
-                self._done, self._offers = [self._offers[r] for r in range(self.size)], {}
-            self._changed.notify_all()
-
-    def _wait(self, rank):
-        with self._changed:
-            is_on = self._changed.wait_for(lambda: self._at_work == rank or self._is_broken, 300)
-        if self._is_broken or not is_on:
-            raise AssertionError(f"rank {rank} waits for others")
-
-    def run(self, work):
-        """Run ``work(rank)`` on every rank, a thread each; return results and errors by rank."""
-        results, errors = {}, {}
-
-        def one(rank):
-            try:
-                self._wait(rank)
-                results[rank] = work(ThreadRank(rank, self))
-                self._pass_on(rank)
-            except BaseException as error:
-                errors[rank] = error
-                with self._changed:
-                    self._is_broken = True
-                    self._changed.notify_all()
-
-        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(self.size)]
-        for step in (threading.Thread.start, threading.Thread.join):
-            for thread in threads:
-                step(thread)
-        return results, errors
+    threads = [
+        threading.Thread(target=one, args=(rank,), name=str(rank), daemon=True) for rank in range(size)
+    ]
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    return results, errors
 
 
 def on_ranks(size, work):
     """Run ``work(rank)`` on every rank; return the results by rank."""
-    results, errors = World(size).run(work)
-    for rank in sorted(errors, key=lambda rank: "waits for others" in str(errors[rank])):
-        raise errors[rank]
+    results, errors = results_and_errors(size, work)
+    for error in sorted(errors.values(), key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error
     return [results[rank] for rank in range(size)]
+
+
+def seeds_of_thread(rows, device):
+    """Make other fresh seeds on every rank but the first, which has those of one device."""
+    name = threading.current_thread().name
+    return torch.arange(rows, device=device) * 7919 + (int(name) if name.isdigit() else 0)
 
 
 def cuts(size, vocab_size, seed):
@@ -180,10 +167,7 @@ def load(name="sample_over_ranks", **need):
 
 def both(size, logits, metadata, seed, sampler=None, **need):
     """Return the output of one device by native, and that of each rank."""
-    torch.manual_seed(seed)
-    alone = load("sample", **need).sample(logits, metadata)
-    sampler = sampler or load(**need)
-    torch.manual_seed(seed)  # rank 0 draws first, and decides
+    alone, sampler = load("sample", **need).sample(logits, metadata), sampler or load(**need)
 
     def work(rank):
         columns, shard = split(rank, logits, seed)
@@ -206,38 +190,57 @@ def judge(alone, output, about, *, tolerance=2e-6):
         torch.testing.assert_close(output.log_kept_mass, alone.log_kept_mass, **close)
 
 
-def hide_values():
-    """Let the host read no value, and send no masses by digit, as on a GPU; return what undoes that."""
-    plan = thresholds.Plan.of
-    blind = {"on_cpu": False, "has_digits": False}
-    thresholds.Plan.of = lambda *given, **_: plan(*given, **blind)
-    return lambda: setattr(thresholds.Plan, "of", plan)
+def hide_values(patch=setattr):
+    """Let the host read no value, as on a GPU."""
+    patch(thresholds, "reads_values", lambda device: False)
 
 
 class RanksAlone:
-    """The sampler of ranks without negotiation."""
+    """The sampler of ranks without negotiation, by the kernels of a GPU."""
 
-    def __init__(self, operation, need):
+    def __init__(self, need):
+        from tokendraw_ranks import operation, triton_columns
+
         self._call, self._need = operation.SampleOverRanks, need
-        self.backend = operation.RanksSampler(torch.device("cpu"), need)
+        self._backend = operation.RanksSampler(torch.device("cpu"), need)
+        self._backend._columns = triton_columns.TritonColumns
 
     def sample(self, *arguments):
         call = self._call(*arguments)
         call.check(torch.device("cpu"), self._need)
-        return call.run(self.backend)
+        return call.run(self._backend)
 
 
 def interpreted_tokens(size, dtype, *families):
-    """Draw batches by the kernels of a GPU in Triton's interpreter, for :func:`triton_stand_ins.interpreted`."""
-    from tokendraw_ranks import operation, triton_columns
-
-    operation.Columns = triton_columns.TritonColumns
+    """Draw in Triton's interpreter, beside native on one device: for :func:`triton_stand_ins.interpreted`."""
+    philox.fresh_seeds = seeds_of_thread
     hide_values()
     for seed, family in enumerate(families):
         for need in ({}, {"threshold": True, "gumbel_dtype": "fp64", "logprobs_mode": "processed_logprobs"}):
             logits, metadata = batch_of(3500, family, seed, getattr(torch, dtype), [3] if need else [None])
-            sampler = RanksAlone(operation, tokendraw.Need(**need))
+            sampler = RanksAlone(tokendraw.Need(**need))
             alone, outputs = both(int(size), logits, metadata, seed, sampler, **need)
             for output in outputs:
                 judge(alone, output, (family, need), tolerance=1e-4)
     return "alike"
+
+
+def gloo(rank, port):
+    """Draw on a rank of a process group; a disagreement raises on every rank, and the group goes on."""
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    logits, metadata = batch_of(3500, "mixed", 0, torch.bfloat16)
+    wrong = VocabShard(2000 * rank, 3500)
+    with pytest.raises(
+        ValueError, match="'start' of the shard on rank 1 needs to be 1000, where the shard of rank 0"
+    ):
+        load().sample(logits[:, :1000] if rank == 0 else logits[:, 2000:], metadata, wrong)
+    philox.fresh_seeds = seeds_of_thread
+    alone = load("sample").sample(logits, metadata)
+    over_ranks, shard = load(), VocabShard(1000 * rank, 3500)
+    threading.current_thread().name = str(rank)
+    part = logits[:, :1000] if rank == 0 else logits[:, 1000:]
+    judge(alone, over_ranks.sample(part, metadata, shard), "gloo")
+    dist.destroy_process_group()

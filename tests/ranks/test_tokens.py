@@ -2,15 +2,13 @@
 
 import socket
 from dataclasses import replace
-from datetime import timedelta
 from itertools import product
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing
 
-from rank_threads import FAMILIES, MODES, batch_of, both, hide_values, judge, load, on_ranks, split
+from rank_threads import FAMILIES, MODES, batch_of, both, gloo, hide_values, judge, load, on_ranks, split
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_ranks import VocabShard
 
@@ -18,10 +16,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.fixture
-def hidden():
-    undo = hide_values()
-    yield
-    undo()
+def hidden(monkeypatch):
+    hide_values(monkeypatch.setattr)
 
 
 def compare(size, families, sizes, dtypes, widths=(None,), **need):
@@ -105,30 +101,8 @@ def test_ranks_send_few_bytes_in_few_collectives(params, scale, said):
     assert on_ranks(2, work) == [said] * 2
 
 
-def gloo(rank, port):
-    """Draw on a rank of a process group; a disagreement raises on every rank, and the group goes on."""
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group(
-        "gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    logits, metadata = batch_of(3500, "mixed", 0, torch.bfloat16)
-    wrong = VocabShard(2000 * rank, 3500)
-    with pytest.raises(
-        ValueError, match="'start' of the shard on rank 1 needs to be 1000, where the shard of rank 0"
-    ):
-        load().sample(logits[:, :1000] if rank == 0 else logits[:, 2000:], metadata, wrong)
-    sampler = load("sample")
-    torch.manual_seed(0)
-    alone = sampler.sample(logits, metadata)
-    over_ranks, shard = load(), VocabShard(1000 * rank, 3500)
-    torch.manual_seed(rank)
-    part = logits[:, :1000] if rank == 0 else logits[:, 1000:]
-    judge(alone, over_ranks.sample(part, metadata, shard), "gloo")
-    dist.destroy_process_group()
-
-
 def test_ranks_of_gloo_draw_alike(installed_ranks):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(gloo, (port,), nprocs=2, start_method="fork")
+    torch.multiprocessing.start_processes(gloo, (port,), nprocs=2, start_method="spawn")

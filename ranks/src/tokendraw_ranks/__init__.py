@@ -6,8 +6,7 @@
     sampler = tokendraw.load("sample_over_ranks", device=device)
     out = sampler.sample(local_logits, metadata, shard)  # the same on every rank
 
-The entry points name this module, so it imports nothing heavy. The order of computing and exchanging is in
-:mod:`.sampling`, what a rank does alone in :mod:`.columns` and :mod:`.triton_columns`.
+The entry points name this module, so it imports nothing heavy. :mod:`.sampling` has the order of what a call does.
 """
 
 from __future__ import annotations

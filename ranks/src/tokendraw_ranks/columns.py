@@ -22,24 +22,20 @@ from tokendraw_ranks.thresholds import BINS, Bounds, Plan, Survey, keys, listed_
 
 _INF = float("inf")
 _Fields = dict[str, tuple[tuple[int, ...], torch.dtype]]
-_CHUNK_LOGITS = {"cpu": 1 << 19}
-_DEVICE_CHUNK_LOGITS = 1 << 24
+_CHUNK_LOGITS = {"cpu": 1 << 19, "cuda": 1 << 24}
 """Logits of the rows looked at together: temporary tensors are several times as large."""
 GREEDY = 1e300
 """Stands for 1 / 0: times a distance of float32 values it leaves nothing but the largest."""
 
 
 class Rows(NamedTuple):
-    """Some rows of a rank."""
+    """Some rows of a rank: x [rows, n] float32, -inf for NaN; its maxima [rows, 1]; 1 / T in the widest float."""
 
     part: slice
     x: Tensor
-    """[rows, n] float32, -inf for NaN."""
     max: Tensor
-    """[rows, 1]."""
     has_nan: Tensor
     inverse: Tensor
-    """[rows, 1]: 1 / T in the widest float."""
 
 
 class Columns:
@@ -136,11 +132,11 @@ class Columns:
     ) -> Tensor:
         """Draw the candidates for the token of each row into a message.
 
-        Its field ``real`` [7, B] has this rank's largest value; the scores of the head, the best whole tile and the
-        tail, log W + G(TILE), of which W is this rank's part; and their keys, the largest y + G(TOKEN) there. In the
-        place of the second key, which is compared with no other, stands 2 if the row has NaN, else 1 if it has any
-        value, else 0. ``ids`` [3, B] are those of the best tokens, 0 where there is none. All is relative to this
-        rank's largest value. In greedy rows the second score is 0, and the second id the argmax.
+        ``real`` [7, B] has this rank's largest value, to which all is relative; the scores of the head, the best whole
+        tile and the tail, log W + G(TILE), of which W is this rank's part; and their keys, the largest y + G(TOKEN). In
+        the place of the second key, which is compared with no other, stands 2 if the row has NaN, else 1 if it has any
+        value, else 0. ``ids`` [3, B] are those of the best tokens, 0 where there is none. In greedy rows the second
+        score is 0, and the second id the argmax.
 
         :param threshold: [B, 1] float32; None: no row has a filter.
         :param fresh: [B] int64: seeds of rows without one, which ``wait`` has to be called for.
@@ -181,7 +177,7 @@ class Columns:
 
     def _chunks(self) -> list[Rows]:
         rows, columns = self.logits.shape
-        step = max(1, _CHUNK_LOGITS.get(self.logits.device.type, _DEVICE_CHUNK_LOGITS) // columns)
+        step = max(1, _CHUNK_LOGITS.get(self.logits.device.type, 1 << 22) // columns)
         return [self._rows(slice(start, start + step)) for start in range(0, rows, step)]
 
     def _rows(self, part: slice) -> Rows:

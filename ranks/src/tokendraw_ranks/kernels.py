@@ -1,9 +1,7 @@
 """Triton kernels over the columns of a rank, with the device functions of tokendraw-triton-gumbel.
 
-One program a row, but for those that weigh tiles. Columns of a row are numbered from the beginning of the rank's first
-tile, so that its first column is ``lead``, and tiles are those of the whole vocabulary. Groups of arguments are
-NamedTuples, which Triton flattens; those in ``logits``, ``row_params``, ``statistics`` and ``sums`` are of
-:mod:`tokendraw_triton_gumbel.columns`.
+Columns of a row are numbered from the beginning of the rank's first tile, so that its first column is ``lead``; tiles
+are those of the whole vocabulary. ``logits``, ``row_params``, ``statistics`` and ``sums`` are groups of that package.
 """
 
 from __future__ import annotations
@@ -46,9 +44,7 @@ def survey_columns(
 
     The maxima of groups of granules bound the last value from below; the granules that reach the bound hold all
     candidates. Where these are too many, since they lie close together or tie, the last value itself is searched for.
-
-    :param granule_list: scratch, [B, granules] int32; ``keys`` [B, room] int64.
-    :param MOMENTS: which sums behind moments are wanted: see :func:`_store_sums`.
+    ``granule_list`` [B, granules] int32 and ``keys`` [B, room] int64 are scratch.
     """
     row = tl.program_id(0).to(tl.int64)
     if out.fresh is not None:
@@ -225,8 +221,9 @@ def add_by_digit(
             if prefixes is not None:
                 reaches *= (_upper_bits(maximum, shift + 8) >= prefix).to(tl.int32)
             if reaches > 0:
-                x, inside = _load_tile(source, lead, tile, floor)
-                counts = inside & (x >= floor)
+                x = _load_tile(source, lead, tile, floor)
+                column = tile * tg.TILE_SIZE + tl.arange(0, tg.TILE_SIZE)
+                counts = tg.is_inside(column, source, lead) & (x >= floor)
                 digit = _upper_bits(x, shift) & (_BINS - 1)
                 if prefixes is not None:
                     counts = counts & (_upper_bits(x, shift + 8) == prefix)
@@ -268,11 +265,11 @@ def _upper_bits(x, missing):
 
 @triton.jit
 def _load_tile(source, lead, tile, threshold):
-    """Return the logits [1024] of a tile that reach a threshold, else -inf as for NaN; and which columns there are."""
+    """Return the logits [1024] of a tile that reach a threshold, else -inf as for NaN."""
     column = tile * tg.TILE_SIZE + tl.arange(0, tg.TILE_SIZE)
     inside = tg.is_inside(column, source, lead)
     x = tl.load(source.base + column, mask=inside, other=float("-inf")).to(tl.float32)
-    return tl.where((x == x) & (x >= threshold), x, float("-inf")), inside
+    return tl.where((x == x) & (x >= threshold), x, float("-inf"))
 
 
 @triton.jit(do_not_specialize=["part", "rows"])
@@ -303,7 +300,7 @@ def weigh_kept(
             if threshold == float("-inf"):
                 weight = tl.abs(tl.load(statistics.sums + place))
             elif maximum >= threshold:
-                x, inside = _load_tile(source, lead, tile, threshold)
+                x = _load_tile(source, lead, tile, threshold)
                 weight = tl.sum(tg.share_of(x, maximum, inverse * tg.LOG2_E), 0)
             tl.store(kept + place, weight)
             tile += 1
@@ -360,7 +357,7 @@ def draw_columns(
         value = tl.full((), float("-inf"), tl.float32)
         own = tl.full((), float("-inf"), distance.dtype)
         if is_present & has_tokens:
-            x, inside = _load_tile(source, lead, local, tl.where(greedy, float("-inf"), threshold))
+            x = _load_tile(source, lead, local, tl.where(greedy, float("-inf"), threshold))
             y = tg.scaled(x, max_logit, inverse, FP64)
             column = local * tg.TILE_SIZE + tl.arange(0, tg.TILE_SIZE)
             if MAY_SAMPLE:

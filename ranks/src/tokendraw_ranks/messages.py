@@ -16,22 +16,20 @@ Wait = Callable[[], object]
 
 @runtime_checkable
 class Transport(Protocol):
-    """A rank's side of a group. Every rank makes the same calls in the same order, of contiguous tensors."""
+    """A rank's side of a group. Every rank makes the same calls in the same order, of contiguous tensors.
+
+    ``all_gather`` returns [R, ...], the tensors of all ranks in their order; ``all_sum`` replaces integers by their sum
+    over all ranks, ``broadcast_from_first`` a tensor by that of rank 0, as its result waits for; ``gather_objects``
+    returns the picklable values of all ranks, through the host.
+    """
 
     rank: int
     size: int
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return [R, ...], the tensors [...] of all ranks in rank order."""
-
-    def all_sum(self, tensor: Tensor) -> None:
-        """Replace a tensor of integers by its sum over all ranks."""
-
-    def broadcast_from_first(self, tensor: Tensor) -> Wait:
-        """Begin to replace a tensor by the tensor of rank 0."""
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Return the picklable values of all ranks in rank order, through the host."""
+    def all_gather(self, tensor: Tensor) -> Tensor: ...
+    def all_sum(self, tensor: Tensor) -> None: ...
+    def broadcast_from_first(self, tensor: Tensor) -> Wait: ...
+    def gather_objects(self, value: Any) -> list[Any]: ...
 
 
 class ProcessGroup:

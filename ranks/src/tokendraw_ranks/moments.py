@@ -11,7 +11,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from tokendraw.filters import RowMoments
+from tokendraw.filters import MomentSum, RowMoments, moments_of_sums
 from tokendraw.plugin import Moment
 
 _OF_DISTANCES: frozenset[Moment] = frozenset(("count", "mean", "std"))
@@ -53,23 +53,19 @@ def moments_of_ranks(
     :param sums: [R, B, 3] a group; ``max_of`` [R, B, 1] float32: the largest value of each rank.
     :param inverse_temperature: [B, 1] in the widest float.
     """
-    groups, found, inverse = sum_groups(names), dict[str, Tensor](), inverse_temperature.squeeze(-1)
-    distance = (max_of.to(inverse.dtype) - max_of.amax(0)).nan_to_num(nan=0.0, neginf=-_INF).squeeze(-1)
+    groups, found, inverse = sum_groups(names), dict[MomentSum, Tensor](), inverse_temperature
+    distance = (max_of.to(inverse.dtype) - max_of.amax(0)).nan_to_num(nan=0.0, neginf=-_INF)
     if groups & 1:
-        counts, own_means, own_squares = sums[..., :3].unbind(-1)
+        counts, means, squares = (sums[..., i : i + 1] for i in range(3))
         count = found["count"] = counts.sum(0)
-        own_means = torch.where(counts > 0, own_means + distance, 0.0)
-        mean = (counts * own_means).sum(0) / count.clamp(min=1)
-        squares = (own_squares + counts * (own_means - mean).square()).sum(0)
-        found["mean"] = mean * inverse
-        found["std"] = (squares / count.clamp(min=1)).sqrt() * inverse
+        means = torch.where(counts > 0, means + distance, 0.0)
+        mean = found["mean"] = (counts * means).sum(0) / count.clamp(min=1)
+        found["squares"] = (squares + counts * (means - mean).square()).sum(0)
     if groups & 2:
-        masses, entropies, collisions = sums[..., -3:].unbind(-1)
+        masses, entropies, collisions = (sums[..., -3:][..., i : i + 1] for i in range(3))
         y = distance * inverse
         share = y.exp()
-        mass = (share * masses).sum(0)
-        terms = torch.where(share > 0, share * (entropies + y * masses), 0.0).sum(0)
-        found["log_mass"] = mass.log()
-        found["entropy"] = found["log_mass"] - terms / mass
-        found["collision"] = (share.square() * collisions).sum(0) / mass.square()
-    return RowMoments(**{name: found[name].to(torch.float32) for name in names})
+        found["mass"] = (share * masses).sum(0)
+        found["entropy"] = torch.where(share > 0, share * (entropies + y * masses), 0.0).sum(0)
+        found["collision"] = (share.square() * collisions).sum(0)
+    return moments_of_sums(found, names, inverse)

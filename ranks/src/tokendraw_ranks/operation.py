@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -20,12 +21,10 @@ from tokendraw.plugin import (
     dispatch,
     untraced,
 )
-from tokendraw.resolution import State
 from tokendraw_ranks import OPERATION
 from tokendraw_ranks.columns import Columns
-from tokendraw_ranks.messages import Wait
 from tokendraw_ranks.sampling import draw_tokens
-from tokendraw_ranks.shard import Agreement, VocabShard, agree
+from tokendraw_ranks.shard import Agreement, Layout, VocabShard, agree, reader_of
 
 
 class RanksSampler:
@@ -33,14 +32,13 @@ class RanksSampler:
 
     def __init__(self, device: torch.device, need: Need) -> None:
         self._need, self._columns = need, Columns
-        if device.type == "cuda" and _has_kernels():
+        if reader_of(device.type) == "triton-gumbel":
             from tokendraw_ranks.triton_columns import TritonColumns
 
             self._columns = TritonColumns
 
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata, agreement: Agreement) -> SamplerOutput:
-        """Draw one token a row, the same on every rank."""
         if not len(logits):
             return _empty(metadata, agreement.layout.vocab_size, self._need, logits.device)
         if logits.is_cuda and logits.get_device() != torch.cuda.current_device():
@@ -48,12 +46,6 @@ class RanksSampler:
                 return self.sample(logits, metadata, agreement)
         columns = self._columns(logits, metadata, agreement.layout, self._need)
         return draw_tokens(columns, metadata, agreement, self._need)
-
-
-def _has_kernels() -> bool:
-    """Whether tokendraw-triton-gumbel is installed, fits this machine, and is not switched off."""
-    found = tokendraw.discover(operation="sample")
-    return any(plugin.name == "triton-gumbel" and plugin.state is State.AVAILABLE for plugin in found)
 
 
 def _empty(metadata: SamplingMetadata, vocab_size: int, need: Need, device: torch.device) -> SamplerOutput:
@@ -145,8 +137,7 @@ class SampleOverRanks(Call):
         return len(self.logits)
 
 
-def _wrong_output(output: object) -> str | None:
-    return None if isinstance(output, SamplerOutput) else f"SamplerOutput, found {type(output).__name__}"
+def _wrong_output(output: object) -> None: ...  # it is our own
 
 
 class RanksProvider(Provider):
@@ -173,24 +164,6 @@ class RanksProvider(Provider):
         return output
 
 
-class _Alone:
-    """The :class:`.messages.Transport` of a single rank."""
-
-    rank, size = 0, 1
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        return tensor.unsqueeze(0)
-
-    def all_sum(self, tensor: Tensor) -> None:
-        pass
-
-    def broadcast_from_first(self, tensor: Tensor) -> Wait:
-        return lambda: None
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        return [value]
-
-
 def prove(backend: RanksSampler, capabilities: Capabilities, device: torch.device, need: Need) -> None:
     """Draw by a group of one rank from two rows, with all mass on a middle token of each.
 
@@ -201,9 +174,9 @@ def prove(backend: RanksSampler, capabilities: Capabilities, device: torch.devic
     metadata = SamplingMetadata.from_params(
         [SamplingParams(top_k=2, top_p=0.9, seed=0)] * 2, positions=[0, 1], device=device
     )
-    call = SampleOverRanks(logits, metadata, VocabShard(0, 2500, _Alone()))
-    call.check(device, need)
-    tokens = call.run(backend).token_ids.tolist()
+    alone: Any = SimpleNamespace(rank=0, size=1, all_gather=lambda tensor: tensor.unsqueeze(0))
+    agreement = Agreement(alone, Layout.of([(0, 2500)], 0, 2500, device))
+    tokens = backend.sample(logits, metadata, agreement).token_ids.tolist()
     if tokens != [1, 2049]:
         raise tokendraw.PluginError(f"the proof draw needs tokens [1, 2049], found {tokens}")
 

@@ -7,7 +7,7 @@ value M_r; times ``exp((M_r - M) / T)`` it is relative to that of the row, M.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
 
 import torch
 from torch import Tensor
@@ -34,21 +34,6 @@ from tokendraw_ranks.thresholds import Plan, Survey, search_further
 _INF = float("inf")
 
 
-class Drawn(NamedTuple):
-    """The merged draw."""
-
-    token: Tensor
-    """[B] int64."""
-    valid: Tensor
-    """[B] bool."""
-    top: Tensor
-    """[B] float: the largest value of each row."""
-    below: Tensor
-    """[R, B] in the widest float: how far the largest value of each rank lies below, at most 0."""
-    part: Tensor
-    """[1, B] int64: the part with the token, of 3 R."""
-
-
 def draw_tokens(
     columns: Columns, metadata: SamplingMetadata, agreement: Agreement, need: Need
 ) -> SamplerOutput:
@@ -60,7 +45,11 @@ def draw_tokens(
         fresh = philox.fresh_seeds(rows, columns.logits.device)
     has_filters = facts.any_top_k or facts.any_top_p or facts.any_min_p or facts.any_filters
     if has_filters and not (facts.all_greedy and facts.max_logprobs is None):
-        threshold, fresh = _thresholds(columns, metadata, agreement, fresh)
+        plan = Plan.of(columns)
+        asked = columns.survey(plan, fresh)
+        survey = Survey(**asked.views(transport.all_gather(asked.words)))
+        bounds, fresh = columns.listed(survey, plan)
+        threshold = search_further(bounds, survey, plan, columns.params, columns, transport)
     elif fresh is not None:
         wait = transport.broadcast_from_first(fresh)
     width = facts.logprobs_width(layout.vocab_size)
@@ -72,67 +61,43 @@ def draw_tokens(
         for name, column in zip(("best_x", "best_ids"), columns.best(count), strict=True):
             own[name].copy_(column)
     received = message.views(transport.all_gather(message.words))
-    drawn = merge(received["real"], received["ids"], inverse, layout)
+    token, valid, top, below, part = merge(received["real"], received["ids"], inverse, layout)
     least_kept = _least_kept(columns, transport, threshold) if need.threshold else None
     if width is None:
-        return SamplerOutput(drawn.token, drawn.valid, threshold=least_kept)
-    x = received["x"].flatten(0, 1).gather(0, drawn.part).view(-1, 1)
+        return SamplerOutput(token, valid, threshold=least_kept)
+    x = received["x"].flatten(0, 1).gather(0, part).view(-1, 1)
     ranks = None
     if need.logprob_ranks:
         ranks = columns.count(x)
         transport.all_sum(ranks)
-    top, params = drawn.top.to(torch.float32).unsqueeze(-1), columns.params
-    share = (drawn.below * params.inverse_temperature.expand(rows, 1).squeeze(-1)).exp()
+    top, params = top.to(torch.float32).unsqueeze(-1), columns.params
+    share = (below * params.inverse_temperature.expand(rows, 1).squeeze(-1)).exp()
     kept, mass = (received["sums"][:, :2] * share.unsqueeze(1)).sum(0).unsqueeze(-1)
-    raw = (received["sums"][:, 2] * drawn.below.exp()).sum(0).unsqueeze(-1)
+    raw = (received["sums"][:, 2] * below.exp()).sum(0).unsqueeze(-1)
     least = torch.full_like(top, -_INF) if threshold is None else threshold
     row = RowMasses(top, least, kept, mass, raw)
     best_x, best_ids = (received[name].transpose(0, 1).flatten(1) for name in ("best_x", "best_ids"))
-    logprobs = _logprobs(
-        drawn.token.unsqueeze(-1), x, best_x, best_ids, row, width, metadata, params, need.logprobs_mode
-    )
+    best = best_x, best_ids, width
+    logprobs = _logprobs(token.unsqueeze(-1), x, best, row, metadata, params, need.logprobs_mode)
     log_kept = (kept.log() - mass.log()).clamp_(max=0.0)
     if params.greedy is not None:
         log_kept = torch.where(params.greedy, 0.0, log_kept)
-    return SamplerOutput(
-        drawn.token,
-        drawn.valid,
-        LogprobsTensors(*logprobs, ranks),
-        log_kept.squeeze(-1).to(torch.float32),
-        least_kept,
-    )
+    columns_of_rows = LogprobsTensors(*logprobs, ranks)
+    return SamplerOutput(token, valid, columns_of_rows, log_kept.squeeze(-1).to(torch.float32), least_kept)
 
 
-def _thresholds(
-    columns: Columns, metadata: SamplingMetadata, agreement: Agreement, fresh: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return the threshold of each row, [B, 1] float32, and the seeds of rank 0."""
-    transport, logits = agreement.transport, columns.logits
-    plan = Plan.of(
-        metadata.facts,
-        columns.params,
-        agreement.layout.vocab_size,
-        logits.dtype,
-        on_cpu=logits.device.type == "cpu",
-        has_digits=columns.has_digits,
-    )
-    message = columns.survey(plan, fresh)
-    words = transport.all_gather(message.words)
-    survey = Survey(**message.views(words))
-    bounds, fresh = columns.listed(survey, plan)
-    return search_further(bounds, survey, plan, columns.params, columns, transport), fresh
-
-
-def merge(real: Tensor, ids: Tensor, inverse: Tensor, layout: Layout) -> Drawn:
+def merge(real: Tensor, ids: Tensor, inverse: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     """Merge the draws of all ranks into that of a single device, by few operators: each is a launch.
 
     :param real: [R, 7, B] and ``ids`` [R, 3, B] int32, as :meth:`.columns.Columns.draw` makes them.
     :param inverse: [B] in the widest float.
+    :returns: the tokens [B] int64, whether rows are valid, their largest values [B], how far that of each rank lies
+        below it [R, B], and which of the 3 R parts has the token [1, B].
     """
     ranks, _, rows = real.shape
     parts = 3 * ranks
     top, state = real[:, 0:6:5].amax(0)
-    minus_one = _minus_one(inverse)
+    minus_one = _minus_one(inverse.dtype, inverse.device)
     below = torch.addcmul(real[:, 0], top, minus_one).nan_to_num_(nan=0.0, neginf=-_INF)
     moved = torch.empty(2, ranks, 3, rows, dtype=inverse.dtype, device=inverse.device)
     given = real[:, 1:7].view(ranks, 2, 3, rows).transpose(0, 1)
@@ -145,18 +110,13 @@ def merge(real: Tensor, ids: Tensor, inverse: Tensor, layout: Layout) -> Drawn:
     part = torch.where(is_best, keys, -_INF).argmax(0, keepdim=True)  # of equal ones the first: the lowest id
     token = torch.empty(ranks, 3, rows, dtype=torch.int64, device=ids.device).copy_(ids)
     token = token.view(parts, rows).gather(0, part).squeeze(0)
-    return Drawn(token, state == 1, top, below, part)
+    return token, state == 1, top, below, part
 
 
-def _minus_one(like: Tensor) -> Tensor:
-    """Return [1] of -1, by which the operator that subtracts computes in this dtype. Made once for a device."""
-    key = like.dtype, like.device
-    if key not in _MINUS_ONES:
-        _MINUS_ONES[key] = torch.full((1,), -1.0, dtype=like.dtype, device=like.device)
-    return _MINUS_ONES[key]
-
-
-_MINUS_ONES: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+@functools.cache
+def _minus_one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return [1] of -1: times it and added, as a subtraction that is computed in the dtype."""
+    return torch.full((1,), -1.0, dtype=dtype, device=device)
 
 
 def _least_kept(columns: Columns, transport: Transport, threshold: Tensor | None) -> Tensor:
@@ -181,19 +141,18 @@ def _least_kept(columns: Columns, transport: Transport, threshold: Tensor | None
 def _logprobs(
     token: Tensor,
     x: Tensor,
-    best_x: Tensor,
-    best_ids: Tensor,
+    best: tuple[Tensor, Tensor, int],
     row: RowMasses,
-    width: int,
     metadata: SamplingMetadata,
     params: MetadataParameters,
     mode: LogprobsMode,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the ids and values of the drawn token and of the N = ``width`` best tokens, [B, 1 + N] each.
+    """Compute the ids and values of the drawn token and of the N best tokens, [B, 1 + N] each.
 
     :param token: [B, 1], with its value ``x``.
-    :param best_x: [B, m]: the largest values of every rank and, in ``best_ids``, their ids; -inf and V behind the last.
+    :param best: [B, m]: the largest values of every rank, and their ids, -inf and V behind the last; and N.
     """
+    best_x, best_ids, width = best
     places = best_places(best_x, best_ids.to(torch.int64), width)
     of_greedy = None if params.greedy is None or mode.startswith("raw") else params.greedy
     values, ids = best_x.gather(-1, places), best_ids.gather(-1, places).to(torch.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -13,6 +14,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw import BatchFacts, Need, SamplingMetadata, philox
 from tokendraw.filters import installed_filters
+from tokendraw.resolution import State
 from tokendraw_ranks.messages import Transport, transport_of
 
 TILE = philox.TILE_SIZE
@@ -24,6 +26,15 @@ _COLUMNS = (
     *("typical_p", "xtc_probability", "xtc_threshold", "temperature_last", "positions"),
 )
 """Fields of the metadata whose values have to be the same on every rank."""
+Description = tuple[tuple[int, int], Mapping[str, object]]
+
+
+@functools.cache
+def reader_of(device_type: str) -> str:
+    """Name what reads the columns on a device: triton-gumbel where it is installed, fits, and is not switched off."""
+    found = tokendraw.discover(operation="sample") if device_type == "cuda" else ()
+    is_there = any(each.name == "triton-gumbel" and each.state is State.AVAILABLE for each in found)
+    return "triton-gumbel" if is_there else "torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class Layout:
     :ivar whole_first: 1 if another rank holds a part of the first tile, else 0.
     :ivar whole_end: One less than ``tiles`` if other ranks hold a part of the last tile alone, else ``tiles``.
     :ivar parts: [m, 3 R] int64: for each head, whole tile and tail of all ranks in the order of their ids, 3 r, 3 r + 1
-        and 3 r + 2, those that lie in the same tile, and 0 behind the last: rank 0 has no head. None: no tile is shared.
+        and 3 r + 2, those in the same tile, and 0 behind the last: rank 0 has no head. None: no tile is shared.
     """
 
     start: int
@@ -95,10 +106,9 @@ def _divide(start: int, end: int, vocab_size: int) -> tuple[int, int, int, int]:
 class VocabShard:
     """The ids ``[start, start + n)`` of a vocabulary, with n columns of logits on this rank.
 
-    The ranks of a group hold successive ids, in rank order, and together all of them. Their numbers may differ, be no
-    multiples of anything, or be 0. Make one and keep it: at its first call the ranks compare what they hold, by a
-    gather through the host, and any disagreement is the same error on every rank, then and in later calls. Later calls
-    trust that the ranks still agree in everything but the logits: the number of rows, their dtype, the metadata.
+    The ranks of a group hold successive ids, in rank order, of any numbers, and together all of them. Make one and keep
+    it: at its first call the ranks compare what they hold, by a gather through the host, and any disagreement is the
+    same error on every rank, then and later. Later calls trust that the ranks agree in everything but the logits.
 
     :ivar start: First id on this rank.
     :ivar vocab_size: V: number of ids on all ranks together, without padding.
@@ -138,13 +148,6 @@ class Agreed:
     """Stands for the shard where checks of calls are cached, and keeps nothing of it alive."""
 
 
-class Description(NamedTuple):
-    """A rank's message in the first call of a shard: its ids, and values that are the same on every rank, by name."""
-
-    ids: tuple[int, int]
-    alike: Mapping[str, object]
-
-
 def agree(
     shard: VocabShard,
     logits: Tensor,
@@ -172,7 +175,7 @@ def agree(
         received = transport.gather_objects(wrong or _described(shard, logits, metadata, need))
         agreed.error = disagreement(received, shard.vocab_size)
         if agreed.error is None:
-            shards = [description.ids for description in received]
+            shards = [ids for ids, _ in received]
             layout = Layout.of(shards, transport.rank, shard.vocab_size, logits.device)
             agreed.by_all = Agreement(transport, layout)
     if agreed.by_all is None:
@@ -190,15 +193,17 @@ def agree(
 
 
 def _described(shard: VocabShard, logits: Tensor, metadata: SamplingMetadata, need: Need) -> Description:
+    """Return the ids of this rank, and by name what is the same on every rank."""
     facts = metadata.facts
-    return Description(
-        ids=(shard.start, shard.start + logits.shape[1]),
-        alike={
+    return (
+        (shard.start, shard.start + logits.shape[1]),
+        {
             "'vocab_size' of the shard": shard.vocab_size,
             "the number of rows of 'logits'": logits.shape[0],
             "the dtype of 'logits'": str(logits.dtype).removeprefix("torch."),
             "the device type of 'logits'": logits.device.type,
             "the version of the ranks' messages": MESSAGES,
+            "what reads the columns": reader_of(logits.device.type),
             "'logprobs_mode' of the sampler": need.logprobs_mode,
             "'logprob_ranks' of the sampler": need.logprob_ranks,
             "'gumbel_dtype' of the sampler": need.gumbel_dtype,
@@ -228,8 +233,8 @@ def _digests(metadata: SamplingMetadata) -> dict[str, object]:
     for name, values in columns.items():
         digest = "none"
         if values is not None:
-            values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
-            content = bytes(values.cpu().contiguous().flatten().view(torch.uint8).tolist())
+            wide = values.to(torch.float64 if values.is_floating_point() else torch.int64)
+            content = bytes(wide.cpu().contiguous().flatten().view(torch.uint8).tolist())
             digest = f"values of digest {hashlib.sha256(content).hexdigest()[:8]}"
         digests[f"'{name}' of the metadata"] = digest
     return digests
@@ -246,15 +251,15 @@ def disagreement(
             kind = tokendraw.SamplerUnavailableError if is_unserved else tokendraw.InvalidInputError
             return kind(f"'shard' needs a call that every rank can serve, found on rank {rank}: {message}")
         described.append(message)
-    first = described[0].alike
-    for rank, other in enumerate(described):
-        for name, value in other.alike.items():
+    first = described[0][1]
+    for rank, (_, alike) in enumerate(described):
+        for name, value in alike.items():
             if value != first.get(name):
                 return tokendraw.InvalidInputError(
                     f"{name} needs to be the same on every rank, found {first.get(name)!r} on rank 0 and "
                     f"{value!r} on rank {rank}. Call every rank with the same batch."
                 )
-    return _misplaced([each.ids for each in described], vocab_size)
+    return _misplaced([ids for ids, _ in described], vocab_size)
 
 
 def _misplaced(shards: Sequence[tuple[int, int]], vocab_size: int) -> tokendraw.InvalidInputError | None:

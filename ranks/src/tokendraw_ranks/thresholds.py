@@ -1,25 +1,24 @@
 """Finds the threshold of each row from values on several ranks: that of one device, and the same on every rank.
 
 The K largest values of each rank, and the number of further ties with the last, hold the k-th largest value of the row
-for every k <= K, and every token kept by such a top-k. A nucleus without a top-k may be wider, and a k larger. Then the
-threshold is searched for by the bits of the values: a float32 and the integer that its bits make are ordered alike
-once the bits of negative ones are inverted, its key. A histogram of weights over the keys' upper 8 bits, summed over
-all ranks, says which digit the threshold has there; the next histogram is of the values with that digit alone. Counts
-and weights are integers, so that their sums are the same for any number of ranks, and every rank decides alike.
+for every k <= K, and every token kept by such a top-k. A wider nucleus, or the value of a larger k, is searched for by
+the bits of the values: a float32 and the integer that its bits make are ordered alike once the bits of negative ones
+are inverted, its key. A histogram of weights over the keys' upper 8 bits, summed over all ranks, says which digit the
+threshold has there; the next one is of the values with that digit alone. Counts and weights are integers, so that their
+sums are the same for any number of ranks, and every rank decides alike.
 
-On a CPU the host reads whether any nucleus is wider than what is listed. On other devices nothing waits for values, so
-that ranks search for all rows, but read no values of a row whose nucleus is found: its floor is inf.
+On a CPU the host reads whether any nucleus is wider than what is listed. On other devices ranks search for all rows,
+but read no values of a row whose nucleus is found: its floor is inf.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokendraw import BatchFacts
 from tokendraw.filters import combined_floor, required_moments
 from tokendraw.plugin import Moment
 from tokendraw.probabilities import first_reaching, floor_threshold, min_p_threshold, threshold_of_sorted
@@ -32,24 +31,24 @@ BINS: Final = 256
 MAX_VALUES: Final = 1024
 """Largest K. A search by digits takes twice the bytes, and three rounds more."""
 _NUCLEUS_VALUES: Final = 64
-"""K for finding a nucleus without a top-k among the largest values: more values cost every row time."""
-_NUCLEUS_VALUES_ON_CPUS: Final = 256
-"""The same on CPUs: ranks skip the search there if no row needs it."""
+"""K for finding a nucleus without a top-k: more cost every row time. On CPUs 256: no search if no row needs one."""
 _KEY_BITS: Final = 32
 _DISTINCT_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
 """Upper bits of a key that tell the values of a dtype apart, in whole digits; all for float32."""
 _INF = float("inf")
 
 
+def reads_values(device: torch.device) -> bool:
+    """Whether the host reads values of a device without waiting for it."""
+    return device.type == "cpu"
+
+
 class Bounds(NamedTuple):
-    """What all ranks know of a row: [B, 1] float32 each."""
+    """Rows on all ranks, [B, 1] float32: the largest value, the least kept one, the least with a weight in a search."""
 
     max: Tensor
-    """The largest value; NaN counts as -inf."""
     threshold: Tensor
-    """A token is kept if its value is at least this."""
     floor: Tensor
-    """Values below it weigh nothing in a search for a nucleus."""
 
 
 class Survey(NamedTuple):
@@ -57,9 +56,8 @@ class Survey(NamedTuple):
 
     :ivar x: [R, B, K] float32: the largest values in descending order, -inf behind the last of n < K.
     :ivar ties: [R, B, 1] int32: number of further values equal to the last of ``x``.
-    :ivar mass: [R, B, 1] in the widest float: sum of ``exp(y)``, relative to the first of ``x``, if it is needed; or
-        [R, B, 256]: of the values with each first digit.
-    :ivar sums: [R, B, S]: those behind moments, see :mod:`.moments`.
+    :ivar mass: [R, B, 1] in the widest float: sum of ``exp(y)``, relative to the first of ``x``, or [R, B, 256]: of the
+        values with each first digit. ``sums`` [R, B, S]: those behind moments, see :mod:`.moments`.
     :ivar fresh: [R, B, 1] int64: seeds for rows that have none, of which those of rank 0 count.
     """
 
@@ -68,13 +66,6 @@ class Survey(NamedTuple):
     mass: Tensor | None = None
     sums: Tensor | None = None
     fresh: Tensor | None = None
-
-
-class Counted(Protocol):
-    """A rank's columns: see :meth:`.columns.Columns.histogram`."""
-
-    def histogram(self, prefix: Tensor | None, shift: int, weighing: Bounds | None, bits: int) -> Tensor:
-        """Return [B, 256] int64."""
 
 
 class Plan(NamedTuple):
@@ -101,20 +92,10 @@ class Plan(NamedTuple):
     """A weight of 1 is 2 to so many units: few enough for every sum."""
 
     @classmethod
-    def of(
-        cls,
-        facts: BatchFacts,
-        params: MetadataParameters,
-        vocab_size: int,
-        dtype: torch.dtype,
-        *,
-        on_cpu: bool,
-        has_digits: bool,
-    ) -> Plan:
-        """Plan a batch.
-
-        :param has_digits: whether a survey may have the masses of each first digit.
-        """
+    def of(cls, columns: Any) -> Plan:
+        """Plan the batch of a :class:`.columns.Columns`."""
+        facts, params, vocab_size = columns.metadata.facts, columns.params, columns.layout.vocab_size
+        on_cpu = reads_values(columns.logits.device)
         most = params.max_top_k
         is_small = most is not None and min(most, vocab_size) <= MAX_VALUES
         if facts.any_top_k and not is_small and on_cpu:
@@ -125,9 +106,9 @@ class Plan(NamedTuple):
         values = max(1, 0 if not facts.any_top_k or any_large_k else most or 0)
         has_nucleus = facts.any_top_p and not any_large_k  # else it is searched for behind that k
         if any_wide and has_nucleus:
-            values = max(values, _NUCLEUS_VALUES_ON_CPUS if on_cpu else _NUCLEUS_VALUES)
+            values = max(values, 256 if on_cpu else _NUCLEUS_VALUES)
         masses = int(facts.any_top_p and (facts.any_joint or (any_wide and has_nucleus)))
-        if any_wide and not facts.any_top_k_first and has_digits and (on_cpu or not has_nucleus):
+        if any_wide and not facts.any_top_k_first and columns.has_digits and (on_cpu or not has_nucleus):
             masses = BINS
         return cls(
             vocab_size,
@@ -139,7 +120,7 @@ class Plan(NamedTuple):
             masses=masses,
             moments=tuple(required_moments(facts.filters or ())),
             reads_values=on_cpu,
-            last_shift=_KEY_BITS - _DISTINCT_BITS.get(dtype, _KEY_BITS),
+            last_shift=_KEY_BITS - _DISTINCT_BITS.get(columns.logits.dtype, _KEY_BITS),
             unit_bits=62 - vocab_size.bit_length(),
         )
 
@@ -200,10 +181,13 @@ def search_further(
     survey: Survey,
     plan: Plan,
     params: MetadataParameters,
-    columns: Counted,
+    columns: Any,
     transport: Transport,
 ) -> Tensor:
-    """Return the threshold of each row, [B, 1], by searches for what the listed values do not tell."""
+    """Return the threshold of each row, [B, 1], by searches for what the listed values do not tell.
+
+    :param columns: the :class:`.columns.Columns`, whose histograms are added up.
+    """
     top, threshold, floor = bounds
     if plan.any_large_k:
         kth = _search(columns, transport, plan, None, lambda _: params.top_k)
@@ -247,7 +231,7 @@ def _at_least_kth(base: Tensor, kth: Tensor, plan: Plan, params: MetadataParamet
 
 
 def _search(
-    columns: Counted,
+    columns: Any,
     transport: Transport,
     plan: Plan,
     weighing: Bounds | None,

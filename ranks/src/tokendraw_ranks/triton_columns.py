@@ -24,7 +24,6 @@ _MIN_TILES = 64
 _MAX_LISTED = 2048
 """Values of all ranks that a program sorts; more are left to torch."""
 _WARPS = 4
-_VECTOR_BYTES = 16
 
 
 class TritonColumns(Columns):
@@ -74,7 +73,7 @@ class TritonColumns(Columns):
             torch.empty(self._count, candidates, dtype=torch.int64, device=device),
             candidates,
             kernels.SurveyOut(*map(fields.get, ("x", "ties", "mass", "sums", "fresh")), fresh),
-            VECTOR=_VECTOR_BYTES // self.logits.element_size(),
+            VECTOR=16 // self.logits.element_size(),
             TILES=tiles,
             GRANULES=granules,
             MAXIMA=number // granules,
