@@ -20,6 +20,9 @@ FAMILIES = (*("mixed", "plain", "greedy", "top-k, top-p", "top-p", "min-p", "lar
 FILTERS = {"top_n_sigma": 1.3, "epsilon_cutoff": 2e-3, "eta_cutoff": 5e-3, "p_less": 1.0}
 
 
+ONE_AT_WORK = threading.Lock()  # Triton's interpreter serves one thread
+
+
 class ThreadRank:
     """A rank of a group, as a :class:`tokendraw_ranks.messages.Transport`, with a note of each collective."""
 
@@ -46,11 +49,18 @@ class ThreadRank:
 
     def _meet(self, about, value):
         self._offers[self.rank] = about, value
-        self._barrier.wait()
+        self._wait()
         offers = list(self._offers)
-        self._barrier.wait()
+        self._wait()
         assert all(offer[0] == about for offer in offers), offers
         return [offer[1] for offer in offers]
+
+    def _wait(self):
+        ONE_AT_WORK.release()
+        try:
+            self._barrier.wait()
+        finally:
+            ONE_AT_WORK.acquire()
 
 
 def results_and_errors(size, work):
@@ -59,7 +69,8 @@ def results_and_errors(size, work):
 
     def one(rank):
         try:
-            results[rank] = work(ThreadRank(rank, barrier, offers))
+            with ONE_AT_WORK:
+                results[rank] = work(ThreadRank(rank, barrier, offers))
         except BaseException as error:
             errors[rank] = error
             barrier.abort()
@@ -116,6 +127,7 @@ def logits_of(vocab_size, seed, dtype):
 def request(rng, row, vocab_size, family):
     """Return a request of a family."""
     some, seed = rng.choice, rng.randrange(2**63) if row % 3 else None
+    orders, names = ["top_k_first", "joint"], rng.sample([*FILTERS], some([0, 1, 1, 2]))
     fields = {
         "plain": {},
         "greedy": {"temperature": 0.0},
@@ -124,20 +136,12 @@ def request(rng, row, vocab_size, family):
         "min-p": {"min_p": some([0.5, 0.01])},
         "large k": {"top_k": some([1, 40, 1500]), "top_p": some([0.7, 1.0])},
         "joint": {"top_k": 50, "top_p": some([0.5, 0.9]), "filter_order": "joint"},
-        "filters": {
-            "filters": {name: FILTERS[name] for name in rng.sample([*FILTERS], some([0, 1, 1, 2]))},
-            "top_k": some([0, 0, 40]),
-            "top_p": some([1.0, 0.9]),
-            "filter_order": some(["top_k_first", "joint"]),
-        },
-        "mixed": {
-            "temperature": some([0.0, 0.5, 1.0, 2.0]),
-            "top_k": some([0, 0, 1, 5, 50, 300, vocab_size]),
-            "top_p": some([1.0, 1.0, 0.1, 0.9, 0.99]),
-            "min_p": some([0.0, 0.0, 0.05, 0.5]),
-            "filter_order": some(["top_k_first", "joint"]),
-        },
-    }
+        "filters": {"filters": {name: FILTERS[name] for name in names}, "top_k": some([0, 0, 40]),
+                    "top_p": some([1.0, 0.9]), "filter_order": some(orders)},
+        "mixed": {"temperature": some([0.0, 0.5, 1.0, 2.0]), "top_k": some([0, 0, 1, 5, 50, 300, vocab_size]),
+                  "top_p": some([1.0, 1.0, 0.1, 0.9, 0.99]), "min_p": some([0.0, 0.0, 0.05, 0.5]),
+                  "filter_order": some(orders)},
+    }  # fmt: skip
     return replace(SamplingParams(temperature=some([0.5, 1.0, 1.7]), seed=seed), **fields[family])
 
 
@@ -190,11 +194,6 @@ def judge(alone, output, about, *, tolerance=2e-6):
         torch.testing.assert_close(output.log_kept_mass, alone.log_kept_mass, **close)
 
 
-def hide_values(patch=setattr):
-    """Let the host read no value, as on a GPU."""
-    patch(thresholds, "reads_values", lambda device: False)
-
-
 class RanksAlone:
     """The sampler of ranks without negotiation, by the kernels of a GPU."""
 
@@ -214,7 +213,7 @@ class RanksAlone:
 def interpreted_tokens(size, dtype, *families):
     """Draw in Triton's interpreter, beside native on one device: for :func:`triton_stand_ins.interpreted`."""
     philox.fresh_seeds = seeds_of_thread
-    hide_values()
+    thresholds.reads_values = lambda device: False
     for seed, family in enumerate(families):
         for need in ({}, {"threshold": True, "gumbel_dtype": "fp64", "logprobs_mode": "processed_logprobs"}):
             logits, metadata = batch_of(3500, family, seed, getattr(torch, dtype), [3] if need else [None])

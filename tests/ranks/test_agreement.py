@@ -57,24 +57,15 @@ DISAGREEMENTS = {
     "an overlap": (lambda r: held(r, start=1499 * r.rank), f"{START} 1499: an overlap. {ORDER}"),
     "padding": (lambda r: held(r, n=1500 + 8 * r.rank), f"{END} 3008 on rank 1: more. {WHOLE}"),
     "less": (lambda r: held(r, n=1500 - r.rank), f"{END} 2999 on rank 1: a gap. {WHOLE}"),
-    "another V": (
-        lambda r: held(r, vocab_size=V + r.rank),
-        f"'vocab_size' of the shard {ALIKE} 3000 on rank 0 and 3001 {BATCH}",
-    ),
-    "another dtype": (
-        lambda r: held(r, dtype=[torch.float16, torch.float32][r.rank]),
-        f"the dtype of 'logits' {ALIKE} 'float16' on rank 0 and 'float32' {BATCH}",
-    ),
-    "other rows": (
-        lambda r: held(r, rows=2 + r.rank),
-        f"the number of rows of 'logits' {ALIKE} 2 on rank 0 and 3 {BATCH}",
-    ),
-    "one rank's fault": (
-        lambda r: held(r, metadata=batch(PLAIN) if r.rank else None),
-        "'shard' needs a call that every rank can serve, found on rank 1: 'metadata' needs as many rows as "
-        "'logits', 2, found 1.",
-    ),
-}
+    "another V": (lambda r: held(r, vocab_size=V + r.rank),
+                  f"'vocab_size' of the shard {ALIKE} 3000 on rank 0 and 3001 {BATCH}"),
+    "another dtype": (lambda r: held(r, dtype=[torch.float16, torch.float32][r.rank]),
+                      f"the dtype of 'logits' {ALIKE} 'float16' on rank 0 and 'float32' {BATCH}"),
+    "other rows": (lambda r: held(r, rows=2 + r.rank),
+                   f"the number of rows of 'logits' {ALIKE} 2 on rank 0 and 3 {BATCH}"),
+    "a fault": (lambda r: held(r, metadata=batch(PLAIN) if r.rank else None), "'shard' needs a call that "
+                "every rank can serve, found on rank 1: 'metadata' needs as many rows as 'logits', 2, found 1."),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "message"), DISAGREEMENTS.values(), ids=DISAGREEMENTS)

@@ -106,8 +106,8 @@ def merge(real: Tensor, ids: Tensor, inverse: Tensor, layout: Layout) -> tuple[T
     strength = scores.exp()
     if layout.parts is not None:
         strength = strength[layout.parts].sum(0)
-    is_best = strength == strength.amax(0)
-    part = torch.where(is_best, keys, -_INF).argmax(0, keepdim=True)  # of equal ones the first: the lowest id
+    is_lost = strength != strength.amax(0)
+    part = keys.masked_fill_(is_lost, -_INF).argmax(0, keepdim=True)  # of equal ones the first: the lowest id
     token = torch.empty(ranks, 3, rows, dtype=torch.int64, device=ids.device).copy_(ids)
     token = token.view(parts, rows).gather(0, part).squeeze(0)
     return token, state == 1, top, below, part
