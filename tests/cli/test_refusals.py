@@ -127,17 +127,6 @@ USAGE = [
         "'--small' is about sweeps. Add --preset cliffs, or leave it out.",
     ),
     (
-        ("bench", "--op", "verify", "--ranks", "2"),
-        "'--ranks' is about a vocabulary over ranks. Add --op sample, or leave it out.",
-    ),
-    *[
-        (
-            ("bench", "--ranks", "2", *option),
-            f"'{option[0]}' is about one process. Leave out --ranks, or leave it out.",
-        )
-        for option in (("--single",), ("--memory",), ("--cache", "warm"), ("--no-graphs",))
-    ],
-    (
         ("bench", "--output", "none/table.md"),
         "'--output' needs a file in a folder that exists, found 'none/table.md'. Make the folder 'none'.",
     ),
@@ -200,10 +189,6 @@ FAILURES = [
         ("bench", "--sampler", "nativ"),
         f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort, "
         "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler native",
-    ),
-    (
-        ("bench", "--ranks", "2", "--device", "cpu", "--sampler", "torch-sort"),
-        "'torch-sort' cannot be timed on cpu: needs all of the logits on one device, found them on ranks.",
     ),
     (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
     (

@@ -9,7 +9,7 @@ from timing import install
 from tokendraw import philox
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def installed_ranks(tmp_path_factory):
     path = list(sys.path)
     install(tmp_path_factory.mktemp("site"), "ranks")

@@ -34,9 +34,10 @@ FACES = {
         Provider Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
         Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend
         VerifyCapabilities VerifyMode best_places best_token_ids check_batch check_dense_rows check_device
-        check_dtype check_flag check_logits check_plain check_type check_vector dispatch first_of hookimpl integer is_capturing kept_extremes
-        least_shown log_kept_mass_by_step logprobs_by_step misfit mode_values numpy_is_usable one_thread
-        pad_logprobs printable release_of threshold_between untraced wrong_object
+        check_dtype check_flag check_logits check_plain check_type check_vector dispatch first_of hookimpl
+        integer is_capturing kept_extremes least_shown log_kept_mass_by_step logprobs_by_step misfit
+        mode_values numpy_is_usable one_thread pad_logprobs printable release_of threshold_between untraced
+        wrong_object
     """,
     tokendraw.filters: """
         Filter FilterError InstalledFilter MomentSum RowMoments combined_floor filter_floors find_filter
