@@ -101,7 +101,7 @@ sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of ad
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports
+	PYTHONPATH=ranks/src $(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/zizmor --offline --quiet .github
 

@@ -21,7 +21,7 @@ def public_modules(root: Path) -> list[str]:
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     contracts = settings["importlinter"]["contracts"]
     (private,) = [
-        contract["forbidden_modules"] for contract in contracts if "Kit and bench use" in contract["name"]
+        contract["forbidden_modules"] for contract in contracts if "use the public faces" in contract["name"]
     ]
     paths = sorted((root / CORE).iterdir())
     names = [

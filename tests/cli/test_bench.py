@@ -259,7 +259,6 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
             "--graphs",
             "--memory",
             "--device",
-            "--ranks",
             "--output",
             "--html",
             "--from",

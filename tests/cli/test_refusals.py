@@ -7,9 +7,9 @@ import pytest
 
 import tokendraw
 from command_line import NATIVE_ON_CPU, call
+from fake_dists import ONE_OF_THE_OPERATIONS
 
 INSTALLED = ", ".join(candidate.name for candidate in tokendraw.discover())
-OPERATIONS = "'sample', 'verify', 'score', 'plan_paged_kv', 'pack_sm90_w4', 'process_logits'"
 STREAM = "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
 SAMPLE = ("sample", "logits.npy", *NATIVE_ON_CPU)
 GENERATE = ("generate", "The cat", *NATIVE_ON_CPU)
@@ -58,7 +58,7 @@ USAGE = [
     # check
     (
         (*CHECK, "--operation", "draft"),
-        f"Invalid value for '--operation': 'draft' is not one of {OPERATIONS}.",
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'draft'. Pass one of these.",
     ),
     (
         (*CHECK, "--only", "outputs"),
@@ -135,17 +135,6 @@ USAGE = [
         "'--small' is about sweeps. Add --preset cliffs, or leave it out.",
     ),
     (
-        ("bench", "--op", "verify", "--ranks", "2"),
-        "'--ranks' is about a vocabulary over ranks. Add --op sample, or leave it out.",
-    ),
-    *[
-        (
-            ("bench", "--ranks", "2", *option),
-            f"'{option[0]}' is about one process. Leave out --ranks, or leave it out.",
-        )
-        for option in (("--single",), ("--memory",), ("--cache", "warm"), ("--no-graphs",))
-    ],
-    (
         ("bench", "--output", "none/table.md"),
         "'--output' needs a file in a folder that exists, found 'none/table.md'. Make the folder 'none'.",
     ),
@@ -213,10 +202,6 @@ FAILURES = [
         ("bench", "--sampler", "nativ"),
         f"'nativ' needs to be an installed sampler or a baseline, found {INSTALLED}, torch-sort, "
         "flashinfer-direct and flashinfer-unfused. Try: tokendraw bench --sampler native",
-    ),
-    (
-        ("bench", "--ranks", "2", "--device", "cpu", "--sampler", "torch-sort"),
-        "'torch-sort' cannot be timed on cpu: needs all of the logits on one device, found them on ranks.",
     ),
     (("sample", "not-there.npy"), "'not-there.npy' needs to be a file, found nothing there. Check the path."),
     (

@@ -209,7 +209,6 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
         ("--sync-free", Need(sync_free=True)),
         ("--threshold", Need(threshold=True)),
         ("--batch-invariant", Need(batch_invariant=True)),
-        ("--vocab-parallel", Need(vocab_parallel=True)),
         ("--need max_logprobs=8 --need logprob_ranks=no", Need(max_logprobs=8, logprob_ranks=False)),
         ("--need logprob_ranks=TRUE --need max_logprobs=none", Need()),
         ("--need filter_orders=joint,top_k_first", Need(filter_orders=("joint", "top_k_first"))),

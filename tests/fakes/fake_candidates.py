@@ -35,7 +35,6 @@ EVERYTHING = Capabilities(
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,
-    vocab_parallel=True,
 )
 
 VERIFYING = VerifyCapabilities.of(

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 import tokendraw
 from fake_candidates import LAPTOP
-from tokendraw import operations
 from tokendraw.errors import notices
 from tokendraw_testing import fake_dist
 
@@ -423,9 +421,7 @@ import torch
 
 from scale_operation import OPERATION
 from tokendraw import InvalidInputError, PluginError
-from tokendraw.calls.dispatch import dispatch
-from tokendraw.calls.provider import Provider
-from tokendraw.plugin import Call
+from tokendraw.plugin import Call, Provider, dispatch
 
 
 class Scale(Call):
@@ -477,21 +473,12 @@ def prove(backend, capabilities, device, need):
 '''
 
 
-@contextmanager
-def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Write the folder of ``scale`` and register the operation."""
-    package = folder / "operations" / "scale_operation"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(RECORD)
-    (package / "provider.py").write_text(PROVIDER)
-    patch.syspath_prepend(folder / "operations")
-    importlib.invalidate_caches()
-    patch.setitem(operations.FOLDERS, "scale", "scale_operation")
-    try:
-        yield
-    finally:
-        for module in [name for name in sys.modules if name.partition(".")[0] == "scale_operation"]:
-            sys.modules.pop(module)
+def add_third_operation(
+    dists: FakeDists, name: str = "scale", *, distribution: str = "scale-ops", record: str = RECORD
+) -> None:
+    """Install a distribution with the operation ``scale``."""
+    modules = {"scale_operation": record, "scale_operation.provider": PROVIDER}
+    dists.add(distribution, operations={name: "scale_operation:OPERATION"}, modules=modules)
 
 
 def scaler(

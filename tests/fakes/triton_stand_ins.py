@@ -28,7 +28,6 @@ from tokendraw_triton_gumbel.launches import (
     paged_kv,
     verify,
 )
-from tokendraw_triton_gumbel.ranks import column_launches, merge_launches, search_launches
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 ROOT = Path(__file__).parents[2]
@@ -73,15 +72,6 @@ SOURCES = {
     "fill_tables": history_searches,
     "count_window": history_searches,
     "find_forced_ids": history_searches,
-    "merge_draws": merge_launches,
-    "merge_moments": merge_launches,
-    "find_thresholds": merge_launches,
-    "next_digit": merge_launches,
-    "shard_statistics": column_launches,
-    "weigh_kept": column_launches,
-    "draw_shard": column_launches,
-    "survey_columns": search_launches,
-    "add_by_digit": search_launches,
 }
 
 
@@ -160,7 +150,6 @@ def use_stand_ins(patch, folder):
     for name, module in SOURCES.items():
         stand_ins[name] = Kernel(getattr(module, name))
         patch.setattr(module, name, stand_ins[name])
-    patch.setattr(merge_launches, "combine_floors", stand_ins["combine_floors"])
     patch.delenv("TRITON_INTERPRET", raising=False)
     return stand_ins
 
@@ -251,6 +240,8 @@ def _source(call, target, attributes):
 FOLDERS = (
     "tests/kernels/interpreted",
     "tests/fakes",
+    "tests/ranks",
+    "ranks/src",
     "plugins/triton_gumbel/src",
     "plugins/flashinfer/src",
     "integrations/vllm/src",

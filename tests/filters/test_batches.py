@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from tokendraw import (
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
-    VocabShard,
 )
 from tokendraw.filters import FilterError
 from tokendraw.row_parameters import RowParameters
@@ -255,21 +253,3 @@ class TestOfACall:
                 sampler.sample(LOGITS, bad)
         assert sampler.name == "native"
         assert sampler.sample(LOGITS, batch(*[SIGMA] * 4)).token_ids.shape == (4,)
-
-    def test_a_shard_refuses_rules_that_are_no_floors(self, native):
-        message = (
-            "'typical_p' needs all columns of the logits on one device, found a shard of the vocabulary. "
-            "Gather the logits, or use min_p, top_k and top_p."
-        )
-        last = SamplingParams(top_k=2, filter_order="temperature_last")
-        for params, text in (
-            (SamplingParams(typical_p=0.5), message),
-            (SamplingParams(xtc_probability=0.5), message.replace("typical_p", "xtc_probability")),
-            (
-                last,
-                "'filter_order' temperature_last needs all columns of the logits on one device, found a shard of the "
-                "vocabulary. Gather the logits, or use top_k_first or joint.",
-            ),
-        ):
-            metadata = batch(*[params] * 4)
-            refused(text, InvalidInputError, partial(native.sample, LOGITS, metadata, shard=VocabShard(0, V)))

@@ -59,7 +59,7 @@ def test_verifications_of_kept_intervals_equal_natives(mode):
 def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
     assert described["verify"] == VerifyCapabilities.of(
-        described["score"],  # like a score, a chain takes no shard
+        described["score"],
         verify_modes=("rejection", "block", "coupled"),
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,

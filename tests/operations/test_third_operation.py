@@ -1,4 +1,4 @@
-"""A third operation, made from a folder and a line of the registry, works everywhere like the first two."""
+"""An operation of another distribution, found by its entry point, works everywhere like those of the core."""
 
 import json
 import sys
@@ -14,14 +14,15 @@ from command_line import call
 from fake_dists import (
     NATIVE_SERVES,
     ONE_OF_THE_OPERATIONS,
+    RECORD,
     SERVED_BY_NATIVE,
     FakeDists,
     add_scaler,
+    add_third_operation,
     discovered,
     fake_dists,
     place,
     scaler,
-    third_operation,
 )
 from tokendraw import (
     InvalidInputError,
@@ -39,10 +40,8 @@ ROWS = torch.tensor([1.0, 2.0])
 
 @pytest.fixture
 def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    with (
-        fake_dists(tmp_path, monkeypatch) as found,
-        third_operation(tmp_path, monkeypatch),
-    ):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        add_third_operation(found)
         yield found
 
 
@@ -210,6 +209,75 @@ def test_an_operation_that_is_in_no_registry_is_refused(dists: FakeDists) -> Non
         assert str(refused.value) == (
             f"'operation' needs {ONE_OF_THE_OPERATIONS.replace(' or', ',')} or scale, found 'paint'. Pass one of these."
         )
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ("OPERATION = 3", "'scale_operation:OPERATION' needs to be a tokendraw.plugin.Operation, found int"),
+        (
+            RECORD.replace('"scale"', '"weigh"'),
+            "'scale_operation:OPERATION' needs the name of its entry point, 'scale', found 'weigh'",
+        ),
+        ("import nonesuch", "raised ModuleNotFoundError: No module named 'nonesuch'"),
+        ("import sys; sys.exit(3)", "loading 'scale_operation:OPERATION' raised SystemExit: 3"),
+    ],
+    ids=["type", "name", "import", "exit"],
+)
+def test_a_broken_record_is_listed_and_refused_with_its_reason(tmp_path, monkeypatch, record, reason):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        add_third_operation(dists, record=record)
+        with pytest.raises(InvalidParameterError) as refused:
+            tokendraw.load("scale")
+        assert str(refused.value).startswith("The operation 'scale' of scale-ops is broken: ")
+        assert reason in str(refused.value)
+        (listed,) = [
+            o for o in json.loads(call("list", "--json").stdout)["operations"] if o["name"] == "scale"
+        ]
+        assert (listed["state"], reason in listed["reason"]) == ("broken", True)
+
+
+def test_two_distributions_with_one_operation_and_a_name_of_the_core_are_refused(dists: FakeDists) -> None:
+    add_third_operation(dists, distribution="other-ops")
+    add_third_operation(dists, "sample", distribution="third-ops")
+    with pytest.raises(InvalidParameterError) as refused:
+        tokendraw.load("scale")
+    assert str(refused.value) == (
+        "The operation 'scale' of other-ops is broken: the name 'scale' is claimed by other-ops and scale-ops; "
+        "uninstall all but one."
+    )
+    (listed,) = [o for o in json.loads(call("list", "--json").stdout)["operations"] if o["name"] == "sample"]
+    assert listed["reason"] == (
+        "the name 'sample' is reserved for the distribution tokendraw, found it in third-ops; rename the entry point"
+    )
+    assert tokendraw.load("sample", device="cpu").name == "native"
+
+
+def test_the_sampler_of_the_settings_binds_the_operations_of_the_core_alone(
+    dists: FakeDists, monkeypatch
+) -> None:
+    add_scaler(dists)
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    assert tokendraw.load("scale", device="cpu").name == "acme"
+    assert tokendraw.resolve(operation="scale", device="cpu").chosen == "acme"
+    assert state() == (State.AVAILABLE, None)
+    assert call("resolve", "--operation", "scale", "--device", "cpu").stdout == "acme\n"
+    assert "needs the operation scale" in only("scale", plugin="native", device="cpu")
+
+
+def test_an_operation_can_be_switched_off(dists: FakeDists, monkeypatch) -> None:
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "scale")
+    with pytest.raises(InvalidParameterError, match="is disabled: switched off by TOKENDRAW_DISABLE"):
+        tokendraw.load("scale")
+
+
+def test_an_operation_of_tokendraw_s_own_says_what_to_install() -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        tokendraw.load("sample_over_ranks")
+    assert str(refused.value) == (
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'sample_over_ranks', which the distribution "
+        "tokendraw-ranks brings; run `pip install ./ranks` in tokendraw's checkout."
+    )
 
 
 def test_a_sampler_has_no_methods_for_it(dists: FakeDists) -> None:

@@ -15,7 +15,6 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
     TokenLogprob,
-    VocabShard,
 )
 
 V = 50
@@ -112,15 +111,6 @@ def test_more_ids_than_the_vocabulary_has_are_refused(native):
         f"'logprob_token_ids' needs at most {V} ids of a vocabulary of {V}, found {V + 1}. Name each id once.",
         InvalidParameterError,
         lambda: native.sample(LOGITS, batch(NONE, SamplingParams(logprob_token_ids=[1] * (V + 1)))),
-    )
-
-
-def test_a_shard_of_the_vocabulary_is_refused(native):
-    refused(
-        "'logprob_token_ids' needs all columns of the logits on one device, found a shard of the vocabulary. "
-        "Gather the logits, or ask for the best tokens with logprobs=.",
-        InvalidInputError,
-        lambda: native.sample(LOGITS, batch(GIVEN, NONE), shard=VocabShard(0, V)),
     )
 
 

@@ -20,7 +20,6 @@ import tokendraw.plugin
 import tokendraw.resolution
 import tokendraw.testing
 import tokendraw.tools
-import tokendraw.vocab_parallel
 import tokendraw_bench
 import tokendraw_testing
 import tokendraw_transformers
@@ -30,22 +29,25 @@ FACES = {
         BatchFacts Drafts InvalidInputError InvalidParameterError KeptIds LogprobsTensors Need PagedKVPlan PluginError
         RequestSlots RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
         SamplingParams ScoreOutput SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
-        UntestedUpstreamWarning VerifyOutput VocabShard __version__ discover kept_ids kept_mask load load_sampler
+        UntestedUpstreamWarning VerifyOutput __version__ discover kept_ids kept_mask load load_sampler
         resolve
     """,
     tokendraw.plugin: """
         API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTERS FILTER_ORDERS Filter
-        FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES KeptExtremes
-        LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation PAD_LOGPROB PAD_TOKEN_ID
-        PagedKVPlannerBackend PluginInfo
-        ProcessCapabilities ProcessNeed Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
-        Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities
-        VerifyMode best_token_ids hookimpl kept_extremes least_shown log_kept_mass_by_step logprobs_by_step mode_values
-        numpy_is_usable one_thread pad_logprobs printable release_of threshold_between
+        FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES
+        KeptExtremes LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation
+        OutputCheck PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo ProcessCapabilities ProcessNeed
+        Provider Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
+        Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend
+        VerifyCapabilities VerifyMode best_places best_token_ids check_batch check_dense_rows check_device
+        check_dtype check_flag check_logits check_plain check_type check_vector dispatch first_of hookimpl
+        integer is_capturing kept_extremes least_shown log_kept_mass_by_step logprobs_by_step misfit
+        mode_values numpy_is_usable one_thread pad_logprobs printable release_of threshold_between untraced
+        wrong_object
     """,
     tokendraw.filters: """
-        Filter FilterError InstalledFilter RowMoments combined_floor filter_floors find_filter installed_filters
-        required_moments
+        Filter FilterError InstalledFilter MomentSum RowMoments combined_floor filter_floors find_filter
+        installed_filters moments_of_sums required_moments required_sums
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
@@ -91,7 +93,7 @@ def test_a_public_module_exports_these_names(module):
     assert sorted(module.__all__) == (FACES | MODULES)[module].split()
 
 
-LAZY = [*FACES, tokendraw.commands, tokendraw.vocab_parallel, tokendraw_transformers]
+LAZY = [*FACES, tokendraw.commands, tokendraw_transformers]
 """Modules that import their names at first use."""
 
 

@@ -21,7 +21,6 @@ MODULES = [
     "tokendraw.sm90_w4",
     "tokendraw.speculative",
     "tokendraw_testing",
-    "tokendraw.vocab_parallel",
 ]
 
 

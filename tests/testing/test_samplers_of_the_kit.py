@@ -57,7 +57,6 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
         "batch invariance",
         "sync-free",
         "graph capture",
-        "sharded requests",
         "given logprobs",
         "thresholds",
         "filters from moments",

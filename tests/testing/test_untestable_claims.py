@@ -44,11 +44,6 @@ def planted(sampler, name, capabilities):
             "needs a vocabulary in which few rows draw the same token, found a limit of 20",
         ),
         ("far NaN and infinities", {"max_vocab_size": 20}, "needs a vocabulary of 64, found a limit of 20"),
-        (
-            "sharded NaN and infinities",
-            {"max_vocab_size": 20},
-            "needs a vocabulary of 64, found a limit of 20",
-        ),
         ("near ties", {"max_vocab_size": 15}, "needs a vocabulary of 16, found a limit of 15"),
         ("verify crossing, wide", {}, "needs a vocabulary above 65,536, found an effort without one"),
         (

@@ -16,7 +16,7 @@
 ======================  ===============================================================================================
 
 ``operations`` has a module for each operation, ``baselines`` the contenders without a plugin, ``timing`` the timers,
-``report`` tables, ``sweeps`` the preset ``cliffs``, ``ranks`` the processes of ``--ranks``, ``commands`` the command.
+``report`` tables, ``sweeps`` the preset ``cliffs``, ``commands`` the command.
 """
 
 from __future__ import annotations

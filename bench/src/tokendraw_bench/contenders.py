@@ -241,6 +241,4 @@ def _reason_against(baseline: Baseline, operation: BenchOperation, host: Host) -
     if baseline.name in operation.baselines():
         return baseline.reason_against(host)
     names = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]
-    if operation.name in names:
-        return "needs all of the logits on one device, found them on ranks"
     return f"needs the operation {one_of(names)}, found {operation.name}"

@@ -22,7 +22,7 @@ from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.floor import measure
 from tokendraw_bench.timing.memory import extra_memory
-from tokendraw_bench.timing.timer import Failure, RankGroup, SamplePlan, TimedCall, Timer, Timing, WallTimer
+from tokendraw_bench.timing.timer import Failure, SamplePlan, TimedCall, Timer, Timing, WallTimer
 
 
 def report_of(
@@ -120,21 +120,18 @@ def run(
     return tuple(lines)
 
 
-def timer_for(
-    device: torch.device, repeats: int, group: RankGroup | None = None, plan: SamplePlan | None = None
-) -> Timer:
+def timer_for(device: torch.device, repeats: int, plan: SamplePlan | None = None) -> Timer:
     """Make the timer for a kind of device.
 
     :param repeats: number of samples of a median.
-    :param group: the ranks that make each call with this process; None: it is alone.
     :param plan: how samples are taken; None: averages of several calls, out of a cold cache.
     """
     if device.type == "cuda":
         from tokendraw_bench.timing.cuda_graphs import CudaTimer
 
-        return CudaTimer(device, repeats, group=group, plan=plan)
+        return CudaTimer(device, repeats, plan=plan)
     synchronize = None if device.type == "cpu" else torch.accelerator.synchronize
-    return WallTimer(repeats, synchronize=synchronize, group=group, plan=plan)
+    return WallTimer(repeats, synchronize=synchronize, plan=plan)
 
 
 def make_inputs(cell: AnyCell, device: torch.device, count: int) -> list[Any]:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tokendraw.providers.resolve import resolve as resolve
     from tokendraw.providers.sampler import Sampler as Sampler
     from tokendraw.request_slots.slots import RequestSlots as RequestSlots
-    from tokendraw.vocab_parallel.shard import VocabShard as VocabShard
 
 _MODULES = (
     "filters",
@@ -56,7 +55,6 @@ _MODULES = (
     "row_parameters",
     "sm90_w4",
     "speculative",
-    "vocab_parallel",
 )
 """Public modules, which are imported when they are first asked for."""
 
@@ -79,6 +77,5 @@ _NAMES = {
     "tokendraw.providers.resolve": "discover resolve",
     "tokendraw.providers.sampler": "Sampler",
     "tokendraw.request_slots.slots": "RequestSlots",
-    "tokendraw.vocab_parallel.shard": "VocabShard",
 }
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, moved_names={"VocabShard": "tokendraw_ranks"})

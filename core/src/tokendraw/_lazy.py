@@ -14,6 +14,7 @@ def lazy_names(
     names: Mapping[str, str],
     modules: Sequence[str] = (),
     removed: Mapping[str, str] = MappingProxyType({}),
+    moved_names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
 
@@ -25,6 +26,7 @@ def lazy_names(
     :param modules: submodules of a package, which are no part of its ``__all__``.
     :param removed: what to do instead, by names of the last release that are gone: these raise an ImportError that
         says so.
+    :param moved_names: modules of other distributions that have the former names of the face.
     """
     home_of = {name: module for module, listed in names.items() for name in listed.split()}
 
@@ -35,6 +37,8 @@ def lazy_names(
             return sorted(home_of)
         if name in removed:
             raise ImportError(f"'{face}.{name}' was removed: {removed[name]}.", name=face)
+        if name in moved_names:
+            raise moved(f"{face}.{name}", f"{moved_names[name]}.{name}")
         if name not in home_of:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         try:
@@ -50,6 +54,18 @@ def lazy_names(
         return value
 
     return get, lambda: sorted(home_of)
+
+
+def moved(old: str, new: str) -> ImportError:
+    """Word the error about a name that another distribution has now. Goes with the release after 0.1."""
+    from tokendraw.errors.install_commands import how_to_install
+
+    distribution = new.partition(".")[0].replace("_", "-")
+    return ImportError(
+        f"{old!r} is {new} now, of the distribution {distribution}; to have it, run "
+        f"{how_to_install(distribution)}.",
+        name=old,
+    )
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -32,6 +32,11 @@ A complete plugin, in the package that the entry point names::
 
     plugin = AcmePlugin()
 
+An operation of another distribution comes by an entry point ``name = "package.module:OPERATION"`` of the group
+``tokendraw.operations``, where OPERATION is an :class:`Operation` and ``name`` its name. The module that the record
+names holds ``prove``, ``CALLS`` and ``PROVIDER``: a :class:`Call` for each method, and a :class:`Provider` whose
+methods pass such a call to :func:`dispatch`. ``tokendraw.load(name)`` returns the provider.
+
 Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
 """
 
@@ -42,7 +47,14 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw._torch.graphs import is_capturing as is_capturing
+    from tokendraw._torch.tensor_checks import check_dense_rows as check_dense_rows
+    from tokendraw._torch.tensor_checks import check_device as check_device
+    from tokendraw._torch.tensor_checks import check_dtype as check_dtype
+    from tokendraw._torch.tensor_checks import check_plain as check_plain
+    from tokendraw._torch.tensor_checks import check_vector as check_vector
     from tokendraw._torch.threads import one_thread as one_thread
+    from tokendraw._torch.untraced import untraced as untraced
     from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
     from tokendraw.backends.description.capabilities import FILTERS as FILTERS
     from tokendraw.backends.description.capabilities import GUMBEL_DTYPES as GUMBEL_DTYPES
@@ -73,11 +85,21 @@ if TYPE_CHECKING:
     from tokendraw.backends.discovery.hooks import hookimpl as hookimpl
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
+    from tokendraw.calls.call import OutputCheck as OutputCheck
+    from tokendraw.calls.dispatch import dispatch as dispatch
+    from tokendraw.calls.input_checks import check_batch as check_batch
+    from tokendraw.calls.input_checks import check_logits as check_logits
+    from tokendraw.calls.input_checks import check_type as check_type
+    from tokendraw.calls.output_checks import first_of as first_of
+    from tokendraw.calls.output_checks import misfit as misfit
+    from tokendraw.calls.output_checks import wrong_object as wrong_object
+    from tokendraw.calls.provider import Provider as Provider
     from tokendraw.errors.formatting import printable as printable
     from tokendraw.kept_set import KeptExtremes as KeptExtremes
     from tokendraw.kept_set import kept_extremes as kept_extremes
     from tokendraw.kept_set import threshold_between as threshold_between
     from tokendraw.logprobs import RowMasses as RowMasses
+    from tokendraw.logprobs import best_places as best_places
     from tokendraw.logprobs import best_token_ids as best_token_ids
     from tokendraw.logprobs import least_shown as least_shown
     from tokendraw.logprobs import log_kept_mass_by_step as log_kept_mass_by_step
@@ -103,6 +125,8 @@ if TYPE_CHECKING:
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.edits import EDITS as EDITS
     from tokendraw.parameters.edits import Edit as Edit
+    from tokendraw.parameters.ranges import check_flag as check_flag
+    from tokendraw.parameters.ranges import integer as integer
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
     from tokendraw.request_slots.tables import EditFacts as EditFacts
     from tokendraw.request_slots.tables import RequestTables as RequestTables

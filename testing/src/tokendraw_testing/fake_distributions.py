@@ -22,6 +22,7 @@ def fake_dist(
     *,
     plugins: Mapping[str, str] | None = None,
     filters: Mapping[str, str] | None = None,
+    operations: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
     metadata: str | None = METADATA,
     where: str | None = None,
@@ -44,6 +45,7 @@ def fake_dist(
     :param plugins: entry points of the group ``tokendraw.plugins`` by name: ``{"acme": "acme_plugin:plugin"}``.
         What they refer to need not be there.
     :param filters: entry points of the group ``tokendraw.filters``, likewise: ``{"acme": "acme_filters:Acme"}``.
+    :param operations: entry points of the group ``tokendraw.operations``, likewise.
     :param modules: sources by module name, indented as one likes; ``package.module`` makes the package too.
     :param metadata: text of METADATA, where ``{name}`` and ``{version}`` are filled in; None leaves the file out.
     :param where: name of the sub-folder, so that one distribution can be installed twice. Default: name and
@@ -57,7 +59,7 @@ def fake_dist(
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     if info.exists():
         raise FileExistsError(f"{name!r} {version} needs a new folder, found {str(info)!r}. Pass where=.")
-    groups = {"plugins": plugins or {}, "filters": filters or {}}
+    groups = {"plugins": plugins or {}, "filters": filters or {}, "operations": operations or {}}
     entry_points = "".join(_entry_points(group, entries) for group, entries in groups.items() if entries)
     files = {info / "entry_points.txt": entry_points} if entry_points else {}
     files |= _sources(folder, modules or {})

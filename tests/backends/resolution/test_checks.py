@@ -44,7 +44,6 @@ def test_a_sampler_that_can_do_everything_has_no_reason_against_it(host):
         graph_safe=True,
         sync_free=True,
         batch_invariant=True,
-        vocab_parallel=True,
         seeding="counter",
         tie_rule="value",
     )
@@ -142,11 +141,6 @@ def test_bounds_are_included_and_what_is_of_another_kind_of_device_is_not_asked(
             Need(batch_invariant=True),
             "the request needs batch-invariant draws, found no such promise",
         ),
-        (
-            {"vocab_parallel": False},
-            Need(vocab_parallel=True),
-            "the request needs a vocabulary that is split over ranks, found no such promise",
-        ),
     ],
 )
 def test_what_the_request_lacks_is_said_as_needed_against_found(offered, need, expected):
@@ -199,7 +193,6 @@ def test_every_field_of_a_need_is_looked_at_by_some_check():
         "graph_safe": True,
         "sync_free": True,
         "batch_invariant": True,
-        "vocab_parallel": True,
         "seeding": "counter",
         "tie_rule": "exact_k",
     }

@@ -30,7 +30,6 @@ _MODULES = (
     "races",
     "sample_corners",
     "logprob_corners",
-    "rank_corners",
     "verify_corners",
 )
 

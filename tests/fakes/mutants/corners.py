@@ -1,4 +1,4 @@
-"""Mutants of a corner: native with a bug in some dtypes, widths, rows, requests or ranks alone."""
+"""Mutants of a corner: native with a bug in some dtypes, widths, rows or requests alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class Corner(Mutant):
     :ivar unseeded: whether rows without a seed go wrong alone, or rows with one.
     :ivar noise: the only dtype of noise that goes wrong.
     :ivar drafts: whether the draws of drafts go wrong, and not those of tokens.
-    :ivar rank: changes to the calls of one rank, where the vocabulary lies on several.
     :ivar sizes: the vocabularies that show it, where ``above`` does not say so.
     :ivar all_cases: whether it takes all cases of a wide vocabulary to show it.
     :ivar all_dtypes: whether it takes rows of several dtypes to show it.
@@ -62,7 +61,6 @@ class Corner(Mutant):
     unseeded: bool | None = None
     noise: str | None = None
     drafts: bool = False
-    rank: Any = None
     sizes: tuple[int, ...] = ()
     all_cases: bool = False
     all_dtypes: bool = False
@@ -95,9 +93,7 @@ class Corner(Mutant):
 
     def honest(self) -> Corner:
         """Return native as the mutant advertises it."""
-        return replace(
-            self, name=f"native for {self.name}", sizes=self.widths, above=1 << 62, metadata=None, rank=None
-        )
+        return replace(self, name=f"native for {self.name}", sizes=self.widths, above=1 << 62, metadata=None)
 
     def meets(self, logits: torch.Tensor, need: tokendraw.Need) -> bool:
         """Whether a call can lie in the corner."""
@@ -123,12 +119,8 @@ class CornerSampler:
         self.native = _native(str(device), self.need)
         self.memory = {"native": self.native}
 
-    def sample(self, logits, metadata, *, draft=False, shard=None):
+    def sample(self, logits, metadata, *, draft=False):
         corner = self.corner
-        if shard is not None:
-            if corner.rank is not None and not draft:
-                return corner.rank.sample(self, logits, metadata, shard)
-            return self.native.sample(logits, metadata, draft=draft, shard=shard)
         if corner.metadata and not draft:
             metadata = corner.metadata(metadata)
         if corner.operation != ("verify" if corner.drafts else "sample") or draft != corner.drafts:

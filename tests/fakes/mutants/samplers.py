@@ -40,9 +40,9 @@ class SamplerMutant:
     def __init__(self, need, device):
         self.need, self.device = need, device
 
-    def sample(self, logits, metadata, **shard):
+    def sample(self, logits, metadata):
         logits, metadata = self.change(logits, metadata)
-        return self.output(native(self.other_need(self.need), self.device).sample(logits, metadata, **shard))
+        return self.output(native(self.other_need(self.need), self.device).sample(logits, metadata))
 
     def other_need(self, need):
         return need
@@ -108,8 +108,8 @@ def less_rounded_share(self, output, *rest):
     return replace(output, logprobs=replace(output.logprobs, logprobs=output.logprobs.logprobs - shift))
 
 
-def two_sums(self, logits, metadata, **shard):
-    output = SamplerMutant.sample(self, logits, metadata, **shard)
+def two_sums(self, logits, metadata):
+    output = SamplerMutant.sample(self, logits, metadata)
     if output.log_kept_mass is None:
         return output
     weights = torch.softmax(logits.float().nan_to_num(nan=-INF, posinf=80.0, neginf=-INF), -1)

@@ -15,12 +15,9 @@ import isolation
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._torch.threads import _setters
-from tokendraw.row_parameters import RowParameters
-from tokendraw.vocab_parallel import Digits, Layout, Span
 from tokendraw_native import row_threads
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
-from tokendraw_native.shards import LocalColumns
 
 ROWS, VOCAB_SIZE = 64, 40_000
 """Five chunks of statistics, two of largest values."""
@@ -114,21 +111,6 @@ def editing():
     return lambda: [processor.process(logits.clone(), slots, torch.arange(ROWS), mask).view(torch.int32)]
 
 
-def reading_columns():
-    """Read the columns of a rank."""
-    layout = Layout.of([Span(0, 500), Span(500, 500 + VOCAB_SIZE)], 1, 500 + VOCAB_SIZE, CPU)
-    columns = LocalColumns(logits_of(), RowParameters.of(metadata_of(mixed()), ROWS, CPU), layout, "fp32")
-
-    def read():
-        with share_threads(columns.logits):
-            survey = columns.largest(3, 2, None)
-            histogram = columns.histogram(Digits(None, 24), None)
-            draws = columns.draw(None, None, best=2)
-            return [*columns.argmax(), *survey, histogram, *draws, columns.count(survey.x[:, -1:])]
-
-    return read
-
-
 PROCESSED_FP64 = Need(logprobs_mode="processed_logprobs", gumbel_dtype="fp64")
 CALLS = {
     **{name: partial(sampling, alike(name)) for name in REQUESTS},
@@ -148,7 +130,6 @@ CALLS = {
     **{f"{mode} of drafts": partial(verifying, mode, 2) for mode in ("rejection", "coupled")},
     "drafts without logprobs": partial(verifying, "rejection", None),
     "edits": editing,
-    "columns of a rank": reading_columns,
 }
 
 

@@ -160,7 +160,6 @@ def test_the_plugin_offers_and_builds_it():
         ragged_drafts=True,
         placeholder_drafts=True,
         sync_free=False,
-        vocab_parallel=False,
     )
     built = plugin.tokendraw_build("verify", torch.device("cpu"), Need())
     assert chains(verify(built, gaussian(1), [[]], SamplingParams(temperature=0.0))) == [

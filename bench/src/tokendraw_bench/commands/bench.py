@@ -29,10 +29,6 @@ the bytes of tensors beside a call's inputs and result).
 With ``--preset cliffs`` there are ``command``, ``host`` and ``sweeps``, each with its ``sweep`` (name), ``title`` and
 the keys of a run. Entries have ``edge``, the growth of the ratio from the cell before in a series (that in which only
 the swept parameters differ), or from the first, where it is more than twofold; else null.
-
-With ``--ranks`` there is also ``ranks``, ``nbytes`` is that of one rank, and entries have ``collectives`` (of a call),
-``received`` (bytes that a rank receives in it) and ``peak`` (most bytes of tensors beside its inputs), each on the rank
-where it is most; null where there is no time.
 """
 
 from __future__ import annotations
@@ -63,8 +59,6 @@ from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
 from tokendraw_bench.commands.bench_html import html_options, require_page, write_saved
 from tokendraw_bench.commands.bench_sweeps import SweepFiles, bench_sweeps, check_sweep_options
 from tokendraw_bench.commands.printing import print_head, print_table
-from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
-from tokendraw_bench.operations.sample_on_ranks import RANKS
 from tokendraw_bench.report.page import write_report
 from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS
 
@@ -136,7 +130,6 @@ REPEATS = 15
 )
 @click.option("--memory", is_flag=True, help="Show the peak memory of a call, beside its inputs and result.")
 @device_option
-@click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.minimum), help=RANKS.help)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
@@ -161,7 +154,6 @@ def bench(
     graphs: bool,
     memory: bool,
     device: str | None,
-    ranks: int | None,
     output: Path | None,
     html: Path | None,
     saved: Path | None,
@@ -172,8 +164,7 @@ def bench(
 
     Each serves by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
     CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
-    With --op another operation is timed, against a read or a copy of the bytes that it cannot do without. With --ranks
-    each rank holds a part of the vocabulary, and every sampler draws from the parts, and behind an all-gather of them.
+    With --op another operation is timed, against a read or a copy of the bytes that it cannot do without.
     The preset cliffs prints a table for each sweep as soon as it is complete: single calls, each on other logits.
 
     Exits with 1 if nothing could be timed.
@@ -183,14 +174,6 @@ def bench(
         return
     check_sweep_options(ctx, preset, axis_values)
     cells = () if preset == CLIFFS else cells_of_options(operation, preset, axis_values)
-    if ranks is not None and operation != ON_RANKS.name:
-        raise click.UsageError(
-            f"'{RANKS.option}' is about {RANKS.subject}. Add --op {ON_RANKS.name}, or leave it out."
-        )
-    options = {"--single": single, "--cache": cache == "warm", "--no-graphs": not graphs, "--memory": memory}
-    if ranks is not None and any(options.values()):
-        option = next(name for name, is_set in options.items() if is_set)
-        raise click.UsageError(f"'{option}' is about one process. Leave out --ranks, or leave it out.")
     if output is not None and not output.parent.is_dir():
         raise InvalidParameterError(
             f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
@@ -207,30 +190,24 @@ def bench(
         "repeats": repeats,
         "command": command_line(ctx),
     }
-    if ranks is None:
-        if is_sweep or single or cache == "warm" or not graphs:
-            from tokendraw_bench.run import timer_for
-            from tokendraw_bench.timing.timer import SamplePlan
+    if is_sweep or single or cache == "warm" or not graphs:
+        from tokendraw_bench.run import timer_for
+        from tokendraw_bench.timing.timer import SamplePlan
 
-            plan = SamplePlan(
-                single=is_sweep or single,
-                warm=cache == "warm",
-                graphs=graphs,
-                input_sets=min(repeats, BATCHES) if is_sweep else None,
-            )
-            settings["timer"] = timer_for(target, repeats, plan=plan)
-        settings["measures_memory"] = memory
-        if is_sweep:
-            files = SweepFiles(output=output, html=html)
-            if not bench_sweeps(sweeps, sampler, settings, small=small, files=files, as_json=as_json):
-                ctx.exit(NOT_USABLE)
-            return
-        report = _timed(cells, sampler, operation, settings)
-    else:
-        from tokendraw_bench.ranks.launch import report_on_ranks
-
-        with progress(f"timing {len(cells)} cells on {ranks} ranks"):
-            report = report_on_ranks(cells, sampler, ranks, **settings)
+        plan = SamplePlan(
+            single=is_sweep or single,
+            warm=cache == "warm",
+            graphs=graphs,
+            input_sets=min(repeats, BATCHES) if is_sweep else None,
+        )
+        settings["timer"] = timer_for(target, repeats, plan=plan)
+    settings["measures_memory"] = memory
+    if is_sweep:
+        files = SweepFiles(output=output, html=html)
+        if not bench_sweeps(sweeps, sampler, settings, small=small, files=files, as_json=as_json):
+            ctx.exit(NOT_USABLE)
+        return
+    report = _timed(cells, sampler, operation, settings)
     if report.busy:
         click.echo(report.busy, err=True)
     if output is not None:

@@ -27,7 +27,7 @@ def check_sweep_options(ctx: click.Context, preset: str, axis_values: Mapping[st
     :param axis_values: values of every axis by field.
     :raises click.UsageError: an option has no meaning with the preset.
     """
-    grid = {"operation", "ranks", *axis_values}
+    grid = {"operation", *axis_values}
     refused = grid if preset == CLIFFS else {"sweeps", "small"}
     for option in ctx.command.params:
         name = str(option.name)

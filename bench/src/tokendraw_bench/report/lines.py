@@ -14,20 +14,6 @@ from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.host_load import HostLoad
 from tokendraw_bench.timing.timer import Failure, Timing
 
-BEHIND_GATHER = "all-gather, "
-"""Prefix of the name of a sampler behind an all-gather of the logits."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """Collectives, received bytes and peak memory of a call over ranks, on the rank with the most."""
-
-    collectives: int
-    received: int
-    """Bytes that the rank receives."""
-    peak: int
-    """Peak of the bytes of live tensors, without the inputs."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
@@ -46,8 +32,6 @@ class CellResult:
     """Times of all ways of a contender with several ways; the fastest is its entry."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measures of the inputs, by the title of their column."""
-    traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    """Traffic of a call over ranks, by contender."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Peak bytes of a call beyond its inputs and result, by contender, if measured."""
     edges: Mapping[str, float] | None = None
@@ -56,13 +40,6 @@ class CellResult:
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
         return timing.us / self.floor.us if isinstance(self.floor, Timing) and self.floor.us else float("nan")
-
-    def share_of_gather(self, name: str) -> float:
-        """Return the ratio of a sampler's time over ranks to its time behind an all-gather; NaN if unknown."""
-        direct, gathered = self.entries[name], self.entries.get(BEHIND_GATHER + name)
-        if not isinstance(direct, Timing) or not isinstance(gathered, Timing):
-            return float("nan")
-        return direct.us / gathered.us
 
     def way(self, name: str) -> str:
         """Name the fastest way of a contender; "" if it has a single way or none works."""
@@ -285,10 +262,5 @@ def _edge_json(line: CellResult, name: str) -> dict[str, Any]:
 
 
 def _memory_json(line: CellResult, name: str) -> dict[str, Any]:
-    """Return the extra memory of a contender, or its traffic over ranks, if measured."""
-    if line.memory:
-        return {"extra_memory": line.memory.get(name)}
-    if not line.traffic:
-        return {}
-    traffic = line.traffic.get(name)
-    return asdict(traffic) if traffic else dict.fromkeys(item.name for item in fields(Traffic))
+    """Return the extra memory of a contender, if measured."""
+    return {"extra_memory": line.memory.get(name)} if line.memory else {}

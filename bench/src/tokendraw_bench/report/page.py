@@ -21,9 +21,6 @@ _ENTRY_COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "host_us": ("host µs", us_text),
     "least_host_us": ("least host µs", us_text),
     "extra_memory": ("extra MB", lambda nbytes: f"{nbytes / 1e6:,.3f}"),
-    "collectives": ("collectives", str),
-    "received": ("received MB", lambda nbytes: f"{nbytes / 1e6:,.3f}"),
-    "peak": ("peak MB", lambda nbytes: f"{nbytes / 1e6:,.3f}"),
     "edge": ("edge", lambda growth: f"{growth:.1f}x"),
 }
 """Titles and texts of what was measured of a contender, by the key of JSON. A ratio has the floor for a title."""
@@ -93,8 +90,6 @@ def _facts(json: Mapping[str, Any], runs: Sequence[RunRecord]) -> Iterator[tuple
     if host["device_type"] == "cpu":
         policy = first["omp_wait_policy"] or "unset"
         yield "threads", f"{first['threads']} on {first['cores']} cores, OMP_WAIT_POLICY {policy}"
-    if "ranks" in first:
-        yield "ranks", str(first["ranks"])
     if len(runs) == 1:
         yield "all cells", ", ".join(f"{name} {value}" for name, value in runs[0].constants.items())
     yield "took", f"{sum(run.json['seconds'] for run in runs):,.0f} s"

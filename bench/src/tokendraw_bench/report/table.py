@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tokendraw_bench.operation import Axis
-from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult, Traffic
+from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing.timer import Failure, Timing
 
 _T = TypeVar("_T", int, float)
@@ -116,8 +115,6 @@ def _edges(line: CellResult) -> str:
 def _contender_columns(name: str, report: BenchReport) -> Iterator[_Column]:
     """Yield the columns of a contender: its time, and what else was measured."""
     yield _Column(f"{name} us", lambda line: _entry(line, line.entries[name]))
-    if BEHIND_GATHER + name in report.contenders:
-        yield _Column("of all-gather", lambda line: _or_dash(line.share_of_gather(name), "{:.2f}x".format))
     timings = [entry for line in report.lines for entry in line.entries.values() if isinstance(entry, Timing)]
     if any(timing.largest_us is not None for timing in timings):
         yield _Column("largest", lambda line: _largest(line.entries[name]))
@@ -127,9 +124,6 @@ def _contender_columns(name: str, report: BenchReport) -> Iterator[_Column]:
         yield _Column("least host us", lambda line: _host(line.entries[name], "least_host_us"))
     if any(line.memory for line in report.lines):
         yield _Column("extra memory", lambda line: _or_dash(line.memory.get(name), _size))
-    if any(line.traffic for line in report.lines):
-        for title, text in _TRAFFIC.items():
-            yield _Column(title, partial(_traffic, name, text))
 
 
 def _entry(line: CellResult, entry: Timing | Failure) -> str:
@@ -151,11 +145,6 @@ def _host(entry: Timing | Failure, field: str) -> str:
     return _or_dash(getattr(entry, field, None), _number)
 
 
-def _traffic(name: str, text: Callable[[Traffic, CellResult], str], line: CellResult) -> str:
-    traffic = line.traffic.get(name)
-    return "-" if traffic is None else text(traffic, line)
-
-
 def _or_dash(value: _T | None, text: Callable[[_T], str]) -> str:
     """Write a value; a dash for None and NaN."""
     return "-" if value is None or value != value else text(value)
@@ -174,12 +163,3 @@ def _size(nbytes: int) -> str:
         if nbytes >= of:
             return f"{nbytes / of:,.1f} {unit}"
     return f"{nbytes} B"
-
-
-_TRAFFIC: Mapping[str, Callable[[Traffic, CellResult], str]] = {
-    "collectives": lambda traffic, line: str(traffic.collectives),
-    "received": lambda traffic, line: _size(traffic.received),
-    "a row": lambda traffic, line: _size(round(traffic.received / max(1, line.cell.num_rows))),
-    "peak": lambda traffic, line: _size(traffic.peak),
-}
-"""Columns of the traffic of a call over ranks."""

@@ -28,9 +28,7 @@ from tokendraw_bench.timing.timer import (
     Clock,
     Draw,
     Failure,
-    RankGroup,
     SamplePlan,
-    SingleRank,
     TimedCall,
     Timing,
     summary,
@@ -61,7 +59,6 @@ class CudaTimer:
     :param device: with its index.
     :param repeats: number of samples of a median.
     :param clock: clock of the host, for the time until a call returns.
-    :param group: ranks that make each call with this one, each on a separate device.
     """
 
     def __init__(
@@ -70,12 +67,10 @@ class CudaTimer:
         repeats: int,
         *,
         clock: Clock = time.perf_counter,
-        group: RankGroup | None = None,
         plan: SamplePlan | None = None,
     ) -> None:
         self.device = device
         self._plan = plan or SamplePlan()
-        self._group = group or SingleRank()
         self.repeats = repeats
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
         least = _MIN_WORKING_SET_BYTES_ROCM if torch.version.hip else _MIN_WORKING_SET_BYTES
@@ -124,7 +119,7 @@ class CudaTimer:
         for name, call in calls.items():
             try:
                 timed = call if self._plan.graphs else replace(call, graph_safe=False)
-                laps[name] = _lap(timed, captured, pool, self._group, count=int(self._plan.single))
+                laps[name] = _lap(timed, captured, pool, count=int(self._plan.single))
                 host[name] = self._host_us(call.draw, buffers)
             except Exception as error:  # of a plugin, which may raise what it likes
                 laps.pop(name, None)
@@ -147,7 +142,6 @@ class CudaTimer:
 
     def _sample_us(self, lap: _Lap) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._group.wait()
         self._evicting.amax()
         if self._plan.warm:
             lap.launch()
@@ -155,7 +149,7 @@ class CudaTimer:
         lap.launch()
         end.record()
         end.synchronize()
-        return self._group.maximum(1e3 * float(start.elapsed_time(end)) / lap.calls)
+        return 1e3 * float(start.elapsed_time(end)) / lap.calls
 
     def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> list[float]:
         """Measure the times until calls return on an idle device, whose queue never fills up.
@@ -166,10 +160,7 @@ class CudaTimer:
         begin = self._clock()
         for buffer in itertools.islice(itertools.cycle(buffers), _MAX_HOST_SAMPLES):
             torch.cuda.synchronize()
-            if (
-                len(times) >= _MIN_HOST_SAMPLES
-                and self._group.maximum(self._clock() - begin) > _MAX_HOST_SECONDS
-            ):
+            if len(times) >= _MIN_HOST_SAMPLES and self._clock() - begin > _MAX_HOST_SECONDS:
                 break
             start = self._clock()
             draw(buffer)
@@ -191,7 +182,7 @@ def _copy_into(target: Any, inputs: Any) -> None:
         to.copy_(tensor)
 
 
-def _lap(call: TimedCall, buffers: Sequence[Any], pool: Any, group: RankGroup, count: int = 0) -> _Lap:
+def _lap(call: TimedCall, buffers: Sequence[Any], pool: Any, count: int = 0) -> _Lap:
     """Warm a call up, and capture repetitions.
 
     :param count: number of repetitions; 0: as many as time and buffers allow.
@@ -208,7 +199,7 @@ def _lap(call: TimedCall, buffers: Sequence[Any], pool: Any, group: RankGroup, c
         end.record()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    call_us = group.maximum(1e3 * start.elapsed_time(end))
+    call_us = 1e3 * start.elapsed_time(end)
     if not count:
         count = max(len(buffers), _MIN_CALLS)
         if call_us * count > _MAX_SAMPLE_US:

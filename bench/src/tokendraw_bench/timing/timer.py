@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from tokendraw.tools import format_error
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 Draw: TypeAlias = Callable[[Any], object]
 """Function of a set of inputs, such as a buffer of logits [B, V]."""
@@ -111,60 +111,10 @@ class Timer(Protocol):
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
 
 
-class RankGroup(Protocol):
-    """Ranks that make each call at the same time; the slowest rank's time counts.
-
-    All ranks make the same number of calls, since a collective waits for all of them. A call that raises on some ranks
-    ends the run at the timeout of the process group.
-    """
-
-    def wait(self) -> None:
-        """Wait for all ranks."""
-
-    def maximum(self, number: float) -> float:
-        """Return the largest number of all ranks."""
-
-
-class SingleRank:
-    """A process by itself."""
-
-    def wait(self) -> None:
-        """Go on at once."""
-
-    def maximum(self, number: float) -> float:
-        """Return the number."""
-        return number
-
-
-class DistributedRanks:
-    """The ranks of the default process group of torch.distributed.
-
-    :param device: where their tensors are.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        import torch
-
-        self._number = torch.zeros(1, dtype=torch.float64, device=device)
-
-    def wait(self) -> None:
-        """Wait for all ranks and their devices."""
-        self.maximum(0.0)
-
-    def maximum(self, number: float) -> float:
-        """Return the largest number of all ranks, after a wait for them."""
-        import torch.distributed as dist
-
-        self._number.fill_(number)
-        dist.all_reduce(self._number, op=dist.ReduceOp.MAX)
-        return float(self._number)
-
-
 class WallTimer:
     """Times calls by the wall clock, where the host computes or waits for the device.
 
     :param synchronize: waits for the device; None for the CPU.
-    :param group: the ranks that make each call with this one.
     """
 
     def __init__(
@@ -173,7 +123,6 @@ class WallTimer:
         *,
         clock: Clock = time.perf_counter,
         synchronize: Callable[[], object] | None = None,
-        group: RankGroup | None = None,
         plan: SamplePlan | None = None,
     ) -> None:
         self.repeats = repeats
@@ -185,7 +134,6 @@ class WallTimer:
         self.method += ", single calls" * self._plan.single
         self._clock = clock
         self._synchronize = synchronize or (lambda: None)
-        self._group = group or SingleRank()
 
     def buffers(self, nbytes: int) -> int:
         """Return the number of sets of the plan, or that exceeds the caches, at least 2; 1 for a warm cache."""
@@ -203,7 +151,6 @@ class WallTimer:
         inner = dict.fromkeys(calls, 1)
         for turn in range(-_WARM_UP_CALLS, self.repeats):
             for name in [name for name in calls if name not in failed]:
-                self._group.wait()
                 try:
                     if self._plan.single:
                         calls[name].renew()
@@ -211,7 +158,6 @@ class WallTimer:
                 except Exception as error:  # of a plugin, which may raise what it likes
                     failed[name] = Failure(reason=format_error(error))
                     continue
-                seconds = self._group.maximum(seconds)
                 if turn >= 0:
                     samples[name].append(1e6 * seconds)
                 elif seconds > 0 and not self._plan.single:

@@ -93,9 +93,6 @@ class Sample(RowCall):
 
     __slots__ = ()
 
-    is_sharded: ClassVar[bool] = False
-    """Whether each rank of a group holds some columns of the logits."""
-
     def check(self, device: torch.device, need: Need) -> None:
         input_checks.check_logits("logits", self.logits, device)
         input_checks.check_batch("logits", self.logits, self.metadata, need)

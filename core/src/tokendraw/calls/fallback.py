@@ -18,8 +18,7 @@ was a later one                                        the error is raised with 
 Compilations fail in the first call of a signature (:meth:`tokendraw.calls.call.Call.signature`). This call runs on
 copies of the tensors, for a failed backend may have modified them past torch's notice. Later calls run on the tensors
 themselves: copies would cost a read and a write of the logits. Nothing is copied during the capture of a CUDA graph,
-nor where no other backend is available. Faults found by ``TOKENDRAW_DEBUG`` are raised and never reach this module;
-calls over ranks have a dispatch of their own (:mod:`tokendraw.calls.sharded`).
+nor where no other backend is available. Faults found by ``TOKENDRAW_DEBUG`` are raised and never reach this module.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ class RowGroup(NamedTuple):
 
     facts: BatchFacts
     vocab_size: int
-    is_sharded: bool = False
 
 
 def _exceeds_top_k(rows: RowGroup, capabilities: Capabilities) -> bool:
@@ -85,14 +84,6 @@ SEEDED = Requirement(
     kind="seeded rows",
     is_supported=lambda capabilities, need: capabilities.seeding == "counter",
     is_asked=lambda rows, capabilities: rows.facts.any_seeded,
-)
-SHARDED = Requirement(
-    kind="a vocabulary that is split over ranks",
-    is_supported=lambda capabilities, need: capabilities.vocab_parallel,
-    is_asked=lambda rows, capabilities: rows.is_sharded,
-    is_settled=lambda need: True,  # no companion serves a part of such a call
-    concerns_call=True,
-    is_named_first=True,
 )
 ROW_REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(

@@ -13,6 +13,7 @@ from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DT
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.entry_points import find_entry_points
 from tokendraw.cli.terminal import verbose as _verbose
+from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -68,11 +69,14 @@ quiet_option = click.option(
 
 
 def _known(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    return None if value is None else click.Choice(tuple(operations.FOLDERS)).convert(value, param, ctx)
+    try:
+        return value if value is None else operations.find_operation(value).name
+    except InvalidParameterError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in operations.FOLDERS if name.startswith(incomplete)]
+    return [name for name in operations.operation_names() if name.startswith(incomplete)]
 
 
 def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
@@ -80,7 +84,7 @@ def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
 
     :param settings: more arguments of :func:`click.option`, such as ``help`` or ``default``.
     """
-    names = f"[{'|'.join(operations.FOLDERS)}]"
+    names = f"[{'|'.join(operations.FOLDERS)}|...]"
     return click.option("--operation", metavar=names, callback=_known, shell_complete=_operations, **settings)
 
 

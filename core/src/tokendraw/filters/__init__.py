@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from tokendraw.filters.installed import find_filter as find_filter
     from tokendraw.filters.installed import installed_filters as installed_filters
     from tokendraw.filters.installed import required_moments as required_moments
+    from tokendraw.filters.moment_sums import MomentSum as MomentSum
+    from tokendraw.filters.moment_sums import moments_of_sums as moments_of_sums
+    from tokendraw.filters.moment_sums import required_sums as required_sums
 
 _NAMES = {
     "tokendraw.errors.exceptions": "FilterError",

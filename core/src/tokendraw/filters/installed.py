@@ -7,56 +7,33 @@ a name that is unknown is looked for again.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import re
-import sys
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-import importlib_metadata
-
 from tokendraw.backends.description.capabilities import MOMENTS, Moment
-from tokendraw.backends.discovery import guard, torch_state
-from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of
-from tokendraw.backends.discovery.guard import guarded, package_of
+from tokendraw.backends.discovery.entry_points import declarations
+from tokendraw.backends.discovery.extensions import Extension, find_extensions, sources
 from tokendraw.backends.discovery.hooks import FILTER_GROUP
-from tokendraw.backends.discovery.settings import read_settings
-from tokendraw.backends.resolution.admission import disabled_reason, reserved_reason
-from tokendraw.backends.resolution.advice import disable_setting
-from tokendraw.backends.resolution.candidate import Choice, State
+from tokendraw.backends.resolution.candidate import State
 from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import all_of, format_value, nearest_or_all, one_of, printable, type_name
+from tokendraw.errors.formatting import format_value, nearest_or_all, one_of, printable, type_name
 from tokendraw.filters.base import Filter
 
 _OWN_DISTRIBUTION = "tokendraw"
-_NAME = re.compile(r"[a-z][a-z0-9_]{,63}")
-_NAME_RULE = "at most 64 lowercase letters, digits and underscores, a letter first"
-_VARIABLES = ("TOKENDRAW_CONFIG", "TOKENDRAW_DISABLE", "TOKENDRAW_NO_PLUGINS")
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstalledFilter:
+class InstalledFilter(Extension):
     """A filter declared by an entry point of the group ``tokendraw.filters``.
 
-    :ivar name: Name of the entry point, the key in ``SamplingParams.filters``; fit to print.
-    :ivar state: ``available``, ``disabled`` or ``broken``.
-    :ivar reason: Reason why the filter cannot be used; None where it is available.
-    :ivar distribution: Distribution that brings the filter.
-    :ivar version: Version of that distribution; "" if unknown.
-    :ivar entry_point: ``package.module:class``.
+    The name is the key in ``SamplingParams.filters``, the entry point is ``package.module:class``.
+
     :ivar moments: Names of the moments that the filter reads.
     :ivar summary: Summary of the class, or the first line of its docstring.
     """
 
-    name: str
-    state: State
-    reason: str | None = None
-    distribution: str = ""
-    version: str = ""
-    entry_point: str = ""
     moments: tuple[Moment, ...] = ()
     summary: str = ""
 
@@ -75,10 +52,10 @@ def find_filter(name: str, owner: str = "") -> Filter:
     :param owner: of the name, such as `` of row 3``, for the message.
     :raises InvalidParameterError: a ValueError: no such filter can be used; names the nearest one, or the reason.
     """
-    rule = _filters(*_sources()).get(name) if isinstance(name, str) else None
+    rule = _filters(*sources()).get(name) if isinstance(name, str) else None
     if rule is None and isinstance(name, str):
         _filters.cache_clear()  # it may have been installed meanwhile
-        rule = _filters(*_sources()).get(name)
+        rule = _filters(*sources()).get(name)
     if rule is None:
         raise InvalidParameterError(_refusal(name, owner))
     return rule
@@ -88,11 +65,6 @@ def required_moments(names: Iterable[str]) -> tuple[Moment, ...]:
     """Return the moments that some filters read, in the order of ``MOMENTS``."""
     required = {moment for name in names for moment in find_filter(name).moments}
     return tuple(moment for moment in MOMENTS if moment in required)
-
-
-def _sources() -> tuple[tuple[str | None, ...], tuple[str, ...]]:
-    """Return what decides which filters there are: settings, and where distributions lie."""
-    return tuple(os.environ.get(variable) for variable in _VARIABLES), tuple(sys.path)
 
 
 @functools.lru_cache(maxsize=4)
@@ -120,74 +92,31 @@ def _refusal(name: object, owner: str) -> str:
 
 
 def _look() -> list[tuple[InstalledFilter, Filter | None]]:
-    """Find and load the filters, each in its own guard; None in place of one that cannot be used."""
-    choice, found = read_settings().choice(), list(declarations(FILTER_GROUP))
-    own_names = {declaration.name for declaration in found if declaration.distribution == _OWN_DISTRIBUTION}
-    records = [_record(declaration, choice, own_names) for declaration in found]
-    claims = [record.name for record in records if record.state is State.FOUND]
+    """Find and load the filters; tokendraw's own names are left to tokendraw."""
+    ours = {d.name: d.distribution for d in declarations(FILTER_GROUP) if d.distribution == _OWN_DISTRIBUTION}
     loaded = []
-    for record in sorted(records, key=lambda record: (record.name, record.distribution)):
-        rule = None
-        if record.state is State.FOUND and claims.count(record.name) > 1:
-            owners = [r.distribution for r in records if r.name == record.name and r.state is State.FOUND]
-            reason = f"the name {record.name!r} is claimed by {all_of(sorted(owners))}; uninstall all but one"
-            record = replace(record, state=State.BROKEN, reason=reason)  # noqa: PLW2901
-        elif record.state is State.FOUND:
-            advice = f"Set {disable_setting([record.name], choice)} to do without it."
-            is_ours = record.distribution == _OWN_DISTRIBUTION
-            with contextlib.nullcontext() if is_ours else guard.watched(record.name, advice):
-                record, rule = _load(record)  # noqa: PLW2901
-        loaded.append((record, rule))
+    for extension, rule in find_extensions(FILTER_GROUP, _checked, ours):
+        facts: dict[str, Any] = {}
+        if rule is not None:
+            summary = str(rule.summary or type(rule).__doc__ or "").strip().partition("\n")[0]
+            facts = {"moments": rule.moments, "summary": printable(summary)}
+        loaded.append((InstalledFilter(**vars(extension), **facts), rule))
     return loaded
 
 
-def _record(declaration: Declaration, choice: Choice, own_names: Collection[str]) -> InstalledFilter:
-    """Decide from names alone whether a filter may be imported; tokendraw's own names are left to tokendraw."""
-    record = InstalledFilter(
-        name=printable(declaration.name) or "''",
-        state=State.FOUND,
-        distribution=printable(declaration.distribution),
-        version=printable(declaration.version),
-        entry_point=printable(declaration.value),
-    )
-    is_ours = record.distribution == _OWN_DISTRIBUTION
-    if record.name in own_names and not is_ours:
-        broken = reserved_reason(record.name, _OWN_DISTRIBUTION, record.distribution)
-        return replace(record, state=State.BROKEN, reason=broken)
-    if reason := disabled_reason(record.name, choice, first_party=is_ours):
-        return replace(record, state=State.DISABLED, reason=reason)
-    fault = fault_of(declaration, lambda name: _NAME.fullmatch(name) is not None, _NAME_RULE)
-    return record if fault is None else replace(record, state=State.BROKEN, reason=fault)
-
-
-def _load(record: InstalledFilter) -> tuple[InstalledFilter, Filter | None]:
-    """Import a filter, and check what it declares."""
-    value = record.entry_point
-    entry_point = importlib_metadata.EntryPoint(record.name, value, FILTER_GROUP)
-    try:
-        with torch_state.preserved_at_import(value.partition(":")[0].strip(), record.name):
-            kind = guarded(f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0])
-        rule = guarded(f"making {value!r}", lambda: _checked(kind, record), package_of(kind))
-    except PluginError as error:
-        return replace(record, state=State.BROKEN, reason=str(error)), None
-    summary = printable(str(rule.summary or kind.__doc__ or "").strip().partition("\n")[0])
-    return replace(record, state=State.AVAILABLE, moments=rule.moments, summary=summary), rule
-
-
-def _checked(kind: Any, record: InstalledFilter) -> Filter:
+def _checked(kind: Any, name: str, value: str) -> Filter:
     """Make a filter of its class, and refuse one whose declaration does not fit.
 
     :raises PluginError: the reason in words.
     """
-    value = record.entry_point
     if not (isinstance(kind, type) and issubclass(kind, Filter)):
         raise PluginError(
             f"{value!r} needs to be a subclass of tokendraw.filters.Filter, found {_kind(kind)}"
         )
     rule = kind()
-    if getattr(rule, "name", None) != record.name:
+    if getattr(rule, "name", None) != name:
         found = format_value(getattr(rule, "name", None))
-        raise PluginError(f"{value!r} needs the name of its entry point, {record.name!r}, found {found}")
+        raise PluginError(f"{value!r} needs the name of its entry point, {name!r}, found {found}")
     if not (isinstance(rule.moments, tuple) and all(name in MOMENTS for name in rule.moments)):
         raise PluginError(
             f"'moments' of {value!r} needs a tuple of {one_of(map(repr, MOMENTS))}, found {format_value(rule.moments)}"

@@ -1,17 +1,26 @@
-"""The operations served by plugins: a folder and a line each.
+"""The operations served by plugins: the core's own, a folder and a line each, and those that distributions bring.
 
 Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for, so that the
-folders may import what they like of the rooms below them.
+folders may import what they like of the rooms below them. An entry point of the group ``tokendraw.operations`` names
+the :class:`~tokendraw.plugin.Operation` of another distribution; such entry points are looked for when a name is asked
+for that is none of the core's own, and when all operations are listed.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+from typing import Any
 
 from tokendraw.backends.description.capabilities import HostCapabilities
 from tokendraw.backends.description.operation import Operation
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import one_of
+from tokendraw.backends.discovery.extensions import Extension, find_extensions, sources
+from tokendraw.backends.discovery.hooks import OPERATION_GROUP
+from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS
+from tokendraw.backends.resolution.candidate import State
+from tokendraw.errors.exceptions import InvalidParameterError, PluginError
+from tokendraw.errors.formatting import format_value, one_of, type_name
+from tokendraw.errors.install_commands import how_to_install
 
 FOLDERS: dict[str, str] = {
     "sample": "tokendraw.operations.sample",
@@ -21,32 +30,90 @@ FOLDERS: dict[str, str] = {
     "pack_sm90_w4": "tokendraw.operations.pack_sm90_w4",
     "process_logits": "tokendraw.operations.process_logits",
 }
-"""Packages by the name of an operation; the ``OPERATION`` of each is the record."""
+"""Packages by the name of an operation of the core; the ``OPERATION`` of each is the record."""
 
 
 def operation_names() -> tuple[str, ...]:
-    """List the operations that plugins can serve, in the order of the registry."""
-    return tuple(FOLDERS)
+    """List the operations that plugins can serve: the core's own in the order of the registry, then all others."""
+    return (*FOLDERS, *_installed(*sources()))
 
 
 def each() -> tuple[Operation, ...]:
-    """List the operations in the order of the registry."""
-    return tuple(map(find_operation, FOLDERS))
+    """List the operations in the order of their names."""
+    return tuple(map(find_operation, operation_names()))
+
+
+def installed_operations() -> tuple[Extension, ...]:
+    """List every operation that another distribution brings, sorted by name, with its state and reason."""
+    return tuple(record for record, _ in _look())
 
 
 def find_operation(name: str) -> Operation:
     """Look up an operation.
 
-    :raises InvalidParameterError: there is none of that name; the message lists those that there are.
+    :raises InvalidParameterError: there is none of that name, or it cannot be used; the message lists those that there
+        are, or says what to install.
     """
-    if not isinstance(name, str) or name not in FOLDERS:
-        raise InvalidParameterError(
-            f"'operation' needs {one_of(FOLDERS)}, found {name!r}. Pass one of these."
-        )
-    operation: Operation = importlib.import_module(FOLDERS[name]).OPERATION
-    return operation
+    if isinstance(name, str) and name in FOLDERS:
+        own: Operation = importlib.import_module(FOLDERS[name]).OPERATION
+        return own
+    found = _find(name) if isinstance(name, str) else None
+    if found is None:
+        raise InvalidParameterError(_refusal(name))
+    return found
 
 
 def capabilities_type(name: str) -> type[HostCapabilities]:
     """Look up the type of capabilities in an operation; of an unknown operation only those of the host are read."""
-    return find_operation(name).capabilities if name in FOLDERS else HostCapabilities
+    if name not in FOLDERS and _find(name) is None:
+        return HostCapabilities
+    return find_operation(name).capabilities
+
+
+def is_own(operation: Operation) -> bool:
+    """Whether it is an operation of the core, which ``TOKENDRAW_SAMPLER`` and the configuration's ``sampler`` bind."""
+    return operation.name in FOLDERS
+
+
+def _find(name: str) -> Operation | None:
+    """Find an operation of another distribution."""
+    if name not in _installed(*sources()):
+        _installed.cache_clear()  # it may have been installed meanwhile
+    return _installed(*sources()).get(name)
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(variables: object, path: object) -> dict[str, Operation]:
+    return {record.name: operation for record, operation in _look() if operation is not None}
+
+
+def _look() -> list[tuple[Extension, Operation | None]]:
+    owners = {**dict.fromkeys(FOLDERS, "tokendraw"), **FIRST_PARTY_OPERATIONS}
+    return find_extensions(OPERATION_GROUP, _checked, owners)
+
+
+def _checked(record: Any, name: str, value: str) -> Operation:
+    """Refuse what is no record of an operation, or of another.
+
+    :raises PluginError: the reason in words.
+    """
+    if not isinstance(record, Operation):
+        raise PluginError(f"{value!r} needs to be a tokendraw.plugin.Operation, found {type_name(record)}")
+    if record.name != name:
+        found = format_value(record.name)
+        raise PluginError(f"{value!r} needs the name of its entry point, {name!r}, found {found}")
+    return record
+
+
+def _refusal(name: object) -> str:
+    """Say why an operation cannot be used."""
+    for record in installed_operations():
+        if record.name == name and record.state is not State.AVAILABLE:
+            return (
+                f"The operation {record.name!r} of {record.distribution} is {record.state}: {record.reason}."
+            )
+    needed = f"'operation' needs {one_of(operation_names())}, found {name!r}"
+    if isinstance(name, str) and name in FIRST_PARTY_OPERATIONS:
+        owner = FIRST_PARTY_OPERATIONS[name]
+        return f"{needed}, which the distribution {owner} brings; run {how_to_install(owner)}."
+    return f"{needed}. Pass one of these."

@@ -70,9 +70,9 @@ def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: 
     The result has ``name``, ``resolution`` and the methods of the operation. Warnings and errors are those of
     :func:`load_sampler`.
 
-    :param operation: such as ``sample``; ``tokendraw resolve --help`` lists them.
-    :param plugin: name of the one to use, or ``choices`` of a loaded one, as in :func:`load_sampler`; None: what
-        ``TOKENDRAW_SAMPLER`` or the configuration file says, else the best.
+    :param operation: such as ``sample``; ``tokendraw list`` shows them.
+    :param plugin: name of the one to use, or ``choices`` of a loaded one, as in :func:`load_sampler`; None: for an
+        operation of the core what ``TOKENDRAW_SAMPLER`` or the configuration file says, else the best.
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param need: what it has to do, of the operation's need type; None: what that says by default.
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
@@ -82,7 +82,7 @@ def load(operation: str, plugin: _Name = None, *, device: _Device = None, need: 
     need = needed(record, need)
     check_name("plugin", plugin)
     settings = _settings.read_settings()
-    choice = settings.choice(plugin, "the argument plugin=")
+    choice = settings.choice(plugin, "the argument plugin=", binds=_registry.is_own(record))
     negotiator, discovery = open_negotiator(settings, choice, device, need)
     negotiator.select(record, discovery)
     provider: Provider = record.provider()(negotiator)

@@ -37,7 +37,7 @@ def discover(
     """
     about = operations.find_operation(operation)
     need = needed(about, need)
-    choice = _settings.read_settings().choice()
+    choice = _settings.read_settings().choice(binds=operations.is_own(about))
     return gather(host or detect.detect_host(), choice).candidates(about, need)
 
 
@@ -75,9 +75,10 @@ def resolve(
     :raises InvalidParameterError: ``device`` or ``operation`` is not one that there is, or ``need`` is not of the
         operation's type.
     """
-    choice = _settings.read_settings().choice() if choice is None else choice
-    host = detect.detect_host(None if device is None else str(device)) if host is None else host
     about = operations.find_operation(operation)
+    if choice is None:
+        choice = _settings.read_settings().choice(binds=operations.is_own(about))
+    host = detect.detect_host(None if device is None else str(device)) if host is None else host
     need = needed(about, need)
     if candidates is None:
         candidates = gather(host, choice).candidates(about, need)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokendraw import operations
-from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed, Need
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.discovery import settings
 from tokendraw.backends.resolution.candidate import Candidate, Resolution
 from tokendraw.providers.load import find_device
@@ -37,20 +37,15 @@ def find_unsupported(
     return LoadedBackend.of(record, "", None, capabilities, need).reason_against(call)
 
 
-def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[Any, str | None]:
+def run_call(call: Call, backend: Any, *, need: HostNeed) -> tuple[Any, str | None]:
     """Run a call on an object without the checks of its inputs, and hold the output against the contract.
 
     Waits for the device.
 
     :param backend: object with the operation's methods.
-    :param plugin: name of the plugin of the object, which the ranks of a collective call compare.
     :param need: need that the object was built for.
     :returns: the output; its fault as needed and found, None if form and values are right.
     """
-    from tokendraw.calls.sharded import ShardedSample
-
-    if isinstance(call, ShardedSample) and isinstance(need, Need):
-        call.agree(plugin, need, None)
     output = call.run(backend)
     return output, call.output_check(need)(output) or call.wrong_values(output, need)
 
@@ -78,13 +73,10 @@ def dispatch_call(
     from tokendraw.calls.dispatch import dispatch
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.selection import LoadedBackend, Selection
-    from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
 
     record = operations.find_operation(operation)
     loaded = LoadedBackend.of(record, resolution.chosen, backend, capabilities, need)
     negotiator = Negotiator(device, need, selections=[Selection(resolution=resolution, backend=loaded)])
-    if isinstance(call, ShardedSample):
-        return dispatch_over_ranks(negotiator, record, call)
     return dispatch(negotiator, record, call)
 
 

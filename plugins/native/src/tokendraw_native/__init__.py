@@ -9,7 +9,6 @@ logits in :mod:`~tokendraw_native.logits_processing`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
@@ -58,7 +57,6 @@ _SAMPLE = Capabilities(
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,
-    vocab_parallel=True,
 )
 _VERIFY = VerifyCapabilities.of(
     _SAMPLE,
@@ -66,10 +64,8 @@ _VERIFY = VerifyCapabilities.of(
     draft_kinds=DRAFT_KINDS,
     ragged_drafts=True,
     placeholder_drafts=True,
-    vocab_parallel=False,
     sync_free=False,  # it makes about a thousand launches, and the last ones may wait for room in a full launch queue
 )
-_SCORE = replace(_SAMPLE, vocab_parallel=False)
 _PLAN = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
 _PACK_SM90_W4 = Sm90W4Capabilities(
     device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
@@ -92,7 +88,7 @@ class NativePlugin:
             operations={
                 "sample": _SAMPLE,
                 "verify": _VERIFY,
-                "score": _SCORE,
+                "score": _SAMPLE,
                 "plan_paged_kv": _PLAN,
                 "pack_sm90_w4": _PACK_SM90_W4,
                 "process_logits": _PROCESS,

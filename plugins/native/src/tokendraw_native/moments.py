@@ -7,10 +7,16 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from tokendraw.filters import RowMoments, combined_floor, required_moments
+from tokendraw.filters import (
+    MomentSum,
+    RowMoments,
+    combined_floor,
+    moments_of_sums,
+    required_moments,
+    required_sums,
+)
 from tokendraw.plugin import Moment
 from tokendraw.row_parameters import RowParameters, widest_float
-from tokendraw.vocab_parallel import MomentSum, moments_of_sums, required_sums
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.rows import INF, CleanedLogits
 

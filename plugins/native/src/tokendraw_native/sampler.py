@@ -18,7 +18,6 @@ from tokendraw import (
     SamplingMetadata,
     ScoreOutput,
     VerifyOutput,
-    VocabShard,
     philox,
 )
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, VerifyMode
@@ -43,17 +42,8 @@ class NativeSampler:
         self._gumbel_dtype = need.gumbel_dtype
 
     @torch.no_grad()
-    def sample(
-        self,
-        logits: Tensor,
-        metadata: SamplingMetadata,
-        *,
-        draft: bool = False,
-        shard: VocabShard | None = None,
-    ) -> SamplerOutput:
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw a token in each row; see :class:`tokendraw.plugin.VerifierBackend`."""
-        if shard is not None:
-            return self._sample_shard(logits, metadata, shard)
         rows, vocab_size = logits.shape
         width = metadata.facts.logprobs_width(vocab_size)
         with share_threads(logits):
@@ -102,15 +92,6 @@ class NativeSampler:
                 entropy(logits, stats, params, self._mode),
                 *(kept_bounds(logits, stats, params) if self._need.threshold else KeptBounds()),
             )
-
-    def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
-        from tokendraw.vocab_parallel import sample_shard
-        from tokendraw_native.shards import LocalColumns
-
-        params = RowParameters.of(metadata, len(logits), logits.device)
-        columns = LocalColumns(logits, params, shard.agreement.layout, self._gumbel_dtype)
-        with share_threads(logits):
-            return sample_shard(columns, params, metadata, shard, self._need)
 
     @torch.no_grad()
     def verify(

@@ -8,7 +8,6 @@ layouts, scratch, compilation, tuning). ``kernels`` is the device code.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
@@ -57,12 +56,10 @@ _SAMPLE = Capabilities(
     sync_free=True,
     batch_invariant=True,
     max_vocab_size=1 << 21,
-    vocab_parallel=True,
     compiles_on_demand=True,
 )
-_SCORE = replace(_SAMPLE, vocab_parallel=False)
 _VERIFY = VerifyCapabilities.of(
-    _SCORE,
+    _SAMPLE,
     verify_modes=("rejection", "block", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),
     ragged_drafts=True,
@@ -100,7 +97,7 @@ class TritonGumbelPlugin:
             operations={
                 "sample": _SAMPLE,
                 "verify": _VERIFY,
-                "score": _SCORE,
+                "score": _SAMPLE,
                 "plan_paged_kv": _PLAN,
                 "process_logits": _PROCESS,
             },

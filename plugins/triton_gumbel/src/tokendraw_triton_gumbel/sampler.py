@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput, VocabShard
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, ScoreOutput, VerifyOutput
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
 from tokendraw_triton_gumbel.dispatch.call_cache import SAMPLED_SCORE, SCORE, CallCache, RowKind, logits_key
 from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
@@ -32,9 +29,6 @@ from tokendraw_triton_gumbel.host.variant import COUPLED, Target, VerifyVariant
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RankedTokens
 
-if TYPE_CHECKING:
-    from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
-
 _DRAFT: int = row_params.DRAFT.value
 
 
@@ -47,19 +41,9 @@ class TritonGumbelSampler:
         self._need = need
         self._target = Target(launch_device.family, launch_device.processors, need.gumbel_dtype == "fp64")
         self._cache = CallCache(need)
-        self._shard_sampler = functools.cache(self._make_shard_sampler)
 
-    def sample(
-        self,
-        logits: Tensor,
-        metadata: SamplingMetadata,
-        *,
-        draft: bool = False,
-        shard: VocabShard | None = None,
-    ) -> SamplerOutput:
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
-        if shard is not None:
-            return self._shard_sampler().sample(logits, metadata, shard)
         return self._draw(logits, metadata, _DRAFT if draft else 0)
 
     def verify(
@@ -201,9 +185,3 @@ class TritonGumbelSampler:
         masses = log_kept_mass_by_step(log_kept, *steps)
         by_step = logprobs_by_step(logprobs, *steps)
         return VerifyOutput(token_ids, num_accepted, valid, by_step, masses, least_kept, ceiling)
-
-    def _make_shard_sampler(self) -> ShardSampler:
-        # Few callers hold a shard of the vocabulary, so these modules are imported when one does.
-        from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
-
-        return ShardSampler(self._device, self._target, self._need)

@@ -196,7 +196,7 @@ class OperationSubject:
         :raises Violation: the output has a wrong form, or values that cannot be.
         """
         need = need or self.usual_need
-        output, reason = run_call(call, self.built(need), plugin=self.subject.name, need=need)
+        output, reason = run_call(call, self.built(need), need=need)
         if reason is not None:
             raise Violation(f"a call needs to return {reason}")
         self.looked.update(self.rows_by_place(call))

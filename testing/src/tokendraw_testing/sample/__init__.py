@@ -22,7 +22,6 @@ from tokendraw_testing.sample import (
     threads,
     thresholds,
     uniform_batches,
-    vocab_shards,
 )
 from tokendraw_testing.sample.fuzz import fuzz
 
@@ -36,7 +35,6 @@ _MODULES = (
     filters_from_moments,
     ceilings,
     thresholds,
-    vocab_shards,
     threads,
 )
 KIT = OperationKit(

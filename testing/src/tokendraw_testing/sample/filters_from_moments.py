@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokendraw import SamplingParams
 from tokendraw.plugin import Filter
-from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests, requests_in_turn
+from tokendraw_testing.crossing.comparison import CrossedRequest, make_requests
 from tokendraw_testing.crossing.factors import Site, kinds, some_sites
 from tokendraw_testing.crossing.rows import CrossedRow, row_of
 from tokendraw_testing.kit.property import Properties
@@ -21,14 +21,11 @@ from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.requests import shipped_filters
 from tokendraw_testing.rows.subjects import SampleSubject, crossed_orders, row_refusal
 from tokendraw_testing.sample.crossed_calls import judge_logprobs, judge_thresholds
-from tokendraw_testing.sample.sharded_subject import over_ranks
 
 properties = Properties("sample")
 
 Array = NDArray[Any]
 _TEMPERATURES = (1.0, 0.7, 2.5, 0.003, 1e-6, 150.0, 1e6)
-_RANK_SIZE = 1 << 13
-"""Largest vocabulary over ranks."""
 _LEVELS = 9
 """Distinct logits of a row of few levels, in which a neighbour of the floor has a good share of the mass."""
 _REFUSAL = row_refusal(SamplingParams(filters={"top_n_sigma": 1.0}))
@@ -49,40 +46,21 @@ def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     return judge_batches(subject, trial, make_batch)
 
 
-@properties.advertised(
-    "sharded filters from moments", lambda c: c.vocab_parallel and bool(shipped_filters(c))
-)
-def sharded_filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
-    """Over ranks, floors come from the moments of the whole vocabulary, on every rank."""
-    row_kinds = kinds(subject.capabilities)
-
-    def make_batch(site: Site, number: int, rng: Generator) -> list[CrossedRequest]:
-        rows = _rows(subject, site, rng)[number % subject.effort.fewer :: subject.effort.fewer]
-        return requests_in_turn(rows, row_kinds, 1, rng, number)
-
-    with over_ranks(subject, trial) as view:
-        judge_batches(view, trial, make_batch, largest=_RANK_SIZE)
-    return view.words
-
-
 def judge_batches(
     subject: SampleSubject,
     trial: Trial,
     make_batch: Callable[[Site, int, Generator], list[CrossedRequest]],
-    *,
-    largest: int | None = None,
 ) -> str:
     """Judge kept sets, tokens with and without thresholds, and logprobs of a batch for each dtype and vocabulary.
 
     :param make_batch: makes the batch of a dtype and vocabulary, from their number and a generator.
-    :param largest: the largest vocabulary; None: every one.
     """
     rng, modes = trial.generator("rows"), subject.capabilities.logprobs_modes
     view = subject.with_need(threshold=True) if subject.capabilities.threshold else subject
     num_rows = num_kept = 0
     seed_torch(rng)
     for number, site in enumerate(some_sites(subject.capabilities, subject.effort)):
-        if number and (subject.effort.skips(site.size, number) or site.size > (largest or site.size)):
+        if number and subject.effort.skips(site.size, number):
             continue
         batch = make_batch(site, number, rng)
         num_rows += len(batch)

@@ -1,4 +1,4 @@
-"""Thresholds: the least kept logit of each row, with and without logprobs, on one device and over ranks."""
+"""Thresholds: the least kept logit of each row, with and without logprobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from tokendraw.plugin import Capabilities, LogprobsMode
 from tokendraw_testing.crossing.comparison import CrossedRequest, requests_in_turn
-from tokendraw_testing.crossing.factors import kinds, some_sites
+from tokendraw_testing.crossing.factors import kinds
 from tokendraw_testing.crossing.table import (
     covering_rows,
-    rows_of_designs,
     share_among_dtypes,
-    threshold_rows,
 )
 from tokendraw_testing.kit.property import Properties, Refusal
 from tokendraw_testing.kit.trial import Trial
@@ -19,13 +17,10 @@ from tokendraw_testing.rows.draws import seed_torch
 from tokendraw_testing.rows.subjects import SampleSubject
 from tokendraw_testing.sample import corners
 from tokendraw_testing.sample.crossed_calls import judge_thresholds
-from tokendraw_testing.sample.sharded_subject import over_ranks
 
 properties = Properties("sample")
 
 _SPECIAL_SIZE = 64
-_RANK_SIZE = 1 << 13
-"""Largest vocabulary over ranks."""
 
 
 def _has_thresholds(capabilities: Capabilities) -> bool:
@@ -50,30 +45,6 @@ def thresholds(subject: SampleSubject, trial: Trial) -> str:
             num_rows += len(batch)
             num_judged += _judge(view, trial, batch, modes[(number + turn) % len(modes)])
     return f"{num_rows} rows, the threshold of {num_judged} of them named by the reference"
-
-
-@properties.advertised("sharded thresholds", lambda c: c.threshold and c.vocab_parallel)
-def sharded_thresholds(subject: SampleSubject, trial: Trial) -> str:
-    """Over ranks, each row's threshold is the least kept logit of the whole vocabulary, on every rank."""
-    rng = trial.generator("rows")
-    row_kinds, modes = kinds(subject.capabilities), (None, *subject.capabilities.logprobs_modes)
-    turn = 0
-    with over_ranks(subject, trial) as ranks:
-        view = ranks.with_need(threshold=True)
-        seed_torch(rng)
-        for site in some_sites(subject.capabilities, subject.effort):
-            if site.size > _RANK_SIZE:
-                continue
-            rows = rows_of_designs(subject.capabilities, site, rng)
-            rows += threshold_rows(subject.capabilities, site, rng)
-            if site.size >= _SPECIAL_SIZE:
-                rows += corners.make_special_rows(subject, site, rng)
-            rows = rows[turn % subject.effort.fewer :: subject.effort.fewer]
-            _judge(view, trial, requests_in_turn(rows, row_kinds, 1, rng, turn), modes[turn % len(modes)])
-            if turn == 0 and "greedy" in row_kinds:  # of such a batch ranks may tell their argmax alone
-                _judge(view, trial, requests_in_turn(rows, ["greedy"], 1, rng), None)
-            turn += 1
-    return view.words
 
 
 def _judge(

@@ -123,7 +123,6 @@ class Capabilities(HostCapabilities):
     :ivar batch_invariant: Whether a seeded row's token is the same in any batch.
     :ivar max_top_k: Largest top_k of a row that is served; None: any.
     :ivar max_vocab_size: Largest vocabulary V that is served; None: any.
-    :ivar vocab_parallel: Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns.
     :ivar compiles_on_demand: Whether kernels are compiled when a batch first needs them. The proof draw then compiles
         as little as it can, or what the first batch will need, where the need says the dtype.
     """
@@ -143,7 +142,6 @@ class Capabilities(HostCapabilities):
     batch_invariant: bool = False
     max_top_k: _Number | None = None
     max_vocab_size: _Number | None = None
-    vocab_parallel: bool = False
     compiles_on_demand: bool = False
 
 
@@ -191,8 +189,6 @@ class Need(HostNeed):
         the rule from batch to batch, where kernels with the other rule are faster.
     :ivar max_logprobs: Largest ``SamplingParams.logprobs``; None: any, up to the whole vocabulary. A batch that needs
         more, or all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
-    :ivar vocab_parallel: Whether calls come with a :class:`tokendraw.VocabShard`. No companion serves rows of such
-        calls.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
     """
 
@@ -208,4 +204,3 @@ class Need(HostNeed):
     seeding: Seeding = "none"
     tie_rule: TieNeed | None = None
     max_logprobs: _Count | None = None
-    vocab_parallel: bool = False

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FILTER_GROUP = "tokendraw.filters"
 """Entry point group of filters from moments: see :mod:`tokendraw.filters`."""
+OPERATION_GROUP = "tokendraw.operations"
+"""Entry point group of operations beside the core's own: see :class:`tokendraw.plugin.Operation`."""
 ENTRY_POINT_GROUP = "tokendraw.plugins"
 PROJECT = "tokendraw"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw.backends.discovery.entry_points import declarations
-from tokendraw.backends.discovery.hooks import FILTER_GROUP
+from tokendraw.backends.discovery.hooks import FILTER_GROUP, OPERATION_GROUP
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError
@@ -82,9 +82,10 @@ class Settings:
         :param sampler: whether to warn of an unknown ``sampler`` too, which is an error where one is chosen.
         """
         known = sorted({*installed, *FIRST_PARTY})
-        filters: set[str] = set()
-        if {*self.disabled}.difference(known):  # filters from moments may be disabled, too
-            filters = {declaration.name for declaration in declarations(FILTER_GROUP)}
+        extensions: set[str] = set()
+        if {*self.disabled}.difference(known):  # filters from moments and operations may be disabled, too
+            groups = (FILTER_GROUP, OPERATION_GROUP)
+            extensions = {declaration.name for group in groups for declaration in declarations(group)}
         named = {
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
@@ -98,22 +99,28 @@ class Settings:
                 "Correct it, or take it out."
                 for label, names in named.items()
                 for name in dict.fromkeys(names)
-                if name not in known and name not in filters
+                if name not in known and name not in extensions
             ),
         )
 
     def choice(
-        self, sampler: str | Mapping[str, Sequence[str]] | None = None, source: str = "the argument sampler="
+        self,
+        sampler: str | Mapping[str, Sequence[str]] | None = None,
+        source: str = "the argument sampler=",
+        *,
+        binds: bool = True,
     ) -> Choice:
         """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first.
 
         :param sampler: a name, or the names of each operation, as :attr:`Choice.names`.
+        :param binds: whether the sampler of the settings counts: for the operations of the core alone.
         """
         names = sampler if isinstance(sampler, Mapping) else None
+        is_default = sampler is None and binds
         return Choice(
-            sampler=self.sampler if sampler is None else sampler if isinstance(sampler, str) else None,
+            sampler=self.sampler if is_default else sampler if isinstance(sampler, str) else None,
             names=names,
-            source=self.sampler_source if sampler is None else source,
+            source=self.sampler_source if is_default else source if sampler is not None else "",
             priority=self.priority,
             priority_source=self.priority_source or "TOKENDRAW_PRIORITY",
             disabled=self.disabled,

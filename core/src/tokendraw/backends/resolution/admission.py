@@ -18,8 +18,17 @@ FIRST_PARTY: Mapping[str, str] = {
     "flashinfer": "tokendraw-flashinfer",
     "aiter": "tokendraw-aiter",
     "triton-gumbel": "tokendraw-triton-gumbel",
+    "ops-torch": "tokendraw-engine-ops",
+    "ops-triton": "tokendraw-engine-ops",
+    "ops-flashinfer": "tokendraw-engine-ops",
+    "ranks": "tokendraw-ranks",
 }
 """Reserved names, each with the one distribution that may claim it."""
+
+FIRST_PARTY_OPERATIONS: Mapping[str, str] = {
+    "sample_over_ranks": "tokendraw-ranks",
+}
+"""Reserved names of operations outside the core, each with the distribution that brings it."""
 
 
 def is_first_party(name: str, distribution: str) -> bool:

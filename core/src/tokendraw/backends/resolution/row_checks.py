@@ -61,13 +61,6 @@ CHECKS: tuple[Check, ...] = (dtype, vocab_size, filter_orders, gumbel_dtype, see
 """The checks, in the order in which a person would look."""
 
 
-def vocab_parallel(capabilities: Capabilities, host: Host, need: Need) -> str | None:
-    """Look for draws from logits split over ranks. Only ``sample`` makes such draws."""
-    if capabilities.vocab_parallel or not need.vocab_parallel:
-        return None
-    return "the request needs a vocabulary that is split over ranks, found no such promise"
-
-
 def logprobs_mode(capabilities: Capabilities, host: Host, need: Need) -> str | None:
     """Look for the mode of logprobs, for an operation that is about nothing else."""
     if need.logprobs_mode in capabilities.logprobs_modes:

@@ -121,6 +121,7 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
     from tokendraw.providers.load import open_negotiator
 
     operation, settings, start = operations.find_operation(name), read_settings(), time.monotonic()
+    choice = settings.choice(binds=operations.is_own(operation))
     decisions: tuple[Decision, ...] = ()
     built: set[str] = set()
     outcome: dict[str, Any] = {}
@@ -133,7 +134,7 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
         warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
         try:
             negotiator, discovery = open_negotiator(
-                settings, settings.choice(), None, operation.need(), before_build=note
+                settings, choice, None, operation.need(), before_build=note
             )
             with logged_by(log):  # failures to load a plugin are the command's own to show
                 selection, _ = negotiator.settle(operation, negotiator.rejections, discovery)

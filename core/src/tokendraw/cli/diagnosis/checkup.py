@@ -133,7 +133,7 @@ def _negotiate(host: Host) -> _Negotiation:
             infos = [info for candidate in facts.candidates if (info := described(candidate))]
             for name, candidates in by_operation.items():
                 if any(name in info.operations for info in infos):
-                    facts.serving[name] = _chosen(name, candidates, host, facts.choice)
+                    facts.serving[name] = _chosen(name, candidates, host, settings)
             misnamed = settings.all_warnings(candidate.name for candidate in facts.candidates)
             facts.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
             resolution = tokendraw.resolve()
@@ -165,10 +165,13 @@ def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -
         yield f"No installed plugin serves {all_of(missing)}; run {NATIVE}."
 
 
-def _chosen(operation: str, candidates: Sequence[Candidate], host: Host, choice: Choice) -> str | None:
-    need = operations.find_operation(operation).need()
+def _chosen(
+    operation: str, candidates: Sequence[Candidate], host: Host, settings: _settings.Settings
+) -> str | None:
+    about = operations.find_operation(operation)
+    choice = settings.choice(binds=operations.is_own(about))
     try:
-        return _resolve.decide(candidates, host, need, choice, operation=operation).chosen
+        return _resolve.decide(candidates, host, about.need(), choice, operation=operation).chosen
     except TokendrawError:
         return None
 

@@ -37,7 +37,9 @@ def origins(candidates: Iterable[Candidate]) -> list[Origin]:
             if path is None:
                 packages.append(Origin(candidate.name, "", False))
             else:
-                in_checkout = checkout is not None and path.is_relative_to(checkout / "plugins")
+                in_checkout = checkout is not None and any(
+                    path.is_relative_to(checkout / folder) for folder in ("plugins", "engine_ops", "ranks")
+                )
                 is_beside = in_checkout or path.parent == core.parent
                 packages.append(Origin(candidate.name, printable(str(path)), is_beside))
     return packages

@@ -1,7 +1,7 @@
-"""``tokendraw list``: every installed plugin with its state, its reason and its operations, and the filters.
+"""``tokendraw list``: every installed plugin with its state, reason and operations, what others bring, and filters.
 
-JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`, and ``filters``, each with the fields of
-:class:`tokendraw.filters.InstalledFilter`.
+JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`; ``filters``, each with the fields of
+:class:`tokendraw.filters.InstalledFilter`; ``operations``, each with those but ``moments`` and ``summary``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tokendraw.filters.installed import installed_filters
 def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     """Show every installed sampler and its operations, with reasons for those that cannot serve the one asked for.
 
-    Below them are the installed filters from moments.
+    Below them are the operations that other distributions bring, and the installed filters from moments.
 
     Exits with 1 if none is available. Neither torch nor any backend is imported.
     """
@@ -38,6 +38,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     with plugins_at_work():
         found = sorted(tokendraw.discover(operation=operation), key=rank)
         filters = [asdict(record) for record in installed_filters()]
+        others = [asdict(record) for record in operations.installed_operations()]
     names = [candidate.name for candidate in found]
     warn(settings.all_warnings(names, sampler=True), strict=settings.strict)
     error = None
@@ -47,10 +48,10 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
         error = f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
     candidates = [candidate_json(candidate) for candidate in found]
     if as_json:
-        print_json({"error": error, "candidates": candidates, "filters": filters})
+        print_json({"error": error, "candidates": candidates, "filters": filters, "operations": others})
     elif candidates:
         print_table(CANDIDATE_HEADER, candidate_rows(candidates))
-        known = list(operations.FOLDERS)  # a plugin may offer others, which come last
+        known = operations.operation_names()  # a plugin may offer others, which come last
         rows = [
             (c["name"], ", ".join(sorted(c["operations"], key=lambda name: [*known, name].index(name))))
             for c in candidates
@@ -59,6 +60,12 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
         if rows:
             click.echo()
             print_table(("name", "operations"), rows)
+        if others:
+            click.echo()
+            print_table(
+                ("operation", "state", "brought by, or why it cannot be used"),
+                [(o["name"], o["state"], o["reason"] or o["distribution"]) for o in others],
+            )
         if filters:
             click.echo()
             print_table(

@@ -97,11 +97,12 @@ def resolve(
     """
     settings = _settings.read_settings()
     in_force = settings_in_force(settings)
+    about = operations.find_operation(operation)
     try:
         with plugins_at_work():
             resolution = tokendraw.resolve(
                 need=_need(operation, need, assignments),
-                choice=settings.choice(sampler, options.SAMPLER),
+                choice=settings.choice(sampler, options.SAMPLER, binds=operations.is_own(about)),
                 operation=operation,
                 device=device,
             )

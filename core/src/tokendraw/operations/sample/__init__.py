@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
-from tokendraw.calls.row_requirements import ROW_REQUIREMENTS, SHARDED
+from tokendraw.calls.row_requirements import ROW_REQUIREMENTS
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +26,6 @@ class SamplerBackend(Protocol):
         :param logits: [rows, V] float32, bfloat16 or float16 on the device it was built for, any row stride.
             Not to be modified. The core has checked shape, dtype and device.
         :param metadata: the parameters of the rows, on the same device.
-
-        A sampler that advertises ``vocab_parallel`` also takes ``shard=``: a :class:`tokendraw.VocabShard` on which
-        the ranks have agreed, with logits [rows, n] of its columns, n perhaps 0. It is passed only when it is given.
         """
 
 
@@ -38,7 +35,7 @@ OPERATION = Operation(
     capabilities=Capabilities,
     need=Need,
     methods=("sample",),
-    checks=(*row_checks.CHECKS, row_checks.vocab_parallel),
+    checks=row_checks.CHECKS,
     default_checks=(row_checks.processed_logprobs,),
-    requirements=(SHARDED, *ROW_REQUIREMENTS),
+    requirements=ROW_REQUIREMENTS,
 )

@@ -14,14 +14,13 @@ from tokendraw.calls import proof_rows
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.drawing import Sample
 from tokendraw.calls.provider import Provider
-from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks, sample_call
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors.install_commands import how_to_install
 from tokendraw.operations.sample import OPERATION, SamplerBackend
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.vocab_parallel.shard import VocabShard
 
 
 class SampleProvider(Provider):
@@ -30,9 +29,7 @@ class SampleProvider(Provider):
     _operations: ClassVar[tuple[Operation, ...]] = (OPERATION,)
 
     @untraced
-    def sample(
-        self, logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None
-    ) -> SamplerOutput:
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) -> SamplerOutput:
         """Draw a token for each row.
 
         Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
@@ -43,20 +40,20 @@ class SampleProvider(Provider):
         them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; of kinds
         that :meth:`warmup` drew there is none. The logits are never modified.
 
-        With a ``shard`` every rank of a group calls with the columns that it holds and the same metadata, and gets the
-        same output, the one of all columns together. Only this sampler draws then: no companion, and no successor.
-
-        :param logits: [B, V] float32, bfloat16 or float16, any row stride; with ``shard`` [B, n], its columns.
+        :param logits: [B, V] float32, bfloat16 or float16, any row stride.
         :param metadata: the parameters of the B rows, on the same device.
-        :param shard: which ids the columns are, where other ranks hold the rest.
-        :raises InvalidInputError: a ValueError, before anything is launched; with ``shard`` on every rank alike.
+        :param shard: not taken any more: logits that lie on several ranks have an operation of their own.
+        :raises InvalidInputError: a ValueError, before anything is launched.
         :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
             failed.
         :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
         if shard is not None:
-            return dispatch_over_ranks(self._negotiator, OPERATION, ShardedSample(logits, metadata, shard))
+            raise TypeError(
+                "'sample' takes no shard: load the operation 'sample_over_ranks' of the distribution tokendraw-ranks, "
+                f"and pass it a tokendraw_ranks.VocabShard; to have it, run {how_to_install('tokendraw-ranks')}."
+            )
         output: SamplerOutput = dispatch(self._negotiator, OPERATION, Sample(logits, metadata))
         return output
 
@@ -98,5 +95,5 @@ def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.dev
         raise PluginError("the proof draw needs its logits unmodified, found them changed")
 
 
-CALLS = {"sample": sample_call}
+CALLS = {"sample": Sample}
 PROVIDER = SampleProvider

@@ -24,7 +24,7 @@ from tokendraw_triton_gumbel.kernels.tile_pass.combine_floors import (
 from tokendraw_triton_gumbel.kernels.tile_pass.row_moments import row_moments
 
 _WARPS = 4
-_MOMENTS_OF_SUMS = {
+MOMENTS_OF_SUMS = {
     ("counts", "distances", "squares"): {"count", "mean", "std"},
     ("entropies",): {"entropy"},
     ("collisions",): {"collision"},
@@ -35,7 +35,7 @@ _MOMENTS_OF_SUMS = {
 def reserve_moment_sums(moments: Collection[Moment], scratch: Scratch, tiles: int) -> list[int | None]:
     """Return the numbers of new buffers of :class:`.MomentSums`, None for sums that no moment needs."""
     buffers: list[int | None] = [None] * len(MomentSums._fields)
-    for fields, readers in _MOMENTS_OF_SUMS.items():
+    for fields, readers in MOMENTS_OF_SUMS.items():
         if readers.intersection(moments):
             for field in fields:
                 buffers[MomentSums._fields.index(field)] = scratch.reserve(torch.float32, tiles, PER_ROW)

@@ -110,62 +110,6 @@ class LogprobsConfig(NamedTuple):
     """Granules read at once where candidates are sorted."""
 
 
-class ShardDrawConfig(NamedTuple):
-    """Constants of ``draw_shard``, the draw from the columns of one rank.
-
-    A field of the message is its first word, or -1.
-    """
-
-    TILES: int
-    FP64: bool
-    MAY_SAMPLE: bool
-    """Whether any row may be drawn with noise, not greedily."""
-    WANTS_LOGPROBS: bool
-    """Whether to compute logprobs."""
-    PARTS: int
-    """1: the token of a full tile alone; 3: also the tokens of the partial tiles at both ends."""
-    SCORE_WORDS: int
-    """Words of a score."""
-    WIDTH: int
-    """Words of a row. The following fields are the index of a field's first word, or -1."""
-    MAX: int
-    HAS_NAN: int
-    SCORE: int
-    IDS: int
-    LOG_SUM: int
-    KEY: int
-    X: int
-    KEPT: int
-    MASS: int
-    RAW: int
-
-
-class SurveyConfig(NamedTuple):
-    """Constants of ``survey_columns``, the survey of a rank's columns."""
-
-    VECTOR: int
-    TILES: int
-    GRANULES: int
-    """Granules a group, whose maximum bounds the K-th value."""
-    MAXIMA: int
-    """Number of groups, rounded up to a power of two."""
-    CANDIDATES: int
-    """Candidates compared all with all."""
-    MASSES: int
-    """Number of masses in the survey: 0, 1 for the row, or 256 by digit."""
-    SUMS: int = 0
-    """The sums behind moments in the survey, as bits of :mod:`.moment_bits`."""
-
-
-class DigitConfig(NamedTuple):
-    """Constants of ``add_by_digit``, histograms by a digit."""
-
-    TILES: int
-    """Number of tiles, rounded up to a power of two, to find the largest logit; 0 if the ranks have exchanged it."""
-    BY_WEIGHT: bool
-    """Whether to add ``exp(y)`` in units; otherwise 1 a value."""
-
-
 class PlanConfig(NamedTuple):
     """Constants of ``write_plan``, the page plan of a batch."""
 
@@ -198,43 +142,3 @@ class ProcessConfig(NamedTuple):
     """Whether the call may have more than masks and penalties of the whole history: other edits, or drafts."""
     IS_NVIDIA: bool = False
     """Whether PTX may be used."""
-
-
-class MergeConfig(NamedTuple):
-    """Constants of ``merge_draws``, the token of a row from the draws of all ranks."""
-
-    RANKS: int
-    """Number of ranks, rounded up to a power of two."""
-    SHARED_TILES: int
-    """Number of tiles shared by several ranks, rounded up to a power of two; 0 without any."""
-    PARTS: int
-    """Parts of a shared tile, rounded up to a power of two."""
-    MAY_SAMPLE: bool
-    """Whether any row may be drawn with noise, not greedily."""
-    FP64: bool
-
-
-class ThresholdConfig(NamedTuple):
-    """Constants of ``find_thresholds``, the threshold of a row from the surveys of all ranks."""
-
-    N: int
-    """Number of values of all ranks, rounded up to a power of two."""
-    RANKS_AT_ONCE: int
-    """Ranks whose masses and ties are read at once, a power of two."""
-    MASSES: int
-    """Number of masses in a rank's survey: 0, 1 for the row, or 256 by digit."""
-    HAS_KTH: bool
-    """Whether the gathered values contain the k-th value, for every k."""
-    HAS_NUCLEUS: bool
-    """Whether the gathered values may contain a row's nucleus."""
-    MAY_MISS_NUCLEUS: bool
-    """Whether the nucleus of a row may be absent from the gathered values."""
-
-
-class MomentConfig(NamedTuple):
-    """Constants of ``merge_moments``, the moments of a row from the sums of all ranks."""
-
-    RANKS: int
-    """Number of ranks, rounded up to a power of two."""
-    SUMS: int
-    """The sums of a rank, as bits of :mod:`.moment_bits`."""

@@ -1,1 +1,0 @@
-"""Launches over the columns of one rank of a split vocabulary: statistics, surveys, histograms, draws."""

@@ -1,1 +1,0 @@
-"""Sampling from the columns of a rank where several ranks hold the vocabulary."""
