@@ -78,18 +78,6 @@ def test_a_line_without_a_call_is_not_run(monkeypatch):
     assert (result.status, result.detail) == (Status.NOT_RUN, "needs a call to look at, found none: 0 rows")
 
 
-def test_a_packer_of_no_weights_is_not_praised_for_their_memory():
-    promises = Sm90W4Capabilities(formats=("fp4_fp8",), layouts=("v1",))
-    subject = Subject(
-        "acme", capabilities={"pack_sm90_w4": promises}, device="cpu", build=lambda operation, need: object()
-    )
-    result = line(subject, "pack new tensors")
-    assert (result.status, result.detail) == (
-        Status.NOT_RUN,
-        "needs a format in a layout, found none advertised",
-    )
-
-
 # Batch invariance without seeds
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tokendraw.output import ScoreOutput as ScoreOutput
     from tokendraw.output import TokenLogprob as TokenLogprob
     from tokendraw.output import VerifyOutput as VerifyOutput
-    from tokendraw.paged_kv import PagedKVPlan as PagedKVPlan
     from tokendraw.parameters.batch_facts import BatchFacts as BatchFacts
     from tokendraw.parameters.batch_facts import RowKinds as RowKinds
     from tokendraw.parameters.drafts import Drafts as Drafts
@@ -48,16 +47,14 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "filters",
-    "paged_kv",
     "philox",
     "plugin",
     "probabilities",
     "resolution",
     "row_parameters",
-    "sm90_w4",
     "speculative",
     "vocab_parallel",
 )
 """Public modules, which are imported when they are first asked for."""
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"})

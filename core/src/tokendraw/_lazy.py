@@ -6,13 +6,13 @@ import ast
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 
 def lazy_names(
-    face: str, modules: Sequence[str] = ()
+    face: str, modules: Sequence[str] = (), moved_names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
 
@@ -21,6 +21,7 @@ def lazy_names(
 
     :param face: name of the module.
     :param modules: submodules of a package, which are no part of its ``__all__``.
+    :param moved_names: modules of tokendraw-engine-ops that have the former names of the face.
     """
 
     @functools.cache
@@ -38,12 +39,25 @@ def lazy_names(
         if name == "__all__":
             return sorted(homes())
         if name not in homes():
+            if name in moved_names:
+                raise moved(f"{face}.{name}", f"{moved_names[name]}.{name}")
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(homes()[name]), name)
         setattr(sys.modules[face], name, value)
         return value
 
     return get, lambda: sorted(homes())
+
+
+def moved(old: str, new: str) -> ImportError:
+    """Word the error about a name that is in tokendraw-engine-ops now. Goes with the release after 0.1."""
+    from tokendraw.errors.install_commands import how_to_install
+
+    return ImportError(
+        f"{old!r} is {new} now, of the distribution tokendraw-engine-ops; to have it, run "
+        f"{how_to_install('tokendraw-engine-ops')}.",
+        name=old,
+    )
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

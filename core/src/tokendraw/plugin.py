@@ -35,7 +35,8 @@ A complete plugin, in the package that the entry point names::
 An operation of another distribution comes by an entry point ``name = "package.module:OPERATION"`` of the group
 ``tokendraw.operations``, where OPERATION is an :class:`Operation` and ``name`` its name. The module that the record
 names holds ``prove``, ``CALLS`` and ``PROVIDER``: a :class:`Call` for each method, and a :class:`Provider` whose
-methods pass such a call to :func:`dispatch`. ``tokendraw.load(name)`` returns the provider.
+methods pass such a call to :func:`dispatch`. :func:`tensor_operation` makes all three where the methods are functions
+of tensors. ``tokendraw.load(name)`` returns the provider.
 
 Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
 """
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     from tokendraw._torch.graphs import is_capturing as is_capturing
     from tokendraw._torch.tensor_checks import check_dense_rows as check_dense_rows
     from tokendraw._torch.tensor_checks import check_device as check_device
+    from tokendraw._torch.tensor_checks import check_device_of as check_device_of
     from tokendraw._torch.tensor_checks import check_dtype as check_dtype
+    from tokendraw._torch.tensor_checks import check_integers as check_integers
     from tokendraw._torch.tensor_checks import check_plain as check_plain
     from tokendraw._torch.tensor_checks import check_vector as check_vector
     from tokendraw._torch.threads import one_thread as one_thread
@@ -92,6 +95,8 @@ if TYPE_CHECKING:
     from tokendraw.calls.output_checks import misfit as misfit
     from tokendraw.calls.output_checks import wrong_object as wrong_object
     from tokendraw.calls.provider import Provider as Provider
+    from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
+    from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
     from tokendraw.errors.formatting import printable as printable
     from tokendraw.kept_set import KeptExtremes as KeptExtremes
     from tokendraw.kept_set import kept_extremes as kept_extremes
@@ -103,9 +108,6 @@ if TYPE_CHECKING:
     from tokendraw.logprobs import logprobs_by_step as logprobs_by_step
     from tokendraw.logprobs import mode_values as mode_values
     from tokendraw.logprobs import pad_logprobs as pad_logprobs
-    from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities as Sm90W4Capabilities
-    from tokendraw.operations.pack_sm90_w4 import Sm90W4PackerBackend as Sm90W4PackerBackend
-    from tokendraw.operations.plan_paged_kv import PagedKVPlannerBackend as PagedKVPlannerBackend
     from tokendraw.operations.process_logits import (
         LogitsProcessorBackend as LogitsProcessorBackend,
     )
@@ -128,4 +130,6 @@ if TYPE_CHECKING:
     from tokendraw.request_slots.tables import EditFacts as EditFacts
     from tokendraw.request_slots.tables import RequestTables as RequestTables
 
-__getattr__, __dir__ = lazy_names(__name__)
+_OPERATIONS = "tokendraw_engine_ops.operations"
+
+__getattr__, __dir__ = lazy_names(__name__, moved_names={"Sm90W4Capabilities": _OPERATIONS})
