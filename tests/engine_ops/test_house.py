@@ -1,6 +1,8 @@
 """An operation outside the core: found and gone, former names, the kit against planted bugs, and the bench."""
 
 import json
+import os
+import sys
 import time
 from dataclasses import replace
 
@@ -11,6 +13,7 @@ import tokendraw
 import tokendraw_engine_ops
 from command_line import call
 from fake_dists import fake_dists
+from tokendraw.tools import heavy_imports
 from tokendraw_bench.timing.timer import WallTimer
 from tokendraw_engine_ops.torch_packer import TorchPacker
 from tokendraw_engine_ops.torch_planner import TorchPlanner
@@ -21,9 +24,7 @@ OFFERED = tokendraw_engine_ops.ops_torch.tokendraw_describe().operations
 
 def test_without_the_distribution_the_error_says_what_to_install(tmp_path, monkeypatch, dists):
     assert tokendraw.load("plan_paged_kv", device="cpu").name == "ops-torch"
-    monkeypatch.setattr(
-        "sys.path", [path for path in __import__("sys").path if path not in map(str, dists.folders)]
-    )
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path not in map(str, dists.folders)])
     with (
         fake_dists(tmp_path / "bare", monkeypatch),
         pytest.raises(tokendraw.InvalidParameterError) as refused,
@@ -61,6 +62,12 @@ def test_it_is_listed_with_its_distribution():
         ("plan_paged_kv", "available", "tokendraw-engine-ops"),
     ]
     assert listed["candidates"][0]["name"] == "ops-torch"
+
+
+def test_describing_the_plugins_imports_nothing_heavy(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    for plugin in ("ops_torch", "ops_triton", "ops_flashinfer"):
+        assert heavy_imports(f"tokendraw_engine_ops:{plugin}") == ()
 
 
 @pytest.mark.parametrize(("operation", "cells"), [("plan_paged_kv", 2), ("pack_sm90_w4", 14)])

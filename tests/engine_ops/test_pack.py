@@ -12,7 +12,7 @@ import torch
 import pages
 import tokendraw
 from cuda_batches import WAYS, extra_memory, random_bytes
-from tokendraw import InvalidInputError, InvalidParameterError, PluginError, operations
+from tokendraw import InvalidInputError, InvalidParameterError, operations
 from tokendraw_engine_ops import fused_packer, sm90_w4, torch_packer
 from tokendraw_engine_ops import operations as records
 from tokendraw_engine_ops.pack import COLUMNS, ROWS
@@ -134,90 +134,28 @@ def test_formats_and_layouts_are_named_and_have_no_default():
             packer.pack_weights(WEIGHTS, **options)
 
 
-@pytest.mark.parametrize("layout", ["v1", "v2", None])
-def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch, layout):
-    probe = sm90_w4.FlashInferLayout(layout, "" if layout else "needs flashinfer.fused_moe, found none")
-    monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda: probe)
-    if layout is None:
-        with pytest.raises(InvalidParameterError, match="found none; 'upstream' is what that packs into"):
-            load().pack_scales(SCALES, layout="upstream")
-        return
-    found = load().pack_weights(WEIGHTS, format="fp4", layout="upstream")
-    assert torch.equal(found, load().pack_weights(WEIGHTS, format="fp4", layout=layout))
+def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch):
+    for layout in ("v1", "v2"):
+        monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda n=layout: sm90_w4.FlashInferLayout(n))
+        found = load().pack_weights(WEIGHTS, format="fp4", layout="upstream")
+        assert torch.equal(found, load().pack_weights(WEIGHTS, format="fp4", layout=layout))
+    none = sm90_w4.FlashInferLayout(None, "needs flashinfer.fused_moe, found none")
+    monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda: none)
+    with pytest.raises(InvalidParameterError, match="found none; 'upstream' is what that packs into"):
+        load().pack_scales(SCALES, layout="upstream")
 
 
-# A packer with limits
-
-PLUGIN = """
-import tokendraw
-from tokendraw_engine_ops.operations import Sm90W4Capabilities
-from tokendraw_engine_ops.torch_packer import TorchPacker
-
-CALLS = []
-
-
-class Packer(TorchPacker):
-    def pack_weights(self, weights, *, format, layout):
-        CALLS.append((format, layout))
-        return super().pack_weights(weights, format={format}, layout=layout){more}
-
-
-class Plugin:
-    @tokendraw.plugin.hookimpl
-    def tokendraw_describe(self):
-        offered = Sm90W4Capabilities(formats=("fp4", "int4"), layouts=("v1",))
-        return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations={{"pack_sm90_w4": offered}}
-        )
-
-    @tokendraw.plugin.hookimpl
-    def tokendraw_build(self, operation, device, need):
-        return Packer(device)
-
-
-plugin = Plugin()
-"""
-
-
-def add(dists, format="format", more=""):
-    import importlib
-
-    return importlib.import_module(dists.add_plugin("acme", PLUGIN.format(format=format, more=more)))
-
-
-def test_calls_beyond_the_chosen_one_go_to_ops_torch(dists):
-    module, packer = add(dists), load()
-    resolution = packer.resolution
-    assert (resolution.chosen, resolution.companion) == ("acme", "ops-torch")
-    assert resolution.beyond == ("the layout v2", "the format fp4_fp8", "unpacking")
-    module.CALLS.clear()
-    v1 = packer.pack_weights(WEIGHTS, format="fp4", layout="v1")
-    natural = packer.unpack_weights(v1, format="fp4", layout="v1")
-    packer.pack_weights(natural, format="fp4_fp8", layout="v2")
-    assert module.CALLS == [("fp4", "v1")]
-    assert torch.equal(natural, WEIGHTS)
-    assert packer.stats() == {"acme": 2, "ops-torch": 4}
-
-
-def test_a_packer_that_packs_wrongly_is_passed_over_with_the_byte(dists):
-    add(dists, format="'int4'")
-    with pytest.warns(tokendraw.SamplerFallbackWarning) as caught:
-        assert load().name == "ops-torch"
-    assert str(caught[0].message).startswith(
-        "'acme' was passed over: the proof call pack_weights, fp4, v1 needs element[0, 0, 0] "
+def test_the_record_says_what_a_packer_lacks():
+    assert records.PACK.unsupported_kinds(records.Sm90W4Capabilities(), None) == (
+        *(
+            "the layout v1",
+            "the layout v2",
+            "the format fp4",
+            "the format int4",
+            "the format fp4_fp8",
+            "unpacking",
+        ),
     )
-
-
-def test_a_result_that_is_not_dense_is_an_error_and_no_other_takes_over(dists):
-    add(dists, more=" if weights.shape[0] == 1 else weights.transpose(1, 2)")
-    packer = load()
-    with pytest.raises(PluginError) as refused:
-        packer.pack_weights(WEIGHTS, format="fp4", layout="v1")
-    assert str(refused.value) == (
-        "'acme' needs to return a contiguous tensor, found strides [4096, 1, 64]. Mend the plugin, or set "
-        "TOKENDRAW_DISABLE=acme."
-    )
-    assert packer.name == "acme"
 
 
 # The fused kernel

@@ -183,9 +183,10 @@ def test_an_operation_without_rows_of_logits_has_no_matrix(dists):
     assert {line.looked for line in report.lines} == {()}
 
 
-def test_a_refusal_looks_at_nothing():
-    nothing = HostCapabilities()
-    one = Subject("acme", capabilities={"score": nothing}, device="cpu", build=lambda operation, need: None)
+def test_a_refusal_looks_at_nothing(dists):
+    dists.add_engine_ops()
+    nothing = {"plan_paged_kv": HostCapabilities()}
+    one = Subject("acme", capabilities=nothing, device="cpu", build=lambda operation, need: None)
     refused = [line for line in run(one).lines if line.status == "refused"]
     assert refused
     assert {line.looked for line in refused} == {()}

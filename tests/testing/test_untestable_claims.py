@@ -7,7 +7,7 @@ import torch
 
 from mutants.samplers import NATIVE, SamplerMutant, sampler_mutant
 from numpy_sampler import modest
-from tokendraw.plugin import Capabilities, Sm90W4Capabilities
+from tokendraw.plugin import Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run
 from tokendraw_testing.kit import run as running
 from tokendraw_testing.kit.operation import OperationKit

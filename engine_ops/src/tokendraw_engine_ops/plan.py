@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from tokendraw_engine_ops.operations import PLAN
 from tokendraw_engine_ops.paged_kv import LARGEST, PagedKVPlan
 
 _FIX_OUT = "Pass PagedKVPlan.empty(B, W, device=...)."
+_checked_buffers: WeakKeyDictionary[PagedKVPlan, tuple[Any, ...]] = WeakKeyDictionary()
+"""Form of a batch for each checked plan: engines pass the same buffers at every step."""
 
 
 def _plan(
@@ -82,20 +85,27 @@ def _check(
         )
     check_flag("page_indices", page_indices)
     if out is not None:
-        sizes = {"page_indptr": requests + 1, "last_page_len": requests}
-        _check_out(out, sizes | ({"page_indices": requests * columns} if page_indices else {}), device)
+        if not isinstance(out, PagedKVPlan):
+            raise InvalidInputError(f"'out' needs a PagedKVPlan, found {type(out).__name__}. {_FIX_OUT}")
+        form = requests, columns, page_indices, device
+        if _checked_buffers.get(out) != form:
+            _check_out(out, *form)
+            _checked_buffers[out] = form
     return {
         "page_size": integer("page_size", page_size, None, 1, LARGEST),
         "pad": integer("pad", pad, None, -(2**31), LARGEST),
     }
 
 
-def _check_out(out: PagedKVPlan, sizes: Mapping[str, int], device: torch.device) -> None:
+def _check_out(
+    out: PagedKVPlan, requests: int, columns: int, page_indices: bool, device: torch.device
+) -> None:
     """Refuse buffers unfit for a plan."""
-    if not isinstance(out, PagedKVPlan):
-        raise InvalidInputError(f"'out' needs a PagedKVPlan, found {type(out).__name__}. {_FIX_OUT}")
-    if (out.page_indices is not None) is not ("page_indices" in sizes):
-        needed = "a buffer" if "page_indices" in sizes else "None"
+    sizes = {"page_indptr": requests + 1, "last_page_len": requests}
+    if page_indices:
+        sizes["page_indices"] = requests * columns
+    if (out.page_indices is not None) is not page_indices:
+        needed = "a buffer" if page_indices else "None"
         found = type(out.page_indices).__name__
         raise InvalidInputError(
             f"'out.page_indices' needs {needed} as page_indices= says, found {found}. {_FIX_OUT}"

@@ -60,7 +60,7 @@ class TensorSubject(OperationSubject):
     def guarded(
         self, call: type[TensorCall], arguments: dict[str, Any]
     ) -> tuple[TensorCall, Callable[[], bool]]:
-        """Make a call on the device that writes into memory full of a sentinel; tell whether what is beside it stayed."""
+        """Make a call that writes into memory full of a sentinel; tell whether what is beside it stayed."""
         made = call(**on_device(arguments, self.device))
         made.check(self.device, self.usual_need)
         if call.function.out is None:

@@ -55,7 +55,7 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.tools import find_device
+from tokendraw.tools import find_device, find_operation
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
 from tokendraw_bench.commands.bench_html import html_options, require_page, write_saved
@@ -76,9 +76,9 @@ REPEATS = 15
 
 def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
     try:
-        return operations.get(value).name
+        return value if value in operations.NAMES else operations.get(find_operation(value).name).name
     except InvalidParameterError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")

@@ -20,10 +20,8 @@ NAMES = ("sample", "verify", "process_logits")
 
 def names() -> tuple[str, ...]:
     """List the timed operations: those with a module, then those of other distributions."""
-    others = (
-        name for name in operation_names() if importlib.util.find_spec(f"tokendraw.operations.{name}") is None
-    )
-    return (*NAMES, *(name for name in others if find_operation(name).functions()))
+    others = [name for name in operation_names() if name not in NAMES and find_operation(name).functions()]
+    return (*NAMES, *others)
 
 
 @functools.cache
@@ -32,7 +30,7 @@ def get(name: str) -> BenchOperation:
 
     :raises InvalidParameterError: there is no such operation, or none that is timed.
     """
-    if name in NAMES:
+    if importlib.util.find_spec(f"{__name__}.{name}") is not None:
         record: BenchOperation = importlib.import_module(f"{__name__}.{name}").BENCH
         return record
     functions = find_operation(name).functions()
@@ -40,6 +38,6 @@ def get(name: str) -> BenchOperation:
         raise InvalidParameterError(
             f"'operation' needs {one_of(names())}, found {name!r}. Pass one of these."
         )
-    from tokendraw_bench.operations.tensor_functions import bench_of
+    from tokendraw_bench.tensor_functions import bench_of
 
     return bench_of(name, functions)

@@ -39,7 +39,7 @@ class TensorFunction:
     """A method that computes tensors from tensors and keeps no state; B, the number of rows, is the first size.
 
     :ivar signature: Function with the parameters of the method that returns them by name, ``return locals()``. Its
-        docstring is the method's.
+        docstring is the method's; parameters annotated ``Tensor`` are those that a backend has to leave unmodified.
     :ivar check: Refuses arguments of the wrong form or device, without reading a value, as (device, arguments by name);
         returns those that a backend gets in another form.
     :ivar reference: The exact result of arguments on the CPU: a tensor, or a dataclass of tensors.
@@ -93,6 +93,8 @@ class TensorCall(Call):
 
     function: ClassVar[TensorFunction]
     method: ClassVar[str]
+    tensor_names: ClassVar[tuple[str, ...]]
+    """Parameters that are annotated as tensors."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.arguments = self.function.signature(*args, **options)
@@ -101,13 +103,13 @@ class TensorCall(Call):
         self.arguments |= self.function.check(device, **self.arguments)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.arguments.items() if isinstance(value, Tensor)}
+        return {name: self.arguments[name] for name in self.tensor_names}
 
     def with_tensors(self, tensors: Mapping[str, Any]) -> Self:
         return type(self)(**self.arguments | dict(tensors))
 
     def signature(self) -> Hashable:
-        options = tuple(v for n, v in self.arguments.items() if n != "out" and not isinstance(v, Tensor))
+        options = tuple([v for n, v in self.arguments.items() if n != "out" and n not in self.tensor_names])
         return super().signature(), options
 
     def run(self, backend: Any) -> Any:
@@ -121,7 +123,12 @@ class TensorCall(Call):
     def _wrong_form(self, output: object) -> str | None:
         if self.function.result is None:
             out = self.arguments["out"]
-            return wrong_object(output, out, f"the {type(out).__name__} that it was given as 'out'")
+            is_out = output is out
+            return (
+                None
+                if is_out
+                else wrong_object(output, out, f"the {type(out).__name__} that it was given as 'out'")
+            )
         shape, dtype = self.function.result(**self.arguments)
         (device,) = {tensor.device for tensor in self.tensors().values()}
         reason = misfit("a tensor", output, shape, dtype, device)
@@ -139,7 +146,8 @@ class TensorCall(Call):
 
     @property
     def num_rows(self) -> int:
-        return next(iter(self.tensors().values())).shape[0]
+        rows: int = self.arguments[self.tensor_names[0]].shape[0]
+        return rows
 
 
 def tensor_operation(
@@ -158,6 +166,11 @@ def tensor_operation(
                 "__module__": operation.module,
                 "function": function,
                 "method": name,
+                "tensor_names": tuple(
+                    parameter
+                    for parameter, kind in inspect.get_annotations(function.signature).items()
+                    if kind in ("Tensor", "torch.Tensor", Tensor)
+                ),
                 "may_fall_back": function.may_fall_back,
             },
         )
