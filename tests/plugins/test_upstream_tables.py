@@ -24,8 +24,11 @@ from tokendraw_triton_gumbel.upstream import UPSTREAM as TRITON_GUMBEL
 
 ROOT = Path(__file__).parents[2]
 TABLES = {
-    "native": NATIVE, "triton-gumbel": TRITON_GUMBEL, "flashinfer": FLASHINFER,
-    "ops-flashinfer": PACKING, "aiter": AITER,
+    "native": NATIVE,
+    "triton-gumbel": TRITON_GUMBEL,
+    "flashinfer": FLASHINFER,
+    "ops-flashinfer": PACKING,
+    "aiter": AITER,
 }
 HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "ops-flashinfer": H100, "aiter": MI300X}
 
