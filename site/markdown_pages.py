@@ -19,6 +19,7 @@ PAGE_PATTERNS = (
     "docs/**/*.md",
     "testing/README.md",
     "bench/README.md",
+    "engine_ops/README.md",
     "ranks/README.md",
     "plugins/*/*.md",
     "integrations/*/README.md",
@@ -84,7 +85,9 @@ def navigation(pages: list[str], index: str, reference: list[dict[str, str] | st
         raise ValueError(f"{INDEX!r} needs a row for each page of docs/, found none for {missing}. Add it.")
     packages = [page for page in pages if page.startswith(("plugins/", "integrations/", "examples/"))]
     packages += [
-        page for page in pages if page in ("testing/README.md", "bench/README.md", "ranks/README.md")
+        page
+        for page in pages
+        if page in ("testing/README.md", "bench/README.md", "engine_ops/README.md", "ranks/README.md")
     ]
     results = [page for page in pages if page.startswith("benchmarks/")]
     project = [page for page in pages if "/" not in page and page != "README.md"]

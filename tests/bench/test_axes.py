@@ -287,17 +287,6 @@ class TestEdits:
         assert requested != any_edit
 
 
-def test_plans_may_go_into_new_buffers():
-    bench = operations.get("plan_paged_kv")
-    cell = bench.grid("quick", batch=[2], out=[False])[0]
-    (native,) = select_contenders(("native",), CPU, "plan_paged_kv")
-    inputs = make_inputs(cell, CPU, 2)
-    (one,) = native.prepare(cell, bench.arguments(cell, CPU), inputs[0])
-    plans = [one.draw(lengths) for lengths in inputs]
-    assert plans[0].page_indptr.data_ptr() != plans[1].page_indptr.data_ptr()
-    assert bench.head(cell) == "Plans with page indices, into new buffers."
-
-
 SHORT = ("--device", "cpu", "--repeats", 3, "--json")
 
 
@@ -314,18 +303,13 @@ SHORT = ("--device", "cpu", "--repeats", 3, "--json")
         (("--single", "--memory", "--filters", "top-p"), {"filters": "top-p"}),
         (("--cache", "warm", "--no-logprob-ranks", "--min-p", 0.1, "--filters", "min-p"), {}),
         (("--op", "process_logits", "--bitmask", "runs", "--graph-edits", "any"), {"bitmask": "runs"}),
-        (("--op", "plan_paged_kv", "--no-out", "--single", "--width", 3), {"width": 3}),
         (("--op", "verify", "--logprobs", 2, "--special", "three", "--memory"), {"logprobs": 2}),
-        (("--op", "pack_sm90_w4", "--memory", "--rows", 64, "--columns", 128), {"rows": 64}),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
 def test_a_run_along_an_axis_has_a_time_for_every_cell(options, axes, monkeypatch):
     monkeypatch.setattr(WallTimer, "buffers", lambda timer, nbytes: 2)
-    operation = options[1] if options[0] == "--op" else "sample"
-    shape = {"plan_paged_kv": ("--batch", 2), "pack_sm90_w4": ()}.get(
-        operation, ("--batch", 4, "--vocab-size", 256)
-    )
+    shape = ("--batch", 4, "--vocab-size", 256)
     sampler = () if "--sampler" in options else ("--sampler", "native")
     result = call("bench", *options, *shape, *sampler, *SHORT)
     assert result.exit_code == 0, (result.stderr, result.stdout)

@@ -248,8 +248,6 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
         *("--temperature", "--top-k", "--top-p", "--min-p", "--special", "--filter-order", "--tie-rule"),
         *("--logprobs", "--logprobs-mode", "--logprob-ranks", "--row-padding"),
         *("--drafts", "--verify-mode"),
-        *("--width", "--page-size", "--page-indices", "--out"),
-        *("--experts", "--rows", "--columns", "--format", "--layout", "--direction"),
         *("--edits", "--distinct", "--bitmask", "--graph-edits"),
         *(
             "--sampler",

@@ -44,7 +44,7 @@ def reports(monkeypatch):
                 quick=subject.effort.quick,
                 seed=subject.seed,
                 cases={"sample": 1200, "verify": 34},
-                left_out=("plan_paged_kv",),
+                left_out=("another_thing",),
                 checks=checks,
                 findings=findings,
                 looked=((SMALL, 5000),),
@@ -67,7 +67,7 @@ CASES = (
     "operation      cases  findings\n"
     "sample         1,200  {}\n"
     "verify         34     {}\n"
-    "plan_paged_kv         not looked at: the kit has no random cases of it\n"
+    "another_thing         not looked at: the kit has no random cases of it\n"
     "\n"
     "sample: rows looked at in 1 of 2 places (s seeded)\n"
     "                              float32\n"
@@ -135,7 +135,7 @@ def test_json_is_complete(reports):
         "jobs": 1,
         "elapsed": 60.25,
         "cases": {"sample": 1200, "verify": 34},
-        "left_out": ["plan_paged_kv"],
+        "left_out": ["another_thing"],
         "checks": 0,
         "looked": [{**SMALL._asdict(), "rows": 5000}],
         "missed": [WIDE._asdict()],

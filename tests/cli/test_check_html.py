@@ -146,7 +146,7 @@ def test_random_cases_have_a_page(monkeypatch, tmp_path):
     def report(subject, seconds, **_):
         return FuzzReport(
             sampler="native", device="cpu", quick=False, seed=0, cases={"sample": 1200, "verify": 34},
-            left_out=("plan_paged_kv",), checks=2000, findings=(finding,), looked=((SEEDED, 5000),), places=PLACES,
+            left_out=("score",), checks=2000, findings=(finding,), looked=((SEEDED, 5000),), places=PLACES,
             jobs=1, elapsed=60.0,
         )  # fmt: skip
 

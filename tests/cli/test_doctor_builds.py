@@ -20,7 +20,7 @@ BOTH = f"""return tokendraw.plugin.PluginInfo(
             priority=50,
             operations={{
                 "sample": tokendraw.plugin.Capabilities({EVERYTHING}),
-                "plan_paged_kv": tokendraw.plugin.HostCapabilities(),
+                "process_logits": tokendraw.plugin.ProcessCapabilities(device_types=None),
             }},
         )"""
 
@@ -54,8 +54,7 @@ def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place
     )
     rows = [line.split() for line in samplers.partition("operations\n")[2].splitlines()]
     assert [(row[0], row[1], " ".join(row[2:5])) for row in rows[1:]] == [
-        (name, "native", "built and proven")
-        for name in ("sample", "verify", "score", "plan_paged_kv", "pack_sm90_w4", "process_logits")
+        (name, "native", "built and proven") for name in ("sample", "verify", "score", "process_logits")
     ]
     assert findings.partition("findings\n")[2] == (
         f"  1.  'acme' cannot be built for sample: {RAISED}. Mend that, or report it to its author.\n"
@@ -138,11 +137,11 @@ def test_a_plugin_that_ends_the_process_leaves_a_program_without_a_sampler(dists
 
 @pytest.mark.slow
 def test_after_a_plugin_ended_the_process_a_new_one_goes_on_with_the_next_operation(dists):
-    dies = "import os; os._exit(3) if operation == 'plan_paged_kv' else None; return ArgmaxSampler()"
+    dies = "import os; os._exit(3) if operation == 'process_logits' else None; return ArgmaxSampler()"
     dists.add_plugin("acme", plugin("acme", describe=BOTH, build=dies))
-    assert built("sample", "plan_paged_kv", "verify") == {
+    assert built("sample", "process_logits", "verify") == {
         "sample": outcome(chosen="acme"),
-        "plan_paged_kv": outcome(
+        "process_logits": outcome(
             error="building 'acme' ended the process: exit status 3",
             rejections={"acme": "building it ended the process: exit status 3"},
             culprit="acme",

@@ -9,7 +9,7 @@ import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw.cli.terminal import tables
-from tokendraw.plugin import Capabilities, HostCapabilities, Release, VerifyCapabilities
+from tokendraw.plugin import Capabilities, HostCapabilities, ProcessCapabilities, Release, VerifyCapabilities
 
 FILTERS = (
     "\n"
@@ -67,20 +67,20 @@ def test_list_shows_the_operations_of_every_plugin_whichever_is_asked_for(monkey
     # A plugin may offer what this core does not know.
     capabilities = {
         "paint": planner,
-        "plan_paged_kv": planner,
+        "process_logits": ProcessCapabilities(device_types=("cpu",)),
         "verify": VerifyCapabilities(),
         **NATIVE.info.operations,
     }
     both = replace(NATIVE, info=replace(NATIVE.info, operations=capabilities))
     be_on(monkeypatch, LAPTOP, (both, FLASHINFER, OFF))
-    assert call("list", "--operation", "plan_paged_kv").stdout == (
+    assert call("list", "--operation", "process_logits").stdout == (
         "name        state        priority  version  what it does, or why it cannot\n"
         "native      available    0         0.1.0\n"
-        "flashinfer  unavailable  80        0.1.0    needs the operation plan_paged_kv, found sample\n"
+        "flashinfer  unavailable  80        0.1.0    needs the operation process_logits, found sample\n"
         "off         disabled               1.0      switched off by TOKENDRAW_DISABLE\n"
         "\n"
         "name        operations\n"
-        "native      sample, verify, plan_paged_kv, paint\n"
+        "native      sample, verify, process_logits, paint\n"
         "flashinfer  sample\n" + FILTERS
     )
 

@@ -331,10 +331,9 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
         (("check", "nat"), ["native"]),
         (("show", "nat"), ["native"]),
         (("bench", "--sampler", "nat"), ["native"]),
-        (("bench", "--op", "plan"), ["plan_paged_kv"]),
+        (("bench", "--op", "proc"), ["process_logits"]),
         (("bench", "--gumbel-dtype", ""), ["fp32", "fp64"]),
-        (("bench", "--form"), ["--format"]),
-        (("bench", "--op", "pack_sm90_w4", "--format", "sc"), ["scales"]),
+        (("bench", "--verify-m"), ["--verify-mode"]),
         (("check", "--lis"), ["--list"]),
     ],
 )

@@ -48,12 +48,13 @@ USAGE = [
         for options in (("--dtype", "float16"), ("--need", "dtype=float32"))
     ],
     (
-        ("resolve", "--operation", "plan_paged_kv", "--need", "pages=8"),
-        "'pages' needs graph_safe or sync_free, found no such field of HostNeed. Name one of these.",
+        ("resolve", "--operation", "plan_paged_kv"),
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'plan_paged_kv', which the distribution "
+        "tokendraw-engine-ops brings; run `pip install ./engine_ops` in tokendraw's checkout.",
     ),
     (
-        ("resolve", "--operation", "pack_sm90_w4", "--seeding", "counter"),
-        "'--seeding' is no part of what 'pack_sm90_w4' may need. Leave it out.",
+        ("resolve", "--operation", "process_logits", "--seeding", "counter"),
+        "'--seeding' is no part of what 'process_logits' may need. Leave it out.",
     ),
     # check
     (
@@ -77,9 +78,8 @@ USAGE = [
     ((*CHECK, "--jobs", "0"), "Invalid value for '--jobs': 0 is not in the range x>=1."),
     ((*CHECK, "--fuzz", "0"), "Invalid value for '--fuzz': 0.0 is not in the range x>0."),
     (
-        (*CHECK, "--fuzz", "1", "--operation", "pack_sm90_w4"),
-        "'--fuzz' needs an operation that the kit has random cases of, found pack_sm90_w4. Check its properties "
-        "instead.",
+        (*CHECK, "--fuzz", "1", "--operation", "score"),
+        "'--fuzz' needs an operation that the kit has random cases of, found score. Check its properties instead.",
     ),
     (
         (*CHECK, "--fuzz", "9", "--only", "tails"),
@@ -106,8 +106,8 @@ USAGE = [
         "Invalid value for '--fuzz-case': '17' needs the form SEED:NUMBER, such as 0:17.",
     ),
     (
-        (*CHECK, "--operation", "plan_paged_kv", "--gumbel-dtype", "fp64"),
-        "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.",
+        (*CHECK, "--operation", "process_logits", "--gumbel-dtype", "fp64"),
+        "'--gumbel-dtype' is no part of what 'process_logits' may need. Leave out one of them.",
     ),
     ((*FILTER, "--value", "2"), "'filters': 'p_less' needs 0 (off) or 1 (on), found 2.0."),
     (

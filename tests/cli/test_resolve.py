@@ -8,7 +8,8 @@ import pytest
 from command_line import BOOM, OFF, be_on, call
 from fake_candidates import AITER, ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw import Need
-from tokendraw.plugin import HostCapabilities, Release, Sm90W4Capabilities
+from tokendraw.plugin import ProcessCapabilities, Release
+from tokendraw_engine_ops.operations import Sm90W4Capabilities
 
 STRICT = "TOKENDRAW_STRICT=1 makes this warning an error."
 H100_LINE = "sample on cuda (H100), compute capability 9.0, 132 SMs"
@@ -230,14 +231,15 @@ def test_every_need_has_an_option_and_can_be_given_by_its_name(monkeypatch, opti
     "options", [["--graph-safe", "--sync-free"], ["--need", "graph_safe=yes", "--need", "sync_free=on"]]
 )
 def test_what_every_operation_may_need_has_an_option(monkeypatch, options):
-    planner = HostCapabilities(device_types=("cpu",), graph_safe=True, sync_free=True)
-    info = replace(NATIVE.info, operations={"plan_paged_kv": planner})
+    processor = ProcessCapabilities(device_types=("cpu",), graph_safe=True, sync_free=True)
+    info = replace(NATIVE.info, operations={"process_logits": processor})
     be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=info),))
-    real = json.loads(call("resolve", "--operation", "plan_paged_kv", "--json", *options).stdout)
-    assert (real["chosen"], real["need"]) == ("native", {"graph_safe": True, "sync_free": True})
+    real = json.loads(call("resolve", "--operation", "process_logits", "--json", *options).stdout)
+    assert (real["chosen"], real["need"]["graph_safe"], real["need"]["sync_free"]) == ("native", True, True)
 
 
-def test_explain_tells_which_calls_of_another_operation_go_to_whom(monkeypatch):
+def test_explain_tells_which_calls_of_another_operation_go_to_whom(dists, monkeypatch):
+    dists.add_engine_ops()
     everything = Sm90W4Capabilities(
         device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
     )

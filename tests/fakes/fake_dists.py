@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import tokendraw
+from checkout import ROOT
 from fake_candidates import LAPTOP
 from tokendraw.errors import notices
 from tokendraw_testing import fake_dist
@@ -87,6 +89,12 @@ class FakeDists:
         module = f"filter_{name}_{len(self.folders)}"
         source = FILTER.format(name=name, floor=floor, moments=moments, head=head)
         self.add(distribution, filters={name: f"{module}:Acme"}, modules={module: source})
+
+    def add_engine_ops(self) -> None:
+        """Install tokendraw-engine-ops as its project declares it."""
+        project = tomllib.loads((ROOT / "engine_ops/pyproject.toml").read_text(encoding="utf-8"))["project"]
+        groups = {name.removeprefix("tokendraw."): group for name, group in project["entry-points"].items()}
+        self.add(project["name"], tokendraw.__version__, **groups)
 
     def forget(self) -> None:
         """Take the modules out of sys.modules, since another test may use the same names."""
@@ -356,11 +364,9 @@ def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:
 # Names of operations in messages.
 
 
-ONE_OF_THE_OPERATIONS = "sample, verify, score, plan_paged_kv, pack_sm90_w4 or process_logits"
-NATIVE_SERVES = "pack_sm90_w4, plan_paged_kv, process_logits, sample, score and verify"
-SERVED_BY_NATIVE = dict.fromkeys(
-    ("sample", "verify", "score", "plan_paged_kv", "pack_sm90_w4", "process_logits"), "native"
-)
+ONE_OF_THE_OPERATIONS = "sample, verify, score or process_logits"
+NATIVE_SERVES = "process_logits, sample, score and verify"
+SERVED_BY_NATIVE = dict.fromkeys(("sample", "verify", "score", "process_logits"), "native")
 """Who serves each operation where nothing else is installed."""
 
 

@@ -25,7 +25,6 @@ from tokendraw_triton_gumbel.launches import (
     logits_processing,
     logprobs,
     moments,
-    paged_kv,
     verify,
 )
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -65,7 +64,6 @@ SOURCES = {
     "given_logprobs": logprobs,
     "count_ranks": logprobs,
     "score_rows": logprobs,
-    "write_plan": paged_kv,
     "process_logits": logits_processing,
     "append_tokens": logits_processing,
     "open_tables": history_searches,

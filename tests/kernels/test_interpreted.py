@@ -12,11 +12,10 @@ from tokendraw_triton_gumbel import plugin
 from triton_stand_ins import interpreted
 
 OPERATIONS = plugin.tokendraw_describe().operations
-JUDGED = ("sample", "score", "plan_paged_kv", "process_logits")
+JUDGED = ("sample", "score", "process_logits")
 NEED_COMPILED_KERNELS = {
     "rows behind 2**31 elements",
     "threads",
-    "plan threads",
     "process threads",
 }
 PARTS = 4
@@ -48,8 +47,6 @@ def test_every_line_but_those_of_a_cuda_device_and_of_compiled_kernels_is_run_or
         "graph capture",
         "score sync-free",
         "score graph capture",
-        "plan sync-free",
-        "plan graph replay",
         "process sync-free",
         "process graph replay",
     }

@@ -1,14 +1,10 @@
-"""Native passes the lines of the kit for ``sample``, ``verify`` and ``plan_paged_kv``, the contract of all backends."""
+"""Native passes the lines of the kit for ``sample`` and ``verify``, the contract of all backends."""
 
 import pytest
 
 from tokendraw_testing import Status, Subject, properties, run
 
-LINES = {
-    prop.name: operation
-    for operation in ("sample", "verify", "plan_paged_kv")
-    for prop in properties(operation)
-}
+LINES = {prop.name: operation for operation in ("sample", "verify") for prop in properties(operation)}
 LONG = frozenset(
     (
         "threads",
@@ -34,7 +30,6 @@ LONG = frozenset(
         "verify filters",
         "verify thresholds",
         "verify threads",
-        "plan threads",
         "verify crossing",
         "verify crossing, wide",
         "verify crossed drafts",

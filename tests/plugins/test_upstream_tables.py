@@ -18,13 +18,20 @@ from tokendraw.cli.diagnosis.findings import findings
 from tokendraw.providers.resolve import decide, gather
 from tokendraw.resolution import Choice, State
 from tokendraw_aiter.upstream import UPSTREAM as AITER
+from tokendraw_engine_ops import FLASHINFER as PACKING
 from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER
 from tokendraw_native.upstream import UPSTREAM as NATIVE
 from tokendraw_triton_gumbel.upstream import UPSTREAM as TRITON_GUMBEL
 
 ROOT = Path(__file__).parents[2]
-TABLES = {"native": NATIVE, "triton-gumbel": TRITON_GUMBEL, "flashinfer": FLASHINFER, "aiter": AITER}
-HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "aiter": MI300X}
+TABLES = {
+    "native": NATIVE,
+    "triton-gumbel": TRITON_GUMBEL,
+    "flashinfer": FLASHINFER,
+    "ops-flashinfer": PACKING,
+    "aiter": AITER,
+}
+HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "ops-flashinfer": H100, "aiter": MI300X}
 
 ONE_FILTER = "draws by rejection"
 FUSED = "draws by rejection, or fused where every row has a k up to 1024"
@@ -35,7 +42,7 @@ ROCM_10 = "has no sampling kernels on ROCm 10 (pull request 4754)"
 
 
 def used(plugin, version, operation, says=""):
-    priority = {"native": 0, "triton-gumbel": 50, "flashinfer": 40, "aiter": 30}[plugin]
+    priority = {"native": 0, "triton-gumbel": 50, "flashinfer": 40, "ops-flashinfer": 40, "aiter": 30}[plugin]
     words = f"; {TABLES[plugin].distribution} {version} {says}" if says else ""
     return plugin, operation, version, f"best available, priority {priority}{words}"
 
@@ -83,16 +90,18 @@ DECISIONS = [
     *every(used, "flashinfer", "0.7.1rc1 0.7.1.dev20260901 0.7.1 0.7.2.post1+cu130 0.7.99", FUSED),
     *every(refused, "flashinfer", "0.6.6", "returns no valid flag", "verify"),
     *every(used, "flashinfer", "0.6.7 0.7.2.post1", operation="verify"),
+    *every(refused_for, "ops-flashinfer", "0.6.7 0.6.9 0.6.9.post1+cu128", "packs no weights for SM90", PACK),
     *every(
-        refused_for, "flashinfer", "0.6.6 0.6.7 0.6.9 0.6.9.post1+cu128", "packs no weights for SM90", PACK
+        used, "ops-flashinfer", "0.6.10.dev20260401 0.6.10 0.6.10.post1 0.6.11 0.6.11.post2 0.6.12", V1, PACK
     ),
-    *every(used, "flashinfer", "0.6.10.dev20260401 0.6.10 0.6.10.post1 0.6.11 0.6.11.post2 0.6.12", V1, PACK),
-    *every(used, "flashinfer", "0.6.13 0.6.14 0.6.15 0.6.15.post1+cu130", V1, PACK),
-    *every(used, "flashinfer", "0.6.16rc1 0.6.16 0.6.16.post1 0.6.16.post2 0.6.16.post2+cu129", V2, PACK),
-    *every(used, "flashinfer", "0.6.16.post3.dev1 0.6.16.post3 0.6.16.post4 0.6.17 0.6.17+cu130", V1, PACK),
+    *every(used, "ops-flashinfer", "0.6.13 0.6.14 0.6.15 0.6.15.post1+cu130", V1, PACK),
+    *every(used, "ops-flashinfer", "0.6.16rc1 0.6.16 0.6.16.post1 0.6.16.post2 0.6.16.post2+cu129", V2, PACK),
+    *every(
+        used, "ops-flashinfer", "0.6.16.post3.dev1 0.6.16.post3 0.6.16.post4 0.6.17 0.6.17+cu130", V1, PACK
+    ),
     *every(
         used,
-        "flashinfer",
+        "ops-flashinfer",
         "0.6.18rc1 0.6.18 0.6.18.post1 0.7.0 0.7.0.post1 0.7.1 0.7.2 0.7.2.post1",
         V2,
         PACK,
@@ -121,7 +130,8 @@ DECISIONS = [
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as found:
-        for name in TABLES:
+        found.add_engine_ops()
+        for name in [name for name in TABLES if name != "ops-flashinfer"]:
             package = f"tokendraw_{name.replace('-', '_')}"
             found.add(f"tokendraw-{name}", "0.1.0", plugins={name: f"{package}:plugin"})
         yield found
@@ -151,7 +161,7 @@ def test_a_version_is_decided_by_its_row_of_the_table(dists, plugin, operation, 
         decide([candidate], HOSTS[plugin], need, asked, operation=operation)
     nothing_else = (
         "Nothing else is available here."
-        if plugin == "native"
+        if plugin in ("native", "ops-flashinfer")
         else "Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout."
     )
     assert str(refusal.value) == (
@@ -213,10 +223,7 @@ def test_the_files_of_flashinfer_decide_and_not_its_number(dists, version, files
     assert reported == [
         f"'flashinfer' knows that flashinfer-python {version} {expected}, and finds in its files that it {found}. "
         "It goes by the files. Report it to tokendraw's maintainers."
-        for expected, found in [
-            (ONE_FILTER, FUSED) if newer else (FUSED, ONE_FILTER),
-            (V1, V2) if newer else (V2, V1),
-        ]
+        for expected, found in [(ONE_FILTER, FUSED) if newer else (FUSED, ONE_FILTER)]
     ]
 
 

@@ -176,8 +176,6 @@ def test_show_of_every_operation_is_one_discovery(dists):
         "sample": 2,
         "verify": 2,
         "score": 2,
-        "plan_paged_kv": 2,
-        "pack_sm90_w4": 2,
         "process_logits": 2,
     }
     assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])

@@ -43,8 +43,9 @@ def test_on_a_cpu_who_verifies_is_settled_all_the_same(sampler, monkeypatch):
     assert calls == []
 
 
-def test_an_operation_without_a_warmup_has_nothing_to_warm():
-    assert tokendraw.load("plan_paged_kv", "native", device="cpu").warmup() == 0.0
+def test_an_operation_without_a_warmup_has_nothing_to_warm(dists):
+    dists.add_engine_ops()
+    assert tokendraw.load("plan_paged_kv", device="cpu").warmup() == 0.0
 
 
 def test_a_pipe_stays_quiet(sampler, warmup_on_a_cpu, capsys):

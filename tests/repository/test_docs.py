@@ -15,8 +15,9 @@ import pages
 import tokendraw
 from pages import OFFLINE, ROOT
 from tokendraw.backends.discovery.validation import check_upstream
-from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
+from tokendraw.plugin import Host, HostNeed, PluginInfo, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State
+from tokendraw_engine_ops.operations import Sm90W4Capabilities
 
 PAGES = [
     "README.md",
@@ -183,7 +184,8 @@ class TestThePageForPluginAuthors:
         exec(self.CONFORMANCE, names)
         assert issubclass(names["TestAcme"], names["SamplerConformance"])
 
-    def test_the_table_of_releases_gives_the_shown_reasons(self):
+    def test_the_table_of_releases_gives_the_shown_reasons(self, dists):
+        dists.add_engine_ops()
         names = {}
         exec(self.UPSTREAM, names)
         packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)

@@ -26,7 +26,7 @@ import tokendraw_transformers
 
 FACES = {
     tokendraw: """
-        BatchFacts Drafts InvalidInputError InvalidParameterError KeptIds LogprobsTensors Need PagedKVPlan PluginError
+        BatchFacts Drafts InvalidInputError InvalidParameterError KeptIds LogprobsTensors Need PluginError
         RequestSlots RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
         SamplingParams ScoreOutput SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
         UntestedUpstreamWarning VerifyOutput __version__ discover kept_ids kept_mask load load_sampler
@@ -36,14 +36,14 @@ FACES = {
         API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTERS FILTER_ORDERS Filter
         FilterOrder GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES
         KeptExtremes LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation
-        OutputCheck PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo ProcessCapabilities ProcessNeed
-        Provider Release RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding
-        Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend
-        VerifyCapabilities VerifyMode best_places best_token_ids check_batch check_dense_rows check_device
-        check_dtype check_flag check_logits check_plain check_type check_vector dispatch first_of hookimpl
+        OutputCheck PAD_LOGPROB PAD_TOKEN_ID PluginInfo ProcessCapabilities ProcessNeed Provider Release
+        RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding TensorFunction TieNeed
+        TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode best_places
+        best_token_ids check_batch check_dense_rows check_device check_device_of check_dtype check_flag
+        check_integers check_logits check_plain check_type check_vector dispatch first_of hookimpl
         integer is_capturing kept_extremes least_shown log_kept_mass_by_step logprobs_by_step misfit
-        mode_values numpy_is_usable one_thread pad_logprobs printable release_of threshold_between untraced
-        wrong_object
+        mode_values numpy_is_usable one_thread pad_logprobs printable release_of tensor_operation
+        threshold_between untraced wrong_object
     """,
     tokendraw.filters: """
         Filter FilterError InstalledFilter MomentSum RowMoments combined_floor filter_floors find_filter
@@ -54,10 +54,10 @@ FACES = {
         installed_version read_settings
     """,
     tokendraw.tools: """
-        FIRST_PARTY InstalledPlugin NAME_RULE all_of dispatch_call find_device find_entry_points
-        find_operation find_unsupported format_error format_value heavy_imports how_to_install is_name
-        is_out_of_memory lazy_names make_call nearest num_threads one_of operation_names packed_scales packed_weights
-        packings random_state_kept require_torch run_call slow_start
+        FIRST_PARTY InstalledPlugin NAME_RULE TensorCall all_of difference dispatch_call example find_device
+        find_entry_points find_operation find_unsupported format_error format_value heavy_imports how_to_install
+        is_name is_out_of_memory lazy_names make_call nearest num_threads on_device one_of operation_names
+        random_state_kept require_torch run_call slow_start tensors_of
     """,
     tokendraw_bench: """
         Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P TimedCall Timer Timing make_inputs make_rows markdown_table

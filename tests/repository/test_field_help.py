@@ -11,14 +11,15 @@ import pytest
 MODULES = [
     "tokendraw",
     "tokendraw_bench",
+    "tokendraw_engine_ops.operations",
+    "tokendraw_engine_ops.paged_kv",
+    "tokendraw_engine_ops.sm90_w4",
     "tokendraw.engines",
-    "tokendraw.paged_kv",
     "tokendraw.philox",
     "tokendraw.plugin",
     "tokendraw.probabilities",
     "tokendraw.resolution",
     "tokendraw.row_parameters",
-    "tokendraw.sm90_w4",
     "tokendraw.speculative",
     "tokendraw_testing",
 ]

@@ -176,17 +176,17 @@ def test_a_line_has_the_rows_of_the_line_and_the_report_the_missed_places(native
     assert entry == {**half._asdict(), "rows": lines["rows of shared slots"][half]}
 
 
-def test_an_operation_without_rows_of_logits_has_no_matrix(native):
-    report = run(native, operation="plan_paged_kv")
+def test_an_operation_without_rows_of_logits_has_no_matrix(dists):
+    dists.add_engine_ops()
+    report = run(Subject.installed("ops-torch", device="cpu"), only=["plan_paged_kv values"])
     assert (report.places, report.missed) == ((), ())
     assert {line.looked for line in report.lines} == {()}
 
 
-def test_a_refusal_looks_at_nothing(native):
-    nothing = HostCapabilities()
-    one = Subject(
-        "acme", capabilities={"plan_paged_kv": nothing}, device="cpu", build=lambda operation, need: None
-    )
+def test_a_refusal_looks_at_nothing(dists):
+    dists.add_engine_ops()
+    nothing = {"plan_paged_kv": HostCapabilities()}
+    one = Subject("acme", capabilities=nothing, device="cpu", build=lambda operation, need: None)
     refused = [line for line in run(one).lines if line.status == "refused"]
     assert refused
     assert {line.looked for line in refused} == {()}

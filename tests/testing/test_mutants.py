@@ -19,9 +19,7 @@ SAMPLED = [rows[len(rows) // 2] for rows in FAMILIES.values() if isinstance(rows
 QUICK = [
     m
     for m in ALL
-    if m.device == "cpu"
-    and m.operation in ("process_logits", "plan_paged_kv", "pack_sm90_w4")
-    and m not in FAMILIES["Races of threads"]
+    if m.device == "cpu" and m.operation == "process_logits" and m not in FAMILIES["Races of threads"]
 ]
 SLOW = [m for family in ("Samplers", "Verifiers") for m in FAMILIES[family][::2]]
 CUDA = [m for m in ALL if m.device != "cpu"]

@@ -7,7 +7,7 @@ import torch
 
 from mutants.samplers import NATIVE, SamplerMutant, sampler_mutant
 from numpy_sampler import modest
-from tokendraw.plugin import Capabilities, Sm90W4Capabilities
+from tokendraw.plugin import Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run
 from tokendraw_testing.kit import run as running
 from tokendraw_testing.kit.operation import OperationKit
@@ -71,18 +71,6 @@ def test_a_line_without_a_call_is_not_run(monkeypatch):
     result = running.check(modest(TINY), idle)
     assert result is not None
     assert (result.status, result.detail) == (Status.NOT_RUN, "needs a call to look at, found none: 0 rows")
-
-
-def test_a_packer_of_no_weights_is_not_praised_for_their_memory():
-    promises = Sm90W4Capabilities(formats=("fp4_fp8",), layouts=("v1",))
-    subject = Subject(
-        "acme", capabilities={"pack_sm90_w4": promises}, device="cpu", build=lambda operation, need: object()
-    )
-    result = line(subject, "pack new tensors")
-    assert (result.status, result.detail) == (
-        Status.NOT_RUN,
-        "needs a format in a layout, found none advertised",
-    )
 
 
 # Batch invariance without seeds

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tokendraw.output import ScoreOutput as ScoreOutput
     from tokendraw.output import TokenLogprob as TokenLogprob
     from tokendraw.output import VerifyOutput as VerifyOutput
-    from tokendraw.paged_kv import PagedKVPlan as PagedKVPlan
     from tokendraw.parameters.batch_facts import BatchFacts as BatchFacts
     from tokendraw.parameters.batch_facts import RowKinds as RowKinds
     from tokendraw.parameters.drafts import Drafts as Drafts
@@ -47,13 +46,11 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "filters",
-    "paged_kv",
     "philox",
     "plugin",
     "probabilities",
     "resolution",
     "row_parameters",
-    "sm90_w4",
     "speculative",
 )
 """Public modules, which are imported when they are first asked for."""
@@ -68,7 +65,6 @@ _NAMES = {
     """,
     "tokendraw.kept_set": "KeptIds kept_ids kept_mask",
     "tokendraw.output": "LogprobsTensors SamplerOutput ScoreOutput TokenLogprob VerifyOutput",
-    "tokendraw.paged_kv": "PagedKVPlan",
     "tokendraw.parameters.batch_facts": "BatchFacts RowKinds",
     "tokendraw.parameters.drafts": "Drafts",
     "tokendraw.parameters.metadata": "SamplingMetadata",
@@ -78,4 +74,5 @@ _NAMES = {
     "tokendraw.providers.sampler": "Sampler",
     "tokendraw.request_slots.slots": "RequestSlots",
 }
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, moved_names={"VocabShard": "tokendraw_ranks"})
+_MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv", "VocabShard": "tokendraw_ranks"}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, moved_names=_MOVED)

@@ -35,7 +35,8 @@ A complete plugin, in the package that the entry point names::
 An operation of another distribution comes by an entry point ``name = "package.module:OPERATION"`` of the group
 ``tokendraw.operations``, where OPERATION is an :class:`Operation` and ``name`` its name. The module that the record
 names holds ``prove``, ``CALLS`` and ``PROVIDER``: a :class:`Call` for each method, and a :class:`Provider` whose
-methods pass such a call to :func:`dispatch`. ``tokendraw.load(name)`` returns the provider.
+methods pass such a call to :func:`dispatch`. :func:`tensor_operation` makes all three where the methods are functions
+of tensors. ``tokendraw.load(name)`` returns the provider.
 
 Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
 """
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     from tokendraw._torch.graphs import is_capturing as is_capturing
     from tokendraw._torch.tensor_checks import check_dense_rows as check_dense_rows
     from tokendraw._torch.tensor_checks import check_device as check_device
+    from tokendraw._torch.tensor_checks import check_device_of as check_device_of
     from tokendraw._torch.tensor_checks import check_dtype as check_dtype
+    from tokendraw._torch.tensor_checks import check_integers as check_integers
     from tokendraw._torch.tensor_checks import check_plain as check_plain
     from tokendraw._torch.tensor_checks import check_vector as check_vector
     from tokendraw._torch.threads import one_thread as one_thread
@@ -94,6 +97,8 @@ if TYPE_CHECKING:
     from tokendraw.calls.output_checks import misfit as misfit
     from tokendraw.calls.output_checks import wrong_object as wrong_object
     from tokendraw.calls.provider import Provider as Provider
+    from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
+    from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
     from tokendraw.errors.formatting import printable as printable
     from tokendraw.kept_set import KeptExtremes as KeptExtremes
     from tokendraw.kept_set import kept_extremes as kept_extremes
@@ -106,9 +111,6 @@ if TYPE_CHECKING:
     from tokendraw.logprobs import logprobs_by_step as logprobs_by_step
     from tokendraw.logprobs import mode_values as mode_values
     from tokendraw.logprobs import pad_logprobs as pad_logprobs
-    from tokendraw.operations.pack_sm90_w4 import Sm90W4Capabilities as Sm90W4Capabilities
-    from tokendraw.operations.pack_sm90_w4 import Sm90W4PackerBackend as Sm90W4PackerBackend
-    from tokendraw.operations.plan_paged_kv import PagedKVPlannerBackend as PagedKVPlannerBackend
     from tokendraw.operations.process_logits import (
         LogitsProcessorBackend as LogitsProcessorBackend,
     )
@@ -132,11 +134,17 @@ if TYPE_CHECKING:
     from tokendraw.request_slots.tables import RequestTables as RequestTables
 
 _NAMES = {
+    "tokendraw._torch.graphs": "is_capturing",
+    "tokendraw._torch.tensor_checks": """
+        check_dense_rows check_device check_device_of check_dtype check_integers check_plain
+        check_vector
+    """,
     "tokendraw._torch.threads": "one_thread",
+    "tokendraw._torch.untraced": "untraced",
     "tokendraw.backends.description.capabilities": """
-        FILTER_ORDERS FILTERS GUMBEL_DTYPES INPUT_DTYPES LOGPROBS_MODES MOMENTS Capabilities
-        DraftKind Filter FilterOrder Granularity GumbelDtype HostCapabilities HostNeed LogprobsMode
-        Moment Need Seeding TieNeed TieRule
+        Capabilities DraftKind FILTERS FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
+        Granularity GumbelDtype HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
+        LogprobsMode MOMENTS Moment Need Seeding TieNeed TieRule
     """,
     "tokendraw.backends.description.host": "Host",
     "tokendraw.backends.description.operation": "Operation",
@@ -144,21 +152,29 @@ _NAMES = {
     "tokendraw.backends.description.requirement": "Requirement",
     "tokendraw.backends.discovery.hooks": "hookimpl",
     "tokendraw.backends.resolution.upstream": "release_of",
-    "tokendraw.calls.call": "Call",
+    "tokendraw.calls.call": "Call OutputCheck",
+    "tokendraw.calls.dispatch": "dispatch",
+    "tokendraw.calls.input_checks": "check_batch check_logits check_type",
+    "tokendraw.calls.output_checks": "first_of misfit wrong_object",
+    "tokendraw.calls.provider": "Provider",
+    "tokendraw.calls.tensor_function": "TensorFunction tensor_operation",
     "tokendraw.errors.formatting": "printable",
     "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",
     "tokendraw.logprobs": """
-        RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step mode_values
-        pad_logprobs
+        RowMasses best_places best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
+        mode_values pad_logprobs
     """,
-    "tokendraw.operations.pack_sm90_w4": "Sm90W4Capabilities Sm90W4PackerBackend",
-    "tokendraw.operations.plan_paged_kv": "PagedKVPlannerBackend",
-    "tokendraw.operations.process_logits": "LogitsProcessorBackend ProcessCapabilities ProcessNeed",
+    "tokendraw.operations.process_logits": """
+        LogitsProcessorBackend ProcessCapabilities ProcessNeed
+    """,
     "tokendraw.operations.sample": "SamplerBackend",
     "tokendraw.operations.score": "ScorerBackend",
-    "tokendraw.operations.verify": "DRAFT_KINDS VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode",
+    "tokendraw.operations.verify": """
+        DRAFT_KINDS VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode
+    """,
     "tokendraw.output": "PAD_LOGPROB PAD_TOKEN_ID",
     "tokendraw.parameters.edits": "EDITS Edit",
+    "tokendraw.parameters.ranges": "check_flag integer",
     "tokendraw.philox": "numpy_is_usable",
     "tokendraw.request_slots.tables": "EditFacts RequestTables",
 }

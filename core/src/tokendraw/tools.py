@@ -10,8 +10,9 @@
 :func:`heavy_imports`, :func:`slow_start`         what loading a plugin imports and should not, and its complaint
 :func:`require_torch`, :func:`is_out_of_memory`   torch, or a sentence about what it lacks; errors that prove no fault
 :func:`num_threads`, :func:`random_state_kept`    contexts: threads of the caller's operations; torch's random state
-:func:`packed_weights`, :func:`packed_scales`     the layouts of 4-bit weights by their formulas, on a CPU
-:func:`packings`                                  the pairs of format and layout that a packer serves
+:class:`TensorCall`, :func:`example`               the call of a pure function of tensors, and one of random arguments
+:func:`on_device`, :func:`tensors_of`             its arguments on a device; the tensors of its result, by name
+:func:`difference`                                the first value of its result that is not that of a reference
 :func:`all_of`, :func:`one_of`, :func:`nearest`   lists and misspelled words in messages
 :func:`format_error`, :func:`format_value`        exceptions and values on one printable line
 :func:`how_to_install`                            the command that installs one of tokendraw's distributions
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     from tokendraw.backends.proof import random_state_kept as random_state_kept
     from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
     from tokendraw.calls.device_faults import is_out_of_memory as is_out_of_memory
+    from tokendraw.calls.tensor_function import TensorCall as TensorCall
+    from tokendraw.calls.tensor_function import difference as difference
+    from tokendraw.calls.tensor_function import example as example
+    from tokendraw.calls.tensor_function import on_device as on_device
+    from tokendraw.calls.tensor_function import tensors_of as tensors_of
     from tokendraw.errors.formatting import all_of as all_of
     from tokendraw.errors.formatting import format_error as format_error
     from tokendraw.errors.formatting import format_value as format_value
@@ -48,9 +54,6 @@ if TYPE_CHECKING:
     from tokendraw.errors.install_commands import how_to_install as how_to_install
     from tokendraw.operations import find_operation as find_operation
     from tokendraw.operations import operation_names as operation_names
-    from tokendraw.operations.pack_sm90_w4 import packings as packings
-    from tokendraw.operations.pack_sm90_w4.reference import packed_scales as packed_scales
-    from tokendraw.operations.pack_sm90_w4.reference import packed_weights as packed_weights
     from tokendraw.providers.load import find_device as find_device
     from tokendraw.providers.single_plugin import InstalledPlugin as InstalledPlugin
     from tokendraw.providers.single_plugin import dispatch_call as dispatch_call
@@ -68,12 +71,13 @@ _NAMES = {
     "tokendraw.backends.proof": "random_state_kept",
     "tokendraw.backends.resolution.admission": "FIRST_PARTY",
     "tokendraw.calls.device_faults": "is_out_of_memory",
+    "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
     "tokendraw.errors.formatting": "all_of format_error format_value nearest one_of",
     "tokendraw.errors.install_commands": "how_to_install",
     "tokendraw.operations": "find_operation operation_names",
-    "tokendraw.operations.pack_sm90_w4": "packings",
-    "tokendraw.operations.pack_sm90_w4.reference": "packed_scales packed_weights",
     "tokendraw.providers.load": "find_device",
-    "tokendraw.providers.single_plugin": "InstalledPlugin dispatch_call find_unsupported make_call run_call",
+    "tokendraw.providers.single_plugin": """
+        InstalledPlugin dispatch_call find_unsupported make_call run_call
+    """,
 }
 __getattr__, __dir__ = _lazy.lazy_names(__name__, _NAMES)

@@ -25,8 +25,6 @@ _MODULES = (
     "verifiers",
     "scorers",
     "processors",
-    "planners",
-    "packers",
     "races",
     "sample_corners",
     "logprob_corners",

@@ -8,12 +8,9 @@ from dataclasses import replace
 import torch
 
 from mutants import table
-from mutants.packers import PackerMutant
-from mutants.planners import PlannerMutant
 from mutants.processors import ProcessorMutant
 from mutants.samplers import SamplerMutant
 from mutants.verifiers import VerifierMutant
-from tokendraw.plugin import HostCapabilities, Sm90W4Capabilities
 from tokendraw_native import plugin
 
 NATIVE = plugin.tokendraw_describe().operations
@@ -21,8 +18,6 @@ CAPABILITIES = {
     "sample": replace(NATIVE["sample"], dtypes=("float32",), logprobs_modes=("raw_logprobs",)),
     "verify": replace(NATIVE["verify"], dtypes=("float32",)),
     "process_logits": NATIVE["process_logits"],
-    "plan_paged_kv": HostCapabilities(),
-    "pack_sm90_w4": Sm90W4Capabilities(formats=("fp4",), layouts=("v2",)),
 }
 
 
@@ -70,8 +65,7 @@ def first_argument(method, base, copied):
     """Copy the first argument of a method."""
 
     def changed(self, rows, *rest, **options):
-        flat = rows.flatten(0, 1) if rows.dim() > 2 else rows
-        return getattr(base, method)(self, copied(flat).view_as(rows), *rest, **options)
+        return getattr(base, method)(self, copied(rows), *rest, **options)
 
     return {method: changed}
 
@@ -115,15 +109,6 @@ RACES = (
     *races("process_logits", ProcessorMutant, "process threads",
            ("one scratch buffer of a processor", logits_in_place(through_one_scratch)),
            ("one buffer for all processors", logits_in_place(through_one_buffer()))),
-    *races("plan_paged_kv", PlannerMutant, "plan threads",
-           ("one scratch buffer of a planner", {"arguments": lambda self, block_table, *rest: (
-               through_one_scratch(block_table), *rest)}),
-           ("one buffer for all planners", {"arguments": lambda self, block_table, *rest: (
-               _TABLES(block_table), *rest)})),
-    *races("pack_sm90_w4", PackerMutant, "pack threads",
-           ("one scratch buffer of a packer", first_argument("pack_weights", PackerMutant, through_one_scratch)),
-           ("one buffer for all packers", first_argument("pack_weights", PackerMutant, through_one_buffer()))),
 )
 # fmt: on
-_TABLES = through_one_buffer()
 MUTANTS = {"Races of threads": RACES}

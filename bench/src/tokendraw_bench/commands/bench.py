@@ -6,17 +6,15 @@ environment's; null: unset), ``cores`` (that the process may use) and ``load`` (
 null where the system does not tell), ``busy`` (that other work disturbed the times, by what signs, and what to set;
 else ""), ``versions`` (by distribution), ``contenders`` (names), ``notes`` (the sentences below the table), ``seconds``
 and ``cells``; for operations on logits also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and
-``min_p`` (of the rows that have them) and ``logprob_ranks``, for ``plan_paged_kv`` ``page_indices`` and ``out``
-(whether plans go into buffers that are kept).
+``min_p`` (of the rows that have them) and ``logprob_ranks``.
 
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
 was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); ``special`` (rows of another
 kind), ``filter_order``, ``tie_rule``, ``logprobs`` (of each row; null: none), ``logprobs_mode`` and ``row_padding``
 (unused elements behind a row); verifications also ``drafts`` (of each of the ``batch`` requests) and ``mode``.
-``plan_paged_kv``: ``batch``, ``width`` (of the block table) and ``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``,
-``columns``, ``format``, ``layout``, ``direction`` and ``bytes`` (that go in). ``process_logits``: ``batch``,
-``vocab_size``, ``dtype``, ``edits``, ``distinct`` (ids that occur in a request), ``bitmask`` (the ids that it allows)
-and ``graph`` (the edits that a CUDA graph serves).
+``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits``, ``distinct`` (ids that occur in a request),
+``bitmask`` (the ids that it allows) and ``graph`` (the edits that a CUDA graph serves). Operations of other
+distributions: ``method``, ``size`` and ``way`` (its options).
 
 Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
 ``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and
@@ -53,7 +51,7 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.tools import find_device
+from tokendraw.tools import find_device, find_operation
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
 from tokendraw_bench.commands.bench_html import html_options, require_page, write_saved
@@ -70,11 +68,20 @@ REPEATS = 15
 """Samples of a median, unless an option says otherwise."""
 
 
+def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    try:
+        return value if value in operations.NAMES else operations.get(find_operation(value).name).name
+    except InvalidParameterError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
 @click.option(
     "--op",
     "operation",
-    type=click.Choice(operations.names()),
+    metavar=f"[{'|'.join(operations.NAMES)}|...]",
+    callback=_known,
+    shell_complete=lambda ctx, param, start: [name for name in operations.names() if name.startswith(start)],
     default="sample",
     show_default=True,
     help="The operation that is timed.",

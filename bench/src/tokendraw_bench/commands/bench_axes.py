@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def _operations_by_axis() -> dict[Axis, list[str]]:
     """Map every axis to the operations with cells along it."""
     operations_by_axis: dict[Axis, list[str]] = {}
-    for name in operations.names():
+    for name in operations.NAMES:
         for axis in operations.get(name).axes:
             operations_by_axis.setdefault(axis, []).append(name)
     return operations_by_axis

@@ -45,6 +45,9 @@ _NAMES = {
     "tokendraw.errors.exceptions": "FilterError",
     "tokendraw.filters.base": "Filter RowMoments",
     "tokendraw.filters.floors": "combined_floor filter_floors",
-    "tokendraw.filters.installed": "InstalledFilter find_filter installed_filters required_moments",
+    "tokendraw.filters.installed": """
+        InstalledFilter find_filter installed_filters required_moments
+    """,
+    "tokendraw.filters.moment_sums": "MomentSum moments_of_sums required_sums",
 }
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -26,8 +26,6 @@ FOLDERS: dict[str, str] = {
     "sample": "tokendraw.operations.sample",
     "verify": "tokendraw.operations.verify",
     "score": "tokendraw.operations.score",
-    "plan_paged_kv": "tokendraw.operations.plan_paged_kv",
-    "pack_sm90_w4": "tokendraw.operations.pack_sm90_w4",
     "process_logits": "tokendraw.operations.process_logits",
 }
 """Packages by the name of an operation of the core; the ``OPERATION`` of each is the record."""

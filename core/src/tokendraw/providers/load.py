@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tokendraw.backends.discovery.settings import Settings
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.provider import Provider
-    from tokendraw.operations.pack_sm90_w4.provider import Sm90W4Packer
-    from tokendraw.operations.plan_paged_kv.provider import PagedKVPlanner
     from tokendraw.operations.process_logits.provider import LogitsProcessor
     from tokendraw.operations.sample.provider import SampleProvider
     from tokendraw.operations.verify.provider import VerifyProvider
@@ -49,14 +47,6 @@ def load(
 def load(
     operation: Literal["verify"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
 ) -> VerifyProvider: ...
-@overload
-def load(
-    operation: Literal["plan_paged_kv"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
-) -> PagedKVPlanner: ...
-@overload
-def load(
-    operation: Literal["pack_sm90_w4"], plugin: _Name = None, *, device: _Device = None, need: _Need = None
-) -> Sm90W4Packer: ...
 @overload
 def load(
     operation: Literal["process_logits"], plugin: _Name = None, *, device: _Device = None, need: _Need = None

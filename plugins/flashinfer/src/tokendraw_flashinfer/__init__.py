@@ -4,8 +4,7 @@ The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_
 abilities of the installed version from its source, :mod:`~tokendraw_flashinfer.upstream` is the table of versions and
 their properties, :mod:`~tokendraw_flashinfer.kernels` finds the files of its kernels on disk, and
 :mod:`~tokendraw_flashinfer.kernel_sequences` is the table of entry points by kind of rows. The calls are in
-:mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`; weights are packed by
-:mod:`~tokendraw_flashinfer.packer`, as :mod:`~tokendraw_flashinfer.packing` reads from the source.
+:mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`.
 """
 
 from __future__ import annotations
@@ -19,22 +18,19 @@ from tokendraw.plugin import (
     Host,
     HostCapabilities,
     PluginInfo,
-    Sm90W4Capabilities,
     VerifyCapabilities,
     hookimpl,
     printable,
 )
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.kernel_sequences import RENORMS, SAMPLE, SEQUENCES, VERIFY, available
-from tokendraw_flashinfer.packing import Packing, gemm_module
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
-from tokendraw_flashinfer.upstream import PACKING, upstream
+from tokendraw_flashinfer.upstream import upstream
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw.plugin import FilterOrder
-    from tokendraw_flashinfer.packer import FlashInferPacker
     from tokendraw_flashinfer.sampler import FlashInferSampler
 
 _SAMPLE = Capabilities(
@@ -56,34 +52,31 @@ _SAMPLE = Capabilities(
 
 
 class FlashInferPlugin:
-    """Describes FlashInfer's kernels, and builds the sampler, the verifier and the packer."""
+    """Describes FlashInfer's kernels, and builds the sampler and the verifier."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
         """Describe the installed version, or without an installation the newest known version."""
-        entry_points, packing = EntryPoints.installed(), Packing.installed()
+        entry_points = EntryPoints.installed()
         operations: dict[str, HostCapabilities | None] = {
             "sample": capabilities(entry_points),
             "verify": verify_capabilities(entry_points),
-            PACKING: packing_capabilities(packing),
         }
         return PluginInfo(
             name="flashinfer",
             api_version=1,
             priority=40,
             operations={name: offer for name, offer in operations.items() if offer is not None},
-            upstream=upstream(entry_points, packing),
+            upstream=upstream(entry_points),
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer; "
-            "verify with 0.7.2.post1 alone, by the quick kit; pack_sm90_w4 with its packing kernels alone",
+            "verify with 0.7.2.post1 alone, by the quick kit",
             kernels=printable(kernels.find().source),  # with a path of this machine
         )
 
     @hookimpl
     def tokendraw_probe(self, operation: str, host: Host, need: tokendraw.Need) -> str | None:
         """Say why FlashInfer cannot run here; its messages give a wrong reason in some cases."""
-        if operation == PACKING:
-            return kernels.find(host.compute_capability, gemm_module(host)).reason
         entry_points = EntryPoints.installed()
         unsupported = entry_points.unsupported(*(SAMPLE if operation == "sample" else VERIFY))
         if unsupported is not None:
@@ -96,12 +89,8 @@ class FlashInferPlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.Need
-    ) -> FlashInferSampler | FlashInferPacker:
+    ) -> FlashInferSampler:
         """Build for a device; compiles FlashInfer's sampling module unless it is compiled already."""
-        if operation == PACKING:
-            from tokendraw_flashinfer.packer import FlashInferPacker
-
-            return FlashInferPacker()
         from tokendraw_flashinfer.sampler import FlashInferSampler  # imports torch and flashinfer
         from tokendraw_flashinfer.verifier import FlashInferVerifier
 
@@ -136,19 +125,6 @@ def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
         filters=tuple(pair for pair in sampling.filters if pair[0] not in missing),
         verify_modes=("rejection",),
         draft_kinds=("probs", "logits"),
-    )
-
-
-def packing_capabilities(packing: Packing) -> Sm90W4Capabilities | None:
-    """Return the capabilities for packing on the GPUs of the matching GEMM; None if a version packs nothing."""
-    if packing.layout is None:
-        return None
-    return Sm90W4Capabilities(
-        device_types=("cuda",),
-        compute_capability=((9, 0), (9, 0)),
-        formats=packing.formats,
-        layouts=(packing.layout,),
-        sync_free=True,
     )
 
 

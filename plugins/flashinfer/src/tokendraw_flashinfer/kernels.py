@@ -31,6 +31,8 @@ from tokendraw.plugin import Host
 from tokendraw_flashinfer.signatures import DISTRIBUTION, installed_version, package_folder
 
 _JIT_CACHE = "flashinfer-jit-cache"
+_H20_SMS = 78
+_H20_MODULE = "fused_moe_90_h20_prebuilt_d"
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,16 @@ def _requirement(module: Module) -> str:
 def _advice(module: Module, version: str) -> str:
     other = "call FlashInfer's GEMM once" if module.no_compile_reason else "install a CUDA toolkit"
     return f"run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or {other}"
+
+
+def gemm_module(host: Host) -> Module:
+    """Return the module of kernels that packs weights for SM90: the module of the whole mixed-input GEMM."""
+    name, source = "fused_moe_90", package_folder() / "jit" / "fused_moe.py"
+    if host.sm_count == _H20_SMS and source.is_file() and _H20_MODULE in source.read_text(encoding="utf-8"):
+        name = _H20_MODULE
+    return Module(
+        name, f"module {name}", no_compile_reason="more than 150 CUDA files take too long to compile"
+    )
 
 
 def unnamed_target(host: Host) -> str | None:

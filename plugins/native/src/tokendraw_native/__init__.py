@@ -2,8 +2,7 @@
 
 The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
 filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, scores in
-:mod:`~tokendraw_native.logprobs`, the verification of drafts in :mod:`~tokendraw_native.verify`, the planner of pages
-in :mod:`~tokendraw_native.paged_kv`, the packer of weights in :mod:`~tokendraw_native.sm90_w4`, the processor of
+:mod:`~tokendraw_native.logprobs`, the verification of drafts in :mod:`~tokendraw_native.verify`, the processor of
 logits in :mod:`~tokendraw_native.logits_processing`.
 """
 
@@ -23,10 +22,8 @@ from tokendraw.plugin import (
     MOMENTS,
     VERIFY_MODES,
     Capabilities,
-    HostCapabilities,
     PluginInfo,
     ProcessCapabilities,
-    Sm90W4Capabilities,
     VerifyCapabilities,
     hookimpl,
 )
@@ -36,9 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw_native.logits_processing import NativeProcessor
-    from tokendraw_native.paged_kv import NativePlanner
     from tokendraw_native.sampler import NativeSampler
-    from tokendraw_native.sm90_w4.packer import NativePacker
 
 _SAMPLE = Capabilities(
     device_types=None,
@@ -66,17 +61,13 @@ _VERIFY = VerifyCapabilities.of(
     placeholder_drafts=True,
     sync_free=False,  # it makes about a thousand launches, and the last ones may wait for room in a full launch queue
 )
-_PLAN = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
-_PACK_SM90_W4 = Sm90W4Capabilities(
-    device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
-)
 _PROCESS = ProcessCapabilities(
     device_types=None, dtypes=INPUT_DTYPES, drafts=True, edits=EDITS, graph_safe=True, sync_free=True
 )
 
 
 class NativePlugin:
-    """Describes and builds the native sampler, planner, packer and processor."""
+    """Describes and builds the native sampler and processor."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -89,8 +80,6 @@ class NativePlugin:
                 "sample": _SAMPLE,
                 "verify": _VERIFY,
                 "score": _SAMPLE,
-                "plan_paged_kv": _PLAN,
-                "pack_sm90_w4": _PACK_SM90_W4,
                 "process_logits": _PROCESS,
             },
             upstream=UPSTREAM,
@@ -101,16 +90,8 @@ class NativePlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
-    ) -> NativeSampler | NativePlanner | NativePacker | NativeProcessor:
+    ) -> NativeSampler | NativeProcessor:
         """Build the provider of an operation on a device; the sampler draws, verifies and scores."""
-        if operation == "plan_paged_kv":
-            from tokendraw_native.paged_kv import NativePlanner
-
-            return NativePlanner()
-        if operation == "pack_sm90_w4":
-            from tokendraw_native.sm90_w4.packer import NativePacker
-
-            return NativePacker(device)
         if operation == "process_logits":
             from tokendraw_native.logits_processing import NativeProcessor
 

@@ -1,6 +1,6 @@
-"""The Triton backend: a sampler that reads the logits about once, a page planner, and edits of logits; NVIDIA and AMD.
+"""The Triton backend: a sampler that reads the logits about once, and edits of logits; NVIDIA and AMD.
 
-The entry point names this module, so it imports nothing heavy. The operations are :mod:`.sampler`, :mod:`.planner` and
+The entry point names this module, so it imports nothing heavy. The operations are :mod:`.sampler` and
 :mod:`.processor`. The host side has rooms, each of which imports only from the rooms behind it: ``ranks`` (columns of
 one rank), ``dispatch`` (the compiled call of a batch), ``launches`` (of a room of kernels each), ``host`` (variants,
 layouts, scratch, compilation, tuning). ``kernels`` is the device code.
@@ -15,7 +15,6 @@ from tokendraw.plugin import (
     EDITS,
     MOMENTS,
     Capabilities,
-    HostCapabilities,
     PluginInfo,
     ProcessCapabilities,
     VerifyCapabilities,
@@ -26,7 +25,6 @@ from tokendraw_triton_gumbel.upstream import UPSTREAM
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
     from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
     from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
@@ -65,13 +63,6 @@ _VERIFY = VerifyCapabilities.of(
     ragged_drafts=True,
     placeholder_drafts=True,
 )
-_PLAN = HostCapabilities(
-    device_types=_SAMPLE.device_types,
-    compute_capability=_SAMPLE.compute_capability,
-    rocm_archs=_SAMPLE.rocm_archs,
-    graph_safe=True,
-    sync_free=True,
-)
 _PROCESS = ProcessCapabilities(
     device_types=_SAMPLE.device_types,
     compute_capability=_SAMPLE.compute_capability,
@@ -85,7 +76,7 @@ _PROCESS = ProcessCapabilities(
 
 
 class TritonGumbelPlugin:
-    """Describes and builds the Triton sampler, planner and processor of logits."""
+    """Describes and builds the Triton sampler and the processor of logits."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -98,7 +89,6 @@ class TritonGumbelPlugin:
                 "sample": _SAMPLE,
                 "verify": _VERIFY,
                 "score": _SAMPLE,
-                "plan_paged_kv": _PLAN,
                 "process_logits": _PROCESS,
             },
             upstream=UPSTREAM,
@@ -109,14 +99,10 @@ class TritonGumbelPlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
-    ) -> TritonGumbelSampler | TritonPagedKVPlanner | TritonLogitsProcessor:
+    ) -> TritonGumbelSampler | TritonLogitsProcessor:
         """Build the object of an operation on a device: the sampler draws, verifies and scores."""
-        if operation == "plan_paged_kv":
-            from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # imports torch and triton
-
-            return TritonPagedKVPlanner(device)
         if operation == "process_logits":
-            from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
+            from tokendraw_triton_gumbel.processor import TritonLogitsProcessor  # imports torch and triton
 
             return TritonLogitsProcessor(device)
         from tokendraw_triton_gumbel.sampler import TritonGumbelSampler

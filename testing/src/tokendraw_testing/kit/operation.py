@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable
@@ -31,11 +32,17 @@ class OperationKit:
     """Checks a random case within the capabilities; None: the kit has no random cases of the operation."""
 
 
+@functools.cache
 def find(operation: str) -> OperationKit | None:
-    """Look up the kit of an operation; None if the kit has no package for the operation."""
+    """Look up the kit of an operation, or make it of functions of tensors; None if neither is there."""
     home = f"{__package__.rpartition('.')[0]}.{operation}"
     if importlib.util.find_spec(home) is None:
-        return None
+        functions = find_operation(operation).functions()
+        if not functions:
+            return None
+        maker = importlib.import_module(f"{__package__.rpartition('.')[0]}.tensor_functions")
+        made: OperationKit = maker.kit_of(operation, functions)
+        return made
     kit: OperationKit = importlib.import_module(home).KIT
     return kit
 

@@ -61,6 +61,10 @@ class Operation:
         provider: type[Any] = self._implementation().PROVIDER
         return provider
 
+    def functions(self) -> Mapping[str, Any]:
+        """Return the :class:`tokendraw.plugin.TensorFunction` of each method; {} where they are none."""
+        return getattr(self._implementation(), "FUNCTIONS", {})
+
     def _implementation(self) -> Any:
         return importlib.import_module(self.module)
 

@@ -26,6 +26,8 @@ FIRST_PARTY: Mapping[str, str] = {
 """Reserved names, each with the one distribution that may claim it."""
 
 FIRST_PARTY_OPERATIONS: Mapping[str, str] = {
+    "plan_paged_kv": "tokendraw-engine-ops",
+    "pack_sm90_w4": "tokendraw-engine-ops",
     "sample_over_ranks": "tokendraw-ranks",
 }
 """Reserved names of operations outside the core, each with the distribution that brings it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.resolution.admission import claimants
+from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS, claimants
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, State
 from tokendraw.errors.exceptions import DuplicatePluginError, SamplerUnavailableError
 from tokendraw.errors.formatting import all_of, nearest
@@ -21,7 +21,7 @@ def explicit(
     others = [c.name for c in assessed if c.state is State.AVAILABLE and c.name != name]
     if others:
         works = f"Available here: {all_of(dict.fromkeys(others))}."
-    elif any(c.name == "native" for c in assessed):
+    elif operation in FIRST_PARTY_OPERATIONS or any(c.name == "native" for c in assessed):
         works = "Nothing else is available here."
     else:
         works = f"Nothing else is available here; {INSTALL}."
@@ -51,9 +51,9 @@ def nothing(
     """Report that no candidate can serve."""
     found = "; ".join(dict.fromkeys(f"{c.name}: {c.reason}" for c in assessed)) or "no plugin"
     native = next((c for c in assessed if c.name == "native"), None)
-    if native is None:
+    if native is None and operation not in FIRST_PARTY_OPERATIONS:
         mend = f"{INSTALL[0].upper()}{INSTALL[1:]}."
-    elif native.state is State.DISABLED and "native" in choice.disabled:
+    elif native is not None and native.state is State.DISABLED and "native" in choice.disabled:
         mend = f"Take 'native' out of {choice.disabled_source}."
     else:
         mend = "Mend one of them; `tokendraw doctor` says how."

@@ -24,7 +24,7 @@ class LaunchDevice(NamedTuple):
 
     @classmethod
     def of(cls, device: torch.device) -> LaunchDevice:
-        """Inspect a device, once for each sampler, planner or processor."""
+        """Inspect a device, once for each sampler or processor."""
         converter: ArgumentConverter = TensorConverter() if is_interpreted() else AddressConverter()
         if device.type != "cuda":
             return cls("cpu", 1, lambda: -1, converter)

@@ -249,23 +249,3 @@ class VerifyResults(NamedTuple):
     """[requests] bool."""
     row_tokens: Any
     """[target rows] int64: the token of each row with a token, written if the flags say SHOWN."""
-
-
-class BlockTable(NamedTuple):
-    """The pages of each request of a batch."""
-
-    base: Any
-    """[requests, ``width``] int32, the elements of a row contiguous."""
-    row_stride: Any
-    width: Any
-
-
-class PagePlan(NamedTuple):
-    """The result of a page plan, all int32."""
-
-    page_indptr: Any
-    """[requests + 1]."""
-    last_page_len: Any
-    """[requests]."""
-    page_indices: Any
-    """[requests * width]; None if not requested."""

@@ -110,17 +110,6 @@ class LogprobsConfig(NamedTuple):
     """Granules read at once where candidates are sorted."""
 
 
-class PlanConfig(NamedTuple):
-    """Constants of ``write_plan``, the page plan of a batch."""
-
-    REQUESTS: int
-    """Requests a program."""
-    AT_ONCE: int
-    """Lengths read at once."""
-    COLUMNS: int
-    """Entries of a request copied at once."""
-
-
 class ProcessConfig(NamedTuple):
     """Constants of ``process_logits``, and of the launches over histories before it."""
 

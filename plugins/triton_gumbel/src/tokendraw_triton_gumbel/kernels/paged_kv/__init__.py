@@ -1,1 +1,0 @@
-"""The page plan of a batch."""

@@ -1,0 +1,126 @@
+"""ops-flashinfer: the layout that the installed source has, the compiled module, and calls of the functions."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import flashinfer_stand_in as stand_in
+import tokendraw
+import tokendraw_engine_ops
+from fake_candidates import H100
+from flashinfer_stand_in import bare_machine, write
+from tokendraw import PluginError
+from tokendraw_engine_ops.flashinfer_packer import FlashInferPacker
+from tokendraw_engine_ops.operations import FORMATS
+from tokendraw_engine_ops.sm90_w4 import probe_flashinfer, read_layout
+
+RESULT = "folded.contiguous().reshape(experts, rows // 64, groups // 4, 16, 16)"
+H20 = replace(H100, name="H20", sm_count=78)
+FUNCTION = "flashinfer.fused_moe.interleave_moe_scales_for_sm90_mixed_gemm"
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flashinfer"]:
+        monkeypatch.delitem(sys.modules, name)
+    with bare_machine(tmp_path, monkeypatch) as dists:
+        yield dists
+
+
+def install(dists, layout="v2", version="0.7.2.post1", **modules):
+    named = {f"flashinfer.{name}": source for name, source in modules.items()}
+    modules = {"flashinfer": ""} | stand_in.MODULES[layout] | named
+    return dists.add("flashinfer-python", version, modules=modules)
+
+
+def offered():
+    info = tokendraw_engine_ops.ops_flashinfer.tokendraw_describe()
+    return info.operations["pack_sm90_w4"].layouts, dict(info.upstream.found)
+
+
+def probe(host=H100):
+    return tokendraw_engine_ops.ops_flashinfer.tokendraw_probe("pack_sm90_w4", host, None)
+
+
+@pytest.mark.parametrize("version", ["0.6.9", "0.6.17", "0.7.2.post1"])
+@pytest.mark.parametrize("layout", ["v1", "v2", None])
+def test_the_source_decides_whatever_the_version_and_is_not_imported(dists, layout, version):
+    install(dists, layout, version)
+    words = f"packs layout {layout}" if layout else "packs no weights for SM90"
+    assert offered() == ((layout or "v2",), {"pack_sm90_w4": words})
+    assert not [name for name in sys.modules if name.startswith("flashinfer.")]
+
+
+@pytest.mark.parametrize(
+    "result", ["folded.reshape(*folded.shape[:3], 16, 16, 1)", "folded.contiguous()", None]
+)
+def test_behind_an_unknown_source_the_version_number_decides(dists, result):
+    source = stand_in.MODULES["v2"]["flashinfer.fused_moe.prepare"]
+    assert RESULT in source
+    for version, layout in (("0.6.17", "v1"), ("0.7.2.post1", "v2")):
+        if result is None:
+            dists.add("flashinfer-python", version)
+        else:
+            install(dists, "v2", version, **{"fused_moe.prepare": source.replace(RESULT, result)})
+        assert read_layout() == (None, False)
+        assert offered() == ((layout,), {})
+
+
+def test_the_gemm_is_never_compiled_for_it_and_an_h20_has_a_module_of_its_own(dists):
+    folder = install(dists)
+    assert probe().startswith(
+        "needs FlashInfer's module fused_moe_90 prebuilt or compiled earlier, since more than 150 CUDA files take too "
+        "long to compile, found none"
+    )
+    write(folder / "flashinfer/data/aot/fused_moe_90/fused_moe_90.so")
+    assert (probe(), probe(H20)) == (None, None)
+    write(folder / "flashinfer/jit/fused_moe.py", 'module_name = "fused_moe_90_h20_prebuilt_d"')
+    assert "needs FlashInfer's module fused_moe_90_h20_prebuilt_d" in probe(H20)
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_it_packs_as_ops_torch_does(dists, layout):
+    install(dists, layout)
+    packer, torchs = FlashInferPacker(layout), tokendraw.load("pack_sm90_w4", "ops-torch", device="cpu")
+    weights, scales = (torch.randint(256, (2, 128, size), dtype=torch.uint8) for size in (128, 8))
+    odd = torch.cat((torch.zeros(1, dtype=torch.uint8), weights.view(-1)))[1:].view(weights.shape)
+    for name in FORMATS[layout]:
+        needed = torchs.pack_weights(weights, format=name, layout=layout)
+        assert torch.equal(packer.pack_weights(odd, format=name, layout=layout), needed)
+    needed = torchs.pack_scales(scales, layout=layout)
+    assert torch.equal(packer.pack_scales(scales, layout=layout), needed)
+    huge = torch.empty(1, 2**16, 2**14, dtype=torch.uint8, device="meta")
+    with pytest.raises(PluginError, match=r"needs fewer than 2\^31 weights in an expert, found 2147483648"):
+        packer.pack_weights(huge, format="fp4", layout=layout)
+
+
+def test_a_function_that_does_another_thing_than_its_source_says_is_not_built(dists):
+    install(dists, "v1")
+    with pytest.raises(
+        PluginError, match=r"needs the layout v2, .* found that its scale function packs into v1"
+    ):
+        FlashInferPacker("v2")
+
+
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [
+        (None, "found no module flashinfer"),
+        ({"fused_moe": ""}, "found no such function"),
+        (
+            {"fused_moe": "raise OSError('no libcudart')"},
+            "found that its import or a call of it raised OSError: no ",
+        ),
+        (
+            {"fused_moe": "import sys; sys.exit(3)"},
+            "found that its import or a call of it raised SystemExit: 3",
+        ),
+    ],
+)
+def test_a_flashinfer_without_a_layout_says_why(dists, modules, reason):
+    if modules is not None:
+        install(dists, **modules)
+    found = probe_flashinfer()
+    assert (found.layout, found.reason.startswith(f"needs {FUNCTION}, {reason}")) == (None, True), found

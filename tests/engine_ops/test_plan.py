@@ -1,0 +1,262 @@
+"""Page plans: the page's loop and table, arithmetic between steps, refusals, and the kernel."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import pages
+import tokendraw
+from cuda_batches import NoWait
+from tokendraw import InvalidInputError, InvalidParameterError, PluginError
+from tokendraw_engine_ops.paged_kv import PagedKVPlan, advance, requirements, segment_query_indptr
+from tokendraw_engine_ops.torch_planner import TorchPlanner
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.device import capture
+
+PAGE = pages.text_of("docs/paged-kv.md")
+TABLE = {
+    tuple(row[:4]): (row[4].strip("`"), row[5]) for row in pages.rows(PAGE, 6) if row[5] in ("yes", "no")
+}
+NAMES = ("num_computed", "query_lens", "num_logits", "num_sampled", "next_query_lens")
+
+
+def ints(values, device="cpu"):
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def planner():
+    return tokendraw.load("plan_paged_kv", device="cpu")
+
+
+# The page
+
+
+def test_the_loop_prints_the_shown_results():
+    names = {}
+    (source,) = pages.blocks(PAGE, "python")
+    exec(source, names)
+    shown = {cells[0]: cells[1] for cells in pages.rows(PAGE, 2) if re.fullmatch(r"[-\d, ]+", cells[1])}
+    assert len(shown) == 7
+    for expression, values in shown.items():
+        needed = [int(value) for value in values.split(", ")]
+        assert eval(expression.strip("`"), names).tolist()[: len(needed)] == needed, expression
+    assert names["prefill_query_indptr"].tolist() == [0, 60]
+    assert (names["decodes"], names["prefills"]) == (names["decode_buffers"], names["prefill_buffers"])
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_its_table_is_that_of_the_function(drafts, bound):
+    flags = itertools.product((0, 2), (0, 2), (False, True), (False, True), (False, True), (False, True))
+    for prefills, decodes, prefill_on_device, decode_on_device, dcp, causal in flags:
+        result = requirements(
+            num_prefills=prefills,
+            num_decodes=decodes,
+            prefill_on_device=prefill_on_device,
+            decode_on_device=decode_on_device,
+            dcp=dcp,
+            causal=causal,
+            num_speculative=drafts,
+            upper_bound_known=bound,
+        )
+        on_device = (not prefills or prefill_on_device) and (not decodes or decode_on_device)
+        more = ("yes" if dcp or not causal else "no") if on_device else "any"
+        rows = [row for row in TABLE if row[:2] == ("all on device" if on_device else "one is not", more)]
+        rows = [row for row in rows if row[2] in ("any", "more" if drafts else "0")]
+        (row,) = [row for row in rows if row[3] in ("any", "yes" if bound else "no")]
+        assert TABLE[row] == (result.host_seq_lens, "yes" if result.page_indices else "no")
+
+
+def test_a_count_or_a_flag_that_cannot_be_is_refused():
+    inputs = {"num_prefills": 1, "num_decodes": 1, "prefill_on_device": True, "decode_on_device": True}
+    for name, found, needed in (
+        *(("num_decodes", found, "an integer in [0, 2147483647]") for found in (-1, True, "2")),
+        *(("dcp", found, "True or False") for found in (1, None)),
+    ):
+        with pytest.raises(InvalidParameterError) as error:
+            requirements(**inputs | {name: found})
+        assert str(error.value) == f"'{name}' needs {needed}, found {found!r}."
+
+
+# Between steps
+
+
+def test_lengths_grow_by_the_accepted_tokens_and_prefills_lose_nothing(device):
+    steps = ([10, 10, 10, 512], [4, 4, 1, 256], [4, 4, 1, 0], [1, 4, 1, 7], [4, 1, 2, 100])
+    inputs = [ints(step, device) for step in steps]
+    computed, lengths = advance(*inputs)
+    assert (computed.tolist(), lengths.tolist()) == ([11, 14, 11, 768], [15, 15, 13, 868])
+    assert [tensor.tolist() for tensor in inputs] == list(steps)
+    assert (computed.dtype, lengths.dtype) == (torch.int32, torch.int32)
+    assert [tensor.tolist() for tensor in advance(*[ints([], device)] * 5)] == [[], []]
+
+
+def test_anything_but_vectors_of_one_form_is_refused():
+    for at in range(1, 5):
+        for wrong, message in (
+            (
+                torch.tensor([1, 2]),
+                "'{0}' needs dtype torch.int32, found torch.int64. Pass {0}.to(torch.int32).",
+            ),
+            (ints([1]), "'{}' needs the shape of 'num_computed', [2], found [1]."),
+        ):
+            with pytest.raises(InvalidInputError) as error:
+                advance(*[wrong if i == at else ints([1, 2]) for i in range(5)])
+            assert str(error.value) == message.format(NAMES[at])
+
+
+def test_a_segment_counts_from_its_own_start(device):
+    indptr = torch.tensor([0, 4, 5, 265], device=device)
+    segments = [segment_query_indptr(indptr, first) for first in range(4)]
+    indptr.fill_(7)
+    assert [segment.tolist() for segment in segments] == [[0, 4, 5, 265], [0, 1, 261], [0, 260], [0]]
+    with pytest.raises(InvalidParameterError, match=r"'first' needs an integer in \[0, 1\], found 2"):
+        segment_query_indptr(ints([0, 4]), 2)
+
+
+def test_twenty_steps_follow_a_loop_that_reads_everything_back_and_wait_nowhere():
+    rng, plans = np.random.default_rng(5), planner()
+    computed, lengths = ints([3, 0, 40]), ints([7, 4, 44])
+    known, table = [3, 0, 40], torch.arange(3 * 32, dtype=torch.int32).view(3, 32)
+    out = PagedKVPlan.empty(3, 32)
+    plans.plan(lengths, table, 16, out=out)
+    for _ in range(20):
+        sampled = rng.integers(1, 5, 3)
+        fours, kept = ints([4] * 3), ints(sampled.tolist())
+        with NoWait():
+            computed, lengths = advance(computed, fours, fours, kept, fours)
+            plans.plan(lengths, table, 16, out=out)
+        known = [length + int(n) for length, n in zip(known, sampled, strict=True)]
+        counts = [-(-(length + 4) // 16) for length in known]
+        assert computed.tolist() == known
+        assert out.page_indptr.tolist() == [0, *itertools.accumulate(counts)]
+        listed = [row[i] for row, count in zip(table.tolist(), counts, strict=True) for i in range(count)]
+        assert out.page_indices.tolist() == listed + [-1] * (96 - len(listed))
+
+
+# Refusals
+
+LENGTHS, BLOCKS = ints([5, 0, 33]), torch.arange(12, dtype=torch.int32).view(3, 4)
+WRONG = {
+    "seq_lens' needs dtype torch.int32, found torch.int64. Pass seq_lens.to(torch.int32).": LENGTHS.long(),
+    "seq_lens' needs device cpu, where the planner was built, found meta": LENGTHS.to("meta"),
+    "seq_lens' needs its lengths one behind the other, found stride 2": ints([5, 1, 0, 1, 33, 1])[::2],
+    "block_table' needs a torch.Tensor, found numpy.ndarray. Pass a tensor.": np.zeros((3, 4), "i4"),
+    "block_table' needs shape [B, W], found [12].": BLOCKS.view(-1),
+    "block_table' needs a row for each length in 'seq_lens', 3, found 2.": BLOCKS[:2],
+    "block_table' needs the pages of a row one behind the other, found stride 0": BLOCKS[:, :1].expand(3, 4),
+    "page_size' needs an integer in [1, 2147483647], found 0.": 0,
+    "pad' needs an integer in [-2147483648, 2147483647], found 2147483648.": 2**31,
+    "page_indices' needs True or False, found 1.": 1,
+    "out' needs a PagedKVPlan, found tuple": (BLOCKS,),
+    "out' page_indices": PagedKVPlan.empty(3, 4, page_indices=False),
+    "out' page_indptr": PagedKVPlan.empty(2, 6),
+}
+BUFFERS = {
+    "page_indices": "'out.page_indices' needs a buffer as page_indices= says, found NoneType. Pass PagedKVPlan.empty(",
+    "page_indptr": "'out.page_indptr' needs [4] torch.int32, one behind the other, found [3] torch.int32, stride [1]",
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_an_argument_that_cannot_be_is_refused(message):
+    name, _, rest = message.partition("' ")
+    with pytest.raises((InvalidInputError, InvalidParameterError)) as error:
+        planner().plan(
+            **{"seq_lens": LENGTHS, "block_table": BLOCKS, "page_size": 16} | {name: WRONG[message]}
+        )
+    assert str(error.value).startswith(BUFFERS.get(rest, f"'{message}"))
+
+
+def test_a_wrong_plan_is_no_proof_and_named_with_the_setting_debug(monkeypatch):
+    def full(self, seq_lens, *rest, **options):
+        return plan(self, seq_lens + (seq_lens == 33), *rest, **options)
+
+    plan = TorchPlanner.plan
+    monkeypatch.setenv("TOKENDRAW_DEBUG", "1")
+    monkeypatch.setattr(TorchPlanner, "plan", full)
+    with pytest.raises(PluginError, match=r"'ops-torch' needs to return last_page_len\[2\] 1, found 2\. "):
+        planner().plan(LENGTHS, BLOCKS, 16)
+    monkeypatch.setattr(TorchPlanner, "plan", lambda self, seq_lens, *rest, out, **more: out)
+    with pytest.raises(tokendraw.SamplerUnavailableError, match="ops-torch: the proof call plan needs"):
+        planner()
+
+
+# The kernel
+
+INTERPRETED = """
+import dataclasses, torch, tokendraw_engine_ops
+from tokendraw_testing import Effort, Subject, run
+plugin = tokendraw_engine_ops.ops_triton
+offered = plugin.tokendraw_describe().operations["plan_paged_kv"]
+anywhere = dataclasses.replace(offered, device_types=None, compute_capability=(None, None), rocm_archs=None)
+subject = Subject("ops-triton", capabilities={"plan_paged_kv": anywhere}, device="cpu", effort=Effort.tiny(),
+    build=lambda operation, need: plugin.tokendraw_build(operation, torch.device("cpu"), need))
+print(*(f"{line.name}: {line.status}" for line in run(subject, operation="plan_paged_kv").lines), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_passes_the_kit_in_the_interpreter(dists):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    path = os.pathsep.join([*map(str, dists.folders), *sys.path])
+    environ = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environ, check=False
+    )
+    assert ran.stdout.splitlines() == [
+        "plan_paged_kv values: passed",
+        "plan_paged_kv inputs unmodified: passed",
+        "plan_paged_kv threads: not run",
+        "plan_paged_kv sync-free: not run",
+        "plan_paged_kv graph replay: not run",
+    ], ran.stderr
+
+
+@pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
+def test_the_kernel_compiles(target):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from triton import compiler
+    from triton.backends.compiler import GPUTarget
+
+    from tokendraw_engine_ops.triton_planner import LARGE, SMALL, write_plan
+
+    names = write_plan.arg_names
+    kinds = (
+        dict.fromkeys(names, "i32") | dict.fromkeys([*names[:2], *names[4:7]], "*i32") | {"row_stride": "i64"}
+    )
+    for division, absent in ((SMALL, {"page_indices": None}), (LARGE, {})):
+        constants = dict(zip(names[-3:], division, strict=True)) | absent
+        values = {(names.index(name),): value for name, value in constants.items()}
+        types = kinds | dict.fromkeys(constants, "constexpr")
+        source = compiler.ASTSource(write_plan, types, constexprs=values)
+        assert compiler.compile(source, target=GPUTarget(*target)).asm
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("plugin", ["ops-torch", "ops-triton"])
+def test_every_line_is_green_on_a_gpu_and_nothing_is_compiled_later(plugin, monkeypatch):
+    subject = Subject.installed(plugin, device="cuda", operation="plan_paged_kv")
+    assert run(subject, operation="plan_paged_kv").failed == ()
+    plans, compiled = tokendraw.load("plan_paged_kv", plugin, device="cuda"), []
+    plans.prepare()
+    hook = "triton.knobs.runtime.jit_post_compile_hook"
+    monkeypatch.setattr(hook, lambda *, fn, **_: compiled.append(fn.name))
+    for requests, width in ((0, 5), (1, 1), (3, 0), (7, 33), (5, 9000), (1024, 300), (9000, 17)):
+        lengths = ints([i * 37 % 900 - 5 for i in range(requests)], "cuda")
+        table = torch.arange(requests * width, dtype=torch.int32, device="cuda").view(requests, width)
+        out = PagedKVPlan.empty(requests, width, device="cuda")
+        replay, _ = capture(lambda a=lengths, b=table, c=out: plans.plan(a, b, 16, out=c))
+        lengths.add_(16)
+        replay()
+        fresh = planner().plan(lengths.cpu(), table.cpu(), 16)
+        assert all(
+            torch.equal(a.cpu(), b) for a, b in zip(vars(out).values(), vars(fresh).values(), strict=True)
+        )
+    assert compiled == []
