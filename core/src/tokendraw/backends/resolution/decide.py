@@ -70,8 +70,10 @@ def decide(
     chosen = _chosen(assessed, available, operation, host, choice)
     partial, companion, beyond = _companions(chosen, available if companions else (), operation, need)
     if choice.names is not None and companions:
-        named = [_available(name, assessed, operation, host, choice) for name in choice.names[operation.name]]
-        partial, companion = (None, None, *named[1:])[-2:]
+        pinned = [
+            _available(name, assessed, operation, host, choice) for name in choice.names[operation.name]
+        ]
+        partial, companion = pinned[1] if len(pinned) > 2 else None, pinned[-1] if len(pinned) > 1 else None
     offered = chosen.capabilities(operation.name)
     if companion is None and (missing := checks.first_of(operation.default_checks, offered, host, need)):
         raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
