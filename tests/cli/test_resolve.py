@@ -161,6 +161,7 @@ def test_json_is_complete(monkeypatch):
         "choice": {
             "sampler": None,
             "source": "",
+            "names": None,
             "priority": [],
             "priority_source": "TOKENDRAW_PRIORITY",
             "disabled": [],

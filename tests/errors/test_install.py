@@ -46,14 +46,3 @@ def test_no_other_text_tells_users_to_install_tokendraw_by_name():
         for line in re.findall(r"pip install (?:-\S+ )*['\"]?tokendraw.*", path.read_text(encoding="utf-8"))
     }
     assert told == {}
-
-
-def test_every_extra_that_is_named_exists():
-    parts = [ROOT / part / "src" for part in ("core", "testing", "bench")]
-    sources = "".join(path.read_text(encoding="utf-8") for part in parts for path in part.rglob("*.py"))
-    named = set(re.findall(r"(?:how_to|pip)_install\(['\"]([\w-]+)['\"], ['\"](\w+)['\"]", sources))
-    assert named == {("tokendraw", "files")}
-    for distribution, extra in named:
-        manifest = ROOT / _install._FOLDERS[distribution] / "pyproject.toml"
-        project = tomllib.loads(manifest.read_text("utf-8"))["project"]
-        assert extra in project["optional-dependencies"]

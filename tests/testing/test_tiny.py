@@ -12,6 +12,9 @@ TOO_SMALL_FOR = {
     "1 % of the tail dropped": ["tails"],  # the line of its own sees nothing, this one does
     "noise index wrapping at 2**15 rows": [],
     "uniforms of 24 bits": [],
+    "p is halved where p <= 0.01 and the row is flat and no threshold asked for": [],
+    "p is halved where p <= 0.01 and the row is flat, of a sampler without seeds and thresholds": [],
+    "the mass of a flat row is cut to 16,384 in the order joint": [],
 }
 """Bugs that take more draws, or more rows, than an interpreter has time for."""
 

@@ -178,4 +178,5 @@ _NAMES = {
     "tokendraw.philox": "numpy_is_usable",
     "tokendraw.request_slots.tables": "EditFacts RequestTables",
 }
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+_MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, moved_names=_MOVED)

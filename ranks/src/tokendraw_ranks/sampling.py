@@ -71,6 +71,9 @@ def draw_tokens(
         ranks = columns.count(x)
         transport.all_sum(ranks)
     top, params = top.to(torch.float32).unsqueeze(-1), columns.params
+    if ranks is not None and params.greedy is not None and not need.logprobs_mode.startswith("raw"):
+        # A greedy row shows its token alone.
+        ranks = torch.where((params.greedy & (top > -_INF)).squeeze(-1), 1, ranks)
     share = (below * params.inverse_temperature.expand(rows, 1).squeeze(-1)).exp()
     kept, mass = (received["sums"][:, :2] * share.unsqueeze(1)).sum(0).unsqueeze(-1)
     raw = (received["sums"][:, 2] * below.exp()).sum(0).unsqueeze(-1)

@@ -129,7 +129,7 @@ def _has_device(device: str, kind: str) -> bool:
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "empty"):  # not while another thread is importing it
         try:
-            torch.empty(0, device=device)
+            torch.empty(0, device=device, dtype=torch.uint8)
         except Exception:  # which one depends on the kind and on the build
             return False
         return True
