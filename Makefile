@@ -98,11 +98,12 @@ sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of ad
 		$(BIN)/python -m pytest $(CPU_CALLS) $(CPU_THREADS) $(PYTEST)
 	$(BIN)/python $(CPU)/compile_library.py
 
-check: $(VENV)/.tools  ## Format, lint, import contracts, types, workflows
+check: $(VENV)/.tools  ## Format, lint, import contracts, types, budgets of lines, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PYTHONPATH=ranks/src $(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python release/budgets.py
 	$(BIN)/zizmor --offline --quiet .github
 
 bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
