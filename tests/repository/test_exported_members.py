@@ -77,8 +77,8 @@ MODULES = {
     tokendraw.commands: """
         ENTRY_POINT_GROUP GuardedCommand NOT_USABLE PIPE_WIDTH USAGE all_of_options build_operation_option
         candidate_json command_line console_width device_option host_json html_option installed_names json_option
-        plugins_at_work print_json print_lines print_table progress progress_bar require_html verbose_option warn
-        write_page
+        plugins_at_work print_json print_lines print_table progress progress_bar removed_option require_html
+        verbose_option warn write_page
     """,
     tokendraw.engines: """
         ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature choose_once examine format_error read_rules rule_off

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tokendraw.cli.options import device_option as device_option
     from tokendraw.cli.options import installed_names as installed_names
     from tokendraw.cli.options import json_option as json_option
+    from tokendraw.cli.options import removed_option as removed_option
     from tokendraw.cli.options import verbose_option as verbose_option
     from tokendraw.cli.terminal.tables import PIPE_WIDTH as PIPE_WIDTH
     from tokendraw.cli.terminal.tables import console_width as console_width
@@ -69,11 +70,10 @@ _NAMES = {
     "tokendraw.cli.installed_commands": "ENTRY_POINT_GROUP",
     "tokendraw.cli.options": """
         all_of_options build_operation_option device_option installed_names json_option
-        verbose_option
+        removed_option verbose_option
     """,
     "tokendraw.cli.terminal.tables": """
-        PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress
-        progress_bar
+        PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress progress_bar
     """,
 }
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)
