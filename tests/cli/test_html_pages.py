@@ -55,7 +55,6 @@ def test_a_sweep_has_its_edges_and_words_have_bars(saved, tmp_path):
         cell |= {"special": special, "batch": 2}
         cell["entries"]["native"] |= {"edge": 3.0}
     write_report(tmp_path / "x.html", run | {"sweeps": [run | {"sweep": "special-row", "title": "one row"}]})
-    assert "one row native takes " in text_of(tmp_path / "x.html")
     assert "Edges of native: 4, up to 3.0 times." in text_of(tmp_path / "x.html")
     assert '"type": "bar"' in (tmp_path / "x.html").read_text(encoding="utf-8")
 
@@ -68,7 +67,8 @@ def test_lines_findings_and_places_of_a_check(monkeypatch, tmp_path):
     facts = {"device": "cpu", "quick": True, "seed": 7, "false_alarm": 1e-6}
     report = Report(sampler="native", lines=lines, places=PLACES, **facts)
     monkeypatch.setattr(tokendraw_testing, "run", lambda *_, **__: report)
-    assert call("check", "native", "--device", "cpu", "--html", file := tmp_path / "x.html").exit_code == 1
+    file = tmp_path / "check.html"
+    assert call("check", "native", "--device", "cpu", "--html", file).exit_code == 1
     text = text_of(file)
     assert (
         "By chance, its 14 statistics find fault with a correct sampler in at most one such run in 1,000,000."
