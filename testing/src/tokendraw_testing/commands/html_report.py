@@ -64,8 +64,6 @@ def _facts(json: _Json, host: str, versions: Mapping[str, str]) -> Iterator[tupl
     yield "run", f"{'quick' if json['quick'] else 'full'}, seed {json['seed']}"
     processes = f" in {json['jobs']} processes" if json["jobs"] > 1 else ""
     yield "took", f"{json['elapsed']:,.1f} s{processes}"
-    if json["heavy_imports"]:
-        yield "loading imports", ", ".join(json["heavy_imports"])
 
 
 def _chance(json: _Json) -> str:
