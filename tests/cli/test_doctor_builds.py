@@ -9,8 +9,7 @@ import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, place, plugin
 from tokendraw.backends.discovery import heavy_imports
-from tokendraw.cli.diagnosis import building
-from tokendraw.cli.diagnosis.building import Build, build
+from tokendraw.cli.verbs import doctor as _doctor
 
 LIBACME = plugin("acme", capabilities=EVERYTHING, build="raise OSError('libacme.so: cannot open')")
 RAISED = f"tokendraw_build raised OSError: libacme.so: cannot open {place(LIBACME, 'raise OSError')}"
@@ -27,17 +26,14 @@ BOTH = f"""return tokendraw.plugin.PluginInfo(
 
 def built(*operations):
     """Outcomes without their times, after a check that all times are positive."""
-    trouble, outcomes = build(operations)
+    trouble, outcomes = _doctor.build(operations)
     assert trouble is None
-    assert all(outcome.seconds > 0 for outcome in outcomes.values() if outcome.culprit is None)
-    return {
-        name: {key: value for key, value in vars(outcome).items() if key != "seconds"}
-        for name, outcome in outcomes.items()
-    }
+    assert all(outcome["seconds"] > 0 for outcome in outcomes.values() if outcome["culprit"] is None)
+    return {name: {**outcome, "seconds": 0.0} for name, outcome in outcomes.items()}
 
 
 def outcome(**fields):
-    return {key: value for key, value in vars(Build(**fields)).items() if key != "seconds"}
+    return {**_doctor._NOT_BUILT, "warnings": [], "culprit": None, **fields}
 
 
 def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place(dists):
@@ -106,36 +102,6 @@ def test_without_building_the_verdict_is_as_far_as_that_goes(dists):
 
 
 @pytest.mark.slow
-def test_a_plugin_that_ends_the_process_leaves_a_program_without_a_sampler(dists):
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build="import os; os._exit(3)"))
-    result = call("doctor", "--json")
-    checkup = json.loads(result.stdout)
-    reason = "building it ended the process: exit status 3"
-    assert checkup["findings"] == [
-        {
-            "problem": f"'acme' cannot be built for sample: {reason}. No other sampler takes over from it.",
-            "mend": "export TOKENDRAW_DISABLE=acme",
-        }
-    ]
-    acme = next(c for c in checkup["candidates"] if c["name"] == "acme")
-    assert (acme["state"], acme["reason"]) == ("unavailable", reason)
-    assert checkup["builds"]["sample"] == {
-        "chosen": None,
-        "companion": None,
-        "partial_companion": None,
-        "seconds": 0.0,
-        "error": "building 'acme' ended the process: exit status 3",
-        "rejections": {"acme": reason},
-    }
-    assert (checkup["chosen"], checkup["operations"]["sample"], result.exit_code) == (None, None, 1)
-    assert checkup["operations"]["verify"] == "native"
-    assert (
-        "  sample          no sampler  building 'acme' ended the process: exit status 3\n"
-        in call("doctor").stdout
-    )
-
-
-@pytest.mark.slow
 def test_after_a_plugin_ended_the_process_a_new_one_goes_on_with_the_next_operation(dists):
     dies = "import os; os._exit(3) if operation == 'process_logits' else None; return ArgmaxSampler()"
     dists.add_plugin("acme", plugin("acme", describe=BOTH, build=dies))
@@ -157,7 +123,7 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, 
     hangs = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=hangs))
 
-    monkeypatch.setattr(building, "TIMEOUT_SECONDS", 15)  # with the import of torch
+    monkeypatch.setattr(_doctor, "BUILD_SECONDS", 15)  # with the import of torch
     assert built("sample") == {
         "sample": outcome(
             error="building 'acme' was not done after 15 s",
@@ -169,59 +135,6 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, 
     assert count > 0
     time.sleep(0.2)
     assert beats.stat().st_size == count
-
-
-@pytest.mark.slow
-def test_a_plugin_that_prints_and_changes_torch_disturbs_nothing(dists, capfd):
-    litter = (
-        "import os, torch; os.write(1, b'{}\\n'); print('building'); torch.set_default_dtype(torch.float64); "
-        "return ArgmaxSampler()"
-    )
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=litter))
-    assert built("sample", "verify") == {
-        "sample": outcome(chosen="acme"),
-        "verify": outcome(chosen="native"),
-    }
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_verbose_shows_the_traceback_of_a_plugin_that_does_not_build(dists, capfd):
-    dists.add_plugin("acme", LIBACME)
-    call("doctor", "--verbose")
-    stderr = capfd.readouterr().err
-    assert stderr.startswith("tokendraw_build failed\nTraceback (most recent call last):\n")
-    assert stderr.endswith("\nOSError: libacme.so: cannot open\n")
-
-
-@pytest.mark.slow
-def test_a_sampler_that_was_asked_for_and_does_not_build_is_the_error_of_a_program(dists, monkeypatch):
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
-    dists.add_plugin("acme", LIBACME)
-    result = call("doctor", "--json")
-    checkup = json.loads(result.stdout)
-    error = (
-        f"'acme', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: {RAISED}. "
-        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
-    )
-    assert [finding["problem"] for finding in checkup["findings"]] == [
-        error,
-        f"'acme' cannot be built for sample: {RAISED}. Mend that, or report it to its author.",
-    ]
-    assert (checkup["chosen"], checkup["builds"]["sample"]["error"], result.exit_code) == (None, error, 1)
-
-
-@pytest.mark.slow
-def test_strict_mode_leaves_no_sampler_where_one_does_not_build(dists, monkeypatch):
-    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-    dists.add_plugin("acme", LIBACME)
-    assert built("sample") == {
-        "sample": outcome(
-            error=f"'acme' was passed over: {RAISED}. Set TOKENDRAW_DISABLE=acme to silence this. "
-            "TOKENDRAW_STRICT=1 makes this warning an error.",
-            rejections={"acme": RAISED},
-        )
-    }
 
 
 @pytest.mark.slow
@@ -242,16 +155,6 @@ def test_the_companion_is_built_too_and_an_untested_library_of_the_successor_is_
             ],
         )
     }
-
-
-@pytest.mark.slow
-def test_both_companions_of_a_named_sampler_are_built_and_named(dists, monkeypatch):
-    some = EVERYTHING.replace("row_moments=tokendraw.plugin.MOMENTS", "row_moments=()")
-    few = some.replace("greedy=True", "greedy=False")
-    dists.add_plugin("fast", plugin("fast", priority=90, capabilities=some))
-    dists.add_plugin("own", plugin("own", priority=80, capabilities=few))
-    monkeypatch.setenv("TOKENDRAW_SAMPLER", "own")
-    assert "own         built with fast and native and proven in " in call("doctor").stdout
 
 
 def test_a_plugin_with_heavy_imports_is_told_of(dists, monkeypatch, tmp_path):

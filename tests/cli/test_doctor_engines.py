@@ -1,13 +1,11 @@
 """``tokendraw doctor`` on inference engines: every installed adapter is asked in a new process."""
 
-import json
-
 import pytest
 
 from command_line import be_on, call
 from fake_candidates import LAPTOP, NATIVE
 from fake_dists import fake_dists
-from tokendraw.cli.diagnosis.engines import engines
+from tokendraw.cli.verbs.doctor import engines
 from tokendraw.engines import EngineState
 
 FITS = """
@@ -46,10 +44,6 @@ def unusable(name, reason):
     return EngineState(engine=name, installed=None, tested=(), applies=False, reason=reason)
 
 
-def test_an_installation_without_adapters_has_no_engines(install):
-    assert engines() == []
-
-
 def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install, monkeypatch):
     be_on(monkeypatch, LAPTOP, (NATIVE,))
     install({"acme": "fake_adapter:state"})
@@ -60,15 +54,6 @@ def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install
         "  Acme  1.2.0      1.1.0, 1.2.0  yes      would replace its sampler\n\n"
     ) in stdout
     assert "banner" not in stdout
-    assert json.loads(call("doctor", "--no-build", "--json").stdout)["engines"] == [
-        {
-            "engine": "Acme",
-            "installed": "1.2.0",
-            "tested": ["1.1.0", "1.2.0"],
-            "applies": True,
-            "reason": "would replace its sampler",
-        }
-    ]
 
 
 @pytest.mark.slow

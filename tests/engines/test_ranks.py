@@ -1,10 +1,10 @@
 """Ranks that all hold the logits, in processes of their own: the first one chooses, and a rank that fails raises."""
 
 import pytest
-from gloo_world import world
 
 import rank_cases
 from fake_dists import EVERYTHING, faulty, plugin
+from gloo_world import world
 
 pytestmark = pytest.mark.slow
 ACME = plugin("acme", capabilities=EVERYTHING)

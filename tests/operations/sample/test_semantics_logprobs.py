@@ -115,8 +115,6 @@ def test_values_below_a_ceiling_are_exact_at_any_temperature(load_native):
         third = -np.log(3.0)
         with np.errstate(over="ignore"):
             low, lower = np.float32([-8.0 / temperature + third, -8.5 / temperature])
-        assert_values(
-            shown_values(out), [[-INF, third, third, third, low], [-INF, 0.0, lower, lower, lower]]
-        )
+        assert_values(shown_values(out), [[-INF, third, third, third, low], [-INF, 0.0, lower, lower, lower]])
         assert out.logprobs.token_ids[0, 1:4].tolist() == [1, 2, 3]
         assert out.logprobs.ranks.tolist() == [3, 1]

@@ -20,7 +20,7 @@ from tokendraw.commands import candidate_json, host_json, print_json, progress_b
 from tokendraw.resolution import detect_host
 from tokendraw.tools import all_of, format_error, nearest
 from tokendraw_testing.commands.check_lines import outcome, print_report
-from tokendraw_testing.commands.html_report import write_report
+from tokendraw_testing.commands.html import write_report
 from tokendraw_testing.commands.selection import find_candidate, require_libraries
 
 if TYPE_CHECKING:

@@ -70,6 +70,24 @@ def disagreement(upstream: Upstream, installed: str, operation: str | None) -> t
     return None if row is None or found is None or row.says == found else (row.says, found)
 
 
+def would_change(upstream: Upstream, installed: str | None) -> str:
+    """Write the differences between the installed and the other version, by the table of releases."""
+    known_versions = [row.since for row in upstream.releases if not row.refused and row.since != "0"]
+    to = max(filter(is_version, upstream.tested or known_versions), key=Version, default=None)
+    if installed is None or not is_version(installed):
+        return "unknown"
+    if is_tested(upstream, installed):
+        is_same = "nothing: this version is tested"
+    else:
+        is_same = "unknown" if to is None else "nothing that is known; this version is untested"
+    changes = []
+    for operation in dict.fromkeys(row.operation for row in upstream.releases if to is not None):
+        words, row = words_of(upstream, installed, operation), release_of(upstream, str(to), operation)
+        if row is not None and words and words != row.says:
+            changes.append(f"{to} {row.says} where {installed} {words}{row.change and f': {row.change}'}")
+    return "; ".join(changes) or is_same
+
+
 def row_in_force(upstream: Upstream, installed: str, operation: str | None) -> Release | None:
     """Find the row that decides: the row of the version, unless its files behave like another row."""
     if not disagreement(upstream, installed, operation):

@@ -15,21 +15,74 @@ that a plugin was chosen for: ``chosen``, ``companion``, ``partial_companion``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import click
+import importlib_metadata
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+import tokendraw
+from tokendraw import operations
+from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.plugin_info import API_VERSION
+from tokendraw.backends.discovery import new_process
+from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
+from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.discovery.heavy_imports import fatal_import, heavy_imports, slow_start
+from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.machine import detect
-from tokendraw.cli import options
+from tokendraw.backends.resolution import upstream as _upstream
+from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
+from tokendraw.backends.resolution.advice import disable_setting, using
+from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution, State
+from tokendraw.cli import describe, options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
-from tokendraw.cli.describe import CANDIDATE_HEADER, JsonObject, candidate_rows
-from tokendraw.cli.diagnosis.checkup import MAIN_OPERATION, examine
-from tokendraw.cli.installed_commands import InstalledCommand
-from tokendraw.cli.terminal.tables import print_heading, print_json, print_table
-from tokendraw.cli.terminal.verbose import is_verbose
-from tokendraw.errors.formatting import all_of
+from tokendraw.cli.describe import (
+    CANDIDATE_HEADER,
+    JsonObject,
+    candidate_json,
+    candidate_rows,
+    described,
+    rank,
+)
+from tokendraw.cli.installed_commands import InstalledCommand, examined, installed_commands
+from tokendraw.cli.terminal.tables import plugins_at_work, print_heading, print_json, print_table, progress
+from tokendraw.cli.terminal.verbose import StderrHandler, is_verbose, logged_by
+from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
+from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, TokendrawError, TokendrawWarning
+from tokendraw.errors.formatting import all_of, format_line, format_value, printable
+from tokendraw.errors.install_commands import NATIVE, pip_install, where
+from tokendraw.errors.notices import as_error
+from tokendraw.providers import resolve as _resolve
+
+BUILD_SECONDS = 900
+"""Time limit of a process that builds: FlashInfer takes up to five minutes to compile."""
+
+_MAIN = "sample"  # the operation that the verdict, and the exit code, are about
+_WATCHED = ("torch", "triton", "numpy", "safetensors")
+_NOT_BUILT: Mapping[str, Any] = {
+    "chosen": None,
+    "companion": None,
+    "partial_companion": None,
+    "seconds": 0.0,
+    "error": None,
+    "rejections": {},
+}
 
 
 @click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
@@ -46,13 +99,502 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
     host = detect.detect_host()
-    facts = examine(host, builds=not no_build, verbose=is_verbose(ctx))
+    facts = _examine(host, builds=not no_build, verbose=is_verbose(ctx))
     if as_json:
         print_json(facts)
     else:
         _print(host, facts)
     if facts["chosen"] is None:
         ctx.exit(NOT_USABLE)
+
+
+@dataclass
+class _Negotiation:
+    """Discovery and resolution as in a program; after an error some facts keep their defaults."""
+
+    config: str | None = None
+    choice: Choice = field(default_factory=Choice)
+    candidates: Sequence[Candidate] = ()
+    chosen: str | None = None
+    serving: dict[str, str | None] = field(default_factory=dict)
+    """Plugin by offered operation; None: no plugin can serve it."""
+    messages: list[str] = field(default_factory=list)
+    untested: Sequence[str] = ()
+
+
+def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
+    """Collect the facts of this installation, under the keys above."""
+    variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
+    found = _negotiate(host)
+    chosen, serving, candidates, messages = found.chosen, found.serving, found.candidates, found.messages
+    names = [name for name, plugin in serving.items() if plugin and builds]
+    torch_error: str | None = None
+    outcomes: dict[str, JsonObject] = {}
+    has_torch = hasattr(sys.modules.get("torch"), "Tensor")
+    if names or not (
+        has_torch or importlib.util.find_spec("torch") is None
+    ):  # without names import torch alone
+        with progress(f"building what serves {all_of(names)}" if names else "importing torch"):
+            torch_error, outcomes = build(names, verbose=verbose)
+    main = outcomes.get(_MAIN)
+    if main is not None and chosen is not None:
+        chosen = main["chosen"]
+        messages += [main["error"]] if main["error"] and not main["culprit"] and not torch_error else []
+    if torch_error is not None:
+        chosen, serving = None, dict.fromkeys(serving)
+        messages.append(torch_error)
+    messages += found.untested if main is None or found.chosen is None else main["warnings"]
+    needed, packages = libraries(candidates), origins(candidates)
+    commands = [asdict(examined(command)) for command in installed_commands()]
+    heavy = _heavy_imports(candidates)
+    faults = findings(messages, needed, candidates, packages, outcomes, found.choice, commands)
+    faults += [_finding(slow_start(name, tuple(modules))) for name, modules in heavy.items()]
+    failed = main["rejections"] if main else {}
+    shown = [
+        replace(c, state=State.UNAVAILABLE, reason=failed[c.name], rejection=failed[c.name])
+        if c.name in failed and c.state is State.AVAILABLE
+        else c
+        for c in candidates
+    ]
+    return {
+        "error": None if chosen else "A program gets no sampler here.",
+        "tokendraw": tokendraw.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": platform.platform(),
+        "libraries": needed,
+        "upstreams": upstreams(candidates),
+        "engines": [asdict(engine) for engine in engines()],
+        "commands": commands,
+        "host": describe.host_json(host),
+        "settings": {
+            "variables": {printable(name): printable(text) for name, text in variables.items()},
+            "config": found.config,
+        },
+        "candidates": [candidate_json(candidate) for candidate in sorted(shown, key=rank)],
+        "origins": packages,
+        "chosen": chosen,
+        "operations": serving | {name: outcome["chosen"] for name, outcome in outcomes.items()},
+        "builds": {n: {key: o[key] for key in _NOT_BUILT} for n, o in outcomes.items()} if builds else None,
+        "heavy_imports": heavy,
+        "findings": faults,
+    }
+
+
+def _negotiate(host: Host) -> _Negotiation:
+    facts = _Negotiation()
+    with plugins_at_work(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
+        try:
+            settings = read_settings()
+            facts.config = printable(str(settings.config)) if settings.config else None
+            facts.choice = settings.choice()
+            fatal = _fatal_imports(facts.choice)
+            by_operation = _resolve.discover_all(fatal)
+            found = (
+                replace(c, state=State.BROKEN, reason=fatal[c.name]) if c.name in fatal else c
+                for c in by_operation[_MAIN]
+            )
+            facts.candidates = sorted(found, key=rank)
+            if fatal:  # which a program that looks for plugins loads too
+                return facts
+            infos = [info for candidate in facts.candidates if (info := described(candidate))]
+            for name, candidates in by_operation.items():
+                if any(name in info.operations for info in infos):
+                    about = operations.find_operation(name)
+                    choice = settings.choice(binds=operations.is_own(about))
+                    facts.serving[name] = None
+                    with contextlib.suppress(TokendrawError):
+                        decision = _resolve.decide(candidates, host, about.need(), choice, operation=name)
+                        facts.serving[name] = decision.chosen
+            misnamed = settings.all_warnings(candidate.name for candidate in facts.candidates)
+            facts.messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
+            resolution = tokendraw.resolve()
+            if settings.strict and (misnamed or resolution.warnings):
+                outcome = using(resolution.chosen)
+                facts.messages += [as_error(text, outcome) for text in resolution.warnings]
+            else:
+                facts.chosen, facts.untested = resolution.chosen, resolution.untested
+            if all(candidate.name != "native" for candidate in facts.candidates):
+                facts.messages += _without_native(resolution, facts.serving)
+        except (TokendrawError, TokendrawWarning) as error:
+            facts.messages += [str(error)] if str(error) not in facts.messages else []
+    return facts
+
+
+def _fatal_imports(choice: Choice) -> dict[str, str]:
+    """Load each third party's plugin in a new process; map those that end it, or hang, to the reason."""
+    found = [c for c in admit(find_entry_points(), choice) if c.state is State.FOUND and not c.first_party]
+    with ThreadPoolExecutor() as pool:
+        reasons = pool.map(fatal_import, [candidate.entry_point for candidate in found])
+        return {candidate.name: reason for candidate, reason in zip(found, reasons, strict=True) if reason}
+
+
+def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, Sequence[str]]:
+    """Load each described plugin in a new process, in parallel; return heavy imports by plugin, if any."""
+    loaded = [c for c in candidates if c.info is not None]
+    with ThreadPoolExecutor() as pool:
+        modules = pool.map(heavy_imports, [candidate.entry_point for candidate in loaded])
+        return {candidate.name: names for candidate, names in zip(loaded, modules, strict=True) if names}
+
+
+def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -> Iterator[str]:
+    """Name the kinds of rows and the operations that nothing serves where the reference is missing."""
+    rows = resolution.beyond if resolution.companion is None else ()
+    missing = [*rows, *(f"the operation {name!r}" for name in operations.FOLDERS if not serving.get(name))]
+    if missing:
+        yield f"No installed plugin serves {all_of(missing)}; run {NATIVE}."
+
+
+def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, dict[str, JsonObject]]:
+    """Import torch and load each operation as a program does, in a new process: plugins and torch may end it.
+
+    After an operation that ended the process, a new one goes on with the next.
+
+    :returns: the reason why torch cannot be imported, or None; then by operation the fields of ``builds``, the
+        ``warnings`` of the decision and ``culprit``, the plugin that ended the process or hung.
+    """
+    outcomes: dict[str, JsonObject] = {}
+    while True:
+        remaining = [name for name in names if name not in outcomes]
+        state, status = new_process.call_in_new_process(
+            f"{__name__}:report_builds", *remaining, timeout_seconds=BUILD_SECONDS, verbose=verbose
+        )
+        if state is None:
+            ending = f"ending the process: exit status {status}"
+            if status is None:
+                ending = f"still importing after {BUILD_SECONDS} s"
+            return damage("A sampler", ending), outcomes
+        outcomes |= state["builds"]
+        if state["torch"] or len(outcomes) == len(names):
+            return state["torch"], outcomes
+        if state["operation"] not in outcomes:
+            plugin, ending = state["plugin"], f"ended the process: exit status {status}"
+            if status is None:
+                ending = f"was not done after {BUILD_SECONDS} s"
+            subject = "finding the plugins" if plugin is None else f"building {plugin!r}"
+            outcomes[state["operation"]] = {
+                **_NOT_BUILT,
+                "error": f"{subject} {ending}",
+                "rejections": {} if plugin is None else {plugin: f"building it {ending}"},
+                "warnings": [],
+                "culprit": plugin,
+            }
+
+
+def report_builds(*names: str) -> None:
+    """Import torch, load each of the operations, and end the process: the work of the new process.
+
+    Each line is the whole state as JSON: ``torch`` (null, or the reason why it cannot be imported), ``builds`` by
+    operation, ``operation`` (at work) and ``plugin``, the name of one before it is built.
+    """
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what plugins print is no line
+    state: JsonObject = {"torch": None, "builds": {}, "operation": next(iter(names), None), "plugin": None}
+
+    def write(**changes: Any) -> None:
+        state.update(changes)
+        print(json.dumps(state), file=lines, flush=True)
+
+    try:
+        require_torch()
+    except SamplerUnavailableError as error:
+        write(torch=str(error))
+        return
+    write()
+    log = StderrHandler()
+    for name in names:
+        write(operation=name, plugin=None)
+        outcome = _loaded(name, lambda plugin: write(plugin=plugin), log)
+        write(builds={**state["builds"], name: outcome})
+    sys.stderr.flush()
+    os._exit(0)  # no thread or handler of a plugin holds up the end
+
+
+def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) -> JsonObject:
+    """Load an operation for the default device and need, and return the outcome."""
+    from tokendraw.calls.negotiator import warn_of
+    from tokendraw.providers.load import open_negotiator
+
+    operation, settings, start = operations.find_operation(name), read_settings(), time.monotonic()
+    choice = settings.choice(binds=operations.is_own(operation))
+    decisions: Sequence[Any] = ()
+    built: set[str] = set()
+    outcome: JsonObject = {**_NOT_BUILT, "warnings": [], "culprit": None}
+
+    def note(plugin: str) -> None:
+        built.add(plugin)
+        before_build(plugin)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
+        try:
+            negotiator, discovery = open_negotiator(
+                settings, choice, None, operation.need(), before_build=note
+            )
+            with logged_by(log):  # failures to load a plugin are the command's own to show
+                selection, _ = negotiator.settle(operation, negotiator.rejections, discovery)
+            resolution = selection.resolution
+            decisions, outcome["warnings"] = resolution.decisions, resolution.untested
+            warn_of(resolution, strict=settings.strict)
+            for role in ("chosen", "companion", "partial_companion"):
+                outcome[role] = getattr(resolution, role)
+        except (TokendrawError, TokendrawWarning) as refusal:
+            outcome["error"] = str(refusal)
+            decisions = decisions or getattr(refusal, "decisions", ())
+    rejections = {d.name: d.reason for d in decisions if not d.accepted and d.name in built}
+    return {**outcome, "seconds": time.monotonic() - start, "rejections": rejections}
+
+
+def engines() -> list[EngineState]:
+    """Ask each adapter, in a new process, whether it would replace its engine's sampler: it imports the engine."""
+    states = []
+    for name, value in sorted({(each.name, each.value) for each in declarations(ENTRY_POINT_GROUP)}):
+        state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
+        ending = f"ended the process: exit status {status}"
+        if status is None:
+            state, ending = None, f"took more than {new_process.TIMEOUT_SECONDS} s"
+        try:
+            states.append(EngineState(**{**state, "tested": tuple(state["tested"])}))
+        except (KeyError, TypeError):
+            states.append(_unusable(name, f"asking {value!r} {ending}"))
+    return states
+
+
+def report_engine(name: str, value: str) -> None:
+    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process."""
+
+    def ask() -> EngineState:
+        state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
+        if not isinstance(state, EngineState):
+            raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
+        return state
+
+    with plugins_at_work():
+        try:
+            state = guarded(f"asking {value!r}", ask)
+        except PluginError as error:
+            state = _unusable(name, str(error))
+    print(json.dumps(vars(state)))
+
+
+def _unusable(name: str, reason: str) -> EngineState:
+    reason = format_line(reason)
+    return EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
+
+
+def libraries(candidates: Sequence[Candidate]) -> list[JsonObject]:
+    """List torch, triton, the readers of files, and all upstreams, once for each requiring distribution."""
+    owners = dict.fromkeys(["tokendraw", *filter(None, (candidate.distribution for candidate in candidates))])
+    needs = [need for owner in owners for need in _required(owner)]
+    wrapped = [
+        (info.upstream, c.distribution) for c in candidates if (info := described(c)) and info.upstream
+    ]
+    needs += [(upstream.distribution, upstream.versions, owner) for upstream, owner in wrapped]
+    needs += [(name, "", "") for name in _WATCHED if all(need[0] != name for need in needs)]
+    order = {name: index for index, name in enumerate(_WATCHED)}
+    found = []
+    for name, needed, by in sorted(
+        dict.fromkeys(needs), key=lambda need: (order.get(need[0], len(order)), need[0])
+    ):
+        installed = installed_version(name)
+        fits = not by or by.endswith("]")  # what no distribution requires may be absent
+        if installed is not None:
+            fits = _upstream.is_version(installed) and SpecifierSet(needed).contains(
+                installed, prereleases=True
+            )
+        found.append({"name": name, "installed": installed, "needed": needed, "needed_by": by, "fits": fits})
+    return found
+
+
+def _required(owner: str) -> list[tuple[str, str, str]]:
+    """List name and range of the watched requirements of a distribution, with the extra that brings each."""
+    needs = []
+    try:
+        for each in map(Requirement, importlib_metadata.requires(owner) or ()):
+            extra = (re.findall(r"extra == ['\"]([\w.-]+)", str(each.marker)) or [""])[0]
+            applies = each.marker is None or each.marker.evaluate({"extra": extra})
+            if each.name.lower() in _WATCHED and applies and extra != "all":  # which repeats the others
+                needs.append(
+                    (each.name.lower(), str(each.specifier), f"{owner}[{extra}]" if extra else owner)
+                )
+    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
+        return []
+    return needs
+
+
+def upstreams(candidates: Iterable[Candidate]) -> list[JsonObject]:
+    """Compare the library that each plugin wraps with the versions that it needs and was tested with."""
+    return [
+        {
+            "name": upstream.distribution,
+            "plugin": candidate.name,
+            "installed": candidate.upstream_version,
+            "needed": upstream.versions,
+            "tested": upstream.tested,
+            "would_change": _upstream.would_change(upstream, candidate.upstream_version),
+        }
+        for candidate in candidates
+        if (info := described(candidate)) and (upstream := info.upstream)
+    ]
+
+
+def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
+    """Find the folders of the core and of plugins with tokendraw's own names, which any distribution can claim."""
+    core = Path(tokendraw.__file__).resolve().parent
+    checkout = core.parents[2] if core.parts[-3:] == ("core", "src", "tokendraw") else core
+    packages: list[JsonObject] = [{"name": "tokendraw", "path": printable(str(core)), "beside_core": True}]
+    for candidate in candidates:
+        if candidate.first_party:
+            try:
+                spec = importlib.util.find_spec(
+                    candidate.entry_point.partition(":")[0].partition(".")[0].strip()
+                )
+            except (ImportError, ValueError):  # no name of a module, or the remains of a failed import
+                spec = None
+            found = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
+            path = Path(found).resolve() if found else None
+            is_beside = path is not None and (
+                path.parent == core.parent
+                or any(path.is_relative_to(checkout / name) for name in ("plugins", "engine_ops", "ranks"))
+            )
+            place = "" if path is None else printable(str(path))
+            packages.append({"name": candidate.name, "path": place, "beside_core": is_beside})
+    return packages
+
+
+def findings(
+    messages: Iterable[str],
+    libraries: Iterable[JsonObject],
+    candidates: Sequence[Candidate],
+    origins: Sequence[JsonObject],
+    builds: Mapping[str, JsonObject],
+    choice: Choice,
+    commands: Iterable[JsonObject],
+) -> list[JsonObject]:
+    """Collect the faults, each with its advice or with the command that mends it.
+
+    A plugin for other machines is not a fault.
+    """
+    faults = [_finding(message) for message in messages]
+    wrapped = {upstream["name"] for upstream in upstreams(candidates)}
+    for library in libraries:
+        if not library["fits"] and library["name"] not in wrapped:
+            needed = f"{library['name']} {library['needed']}".rstrip()
+            version = f"version {library['installed']}" if library["installed"] else "none installed"
+            problem = f"'{library['needed_by']}' needs {needed}, found {version}."
+            faults.append(_finding(problem, f"pip install '{library['name']}{library['needed']}'"))
+    for candidate in candidates:
+        if remedy := _remedy(candidate, candidates, choice):
+            command, advice = remedy
+            reason = (candidate.reason or "").removesuffix(f"; run `{command}`")
+            problem = f"'{candidate.name}' is {candidate.state}: {reason}. {advice}".rstrip()
+            faults.append(_finding(problem, command))
+    for candidate in candidates:
+        faults += _of_builds(candidate, builds, choice)
+    for candidate in candidates:
+        faults += _of_table(candidate)
+    for each in (InstalledCommand(**fields) for fields in commands):
+        if each.reason is not None:
+            problem = f"The command {each.name!r} of {each.owner} cannot be used: {each.reason}."
+            faults.append(_finding(problem))
+    for origin in origins:
+        if origin["path"] and not origin["beside_core"]:
+            problem = (
+                f"'{origin['name']}' goes by the name of tokendraw's own plugin and comes from '{origin['path']}', "
+                f"while the core is '{origins[0]['path']}'. Uninstall it or take it off Python's path, unless you put "
+                "it there."
+            )
+            faults.append(_finding(problem))
+    return faults
+
+
+def _finding(problem: str, command: str | None = None) -> JsonObject:
+    return {"problem": problem, "mend": command}
+
+
+def _of_builds(
+    candidate: Candidate, builds: Mapping[str, JsonObject], choice: Choice
+) -> Iterator[JsonObject]:
+    """Find the reasons why a plugin could not be built, each with all operations that failed for it."""
+    names_of: dict[tuple[str, bool], list[str]] = {}
+    for operation, outcome in builds.items():
+        if candidate.info is not None and (reason := outcome["rejections"].get(candidate.name)):
+            names_of.setdefault((reason, outcome["culprit"] == candidate.name), []).append(operation)
+    for (reason, has_ended), names in names_of.items():
+        advice = _install(reason) or f"Mend that, or report it to {author_of(candidate.name)}."
+        if has_ended:
+            advice = "No other sampler takes over from it."
+        problem = f"'{candidate.name}' cannot be built for {all_of(names)}: {reason}. {advice}"
+        yield _finding(problem, _switch_off(candidate, choice))
+
+
+def _of_table(candidate: Candidate) -> Iterator[JsonObject]:
+    """Find where the files of an upstream contradict the table of releases of the plugin."""
+    info, installed = described(candidate), candidate.upstream_version
+    if info is None or info.upstream is None or installed is None:
+        return
+    for operation in info.upstream.found:
+        if differing := _upstream.disagreement(info.upstream, installed, operation):
+            yield _finding(
+                f"'{candidate.name}' knows that {info.upstream.distribution} {installed} {differing[0]}, and finds "
+                f"in its files that it {differing[1]}. It goes by the files. Report it to {author_of(candidate.name)}."
+            )
+
+
+def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> tuple[str, str] | None:
+    """Find the command that repairs or removes a plugin, and the advice in front of it; None if nothing is wrong.
+
+    Of several claimants of a name only the first has a remedy, for all claimants.
+    """
+    info, installed = candidate.info, candidate.upstream_version
+    if candidate.state is State.INCOMPATIBLE and info is not None:
+        return (_upgrade("tokendraw"), "") if info.api_version > API_VERSION else _repair(candidate, choice)
+    if candidate.state is State.BROKEN:
+        if candidate.name in FIRST_PARTY and not candidate.first_party:
+            return f"pip uninstall {candidate.distribution}", ""
+        claimants = conflicts(candidates).get(candidate.name, ())
+        if candidate in claimants:
+            names = [claimant.distribution for claimant in claimants]
+            first, *others = (f"pip uninstall {' '.join(n for n in names if n != kept)}" for kept in names)
+            return (f"{first} (or {', or '.join(others)})", "") if candidate is claimants[0] else None
+        if advice := _install(str(candidate.reason)):
+            return _switch_off(candidate, choice), advice
+        command, advice = _repair(candidate, choice)
+        return (
+            command if advice else f"{command} (or switch it off: {_switch_off(candidate, choice)})"
+        ), advice
+    if candidate.state is State.UNAVAILABLE and info is not None and info.upstream is not None:
+        for operation in info.operations:
+            if candidate.reason == _upstream.reason_against(info.upstream, installed, operation):
+                return f"pip install '{_upstream.requirement(info.upstream, installed, operation)}'", ""
+    return None
+
+
+def _repair(candidate: Candidate, choice: Choice) -> tuple[str, str]:
+    """Upgrade a plugin from the index, unless the plugin came from a folder or a repository."""
+    try:
+        origin = importlib_metadata.distribution(candidate.distribution).origin
+        folder = None if origin is None else str(origin.url).removeprefix("file://")
+    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
+        folder = None
+    if candidate.first_party or folder is None:
+        return _upgrade(candidate.distribution), ""
+    return _switch_off(candidate, choice), f"It was installed from {format_value(folder)}: mend it there."
+
+
+def _install(reason: str) -> str:
+    """Write what to do about a missing module; "" if no module is missing."""
+    match = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
+    return f"Install what has the module {match[1]!r}." if match else ""
+
+
+def _switch_off(candidate: Candidate, choice: Choice) -> str:
+    return f"export {disable_setting([candidate.name], choice)}"
+
+
+def _upgrade(distribution: str) -> str:
+    place = where(distribution).strip()
+    return pip_install(distribution, options="--upgrade") + (f" ({place})" if place else "")
 
 
 def _print(host: Host, facts: JsonObject) -> None:
@@ -96,7 +638,7 @@ def _sections(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[
     rows = candidate_rows(facts["candidates"])
     yield "samplers", CANDIDATE_HEADER if rows else ("",), rows or [("none",)]
     builds, serving = facts["builds"], facts["operations"]
-    if set(serving) - {MAIN_OPERATION}:
+    if set(serving) - {_MAIN}:
         header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")
         yield "operations", header, [(n, p or "no sampler", *_built(n, builds)) for n, p in serving.items()]
 

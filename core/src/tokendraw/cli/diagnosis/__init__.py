@@ -1,1 +1,0 @@
-"""The examinations of ``tokendraw doctor``."""
