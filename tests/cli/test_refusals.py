@@ -170,8 +170,9 @@ USAGE = [
     ),
     # new
     (
-        ("new", "acme", "out", "--operation", "verify"),
-        "Invalid value for '--operation': 'verify' is not one of 'sample', 'process_logits'.",
+        ("new", "acme", "out", "--operation", "process_logits"),
+        "'--operation' was removed. 'tokendraw new' writes a sampler; for another operation start from "
+        "tokendraw-native's code, see docs/plugin-authors.md.",
     ),
 ]
 FAILURES = [

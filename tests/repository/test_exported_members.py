@@ -54,10 +54,10 @@ FACES = {
         installed_version read_settings
     """,
     tokendraw.tools: """
-        FIRST_PARTY InstalledPlugin NAME_RULE TensorCall all_of difference dispatch_call example find_device
-        find_entry_points find_operation find_unsupported format_error format_value how_to_install
-        is_name is_out_of_memory lazy_names make_call nearest num_threads on_device one_of operation_names
-        random_state_kept require_torch run_call tensors_of
+        FIRST_PARTY InstalledPlugin NAME_RULE PageSection TensorCall all_of difference dispatch_call draw_chart example
+        find_device find_entry_points find_operation find_unsupported format_error format_value
+        how_to_install is_name is_out_of_memory lazy_names make_call nearest num_threads on_device one_of
+        operation_names random_state_kept require_html require_torch run_call tensors_of write_page
     """,
     tokendraw_bench: """
         Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P TimedCall Timer Timing make_inputs make_rows markdown_table
@@ -77,8 +77,7 @@ MODULES = {
     tokendraw.commands: """
         ENTRY_POINT_GROUP GuardedCommand NOT_USABLE PIPE_WIDTH USAGE all_of_options build_operation_option
         candidate_json command_line console_width device_option host_json html_option installed_names json_option
-        plugins_at_work print_json print_lines print_table progress progress_bar require_html verbose_option warn
-        write_page
+        plugins_at_work print_json print_lines print_table progress progress_bar removed_option verbose_option warn
     """,
     tokendraw.engines: """
         ENTRY_POINT_GROUP EngineState RULE_FIELDS changed_signature choose_once examine format_error read_rules rule_off

@@ -43,15 +43,13 @@ if TYPE_CHECKING:
     from tokendraw.cli.command import warn as warn
     from tokendraw.cli.describe import candidate_json as candidate_json
     from tokendraw.cli.describe import host_json as host_json
-    from tokendraw.cli.html_pages import html_option as html_option
-    from tokendraw.cli.html_pages import require_html as require_html
-    from tokendraw.cli.html_pages import write_page as write_page
     from tokendraw.cli.installed_commands import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
     from tokendraw.cli.options import all_of_options as all_of_options
     from tokendraw.cli.options import build_operation_option as build_operation_option
     from tokendraw.cli.options import device_option as device_option
     from tokendraw.cli.options import installed_names as installed_names
     from tokendraw.cli.options import json_option as json_option
+    from tokendraw.cli.options import removed_option as removed_option
     from tokendraw.cli.options import verbose_option as verbose_option
     from tokendraw.cli.terminal.tables import PIPE_WIDTH as PIPE_WIDTH
     from tokendraw.cli.terminal.tables import console_width as console_width
@@ -61,19 +59,23 @@ if TYPE_CHECKING:
     from tokendraw.cli.terminal.tables import print_table as print_table
     from tokendraw.cli.terminal.tables import progress as progress
     from tokendraw.cli.terminal.tables import progress_bar as progress_bar
+    from tokendraw.html_pages import html_option as html_option
 
 _NAMES = {
     "tokendraw.cli.command": "NOT_USABLE USAGE GuardedCommand command_line warn",
     "tokendraw.cli.describe": "candidate_json host_json",
-    "tokendraw.cli.html_pages": "html_option require_html write_page",
     "tokendraw.cli.installed_commands": "ENTRY_POINT_GROUP",
     "tokendraw.cli.options": """
         all_of_options build_operation_option device_option installed_names json_option
-        verbose_option
+        removed_option verbose_option
     """,
     "tokendraw.cli.terminal.tables": """
-        PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress
-        progress_bar
+        PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress progress_bar
     """,
+    "tokendraw.html_pages": "html_option",
 }
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+_REMOVED = {
+    "require_html": "call 'tokendraw.tools.require_html'",
+    "write_page": "call 'tokendraw.tools.write_page', whose template is tokendraw's own",
+}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, removed=_REMOVED)

@@ -1,4 +1,4 @@
-"""The face for tests and benchmarks of a single plugin: building it, calling it, and wording messages.
+"""The face for tests and benchmarks of a single plugin: building it, calling it, wording messages, pages of HTML.
 
 ================================================  =====================================================================
 :class:`InstalledPlugin`                          an installed plugin on one device: judged, built and proven
@@ -15,6 +15,8 @@
 :func:`all_of`, :func:`one_of`, :func:`nearest`   lists and misspelled words in messages
 :func:`format_error`, :func:`format_value`        exceptions and values on one printable line
 :func:`how_to_install`                            the command that installs one of tokendraw's distributions
+:func:`write_page`, :func:`require_html`          a page of HTML in one file; what it needs, ahead of the work
+:class:`PageSection`, :func:`draw_chart`          its texts and tables; its lines and bars
 :func:`lazy_names`                                ``__getattr__`` and ``__dir__`` of a module that imports at first use
 ================================================  =====================================================================
 
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
     from tokendraw.errors.formatting import nearest as nearest
     from tokendraw.errors.formatting import one_of as one_of
     from tokendraw.errors.install_commands import how_to_install as how_to_install
+    from tokendraw.html_pages import PageSection as PageSection
+    from tokendraw.html_pages import draw_chart as draw_chart
+    from tokendraw.html_pages import require_html as require_html
+    from tokendraw.html_pages import write_page as write_page
     from tokendraw.operations import find_operation as find_operation
     from tokendraw.operations import operation_names as operation_names
     from tokendraw.providers.load import find_device as find_device
@@ -70,6 +76,7 @@ _NAMES = {
     "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
     "tokendraw.errors.formatting": "all_of format_error format_value nearest one_of",
     "tokendraw.errors.install_commands": "how_to_install",
+    "tokendraw.html_pages": "PageSection draw_chart require_html write_page",
     "tokendraw.operations": "find_operation operation_names",
     "tokendraw.providers.load": "find_device",
     "tokendraw.providers.single_plugin": """

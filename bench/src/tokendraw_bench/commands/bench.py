@@ -44,6 +44,7 @@ from tokendraw.commands import (
     command_line,
     device_option,
     host_json,
+    html_option,
     installed_names,
     json_option,
     print_json,
@@ -51,13 +52,12 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.tools import find_device, find_operation
+from tokendraw.tools import find_device, find_operation, require_html
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
-from tokendraw_bench.commands.bench_html import html_options, require_page, write_saved
 from tokendraw_bench.commands.bench_sweeps import SweepFiles, bench_sweeps, check_sweep_options
+from tokendraw_bench.commands.html import MODULES, write_report, write_saved
 from tokendraw_bench.commands.printing import print_head, print_table
-from tokendraw_bench.report.page import write_report
 from tokendraw_bench.sweeps import BATCHES, CLIFFS, SMALL_BATCHES, SWEEPS
 
 if TYPE_CHECKING:
@@ -143,7 +143,14 @@ def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
     metavar="FILE",
     help="Write the table as Markdown, with the command and what it ran on at its head.",
 )
-@html_options
+@html_option
+@click.option(
+    "--from",
+    "saved",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Time nothing: write the page of --html from what --json printed, here or elsewhere.",
+)
 @verbose_option
 @json_option
 @click.pass_context
@@ -186,7 +193,7 @@ def bench(
             f"'--output' needs a file in a folder that exists, found '{output}'. Make the folder '{output.parent}'."
         )
     if html is not None:
-        require_page(html)
+        require_html(html, "tokendraw-bench", MODULES)
     with progress("loading samplers"):
         target, host = find_device(device)  # first: it says so where torch is missing
     is_sweep, small = preset == CLIFFS, small or target.type == "cpu"

@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from tokendraw import SamplerUnavailableError
 from tokendraw.commands import host_json, print_json, progress, progress_bar
+from tokendraw_bench.commands.html import write_report
 from tokendraw_bench.commands.printing import print_head, print_table
-from tokendraw_bench.report.page import write_report
 from tokendraw_bench.sweeps import CLIFFS, SWEEPS, Sweep
 
 if TYPE_CHECKING:

@@ -57,9 +57,8 @@ from tokendraw.commands import (
 )
 from tokendraw.plugin import GUMBEL_DTYPES
 from tokendraw.resolution import read_settings
-from tokendraw.tools import find_operation
+from tokendraw.tools import find_operation, require_html
 from tokendraw_testing.commands import filter_check, runs
-from tokendraw_testing.commands.html_report import require_page
 from tokendraw_testing.commands.report_output import ReportOutput
 from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
 
@@ -196,7 +195,7 @@ def check(
             raise click.UsageError(
                 "'--html' writes the report of a run, '--list' runs nothing. Leave out one of them."
             )
-        require_page(html)
+        require_html(html, "tokendraw-testing", ("jinja2",))
     if filter is not None:
         if as_list:
             filter_check.print_lines_of_filters(name, as_json=as_json)

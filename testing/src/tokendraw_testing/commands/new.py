@@ -8,33 +8,42 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
+from string import Template
+from typing import NamedTuple
 
 import click
 from packaging.utils import canonicalize_name
 
 from tokendraw import InvalidParameterError, TokendrawError
-from tokendraw.commands import GuardedCommand, json_option, print_json, print_table, warn
+from tokendraw.commands import GuardedCommand, json_option, print_json, print_table, removed_option, warn
 from tokendraw.resolution import Candidate, read_settings
 from tokendraw.tools import FIRST_PARTY, NAME_RULE, all_of, find_entry_points, format_value, is_name
-from tokendraw_testing.commands.template import OPERATIONS, File, package_of, plugin_files
+
+_TEMPLATES = files("tokendraw_testing") / "_template"
+
+
+class _File(NamedTuple):
+    """A file of the new plugin."""
+
+    path: str
+    """Where it lies, from the plugin's folder on."""
+    holds: str
+    text: str
 
 
 @click.command(cls=GuardedCommand, short_help="Start a plugin of your own.")
 @click.argument("name")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
+@removed_option(
     "--operation",
-    "operations",
-    type=click.Choice(OPERATIONS),
-    multiple=True,
-    default=OPERATIONS[:1],
-    show_default=True,
-    help="What it serves. May be given more than once.",
+    "'tokendraw new' writes a sampler; for another operation start from tokendraw-native's code, see "
+    "docs/plugin-authors.md",
 )
 @json_option
-def new(name: str, directory: Path, operations: tuple[str, ...], as_json: bool) -> None:
+def new(name: str, directory: Path, as_json: bool) -> None:
     """Write a complete plugin, NAME-tokendraw, into the folder DIR.
 
     It passes the conformance kit as it is: plain PyTorch, to be replaced piece by piece. NAME is what users will
@@ -44,28 +53,52 @@ def new(name: str, directory: Path, operations: tuple[str, ...], as_json: bool) 
     distribution = f"{name}-tokendraw"
     settings = read_settings()
     warn(_already_installed(name, distribution), strict=settings.strict)
-    names = [operation for operation in OPERATIONS if operation in operations]
-    files = list(plugin_files(name, names))
-    _write(directory, files)
+    written = list(_plugin_files(name, distribution))
+    _write(directory, written)
     steps = _next_steps(name, directory)
     if as_json:
         print_json(
             {
                 "name": name,
                 "distribution": distribution,
-                "package": package_of(name),
-                "operations": names,
+                "package": _package_of(name),
+                "operations": ["sample"],
                 "directory": str(directory),
-                "files": [{"path": file.path, "holds": file.holds} for file in files],
+                "files": [{"path": file.path, "holds": file.holds} for file in written],
                 "next": list(steps),
             }
         )
         return
     click.echo(f"{click.style(distribution, bold=True)} in {_place(directory)}")
-    print_table(("", ""), [(file.path, file.holds) for file in files], indent=2)
+    print_table(("", ""), [(file.path, file.holds) for file in written], indent=2)
     click.echo("\nnext")
     for step in steps:
         click.echo(f"  {step}")
+
+
+def _package_of(name: str) -> str:
+    return f"{name.replace('-', '_')}_tokendraw"
+
+
+def _plugin_files(name: str, distribution: str) -> Iterator[_File]:
+    """Fill in the template."""
+    package = _package_of(name)
+    class_name = "".join(part.capitalize() for part in name.split("-"))
+    words = {"name": name, "distribution": distribution, "package": package, "class_name": class_name}
+    for source, path, holds in (
+        ("pyproject.toml", "pyproject.toml", "the distribution, its entry point and what it needs"),
+        ("README.md", "README.md", "what its users read"),
+        ("gitignore", ".gitignore", "what git leaves alone"),
+        (
+            "__init__.py",
+            f"src/{package}/__init__.py",
+            "the plugin: what it can do, as data; imports no torch",
+        ),
+        ("sampler.py", f"src/{package}/sampler.py", "the sampler, in plain PyTorch"),
+        ("test_conformance.py", "tests/test_conformance.py", "tokendraw's conformance kit, as pytest tests"),
+    ):
+        text = (_TEMPLATES / f"{source}.template").read_text(encoding="utf-8")
+        yield _File(path, holds, Template(text).substitute(words))
 
 
 def _check_name(name: str) -> None:
@@ -100,7 +133,7 @@ def _owners(candidates: Sequence[Candidate]) -> str:
     return all_of(f"{candidate.distribution} {candidate.version}".rstrip() for candidate in candidates)
 
 
-def _write(directory: Path, files: Sequence[File]) -> None:
+def _write(directory: Path, files: Sequence[_File]) -> None:
     """Write every file to a folder that is empty or missing.
 
     :raises TokendrawError: it is neither, or cannot be written to.

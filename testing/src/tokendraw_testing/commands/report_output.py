@@ -18,7 +18,7 @@ from tokendraw_testing.commands.fuzz_lines import (
     print_fuzz_report,
     print_kept_sets,
 )
-from tokendraw_testing.commands.html_report import write_report
+from tokendraw_testing.commands.html import write_report
 
 if TYPE_CHECKING:
     from tokendraw.plugin import GumbelDtype
