@@ -9,7 +9,7 @@ import pytest
 import tokendraw
 from command_line import call
 from fake_dists import fake_dists
-from tokendraw_testing.filters.run import line_names
+from tokendraw_testing.filter_check import line_names
 
 HEADING = (
     f"native on cpu: tokendraw {tokendraw.__version__}, "
@@ -42,14 +42,13 @@ def acme(tmp_path, monkeypatch):
 
 
 def test_a_green_run_has_a_line_a_property():
-    result = check("p_less", "native", "--only", "values", "--only", "off", "--only", "special rows, native")
+    result = check("p_less", "native", "--only", "form of the floor", "--only", "no waiting")
     assert result.stdout.replace(" in 2.5 s", "") == "p_less with " + HEADING + (
-        "property              status  draws  p-value  what was looked at\n"
-        "values                passed                  12 refused, 1 taken, such as 1\n"
-        "off, native           passed                  off = 0, and NaN\n"
-        "special rows, native  passed                  7 kinds of rows, logits up to 3e38\n"
+        "property           status  draws  p-value  what was looked at\n"
+        "form of the floor  passed                  12 rows, 1, 2 and none, on cpu\n"
+        "no waiting         passed                  moments without values, and a call on cpu\n"
         "\n"
-        "3 passed, 0 failed, 0 refused, 0 not run.\n"
+        "2 passed, 0 failed, 0 refused, 0 not run.\n"
         f"{re.findall('Quick run.*', result.stdout)[0]}\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)
@@ -57,12 +56,11 @@ def test_a_green_run_has_a_line_a_property():
 
 @pytest.mark.usefixtures("acme")
 def test_a_red_run_tells_the_line_of_the_filter_and_how_to_see_it_again():
-    result = check("acme", "--value", "0.5", "--only", "values", "--only", "reach", "--seed", "7")
+    result = check("acme", "--value", "0.5", "--only", "no waiting", "--only", "reach", "--seed", "7")
     assert result.stdout.partition("\n\nreach\n")[2].partition("\n\n1 passed")[0] == (
         "  demanded  Some value keeps more than the largest token of a row and drops others.\n"
-        "  found     the floor of 'acme' (acme_filters.py:10) needs to keep several tokens and to drop others in some "
-        "row, found all kept in 4 of 12 rows, and a floor at or above the largest in 12; name values by --value if "
-        "these are not the filter's\n"
+        "  found     the floor of 'acme' needs to keep several tokens and to drop others in some row, found all kept "
+        "or the largest alone in 12 rows; name values by --value if these are not the filter's\n"
         "\n"
         "Again: tokendraw check --filter acme --device cpu --quick --value 0.5 --seed 7 --only reach"
     )

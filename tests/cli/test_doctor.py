@@ -61,7 +61,6 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
     monkeypatch.setattr(_doctor, "engines", list)
     monkeypatch.setattr(_doctor, "installed_commands", tuple)
-    monkeypatch.setattr(_doctor, "heavy_imports", lambda entry_point: ())
 
     def set_up(host, candidates):
         def build(names, *, verbose):

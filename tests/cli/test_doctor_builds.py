@@ -8,7 +8,6 @@ import pytest
 import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, place, plugin
-from tokendraw.backends.discovery import heavy_imports
 from tokendraw.cli.verbs import doctor as _doctor
 
 LIBACME = plugin("acme", capabilities=EVERYTHING, build="raise OSError('libacme.so: cannot open')")
@@ -69,7 +68,7 @@ def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place
     ],
 )
 def test_a_plugin_that_ends_the_process_or_hangs_as_it_is_loaded_is_named(dists, monkeypatch, source, reason):
-    monkeypatch.setattr(heavy_imports, "FATAL_SECONDS", 5)
+    monkeypatch.setattr(_doctor, "LOAD_SECONDS", 5)
     dists.add_plugin("acme", source)
     result = call("doctor", "--json")
     checkup = json.loads(result.stdout)
@@ -155,18 +154,3 @@ def test_the_companion_is_built_too_and_an_untested_library_of_the_successor_is_
             ],
         )
     }
-
-
-def test_a_plugin_with_heavy_imports_is_told_of(dists, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "triton.py").touch()
-    dists.add_plugin("acme", "import triton\n" + plugin("acme", capabilities=EVERYTHING))
-    checkup = json.loads(call("doctor", "--no-build", "--json").stdout)
-    assert checkup["heavy_imports"] == {"acme": ["triton"]}
-    assert checkup["findings"] == [
-        {
-            "problem": "'acme' needs a module without heavy imports, found that it imports triton, which delays every "
-            "command of tokendraw. Import them in tokendraw_build.",
-            "mend": None,
-        }
-    ]

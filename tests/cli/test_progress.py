@@ -9,7 +9,6 @@ import pytest
 
 import tokendraw_testing
 from command_line import call
-from fake_dists import EVERYTHING, plugin
 from tokendraw.cli.terminal import tables
 from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.kit import fuzz
@@ -147,40 +146,3 @@ def test_an_error_ends_the_lines(capsys):
     assert re.fullmatch(r"1 of 3 cells after \d+ s: 64 x 1000\n", first)
     time.sleep(0.6)
     assert capsys.readouterr().err == ""
-
-
-# Heavy imports of a plugin
-
-
-def checked(*arguments):
-    return call("check", "acme", "--device", "cpu", "--jobs", "1", "--only", "output", *arguments)
-
-
-SLOW = (
-    "'acme' needs a module without heavy imports, found that it imports torch, which delays every command of "
-    "tokendraw. Import them in tokendraw_build."
-)
-
-
-@pytest.mark.slow
-def test_check_tells_a_plugin_that_imports_torch_at_its_top(dists, monkeypatch):
-    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
-    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
-    dists.add_plugin("acme", "import torch\n" + plugin("acme", capabilities=EVERYTHING))
-    result = checked()
-    assert (result.stderr, result.exit_code) == (f"{SLOW}\n", 0)
-    assert json.loads(checked("--json").stdout)["heavy_imports"] == ["torch"]
-    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-    refused = checked()
-    assert (refused.stdout, refused.stderr, refused.exit_code) == (
-        "",
-        f"{SLOW} TOKENDRAW_STRICT=1 makes this warning an error.\n",
-        1,
-    )
-
-
-def test_check_says_nothing_of_a_light_plugin(dists, monkeypatch):
-    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
-    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    assert checked().stderr == ""

@@ -10,7 +10,7 @@ import pytest
 
 import pages
 from pages import install, run_python, run_with
-from tokendraw_testing.filters.run import line_names
+from tokendraw_testing.filter_check import line_names
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "top_n_sigma"
 PAGE = pages.text_of("docs/add-a-filter.md")

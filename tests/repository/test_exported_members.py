@@ -55,9 +55,9 @@ FACES = {
     """,
     tokendraw.tools: """
         FIRST_PARTY InstalledPlugin NAME_RULE PageSection TensorCall all_of difference dispatch_call draw_chart example
-        find_device find_entry_points find_operation find_unsupported format_error format_value heavy_imports
+        find_device find_entry_points find_operation find_unsupported format_error format_value
         how_to_install is_name is_out_of_memory lazy_names make_call nearest num_threads on_device one_of
-        operation_names random_state_kept require_html require_torch run_call slow_start tensors_of write_page
+        operation_names random_state_kept require_html require_torch run_call tensors_of write_page
     """,
     tokendraw_bench: """
         Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P TimedCall Timer Timing make_inputs make_rows markdown_table

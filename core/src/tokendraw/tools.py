@@ -7,7 +7,6 @@
 :func:`find_operation`, :func:`operation_names`   the records of operations
 :func:`find_device`, :func:`find_entry_points`    a device with the facts about it; entry points of installed plugins
 ``NAME_RULE``, ``FIRST_PARTY``, :func:`is_name`   names that plugins may have, and those that are reserved
-:func:`heavy_imports`, :func:`slow_start`         what loading a plugin imports and should not, and its complaint
 :func:`require_torch`, :func:`is_out_of_memory`   torch, or a sentence about what it lacks; errors that prove no fault
 :func:`num_threads`, :func:`random_state_kept`    contexts: threads of the caller's operations; torch's random state
 :class:`TensorCall`, :func:`example`               the call of a pure function of tensors, and one of random arguments
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from tokendraw.backends.description.plugin_info import NAME_RULE as NAME_RULE
     from tokendraw.backends.description.plugin_info import is_name as is_name
     from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
-    from tokendraw.backends.discovery.heavy_imports import heavy_imports as heavy_imports
-    from tokendraw.backends.discovery.heavy_imports import slow_start as slow_start
     from tokendraw.backends.proof import random_state_kept as random_state_kept
     from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
     from tokendraw.calls.device_faults import is_out_of_memory as is_out_of_memory
@@ -73,7 +70,6 @@ _NAMES = {
     "tokendraw._torch.threads": "num_threads",
     "tokendraw.backends.description.plugin_info": "NAME_RULE is_name",
     "tokendraw.backends.discovery.entry_points": "find_entry_points",
-    "tokendraw.backends.discovery.heavy_imports": "heavy_imports slow_start",
     "tokendraw.backends.proof": "random_state_kept",
     "tokendraw.backends.resolution.admission": "FIRST_PARTY",
     "tokendraw.calls.device_faults": "is_out_of_memory",
@@ -87,4 +83,8 @@ _NAMES = {
         InstalledPlugin dispatch_call find_unsupported make_call run_call
     """,
 }
-__getattr__, __dir__ = _lazy.lazy_names(__name__, _NAMES)
+_REMOVED = dict.fromkeys(
+    ("heavy_imports", "slow_start"),
+    "run `python -X importtime -c 'import acme_tokendraw'` to see what a plugin imports",
+)
+__getattr__, __dir__ = _lazy.lazy_names(__name__, _NAMES, removed=_REMOVED)

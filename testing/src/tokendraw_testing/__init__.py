@@ -29,8 +29,8 @@ from tokendraw.tools import lazy_names
 if TYPE_CHECKING:
     from tokendraw_testing.conformance import SamplerConformance as SamplerConformance
     from tokendraw_testing.fake_distributions import fake_dist as fake_dist
-    from tokendraw_testing.filters.run import FilterReport as FilterReport
-    from tokendraw_testing.filters.run import check_filter as check_filter
+    from tokendraw_testing.filter_check import FilterReport as FilterReport
+    from tokendraw_testing.filter_check import check_filter as check_filter
     from tokendraw_testing.kit.device import sync_is_an_error as sync_is_an_error
     from tokendraw_testing.kit.effort import Effort as Effort
     from tokendraw_testing.kit.operation import properties as properties
@@ -48,7 +48,7 @@ if "pytest" in sys.modules:
 _NAMES = {
     "tokendraw_testing.conformance": "SamplerConformance",
     "tokendraw_testing.fake_distributions": "fake_dist",
-    "tokendraw_testing.filters.run": "FilterReport check_filter",
+    "tokendraw_testing.filter_check": "FilterReport check_filter",
     "tokendraw_testing.kit.device": "sync_is_an_error",
     "tokendraw_testing.kit.effort": "Effort",
     "tokendraw_testing.kit.operation": "properties",

@@ -161,11 +161,10 @@ def log_softmax(values: Array) -> Array:
     return centred - np.log(mass) if mass > 0 else centred
 
 
-def prepare(logits: Any, params: Any, floor: float | None = None) -> ReferenceRow:
+def prepare(logits: Any, params: Any) -> ReferenceRow:
     """Apply the temperature and filters of a request to one row.
 
     :param logits: [V], or a :class:`SortedLogits`: then requests share the sorting.
-    :param floor: the least kept y in place of the floors of ``params.filters``, at most 0; None: their floors.
     """
     row = SortedLogits.of(logits)
     greedy, empty = not params.temperature > 0, row.top == -np.inf
@@ -176,7 +175,7 @@ def prepare(logits: Any, params: Any, floor: float | None = None) -> ReferenceRo
     else:
         levels, counts = row.levels
         is_last = params.filter_order == "temperature_last"
-        found = KeptLevels.of(row.depths(1.0 if is_last else params.temperature), counts, params, floor)
+        found = KeptLevels.of(row.depths(1.0 if is_last else params.temperature), counts, params)
         certain = found.certain and not has_merged_levels(row.depths(params.temperature))
         kept = (row.x <= levels[found.first]) & (row.x >= levels[found.end - 1]) & (y > -np.inf)
         if not kept.any():  # y of a token far below a dropped one is no number

@@ -35,13 +35,11 @@ class KeptLevels:
     """Whether float32 rounding decides none of it."""
     edges: list[float] = field(default_factory=list)
     """Depths of the last levels that filters keep."""
-    floor: float | None = None
-    """The least kept y in place of the floors of filters from moments, at most 0; None: their floors."""
 
     @classmethod
-    def of(cls, depths: Array, counts: Array, params: Any, floor: float | None = None) -> KeptLevels:
+    def of(cls, depths: Array, counts: Array, params: Any) -> KeptLevels:
         """Apply the filters of a request. A ``xtc_probability`` above 0 counts as 1."""
-        kept = cls(depths, counts, end=len(depths), floor=floor)
+        kept = cls(depths, counts, end=len(depths))
         for stage in _LAST if params.filter_order == "temperature_last" else _STAGES:
             stage(kept, params)
         for depth in kept.edges:  # what lies above a kept token stays above it in float32, or ties with it
@@ -69,12 +67,9 @@ def levels_near(depths: Array, depth: float) -> tuple[int, int]:
 
 
 def _floors(kept: KeptLevels, params: Any) -> None:
-    if kept.floor is not None:
-        depth = -kept.floor
-    elif getattr(params, "filters", None):
-        depth = reference_floors.floor_depth(kept.depths, kept.counts, params.filters)
-    else:
+    if not getattr(params, "filters", None):
         return
+    depth = reference_floors.floor_depth(kept.depths, kept.counts, params.filters)
     kept.keep_above(depth)
     first, last = reference_floors.levels_near(kept.depths, depth)
     kept.require(first == last)

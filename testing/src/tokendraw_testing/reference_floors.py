@@ -5,7 +5,8 @@ A row is given by its distinct values: how far each lies below the largest, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,9 @@ class Moments(NamedTuple):
     collision: float
 
 
+_given: dict[str, Callable[[float, Moments], float]] = {}
+
+
 def moments(depths: Array, counts: Array) -> Moments:
     """Compute the moments of a row with ``counts`` tokens at ``depths`` below the largest."""
     is_finite = depths < np.inf
@@ -52,8 +56,18 @@ def moments(depths: Array, counts: Array) -> Moments:
 def floor_depth(depths: Array, counts: Array, filters: Mapping[str, float]) -> float:
     """Return how far below the largest logit the highest floor of a request lies; inf without any."""
     row = moments(depths, counts)
-    floors = [_floor(name, float(np.float32(value)), row) for name, value in filters.items() if value]
+    floors = [_floor(name, float(np.float32(value)), row) for name, value in filters.items()]
     return max(0.0, -max(floors, default=-np.inf))
+
+
+@contextmanager
+def given_floor(name: str, floor: Callable[[float, Moments], float]) -> Iterator[None]:
+    """Take the floor of a filter that tokendraw does not ship from a function of its value and float64 moments."""
+    _given[name] = floor
+    try:
+        yield
+    finally:
+        del _given[name]
 
 
 def levels_near(depths: Array, depth: float) -> tuple[int, int]:
@@ -67,6 +81,10 @@ def levels_near(depths: Array, depth: float) -> tuple[int, int]:
 
 def _floor(name: str, value: float, row: Moments) -> float:
     """Return the floor of a filter."""
+    if name in _given:
+        return _given[name](value, row)
+    if value == 0:  # off
+        return -np.inf
     if name == "top_n_sigma":
         return -value * row.std
     if name == "epsilon_cutoff":

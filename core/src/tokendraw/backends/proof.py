@@ -7,6 +7,7 @@ crash at the first request.
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
 import pluggy
@@ -14,9 +15,11 @@ import torch
 
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery import guard, torch_state
+from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.errors.exceptions import PluginError
+
+_lock = threading.RLock()  # two proofs at once would put back each other's random state
 
 
 def build(
@@ -28,13 +31,12 @@ def build(
 ) -> Any:
     """Build a plugin's backend of an operation for one device, and prove it.
 
-    Torch's random state, default device and, in the main thread, default dtype are left alone. One thread at a time
-    does this.
+    Torch's random state is left alone. One thread at a time does this.
 
     :raises PluginError: it did not build, or did not serve rightly; the message is a reason in words.
     """
-    name, package = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name, package_of(hooks)
-    with torch_state.preserved_while_building(name), random_state_kept(device):
+    package = package_of(hooks)
+    with _lock, random_state_kept(device):
         backend = guarded(
             "tokendraw_build",
             lambda: hooks.tokendraw_build(operation=operation.name, device=device, need=need),

@@ -3,8 +3,8 @@
 JSON: ``command`` (the line that repeats the run), ``sampler``, ``device``, ``host`` (as in ``resolve --json``),
 ``candidate`` (as in ``list --json``), ``tokendraw`` and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names;
 null for all properties), ``gumbel_dtype`` (null without the option), ``passed`` (whether none failed), ``false_alarm``
-(the most that a correct sampler fails such a run with), ``heavy_imports`` (modules such as torch that loading the
-plugin imports), ``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed``
+(the most that a correct sampler fails such a run with), ``heavy_imports`` (empty: no longer
+looked for), ``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed``
 (places that no line looked at) and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status``
 (``passed``, ``failed``, ``refused`` or ``not run``), ``detail`` (what was looked at; of a failure, what was needed and
 found; of a refusal, its words; why it was not run), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the
@@ -57,7 +57,7 @@ from tokendraw.commands import (
 )
 from tokendraw.plugin import GUMBEL_DTYPES
 from tokendraw.resolution import read_settings
-from tokendraw.tools import find_operation, heavy_imports, require_html, slow_start
+from tokendraw.tools import find_operation, require_html
 from tokendraw_testing.commands import filter_check, runs
 from tokendraw_testing.commands.report_output import ReportOutput
 from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
@@ -219,13 +219,9 @@ def check(
         properties = select_properties(only, operation)
         seed = seed if fuzz_case is None else fuzz_case.seed
         subject = make_subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
-        # Those of tokendraw's own plugins are tested where they are made.
-        heavy = () if candidate.first_party else heavy_imports(candidate.entry_point)
-    warn([slow_start(name, heavy)] if heavy else [], strict=settings.strict)
     showing = ReportOutput(
         subject=subject,
         candidate=candidate,
-        heavy_imports=heavy,
         gumbel_dtype=gumbel_dtype,
         command=command_line(ctx),
         as_json=as_json,

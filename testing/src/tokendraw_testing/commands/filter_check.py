@@ -6,6 +6,7 @@ JSON: the keys of ``check``, and ``filter`` (as in ``list --json``), ``samplers`
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tokendraw
+from tokendraw import InvalidParameterError
 from tokendraw.commands import candidate_json, host_json, print_json, progress_bar
 from tokendraw.resolution import detect_host
+from tokendraw.tools import all_of, format_error, nearest
 from tokendraw_testing.commands.check_lines import outcome, print_report
 from tokendraw_testing.commands.html import write_report
 from tokendraw_testing.commands.selection import find_candidate, require_libraries
 
 if TYPE_CHECKING:
-    from tokendraw_testing.filters.run import FilterReport
+    from tokendraw_testing.filter_check import Definition, FilterReport
     from tokendraw_testing.kit.report import Line
 
 _MEANINGLESS = ("operation", "gumbel_dtype", "jobs", "fuzz", "fuzz_case")
@@ -45,7 +48,7 @@ def refuse_contradictions(options: Mapping[str, Any]) -> None:
 def print_lines_of_filters(sampler: str | None, *, as_json: bool) -> None:
     """Print the lines of a filter's report with their demands."""
     require_libraries()
-    from tokendraw_testing.filters.run import line_names
+    from tokendraw_testing.filter_check import line_names
 
     lines = line_names([sampler or "SAMPLER"])
     if as_json:
@@ -76,8 +79,7 @@ def check_installed_filter(
     :param html: file for the page; None: no page.
     """
     require_libraries()
-    from tokendraw_testing.filters.definitions import read_definition
-    from tokendraw_testing.filters.run import check_filter, line_names
+    from tokendraw_testing.filter_check import check_filter, line_names
 
     if sampler is not None:
         find_candidate(sampler, device)
@@ -158,3 +160,34 @@ def _command_for_lines(
     words += ["--seed", str(report.seed)] if report.seed else []
     words += [word for name in names for word in ("--only", name)]
     return shlex.join(words)
+
+
+def read_definition(text: str) -> Definition:
+    """Load a function from a Python file.
+
+    :param text: ``FILE:FUNCTION``, such as ``tests/definition.py:kept``.
+    :raises InvalidParameterError: there is no such file or function, or the file raised.
+    """
+    path, _, name = text.rpartition(":")
+    if not (Path(path).is_file() and path.endswith(".py")):
+        raise InvalidParameterError(
+            f"'--definition' needs FILE:FUNCTION with a Python file, such as definition.py:kept, found {text!r}."
+        )
+    spec = importlib.util.spec_from_file_location("tokendraw_filter_definition", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidParameterError(
+            f"'--definition' needs a file that can be imported, {path!r} raised {format_error(error)}. Fix it."
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = nearest(name, names)
+        known = f"the nearest is {near!r}" if near else f"it has {all_of(sorted(names))}"
+        raise InvalidParameterError(f"'--definition' needs a function of {path!r}, found {name!r}, {known}.")
+    definition: Definition = function
+    return definition

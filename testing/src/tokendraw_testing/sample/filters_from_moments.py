@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,20 @@ _REFUSAL = row_refusal(SamplingParams(filters={"top_n_sigma": 1.0}))
 @properties.advertised("filters from moments", lambda c: bool(shipped_filters(c)), _REFUSAL, is_long=True)
 def filters_from_moments(subject: SampleSubject, trial: Trial) -> str:
     """Rows keep and draw what the floors of their moments say, beside min-p, top-p and top-k."""
+    return judge_filters(subject, trial)
+
+
+def judge_filters(subject: SampleSubject, trial: Trial, own: Sequence[Mapping[str, float]] = ()) -> str:
+    """Judge rows of filters.
+
+    :param own: filters with values to look at; (): the shipped ones.
+    """
     row_kinds = kinds(subject.capabilities)
 
     def make_batch(site: Site, number: int, rng: Generator) -> list[CrossedRequest]:
         return [
             request
-            for i, row in enumerate(_rows(subject, site, rng))
+            for i, row in enumerate(_rows(subject, site, rng, own))
             for request in make_requests(row, [row_kinds[(i + number) % len(row_kinds)]], rng)
         ]
 
@@ -75,12 +83,15 @@ def judge_batches(
     return f"{num_rows} rows, the kept set of {num_kept} of them named by the reference"
 
 
-def _rows(subject: SampleSubject, site: Site, rng: Generator) -> list[CrossedRow]:
+def _rows(
+    subject: SampleSubject, site: Site, rng: Generator, own: Sequence[Mapping[str, float]]
+) -> list[CrossedRow]:
     """Make a row of each design for each filter, with other filters in turn."""
     rows: list[CrossedRow] = []
-    for name in shipped_filters(subject.capabilities):
+    shipped = [{name: None} for name in shipped_filters(subject.capabilities)]
+    for asked in own or shipped:
         for design, y in designs(rng, site.size).items():
-            params = _request(subject, name, len(rows), rng)
+            params = _request(subject, asked, len(rows), rng)
             top = (0.0, -3.0, 20.0)[len(rows) % 3]
             with np.errstate(over="ignore"):
                 logits = torch.from_numpy(y * params.temperature + top).to(site.torch_dtype)
@@ -109,15 +120,17 @@ def designs(rng: Generator, size: int) -> dict[str, Array]:
     }
 
 
-def _request(subject: SampleSubject, name: str, number: int, rng: Generator) -> SamplingParams:
-    """Make a request with a filter, mostly beside another one."""
+def _request(
+    subject: SampleSubject, asked: Mapping[str, float | None], number: int, rng: Generator
+) -> SamplingParams:
+    """Make a request with a filter, mostly beside another one; None: of a random value."""
     values = {
         "top_n_sigma": float(rng.uniform(0.3, 2.0)),
         "epsilon_cutoff": float(np.exp(rng.uniform(np.log(1e-4), np.log(0.2)))),
         "eta_cutoff": float(np.exp(rng.uniform(np.log(1e-3), np.log(0.6)))),
         "p_less": 1.0,
     }
-    filters = {name: values[name]}
+    filters = {name: values[name] if value is None else value for name, value in asked.items()}
     others: dict[str, Any] = {}
     companions: list[tuple[Filter, float]] = [
         ("top_p", 0.8),
@@ -126,8 +139,8 @@ def _request(subject: SampleSubject, name: str, number: int, rng: Generator) -> 
     ]
     companions = [(other, value) for other, value in companions if subject.has(other)]
     if number % 4 == 0:
-        second = shipped_filters(subject.capabilities)[0]
-        filters[second] = values[second]
+        for second in shipped_filters(subject.capabilities)[:1]:
+            filters[second] = values[second]
     elif number % 4 != 2 and companions:
         other, value = companions[int(rng.integers(len(companions)))]
         others[other] = value

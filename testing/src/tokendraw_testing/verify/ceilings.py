@@ -32,7 +32,7 @@ _WITHOUT_XTC: Final[dict[str, Any]] = {"xtc_probability": 0.0}
 )
 def ceilings(subject: VerifySubject, trial: Trial) -> str:
     """Seeded chains are those of rows cut from above too; drafts have every filter but XTC."""
-    return _judge(subject, trial, interval_choices(subject.capabilities))
+    return judge_choices(subject, trial, interval_choices(subject.capabilities))
 
 
 @properties.advertised(
@@ -40,10 +40,10 @@ def ceilings(subject: VerifySubject, trial: Trial) -> str:
 )
 def filters_from_moments(subject: VerifySubject, trial: Trial) -> str:
     """Seeded chains are those of rows with floors from their moments; so are drafts, and their probabilities."""
-    return _judge(subject, trial, moment_choices(subject.capabilities))
+    return judge_choices(subject, trial, moment_choices(subject.capabilities))
 
 
-def _judge(subject: VerifySubject, trial: Trial, choices: Sequence[dict[str, Any]]) -> str:
+def judge_choices(subject: VerifySubject, trial: Trial, choices: Sequence[dict[str, Any]]) -> str:
     """Compare chains and drafts of requests with one of the choices each to the reference."""
     size = min(_SIZE, subject.capabilities.max_vocab_size or _SIZE)
     num_named = num_chains = 0

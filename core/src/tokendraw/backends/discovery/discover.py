@@ -21,7 +21,7 @@ from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
-from tokendraw.backends.discovery import guard, torch_state
+from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
@@ -139,8 +139,7 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     """Import the plugin object and let pluggy check its hooks against the specification."""
     value = candidate.entry_point
     entry_point = importlib_metadata.EntryPoint(candidate.name, value, ENTRY_POINT_GROUP)
-    with torch_state.preserved_at_import(value.partition(":")[0].strip(), candidate.name):
-        plugin = guarded(f"loading {value!r}", entry_point.load)
+    plugin = guarded(f"loading {value!r}", entry_point.load)
     if inspect.isclass(plugin):
         kind = printable(plugin.__name__)
         raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")

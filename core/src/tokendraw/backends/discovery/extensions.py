@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import importlib_metadata
 from packaging.utils import canonicalize_name
 
-from tokendraw.backends.discovery import guard, torch_state
+from tokendraw.backends.discovery import guard
 from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.settings import read_settings
@@ -110,10 +110,7 @@ def _load(
     name, value = record.name, record.entry_point
     entry_point = importlib_metadata.EntryPoint(name, value, group)
     try:
-        with torch_state.preserved_at_import(value.partition(":")[0].strip(), name):
-            loaded = guarded(
-                f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0]
-            )
+        loaded = guarded(f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0])
         extension = guarded(f"making {value!r}", lambda: checked(loaded, name, value), package_of(loaded))
     except PluginError as error:
         return replace(record, state=State.BROKEN, reason=str(error)), None

@@ -10,7 +10,7 @@ JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``instal
 usable), ``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation
 that a plugin was chosen for: ``chosen``, ``companion``, ``partial_companion``, ``seconds``, ``error``, and
 ``rejections``, reasons by plugin),
-``heavy_imports`` (names of modules by plugin) and ``findings`` (``problem``, ``mend``: a command or null).
+``heavy_imports`` (empty: no longer looked for) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tokendraw.backends.description.plugin_info import API_VERSION
 from tokendraw.backends.discovery import new_process
 from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.discovery.heavy_imports import fatal_import, heavy_imports, slow_start
+from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP as PLUGINS
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution import upstream as _upstream
@@ -70,6 +70,8 @@ from tokendraw.errors.install_commands import NATIVE, pip_install, where
 from tokendraw.errors.notices import as_error
 from tokendraw.providers import resolve as _resolve
 
+LOAD_SECONDS = 60
+"""Time limit of the import of a plugin."""
 BUILD_SECONDS = 900
 """Time limit of a process that builds: FlashInfer takes up to five minutes to compile."""
 
@@ -146,9 +148,7 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
     messages += found.untested if main is None or found.chosen is None else main["warnings"]
     needed, packages = libraries(candidates), origins(candidates)
     commands = [asdict(examined(command)) for command in installed_commands()]
-    heavy = _heavy_imports(candidates)
     faults = findings(messages, needed, candidates, packages, outcomes, found.choice, commands)
-    faults += [_finding(slow_start(name, tuple(modules))) for name, modules in heavy.items()]
     failed = main["rejections"] if main else {}
     shown = [
         replace(c, state=State.UNAVAILABLE, reason=failed[c.name], rejection=failed[c.name])
@@ -175,7 +175,7 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
         "chosen": chosen,
         "operations": serving | {name: outcome["chosen"] for name, outcome in outcomes.items()},
         "builds": {n: {key: o[key] for key in _NOT_BUILT} for n, o in outcomes.items()} if builds else None,
-        "heavy_imports": heavy,
+        "heavy_imports": {},
         "findings": faults,
     }
 
@@ -225,16 +225,25 @@ def _fatal_imports(choice: Choice) -> dict[str, str]:
     """Load each third party's plugin in a new process; map those that end it, or hang, to the reason."""
     found = [c for c in admit(find_entry_points(), choice) if c.state is State.FOUND and not c.first_party]
     with ThreadPoolExecutor() as pool:
-        reasons = pool.map(fatal_import, [candidate.entry_point for candidate in found])
+        reasons = pool.map(_fatal_import, [candidate.entry_point for candidate in found])
         return {candidate.name: reason for candidate, reason in zip(found, reasons, strict=True) if reason}
 
 
-def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, Sequence[str]]:
-    """Load each described plugin in a new process, in parallel; return heavy imports by plugin, if any."""
-    loaded = [c for c in candidates if c.info is not None]
-    with ThreadPoolExecutor() as pool:
-        modules = pool.map(heavy_imports, [candidate.entry_point for candidate in loaded])
-        return {candidate.name: names for candidate, names in zip(loaded, modules, strict=True) if names}
+def _fatal_import(entry_point: str) -> str | None:
+    """Say how loading a plugin ended the process, or that it hung; None if it did neither."""
+    status = new_process.call_in_new_process(
+        f"{__name__}:report_load", entry_point, timeout_seconds=LOAD_SECONDS
+    ).exit_status
+    if status is None:
+        return f"loading it was not done after {LOAD_SECONDS} s"
+    return f"loading it ended the process: exit status {status}" if status else None
+
+
+def report_load(entry_point: str) -> None:
+    """Load the plugin and end the new process; discovery says in words what else is wrong with the plugin."""
+    with contextlib.suppress(BaseException):
+        importlib_metadata.EntryPoint("plugin", entry_point, PLUGINS).load().tokendraw_describe()
+    os._exit(0)  # no handler of the plugin, and torch takes its time to end
 
 
 def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -> Iterator[str]:

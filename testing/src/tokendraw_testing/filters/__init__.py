@@ -1,1 +1,0 @@
-"""Checks of a filter from moments: the floor by itself, and rows drawn by samplers."""
