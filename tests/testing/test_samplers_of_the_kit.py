@@ -41,17 +41,10 @@ def test_a_sampler_without_capabilities_is_refused_everything_in_words():
     assert result.failed == ()
     refused = {line.name: line.detail for line in result.lines if line.status is Status.REFUSED}
     (details,) = [line.detail for line in result.lines if line.name == "output"]
-    assert details.startswith("5 shapes; 16 refusals: ")
-    assert (
-        "'SamplerMutant' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that "
-        "can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
-        "SamplingMetadata.facts."
-    ) in details
+    assert details == "5 shapes; 16 requests beyond the capabilities refused"
     assert refused["graph capture"] == (
         "'SamplerMutant' cannot serve the operation 'sample' on cpu: the request needs graph-safe calls, found no "
-        "such promise. Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. "
-        "Leave out sampler= to let "
-        "tokendraw choose."
+        "such promise."
     )
     assert set(refused) == {
         "batch invariance",

@@ -16,7 +16,7 @@ from tokendraw_testing.conformance import SamplerConformance
 from tokendraw_testing.kit import threads, workers
 from tokendraw_testing.kit.fuzz import fuzz
 
-LINES = ("threads", "verify threads", "process threads", "plan threads", "pack threads")
+LINES = ("threads", "verify threads", "process threads")
 ONE_SCRATCH = RACES[0]
 
 
@@ -124,8 +124,8 @@ def counts_around(under_test, name):
 @pytest.mark.usefixtures("quick_starts")
 def test_the_processes_of_jobs_stay_at_one_thread_each():
     under_test = Subject.installed("native", device="cpu", quick=True)
-    result = dict(workers.results(under_test, counts_around, ["process threads", "plan threads"], 2))
-    assert result == dict.fromkeys(["process threads", "plan threads"], (1, "passed", 1))
+    result = dict(workers.results(under_test, counts_around, ["process threads", "verify threads"], 2))
+    assert result == dict.fromkeys(["process threads", "verify threads"], (1, "passed", 1))
 
 
 # Where there is nothing to look at

@@ -400,14 +400,15 @@ class _Rows:
 def _ways(c: Any) -> list[str]:
     """List the ways to keep tokens that capabilities have."""
     filters = {name for name, how in c.filters if how == "per_row"}
+    is_usual = "top_k_first" in c.filter_orders
     has = {
-        "p": True,
-        "k, p": "top_k" in filters,
-        "min-p, p": "min_p" in filters,
+        "p": is_usual,
+        "k, p": is_usual and "top_k" in filters,
+        "min-p, p": is_usual and "min_p" in filters,
         "joint": "joint" in c.filter_orders,
         "temperature last": {"top_k", "min_p"} <= filters and "temperature_last" in c.filter_orders,
-        "moments, p": {"std", "log_mass", "entropy", "collision"} <= {*c.row_moments},
-        "p, XTC": {"top_k", "xtc"} <= filters and c.seeding == "counter",
+        "moments, p": is_usual and {"std", "log_mass", "entropy", "collision"} <= {*c.row_moments},
+        "p, XTC": is_usual and {"top_k", "xtc"} <= filters and c.seeding == "counter",
     }
     return [way for way, served in has.items() if served and "top_p" in filters]
 
