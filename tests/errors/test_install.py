@@ -46,3 +46,11 @@ def test_no_other_text_tells_users_to_install_tokendraw_by_name():
         for line in re.findall(r"pip install (?:-\S+ )*['\"]?tokendraw.*", path.read_text(encoding="utf-8"))
     }
     assert told == {}
+
+
+def test_every_distribution_whose_pages_need_an_extra_has_it():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "core/src").rglob("*.py"))
+    assert set(re.findall(r"(?:how_to|pip)_install\([^()]+, ['\"](\w+)['\"]", sources)) == {"html"}
+    for folder in ("testing", "bench"):
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
+        assert "html" in project["optional-dependencies"], folder

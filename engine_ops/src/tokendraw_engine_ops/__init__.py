@@ -56,7 +56,7 @@ class OpsTorch:
             priority=0,
             operations={"plan_paged_kv": plan, "pack_sm90_w4": pack},
             summary="page plans and packed weights in plain PyTorch, on every device",
-            verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
+            verified="CPU (x86-64, torch 2.13.0); not run on a GPU in this form",
         )
 
     @hookimpl
@@ -86,7 +86,7 @@ class OpsTriton:
             operations={"plan_paged_kv": plan},
             upstream=Upstream("triton", ">=3.4", tested=("3.6.0",)),
             summary="page plans by one Triton kernel, for NVIDIA and AMD",
-            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
+            verified="Triton's interpreter; compiled for NVIDIA and AMD, not run on a GPU in this form",
         )
 
     @hookimpl
@@ -116,7 +116,7 @@ class OpsFlashInfer:
             operations={"pack_sm90_w4": pack},
             upstream=upstream,
             summary="FlashInfer's own functions that pack weights for its SM90 GEMM",
-            verified="NVIDIA H200, with its packing kernels alone",
+            verified="a stand-in for FlashInfer; not run on a GPU in this form",
         )
 
     @hookimpl

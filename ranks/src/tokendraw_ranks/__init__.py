@@ -73,7 +73,7 @@ class RanksPlugin:
             upstream=Upstream(
                 "torch",
                 ">=2.6",
-                tested=("2.11.0", "2.13.0"),
+                tested=("2.13.0",),
                 releases=(Release("0", "has all that is called"),),
             ),
             summary="a vocabulary that is split over ranks, by PyTorch and, on GPUs, triton-gumbel's statistics",
