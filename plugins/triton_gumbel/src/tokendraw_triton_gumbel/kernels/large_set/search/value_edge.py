@@ -28,6 +28,8 @@ def missing_amount(target, above, by_mass):
 
     More than any list can hold is cut off.
     """
+    # For the int64 alone, and only here, behind the subtraction: a list weighs at most its room, so it does not reach
+    # twice that, cut or not. A target itself must not be cut: p of a huge mass may well be within a list.
     missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * MAX_COLLECTED)
     return tl.ceil(missing * tl.where(by_mass > 0, UNITS, 1.0)).to(tl.int64)
 
