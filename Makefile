@@ -45,7 +45,7 @@ demo: $(VENV)/.runtime $(COMPILED)/.ready  ## Draw text, and show which sampler 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1:/p' $(firstword $(MAKEFILE_LIST)) | awk -F: '{ printf "%-18s %s\n", $$1, substr($$0, length($$1) + 2) }'
 
-test: $(VENV)/.tools  ## Every kind of test in about two minutes, without a GPU
+test: $(VENV)/.tools  ## Every kind of test in about three minutes, without a GPU
 	$(NO_COPIES)
 	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow and not browser" $(PYTEST)
 

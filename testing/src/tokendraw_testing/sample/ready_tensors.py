@@ -1,4 +1,4 @@
-"""Parameters as ready tensors: clamped out of range, with any stride, changed in place, of any metadata class."""
+"""Parameters as ready tensors: clamped out of range, with any stride, changed in place."""
 
 from __future__ import annotations
 
