@@ -24,10 +24,7 @@ _COUNT_MASK = tl.constexpr((1 << 14) - 1)
 
 @triton.jit
 def missing_amount(target, above, by_mass):
-    """Return what ``above`` lacks of ``target``, float32 or float64 both, as an amount: units or numbers, int64.
-
-    More than any list can hold is cut off.
-    """
+    """Return what ``above`` lacks of ``target``, float32 or float64 both, as an amount: units or numbers, int64."""
     # For the int64 alone, and only here, behind the subtraction: a list weighs at most its room, so it does not reach
     # twice that, cut or not. A target itself must not be cut: p of a huge mass may well be within a list.
     missing = tl.minimum(target.to(tl.float64) - above.to(tl.float64), 2.0 * MAX_COLLECTED)
