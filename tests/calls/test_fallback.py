@@ -227,6 +227,7 @@ def test_the_first_call_of_another_kind_is_taken_over_after_a_later_call_has_fai
     with pytest.raises(RuntimeError, match="no kernel image"):
         draw(sampler)
     tokens = []
+    torch.manual_seed(0)  # these rows draw at random, another token once in 80 times
     told = warnings_of(lambda: tokens.extend(draw(sampler, PLAIN)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]

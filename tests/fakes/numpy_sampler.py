@@ -119,7 +119,7 @@ class Modest:
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         self.check(target_logits, metadata)
-        self.require(Verify(target_logits, drafts, metadata, mode=mode))
+        self.require(Verify(target_logits, drafts, metadata, mode))
         if drafts.draft_logits is not None:
             name = str(drafts.draft_logits.dtype).removeprefix("torch.")
             assert name in self.own.dtypes, name

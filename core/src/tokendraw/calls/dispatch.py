@@ -9,7 +9,7 @@ from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import fallback
 from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.drawing import Sample
+from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.calls.output_checks import MutationCheck, contract_error
@@ -91,12 +91,12 @@ def _serve(negotiator: Negotiator, selection: Selection, call: Call) -> Any:
         negotiator.count(routed.name, call.num_rows)
         return output
     companion: LoadedBackend = routed.companion
-    assert isinstance(call, Sample)
-    part, companion_part = call.divided(routed)
+    assert isinstance(call, RowCall)
+    part, companion_part = routed.calls(call)
     # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
     companion_output = _run_first(negotiator, selection, companion, companion_part, is_copy=True)
     output = _run_first(negotiator, selection, selection.backend, part, is_part=True)
-    output = call.merged(routed, output, companion_output)
+    output = routed.merged(output, companion_output, call.facts.logprobs_width(call.vocab_size))
     negotiator.count(selection.backend.name, routed.num_staying)
     negotiator.count(companion.name, routed.num_leaving)
     return output

@@ -1,75 +1,164 @@
-"""Calls with parameters of rows; those for a token a row are samples, and the drafts of speculative decoding."""
+"""Calls with logits and parameters of rows: a token or a draft is drawn for each row, or a given token is scored."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Hashable, Mapping
 from operator import attrgetter
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
+from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_vector
 from tokendraw.backends.description.capabilities import Need
-from tokendraw.backends.description.requirement import Requirement
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.output_checks import wrong_bounds, wrong_form, wrong_tokens
-from tokendraw.calls.row_requirements import LOGPROBS
-from tokendraw.calls.splitting import RowSplit
-from tokendraw.output import SamplerOutput
+from tokendraw.calls.output_checks import first_of, misfit
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.fields import FACT_OF_COLUMN
 from tokendraw.parameters.metadata import SamplingMetadata
 
 _CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
 """Form of a checked call's logits and the check of its output, cached with the metadata."""
+_KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *dict.fromkeys(FACT_OF_COLUMN.values()))
 
 
 class RowCall(Call):
-    """A call with logits and parameters of rows."""
+    """Logits [B, V], the parameters of the rows, and the token of each row where it is given and not drawn.
 
-    __slots__ = ("logits", "metadata")
+    A verification is one too, whose given tokens are drafts: see :mod:`tokendraw.operations.verify.calls`.
+    """
+
+    __slots__ = ("is_draft", "logits", "metadata", "token_ids")
 
     hint_field: ClassVar[str] = "SamplingMetadata.facts"
-    output_class: ClassVar[type[Any]] = SamplerOutput
 
-    def __init__(self, logits: Tensor, metadata: SamplingMetadata) -> None:
+    def __init__(
+        self,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+        token_ids: Tensor | None = None,
+        *,
+        is_draft: bool = False,
+    ) -> None:
         self.logits = logits
         self.metadata = metadata
+        self.token_ids = token_ids
+        self.is_draft = is_draft  # drawn from noise of separate streams: verifications use others
 
-    @abstractmethod
-    def wrong_tokens(self, output: Any) -> str | None:
-        """Describe the first wrong token of an output of the right form."""
+    def check(self, device: torch.device, need: Need) -> None:
+        input_checks.check_logits("logits", self.logits, device)
+        ids, rows = self.token_ids, self.logits.shape[0]
+        if ids is not None:
+            check_vector("token_ids", ids, "Pass torch.tensor(token_ids, device=logits.device).")
+            check_integers("token_ids", ids)
+            mend = "Pass token_ids.to(logits.device)."
+            check_device_of("token_ids", ids.device, "'logits'", self.logits.device, mend)
+            if ids.shape[0] != rows:
+                raise InvalidInputError(
+                    f"'token_ids' needs as many ids as 'logits' has rows, {rows}, found {ids.shape[0]}."
+                )
+        input_checks.check_batch("logits", self.logits, self.metadata, need)
 
     def check_values(self) -> None:
         self.metadata.check_values()
 
+    def tensors(self) -> dict[str, Tensor]:
+        given = {} if self.token_ids is None else {"token_ids": self.token_ids}
+        return {"logits": self.logits, **given}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        return type(self)(tensors["logits"], self.metadata, tensors.get("token_ids"), is_draft=self.is_draft)
+
+    def run(self, backend: Any) -> Any:
+        if self.token_ids is not None:
+            return backend.score(self.logits, self.token_ids, self.metadata)
+        if self.is_draft:
+            return backend.sample(self.logits, self.metadata, draft=True)
+        return backend.sample(self.logits, self.metadata)
+
+    def cached_check(self, key: object) -> OutputCheck | None:
+        if self.token_ids is not None or type(self.metadata) is not SamplingMetadata:
+            return None
+        checked: _CheckedCall | None = self.metadata.memo.get(key)
+        return checked[1] if checked is not None and input_checks.has_form(self.logits, checked[0]) else None
+
+    def cache_check(self, key: object, check: OutputCheck) -> None:
+        if self.token_ids is None:
+            self.metadata.memo[key] = (input_checks.form_of(self.logits), check)
+
     def output_check(self, need: Need) -> OutputCheck:
-        return partial(
-            wrong_form,
-            kind=self.output_class,
-            shape=self.tokens_shape,
-            device=self.logits.device,
-            width=self.facts.logprobs_width(self.vocab_size),
-            given_ids=self.num_given_ids,
-            ranks=need.logprob_ranks,
-            thresholds=self.logits.shape[0] if need.threshold else None,
-            has_ceiling=self.facts.any_ceiling,
-        )
+        rows = self.logits.shape[:1]
+        if self.token_ids is None:
+            fields = (("token_ids", rows, torch.int64), ("valid", rows, torch.bool))
+            return self.output_form(SamplerOutput, fields, need).wrong
+        return self.output_form(ScoreOutput, (("entropy", rows, torch.float32),), need).wrong
+
+    def output_form(self, kind: type[Any], fields: tuple[_Field, ...], need: Need) -> OutputForm:
+        """Describe the output: a class with ``fields`` of its own, and the thresholds and logprobs that were asked for.
+
+        :param fields: the first has the shape of the tokens: [B], or [B, K + 1].
+        """
+        facts, rows, shape = self.facts, self.logits.shape[:1], fields[0][1]
+        if need.threshold:
+            bounds = ("threshold", "ceiling")[: 1 + facts.any_ceiling]
+            fields = (*fields, *((name, rows, torch.float32) for name in bounds))
+        width, of_best = facts.logprobs_width(self.vocab_size), None
+        if width is None and kind is ScoreOutput:
+            width = 0
+        if width is not None:
+            wide = (*shape, 1 + width)
+            of_best = [("token_ids", wide, torch.int64), ("logprobs", wide, torch.float32)]
+            if (given := self.metadata.given_ids) is not None:
+                wide = (*shape, given.shape[1])
+                of_best[:0] = [
+                    ("given_token_ids", wide, torch.int64),
+                    ("given_logprobs", wide, torch.float32),
+                ]
+        return OutputForm(kind, self.logits.device, shape, fields, of_best, need.logprob_ranks)
 
     def wrong_values(self, output: Any, need: Need) -> str | None:
         wrong = self.wrong_tokens(output)
-        if wrong is not None or self.facts.max_logprobs is None:
+        if wrong is not None or (self.facts.max_logprobs is None and not isinstance(output, ScoreOutput)):
             return wrong
-        return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
+        # Raw logits alone exceed 0.
+        bounded = [("log_kept_mass", output.log_kept_mass)]
+        if need.logprobs_mode != "raw_logits":
+            bounded.append(("logprobs.logprobs", output.logprobs.logprobs))
+        for name, values in bounded:
+            for index in first_of(values > 0):
+                found = f"found {float(values[tuple(index)]):.3g} at {index} of {list(values.shape)}"
+                return f"{name} at most 0 in the mode {need.logprobs_mode}, {found}"
+        return None
+
+    def wrong_tokens(self, output: Any) -> str | None:
+        """Describe the first wrong token of an output of the right form."""
+        if self.token_ids is None:
+            found = output.token_ids
+            for (row,) in first_of((found < 0) | (found >= self.vocab_size)):
+                return f"token_ids in [0, {self.vocab_size}), found {int(found[row])} in row {row} of {len(found)}"
+            return None
+        ids, found = self.token_ids.to(torch.int64), output.logprobs.token_ids[:, 0]
+        expected = torch.where((ids >= 0) & (ids < self.vocab_size), ids, PAD_TOKEN_ID)
+        for (row,) in first_of(found != expected):
+            return (
+                f"logprobs.token_ids of row {row} to begin with {int(expected[row])}, found {int(found[row])}"
+            )
+        return None
+
+    def signature(self) -> Hashable:
+        facts, logits, ids = self.facts, self.logits, self.token_ids
+        has_logprobs, has_given_ids = facts.max_logprobs is not None, facts.any_logprob_token_ids
+        return (
+            *(logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), facts.filters),
+            *(has_logprobs, has_given_ids, None if ids is None else ids.dtype),
+        )
 
     @property
-    def tokens_shape(self) -> tuple[int, ...]:
-        """Return the shape of the output's tokens: [B] unless a class says otherwise."""
-        return self.logits.shape[:1]
+    def num_rows(self) -> int:
+        return self.logits.shape[0] if self.token_ids is None else 0
 
     @property
     def facts(self) -> BatchFacts:
@@ -77,56 +166,14 @@ class RowCall(Call):
         return self.metadata.facts
 
     @property
-    def num_given_ids(self) -> int | None:
-        """Return M, the most ids whose logprobs a row asks for; None where no row gives any."""
-        ids = self.metadata.given_ids
-        return None if ids is None else ids.shape[1]
-
-    @property
     def vocab_size(self) -> int:
         """Return the number V of token ids."""
         return self.logits.shape[1]
 
-
-class Sample(RowCall):
-    """A batch of logits [B, V] and the parameters of the rows, perhaps divided between two backends."""
-
-    __slots__ = ()
-
-    def check(self, device: torch.device, need: Need) -> None:
-        input_checks.check_logits("logits", self.logits, device)
-        input_checks.check_batch("logits", self.logits, self.metadata, need)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"logits": self.logits}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors["logits"], self.metadata)
-
-    def run(self, backend: Any) -> Any:
-        return backend.sample(self.logits, self.metadata)
-
-    def wrong_tokens(self, output: SamplerOutput) -> str | None:
-        return wrong_tokens(output, self.vocab_size)
-
-    def signature(self) -> Hashable:
-        return logits_signature(self.logits, self.facts)
-
-    @property
-    def num_rows(self) -> int:
-        return self.logits.shape[0]
-
-    def cached_check(self, key: object) -> OutputCheck | None:
-        if type(self.metadata) is not SamplingMetadata:
-            return None
-        checked: _CheckedCall | None = self.metadata.memo.get(key)
-        return checked[1] if checked is not None and input_checks.has_form(self.logits, checked[0]) else None
-
-    def cache_check(self, key: object, check: OutputCheck) -> None:
-        self.metadata.memo[key] = (input_checks.form_of(self.logits), check)
-
     def row_kinds(self) -> RowKinds | str:
-        """Return the kind of each row for the division, or say why the rows stay together."""
+        """Return the kind of each row for a division between two backends, or say why the rows stay together."""
+        if self.token_ids is not None:
+            return "every row is one"
         metadata, rows = self.metadata, self.logits.shape[0]
         kinds = metadata.row_kinds
         if kinds is None:
@@ -139,51 +186,40 @@ class Sample(RowCall):
             return "its parameters were changed after its row_kinds were made"
         return kinds
 
-    def split(
-        self, kinds: RowKinds, reasons: Sequence[str | None], unsupported: Sequence[tuple[Requirement, ...]]
-    ) -> RowSplit:
-        """Divide the rows between the selected backend and the companion.
 
-        :param reasons: for each of the kinds the property that the selected backend does not support, or None.
-        :param unsupported: the requirements that the selected backend does not meet, and those of its companion.
-        """
-        split, widest = RowSplit.of(kinds, reasons, self.logits.device), self.facts.max_logprobs
-        # Logprob columns as from a single sampler: if it supports logprobs, rows that did not ask get them too.
-        staying, leaving = (None if LOGPROBS in missing else widest for missing in unsupported)
-        return replace(
-            split,
-            staying=replace(split.staying, max_logprobs=staying),
-            leaving=replace(split.leaving, max_logprobs=leaving),
-        )
-
-    def divided(self, split: RowSplit) -> tuple[Self, Self]:
-        """Make the calls of the selected backend and of the companion, with a copy of the leaving rows."""
-        leaving = self.logits.index_select(0, split.rows)
-        return (
-            type(self)(self.logits, split.for_chosen(self.metadata)),
-            type(self)(leaving, split.for_companion(self.metadata)),
-        )
-
-    def merged(
-        self, split: RowSplit, output: SamplerOutput, companion_output: SamplerOutput
-    ) -> SamplerOutput:
-        """Merge the outputs of the selected backend and of the companion, in the order of the rows."""
-        return split.merged(output, companion_output, self.facts.logprobs_width(self.vocab_size))
+_Field: TypeAlias = tuple[str, tuple[int, ...], torch.dtype]
+"""Name, shape and dtype of a tensor of an output."""
 
 
-class Draft(Sample):
-    """A batch of logits for drafts, drawn from noise of separate streams: verifications use others."""
+class OutputForm(NamedTuple):
+    """The form of the output of a row call, without references to tensors."""
 
-    __slots__ = ()
+    kind: type[Any]
+    device: torch.device
+    shape: tuple[int, ...]
+    """Shape of the tokens."""
+    fields: tuple[_Field, ...]
+    of_best: list[_Field] | None
+    """Fields of the logprobs; None: no row wants any."""
+    needs_ranks: bool
 
-    def run(self, backend: Any) -> Any:
-        return backend.sample(self.logits, self.metadata, draft=True)
-
-
-_KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *dict.fromkeys(FACT_OF_COLUMN.values()))
-
-
-def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
-    """Return the properties for the choice of kernels, the number of rows apart."""
-    has_logprobs, has_given_ids = facts.max_logprobs is not None, facts.any_logprob_token_ids
-    return logits.dtype, logits.shape[1], *_KERNEL_FACTS(facts), facts.filters, has_logprobs, has_given_ids
+    def wrong(self, output: Any) -> str | None:
+        """Compare an output with the form, but look at no value: what is needed and what was found, or None."""
+        kind, device, shape, fields, of_best, needs_ranks = self
+        if not isinstance(output, kind):
+            return f"a {kind.__name__}, found {type(output).__name__}"
+        for name, needed, dtype in fields:
+            if reason := misfit(name, getattr(output, name), needed, dtype, device):
+                return reason
+        if of_best is None:
+            return None
+        best = output.logprobs
+        if not isinstance(best, LogprobsTensors):
+            return f"logprobs of the type LogprobsTensors, found {type(best).__name__}"
+        for name, needed, dtype in of_best:
+            if reason := misfit(f"logprobs.{name}", getattr(best, name), needed, dtype, device):
+                return reason
+        reason = None
+        if needs_ranks or best.ranks is not None:
+            reason = misfit("logprobs.ranks", best.ranks, shape, torch.int64, device)
+        return reason or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)

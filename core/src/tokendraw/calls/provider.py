@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution.candidate import Resolution
+from tokendraw.calls.call import Call
+from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.negotiator import Negotiator
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Provider:
@@ -73,3 +80,26 @@ class Provider:
 
     def __repr__(self) -> str:
         return f"<tokendraw.{self._operations[0].name} {self.name!r} on {self.device}>"
+
+
+def method(
+    operation: Operation, call: Callable[_P, Call], output: type[_T]
+) -> Callable[Concatenate[Any, _P], _T]:
+    """Make a provider's method of the function that makes its calls, with the name, signature and docstring of that.
+
+    :param output: class of what the method returns.
+    """
+
+    def served(self: Provider, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        served: _T = dispatch(self._negotiator, operation, call(*args, **options))
+        return served
+
+    served.__name__ = served.__qualname__ = call.__name__
+    served.__doc__ = call.__doc__
+    stub = inspect.signature(call)
+    of_object = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method = untraced(served)
+    method.__signature__ = stub.replace(  # type: ignore[attr-defined]
+        parameters=[of_object, *stub.parameters.values()], return_annotation=output
+    )
+    return method

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.resolution.refusals import install
 from tokendraw.calls.call import Call
-from tokendraw.calls.drawing import Sample
+from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.calls.splitting import RowSplit, is_worthwhile
 from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+from tokendraw.parameters.batch_facts import BatchFacts
 
-_NOT_BY_ROW = "every row is one"
-"""Reason for which the rows of a call are not divided."""
 _log = logging.getLogger("tokendraw")
 
 
@@ -29,12 +26,10 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
     reason = selection.backend.reason_against(call)
     if reason is None:
         return selection.backend
-    kinds = _row_kinds(selection, call)
-    if isinstance(kinds, str) or not isinstance(call, Sample):
-        return _whole_call(selection, call, [reason], str(kinds))
-    split = _split(selection, call, kinds)
+    split = _split(selection, call)
     if isinstance(split, str):
         return _whole_call(selection, call, [reason], split)
+    assert isinstance(call, RowCall)
     if not split.num_leaving:
         return selection.backend
     leaving = RowGroup(split.leaving, call.vocab_size)
@@ -88,36 +83,32 @@ def is_served(selection: Selection, call: Call | RowGroup) -> bool:
     return any(backend.reason_against(call) is None for backend in selection.backends)
 
 
-def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
-    """Return the kind of each row of a call, or say why the call is not divided."""
-    backend = selection.backend
-    if selection.companion is None or not isinstance(call, Sample):
-        return _NOT_BY_ROW
-    for requirement in backend.unsupported:
-        if requirement.concerns_call and requirement.is_asked(call, backend.capabilities):
-            return _NOT_BY_ROW
-    return call.row_kinds()
-
-
-def _split(selection: Selection, call: Sample, kinds: RowKinds) -> RowSplit | str:
+def _split(selection: Selection, call: Call) -> RowSplit | str:
     """Divide the rows of a call, or say why not."""
+    backend = selection.backend
+    if (
+        selection.companion is None
+        or type(call) is not RowCall
+        or any(
+            each.concerns_call and each.is_asked(call, backend.capabilities) for each in backend.unsupported
+        )
+    ):
+        return "every row is one"
+    kinds = call.row_kinds()
+    if isinstance(kinds, str):
+        return kinds
     splits = selection.row_splits.setdefault(kinds, {})
     split = splits.get(call.vocab_size)
     if split is None:
         if is_capturing():
             return "a CUDA graph is captured of it before it was drawn once"
-        backend, reasons = selection.backend, _reasons_by_kind(selection.backend, call, kinds)
+        reasons = [backend.reason_against(RowGroup(kind, call.vocab_size)) for kind in kinds.kinds]
         leaving = [kind for kind, reason in zip(kinds.kinds, reasons, strict=True) if reason is not None]
         companion = selection.companion_for(call, RowGroup(BatchFacts.merged(leaving), call.vocab_size))
         assert companion is not None
-        split = call.split(kinds, reasons, (backend.unsupported, companion.unsupported))
-        split = splits[call.vocab_size] = replace(split, companion=companion)
+        unsupported = backend.unsupported, companion.unsupported
+        split = splits[call.vocab_size] = RowSplit.of(call, kinds, reasons, companion, unsupported)
     return split
-
-
-def _reasons_by_kind(backend: LoadedBackend, call: Sample, kinds: RowKinds) -> list[str | None]:
-    """Name the unsupported property of each kind of row."""
-    return [backend.reason_against(RowGroup(kind, call.vocab_size)) for kind in kinds.kinds]
 
 
 def _whole_call(selection: Selection, call: Call, reasons: Sequence[str], because: str) -> LoadedBackend:

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.upload import uploaded
+from tokendraw.backends.description.requirement import Requirement
+from tokendraw.calls.drawing import RowCall
+from tokendraw.calls.row_requirements import LOGPROBS
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
@@ -51,31 +54,50 @@ class RowSplit:
     """[num_leaving] int64: their slots."""
     slot_leaves: Tensor
     """[slots] bool."""
-    companion: Any = None
-    """The loaded backend that draws the leaving rows, once the rows are divided for a selection."""
+    companion: Any
+    """The loaded backend that draws the leaving rows."""
 
     @classmethod
-    def of(cls, row_kinds: RowKinds, reasons: Sequence[str | None], device: torch.device) -> Self:
-        """Divide rows by kind, each with the property that the chosen sampler does not support, or None."""
-        of_row = row_kinds.slot_of_row or range(row_kinds.num_rows)
+    def of(
+        cls,
+        call: RowCall,
+        kinds: RowKinds,
+        reasons: Sequence[str | None],
+        companion: Any,
+        unsupported: Sequence[tuple[Requirement, ...]],
+    ) -> Self:
+        """Divide the rows of a call between the chosen sampler and a companion.
+
+        :param reasons: for each of the kinds the property that the chosen sampler does not support, or None.
+        :param unsupported: the requirements that the chosen sampler does not meet, and those of the companion.
+        """
+        of_row, widest = kinds.slot_of_row or range(kinds.num_rows), call.facts.max_logprobs
         leaves = [reason is not None for reason in reasons]
-        rows = [row for row, slot in enumerate(of_row) if leaves[row_kinds.of_slot[slot]]]
-        present = {row_kinds.of_slot[slot] for slot in of_row}
-        kinds = [(kind, leaves[i]) for i, kind in enumerate(row_kinds.kinds) if i in present]
+        rows = [row for row, slot in enumerate(of_row) if leaves[kinds.of_slot[slot]]]
+        present = sorted({kinds.of_slot[slot] for slot in of_row})
         indices = uploaded(
             {
                 "rows": (rows, torch.int64),
                 "slots": ([of_row[row] for row in rows], torch.int64),
-                "slot_leaves": ([leaves[kind] for kind in row_kinds.of_slot], torch.bool),
+                "slot_leaves": ([leaves[kind] for kind in kinds.of_slot], torch.bool),
             },
-            device,
+            call.logits.device,
+        )
+        # Logprob columns as from a single sampler: if it supports logprobs, rows that did not ask get them too.
+        staying, leaving = (
+            replace(
+                BatchFacts.merged(kinds.kinds[i] for i in present if leaves[i] is leaving),
+                max_logprobs=None if LOGPROBS in missing else widest,
+            )
+            for leaving, missing in zip((False, True), unsupported, strict=True)
         )
         return cls(
-            staying=BatchFacts.merged(kind for kind, leaving in kinds if not leaving),
-            leaving=BatchFacts.merged(kind for kind, leaving in kinds if leaving),
-            reasons=tuple(dict.fromkeys(reasons[i] or "" for i in sorted(present) if leaves[i])),
+            staying=staying,
+            leaving=leaving,
+            reasons=tuple(dict.fromkeys(reasons[i] or "" for i in present if leaves[i])),
             num_staying=len(of_row) - len(rows),
             num_leaving=len(rows),
+            companion=companion,
             **indices,
         )
 
@@ -128,86 +150,62 @@ class RowSplit:
             row_kinds=None,
         )
 
+    def calls(self, call: RowCall) -> tuple[RowCall, RowCall]:
+        """Make the calls of the chosen sampler and of the companion, with a copy of the leaving rows."""
+        leaving = call.logits.index_select(0, self.rows)
+        return (
+            RowCall(call.logits, self.for_chosen(call.metadata), is_draft=call.is_draft),
+            RowCall(leaving, self.for_companion(call.metadata), is_draft=call.is_draft),
+        )
+
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
         """Merge the outputs in the order of the rows, with ``width`` best tokens each; None: no row wants any."""
-        best = mass = threshold = ceiling = None
-        if chosen.threshold is not None and companion.threshold is not None:
-            threshold = chosen.threshold.index_copy(0, self.rows, companion.threshold)
-        if chosen.ceiling is not None or companion.ceiling is not None:
-            ceiling = _ceiling_of(chosen).index_copy(0, self.rows, _ceiling_of(companion))
+        rows, best, mass = self.rows, None, None
         if width is not None:
-            best, mass = self._merged_logprobs(chosen, companion, width)
+            target, masses = _shown(chosen, self.staying, width)
+            source, companion_masses = _shown(companion, self.leaving, width)
+            best = LogprobsTensors(
+                target.token_ids.index_copy(0, rows, source.token_ids),
+                target.logprobs.index_copy(0, rows, source.logprobs),
+                self._joined(target.ranks, source.ranks),
+                self._joined(target.given_token_ids, source.given_token_ids, PAD_TOKEN_ID),
+                self._joined(target.given_logprobs, source.given_logprobs, PAD_LOGPROB),
+            )
+            mass = masses.index_copy(0, rows, companion_masses)
         return SamplerOutput(
-            chosen.token_ids.index_copy(0, self.rows, companion.token_ids),
-            chosen.valid.index_copy(0, self.rows, companion.valid),
+            chosen.token_ids.index_copy(0, rows, companion.token_ids),
+            chosen.valid.index_copy(0, rows, companion.valid),
             best,
             mass,
-            threshold,
-            ceiling,
+            self._joined(chosen.threshold, companion.threshold),
+            self._joined(chosen.ceiling, companion.ceiling, math.inf),
         )
 
-    def _merged_logprobs(
-        self, chosen: SamplerOutput, companion: SamplerOutput, width: int
-    ) -> tuple[LogprobsTensors, Tensor]:
-        target, masses = _padded(chosen, width)
-        source, companion_mass = _padded(companion, width)
-        rows = self.rows
-        return LogprobsTensors(
-            target.token_ids.index_copy(0, rows, source.token_ids),
-            target.logprobs.index_copy(0, rows, source.logprobs),
-            None
-            if target.ranks is None or source.ranks is None
-            else target.ranks.index_copy(0, rows, source.ranks),
-            *self._merged_given(target, source),
-        ), masses.index_copy(0, rows, companion_mass)
-
-    def _merged_given(
-        self, target: LogprobsTensors, source: LogprobsTensors
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Merge the given ids and their logprobs; padding for the rows of a sampler that was given none."""
-        pairs = [(part.given_token_ids, part.given_logprobs) for part in (target, source)]
-        known = next(((ids, values) for ids, values in pairs if ids is not None and values is not None), None)
-        if known is None:
-            return None, None
-        padded = []
-        for (ids, values), part in zip(pairs, (target, source), strict=True):
-            shape = (len(part.token_ids), known[0].shape[1])
-            padded.append(
-                (
-                    known[0].new_full(shape, PAD_TOKEN_ID) if ids is None else ids,
-                    known[1].new_full(shape, PAD_LOGPROB) if values is None else values,
-                )
-            )
-        (ids, values), (source_ids, source_values) = padded
-        return ids.index_copy(0, self.rows, source_ids), values.index_copy(0, self.rows, source_values)
+    def _joined(
+        self, chosen: Tensor | None, companion: Tensor | None, padding: float | None = None
+    ) -> Tensor | None:
+        """Merge a tensor that a sampler may lack: its rows are ``padding`` then; with None there is none of any row."""
+        if chosen is None and companion is not None and padding is not None:
+            shape = (self.num_staying + self.num_leaving, *companion.shape[1:])
+            chosen = companion.new_full(shape, padding)
+        if companion is None and chosen is not None and padding is not None:
+            companion = chosen.new_full((self.num_leaving, *chosen.shape[1:]), padding)
+        if chosen is None or companion is None:
+            return None
+        return chosen.index_copy(0, self.rows, companion)
 
 
-def _ceiling_of(output: SamplerOutput) -> Tensor:
-    """Return the greatest kept logits of an output; +inf where it has none."""
+def _shown(output: SamplerOutput, facts: BatchFacts, width: int) -> tuple[LogprobsTensors, Tensor]:
+    """Return logprobs and the log of the kept mass; padding beside the drawn tokens of a sampler without logprobs."""
+    if facts.max_logprobs is not None:
+        assert output.logprobs is not None
+        assert output.log_kept_mass is not None
+        return output.logprobs, output.log_kept_mass
     tokens = output.token_ids
-    if output.ceiling is not None:
-        return output.ceiling
-    return torch.full(tokens.shape, math.inf, dtype=torch.float32, device=tokens.device)
-
-
-def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]:
-    """Pad logprobs to ``width`` columns beside the drawn token; return them with the log of the kept mass."""
-    best, tokens = output.logprobs, output.token_ids
-    mass = output.log_kept_mass
-    if mass is None:
-        mass = torch.full(tokens.shape, PAD_LOGPROB, dtype=torch.float32, device=tokens.device)
-    if best is None:
-        best = LogprobsTensors(
-            tokens.unsqueeze(1), torch.full_like(mass, PAD_LOGPROB).unsqueeze(1), torch.zeros_like(tokens)
-        )
-    missing = 1 + width - best.token_ids.shape[1]
-    if missing:
-        best = replace(
-            best,
-            token_ids=torch.nn.functional.pad(best.token_ids, (0, missing), value=PAD_TOKEN_ID),
-            logprobs=torch.nn.functional.pad(best.logprobs, (0, missing), value=PAD_LOGPROB),
-        )
-    return best, mass
+    mass = torch.full(tokens.shape, PAD_LOGPROB, dtype=torch.float32, device=tokens.device)
+    ids = torch.nn.functional.pad(tokens.unsqueeze(1), (0, width), value=PAD_TOKEN_ID)
+    values = mass.new_full(ids.shape, PAD_LOGPROB)
+    return LogprobsTensors(ids, values, torch.zeros_like(tokens)), mass
 
 
 def _where(leaves: Tensor, harmless: float, values: Tensor | None) -> Tensor | None:

@@ -20,13 +20,11 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import first_reason
 from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.output_checks import first_of, misfit, wrong_object
-from tokendraw.calls.provider import Provider
+from tokendraw.calls.provider import Provider, method
 from tokendraw.errors.exceptions import PluginError
 
 Arguments: TypeAlias = dict[str, Any]
@@ -159,11 +157,13 @@ def tensor_operation(
     """
     calls = {
         name: type(
-            f"{name}_call",
+            name,
             (TensorCall,),
             {
                 "__slots__": (),
                 "__module__": operation.module,
+                "__doc__": function.signature.__doc__,
+                "__signature__": inspect.signature(function.signature),
                 "function": function,
                 "method": name,
                 "tensor_names": tuple(
@@ -193,7 +193,7 @@ def tensor_operation(
                         words = ", ".join(map(str, (name, *way.values())))
                         raise PluginError(f"the proof call {words} needs {reason}")
 
-    methods = {name: _method(operation, name, call) for name, call in calls.items()}
+    methods = {name: method(operation, call, object) for name, call in calls.items()}
     members = {"_operations": (operation,), "__doc__": doc, "__module__": operation.module, **methods}
     return calls, type("TensorProvider", (Provider,), members), prove
 
@@ -217,18 +217,3 @@ def on_device(arguments: Arguments, device: torch.device) -> Arguments:
         return on_target.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     return {n: moved(v) if isinstance(v, Tensor) else v for n, v in arguments.items()}
-
-
-def _method(operation: Operation, name: str, call: type[TensorCall]) -> Callable[..., Any]:
-    def method(self: Provider, *args: Any, **options: Any) -> Any:
-        return dispatch(self._negotiator, operation, call(*args, **options))
-
-    signature = call.function.signature
-    stub = inspect.signature(signature)
-    of_object = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__name__, method.__qualname__, method.__doc__ = name, name, signature.__doc__
-    untraced_method = untraced(method)
-    untraced_method.__signature__ = stub.replace(  # type: ignore[attr-defined]
-        parameters=[of_object, *stub.parameters.values()], return_annotation=inspect.Signature.empty
-    )
-    return untraced_method

@@ -7,7 +7,7 @@ of their rows and another set of parameters. These batches cause the compilation
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
-from tokendraw.calls.drawing import Sample
+from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.routing import is_served
 from tokendraw.calls.row_requirements import RowGroup
 from tokendraw.calls.selection import Selection
@@ -73,7 +73,7 @@ class Batches:
         self.seedings = SEEDINGS if seeds else SEEDINGS[:1]
         self.row_index = bool(row_index)
 
-    def drawn_by(self, title: str, call: type[Sample]) -> CallGroups:
+    def drawn_by(self, title: str, call: Callable[[Tensor, SamplingMetadata], RowCall]) -> CallGroups:
         """Draw every batch in each dtype, kinds without a supporting backend left out."""
 
         def groups(selection: Selection, device: torch.device) -> Iterator[CallGroup]:

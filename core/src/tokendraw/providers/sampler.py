@@ -9,7 +9,7 @@ import torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.drawing import Sample
+from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.operations.sample import OPERATION as SAMPLE
@@ -119,7 +119,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
         verifications = VerifyWarmup(
             batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
         )
-        warmups = [(SAMPLE, batches.drawn_by("batches", Sample))]
+        warmups = [(SAMPLE, batches.drawn_by("batches", RowCall))]
         if max_drafts is not None:
             warmups.append((VERIFY, verifications.groups))
         return warm_up(self._negotiator, warmups, progress=progress)

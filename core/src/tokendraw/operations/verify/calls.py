@@ -1,4 +1,4 @@
-"""The call of a verification, always served whole."""
+"""The calls of a verifier: drafts, and their verification, which is always served whole."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from tokendraw import speculative
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck
-from tokendraw.calls.drawing import RowCall, logits_signature
-from tokendraw.calls.output_checks import first_of
+from tokendraw.calls.drawing import RowCall
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import one_of
 from tokendraw.operations.verify import VERIFY_MODES, VerifyMode
@@ -36,18 +34,11 @@ class Verify(RowCall):
     __slots__ = ("drafts", "mode")
 
     hint_field: ClassVar[str] = "SamplingMetadata.facts or Drafts"
-    output_class: ClassVar[type[Any]] = VerifyOutput
 
     def __init__(
-        self,
-        target_logits: Tensor,
-        drafts: Drafts,
-        metadata: SamplingMetadata,
-        *,
-        mode: VerifyMode = "rejection",
+        self, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
     ) -> None:
-        self.logits = target_logits
-        self.metadata = metadata
+        super().__init__(target_logits, metadata)
         self.drafts = drafts
         self.mode = mode
 
@@ -74,34 +65,24 @@ class Verify(RowCall):
         self.drafts.check_values()
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {"target_logits": self.logits}
-        for name in _TENSORS:
-            if (tensor := getattr(self.drafts, name)) is not None:
-                tensors[name] = tensor
-        return tensors
+        of_drafts = {name: getattr(self.drafts, name) for name in _TENSORS}
+        given = {name: tensor for name, tensor in of_drafts.items() if tensor is not None}
+        return {"target_logits": self.logits, **given}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS if name in tensors}
         drafts = replace(self.drafts, **fields)
-        return type(self)(tensors["target_logits"], drafts, self.metadata, mode=self.mode)
+        return type(self)(tensors["target_logits"], drafts, self.metadata, self.mode)
 
     def signature(self) -> Hashable:
         drafts = self.drafts
         ids, offsets, logits = drafts.draft_token_ids, drafts.cu_num_logits, drafts.draft_logits
-        return (
-            logits_signature(self.logits, self.facts),
-            self.mode,
-            drafts.kind,
-            ids.dim(),
-            ids.dtype,
-            offsets.dtype,
-            None if logits is None else logits.dtype,
-            drafts.max_drafts.bit_length(),
-        )
+        dtypes = ids.dtype, offsets.dtype, None if logits is None else logits.dtype
+        return super().signature(), self.mode, drafts.kind, ids.dim(), dtypes, drafts.max_drafts.bit_length()
 
     @property
-    def tokens_shape(self) -> tuple[int, ...]:
-        return self.drafts.num_requests, self.drafts.max_drafts + 1
+    def num_rows(self) -> int:
+        return 0
 
     def cached_check(self, key: object) -> OutputCheck | None:
         if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
@@ -121,8 +102,77 @@ class Verify(RowCall):
         metadata = by_row(self.metadata, self.drafts, self.logits.shape[0])
         return backend.verify(self.logits, self.drafts, metadata, mode=self.mode)
 
+    def output_check(self, need: Need) -> OutputCheck:
+        requests = self.drafts.num_requests
+        tokens = "token_ids", (requests, self.drafts.max_drafts + 1), torch.int64
+        others = ("num_accepted", (requests,), torch.int32), ("valid", (requests,), torch.bool)
+        return self.output_form(VerifyOutput, (tokens, *others), need).wrong
+
     def wrong_tokens(self, output: VerifyOutput) -> str | None:
-        return _wrong_chains(output, self.vocab_size, self.drafts)
+        drafts, vocab_size = self.drafts, self.vocab_size
+        first, ids = drafts.cu_num_logits.tolist(), drafts.draft_token_ids.tolist()
+        chains = zip(output.token_ids.tolist(), output.num_accepted.tolist(), strict=True)
+        for b, (tokens, accepted) in enumerate(chains):
+            count = first[b + 1] - first[b] - 1
+            if not 0 <= accepted <= count:
+                return (
+                    f"num_accepted in [0, {count}], found {accepted} for request {b} of {drafts.num_requests}"
+                )
+            proposed = ids[b] if drafts.draft_token_ids.dim() == 2 else ids[first[b] - b :]
+            for token, draft_id in zip(tokens[:accepted], proposed, strict=False):
+                if token != draft_id:
+                    return f"the accepted drafts, found token {token} for draft {draft_id} of request {b}"
+            for i, token in enumerate(tokens):
+                if i <= accepted and not 0 <= token < vocab_size:
+                    return (
+                        f"token_ids in [0, {vocab_size}) up to the last token of a request, found {token} as token "
+                        f"{i} of the {accepted + 1} of request {b}"
+                    )
+                if i > accepted and token != PAD_TOKEN_ID:
+                    return (
+                        f"token_ids {PAD_TOKEN_ID} behind the last token of a request, found {token} behind the "
+                        f"{accepted + 1} of request {b}"
+                    )
+        return None
+
+
+def verify(
+    target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, *, mode: VerifyMode = "rejection"
+) -> Verify:
+    """Verify the drafts of B requests: emit the accepted drafts and a token more, distributed as by the target.
+
+    ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
+    those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
+    would be without drafts; it looks at no draft's distribution. ``block`` judges the drafts of a request together
+    (Sun et al., 2024, arXiv 2403.10444) and accepts at least as many as ``rejection`` on average. All leave the
+    target's distribution as it is; ``block`` does so if the drafts of successive verifications share no noise: draw
+    them without seeds, or with seeds of each verification's own.
+
+    Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
+    ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in
+    :meth:`tokendraw.Sampler.sample`, where it was given copies of the logits and of the drafts.
+
+    :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
+        draft, in order, and its bonus row. Never modified.
+    :param drafts: on the same device.
+    :param metadata: one entry a request, with the positions of their first rows, or one a row, as
+        ``row_index`` makes it; on the same device.
+    :raises InvalidInputError: a ValueError, before anything is launched.
+    :raises InvalidParameterError: a ValueError: there is no such mode.
+    :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
+        nothing.
+    :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
+        ``TOKENDRAW_DEBUG=1`` found another fault.
+    """
+    return Verify(target_logits, drafts, metadata, mode)
+
+
+def draft(logits: Tensor, metadata: SamplingMetadata) -> RowCall:
+    """Draw a draft for each row, from noise unused by verifications at the same seeds and positions.
+
+    It is :meth:`tokendraw.Sampler.sample` otherwise, but that whoever verifies draws.
+    """
+    return RowCall(logits, metadata, is_draft=True)
 
 
 def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
@@ -160,41 +210,3 @@ def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
         known = state, (*speculative.rows_of_requests(offsets, rows), steps)
         drafts.memo["rows of requests"] = known
     return known[1]
-
-
-def _wrong_chains(output: VerifyOutput, vocab_size: int, drafts: Drafts) -> str | None:
-    """Compare the tokens of a verification, of the right form, with the drafts."""
-    requests, width = drafts.num_requests, drafts.max_drafts + 1
-    tokens, accepted = output.token_ids.cpu(), output.num_accepted.cpu()
-    draft_ids, counts = _by_step(drafts)
-    for (b,) in first_of((accepted < 0) | (accepted > counts)):
-        return (
-            f"num_accepted in [0, {int(counts[b])}], found {int(accepted[b])} for request {b} of {requests}"
-        )
-    steps, num_accepted = torch.arange(width, device="cpu"), accepted.unsqueeze(1)
-    for b, i in first_of((steps[:-1] < num_accepted) & (tokens[:, :-1] != draft_ids)):
-        return f"the accepted drafts, found token {int(tokens[b, i])} for draft {int(draft_ids[b, i])} of request {b}"
-    for b, i in first_of((steps <= num_accepted) & ((tokens < 0) | (tokens >= vocab_size))):
-        return (
-            f"token_ids in [0, {vocab_size}) up to the last token of a request, found {int(tokens[b, i])} as token "
-            f"{i} of the {int(accepted[b]) + 1} of request {b}"
-        )
-    for b, i in first_of((steps > num_accepted) & (tokens != PAD_TOKEN_ID)):
-        return (
-            f"token_ids {PAD_TOKEN_ID} behind the last token of a request, found {int(tokens[b, i])} behind the "
-            f"{int(accepted[b]) + 1} of request {b}"
-        )
-    return None
-
-
-def _by_step(drafts: Drafts) -> tuple[Tensor, Tensor]:
-    """Lay out the drafts of each request [B, K], and their numbers [B], on the host."""
-    ids = drafts.draft_token_ids.cpu().to(torch.int64)
-    first, most = drafts.cu_num_logits.cpu().to(torch.int64), drafts.max_drafts
-    counts = first.diff() - 1
-    if ids.dim() == 2:
-        return pad(ids, (0, most), value=PAD_TOKEN_ID)[:, :most], counts
-    indices = (first[:-1] - torch.arange(len(counts), device="cpu")).unsqueeze(1) + torch.arange(
-        most, device="cpu"
-    )
-    return pad(ids, (0, 1), value=PAD_TOKEN_ID)[indices.clamp(0, len(ids))], counts

@@ -6,20 +6,17 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind, Need
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import proof_rows
-from tokendraw.calls.dispatch import dispatch
-from tokendraw.calls.drawing import Draft
-from tokendraw.calls.provider import Provider
+from tokendraw.calls.provider import Provider, method
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.verify import OPERATION, VerifierBackend, VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.verify.calls import draft, verify
 from tokendraw.operations.verify.warmup import VerifyWarmup
 from tokendraw.output import SamplerOutput, VerifyOutput
 from tokendraw.parameters.drafts import Drafts
@@ -31,52 +28,8 @@ class VerifyProvider(Provider):
 
     _operations: ClassVar[tuple[Operation, ...]] = (OPERATION,)
 
-    @untraced
-    def verify(
-        self,
-        target_logits: Tensor,
-        drafts: Drafts,
-        metadata: SamplingMetadata,
-        *,
-        mode: VerifyMode = "rejection",
-    ) -> VerifyOutput:
-        """Verify the drafts of B requests: emit the accepted drafts and a token more, distributed as by the target.
-
-        ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
-        those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
-        would be without drafts; it looks at no draft's distribution. ``block`` judges the drafts of a request together
-        (Sun et al., 2024, arXiv 2403.10444) and accepts at least as many as ``rejection`` on average. All leave the
-        target's distribution as it is; ``block`` does so if the drafts of successive verifications share no noise: draw
-        them without seeds, or with seeds of each verification's own.
-
-        Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
-        ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in
-        :meth:`tokendraw.Sampler.sample`, where it was given copies of the logits and of the drafts.
-
-        :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
-            draft, in order, and its bonus row. Never modified.
-        :param drafts: on the same device.
-        :param metadata: one entry a request, with the positions of their first rows, or one a row, as
-            ``row_index`` makes it; on the same device.
-        :raises InvalidInputError: a ValueError, before anything is launched.
-        :raises InvalidParameterError: a ValueError: there is no such mode.
-        :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
-            nothing.
-        :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
-            ``TOKENDRAW_DEBUG=1`` found another fault.
-        """
-        call = Verify(target_logits, drafts, metadata, mode=mode)
-        output: VerifyOutput = dispatch(self._negotiator, OPERATION, call)
-        return output
-
-    @untraced
-    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw a draft for each row, from noise unused by verifications at the same seeds and positions.
-
-        It is :meth:`tokendraw.Sampler.sample` otherwise, but that whoever verifies draws.
-        """
-        output: SamplerOutput = dispatch(self._negotiator, OPERATION, Draft(logits, metadata))
-        return output
+    verify = method(OPERATION, verify, VerifyOutput)
+    draft = method(OPERATION, draft, SamplerOutput)
 
     @untraced
     def warmup(
@@ -118,7 +71,7 @@ def prove(
     drafts = Drafts.from_lists([[peak], [0]], device=device, **distributions.get(kind, {}))
     metadata = SamplingMetadata.from_params([proof_rows.params(capabilities, need)] * 4, device=device)
     mode = (*capabilities.verify_modes, "rejection")[0]
-    output = proof_rows.output_of(Verify(logits, drafts, metadata, mode=mode), backend, need)
+    output = proof_rows.output_of(verify(logits, drafts, metadata, mode=mode), backend, need)
     found = (output.token_ids.tolist(), output.num_accepted.tolist())
     if found != ([[peak, peak], [peak, -1]], [1, 0]):
         raise PluginError(
@@ -127,5 +80,5 @@ def prove(
         )
 
 
-CALLS = {"verify": Verify, "draft": Draft}
+CALLS = {"verify": verify, "draft": draft}
 PROVIDER = VerifyProvider

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.description.requirement import first_reason
-from tokendraw.calls.drawing import Draft
 from tokendraw.calls.routing import is_served
 from tokendraw.calls.selection import LoadedBackend, Selection
 from tokendraw.calls.warmup import CallGroup
 from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer
 from tokendraw.operations.verify import DRAFT_KINDS, DRAFT_REQUIREMENTS, VERIFY_MODES, VerifyMode
-from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.verify.calls import Verify, draft
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -62,7 +61,7 @@ class VerifyWarmup:
 
     def groups(self, selection: Selection, device: torch.device) -> Iterator[CallGroup]:
         """Make up the drafts and the verifications."""
-        yield from self.batches.drawn_by("drafts", Draft)(selection, device)
+        yield from self.batches.drawn_by("drafts", draft)(selection, device)
         yield CallGroup("verifications", self._verifications(selection, device), None)
 
     def _verifications(self, selection: Selection, device: torch.device) -> Iterator[Verify]:
@@ -81,7 +80,7 @@ class VerifyWarmup:
                 kinds = self.kinds if mode != "coupled" else self.kinds[:1]
                 for kind in kinds if any(batch.num_drafts) else ("chosen",):
                     drafts = _drafts(batch, kind, distributions.get(kind), device)
-                    known = Verify(target[: drafts.num_rows], drafts, batch.metadata, mode=mode)
+                    known = Verify(target[: drafts.num_rows], drafts, batch.metadata, mode)
                     if batch.is_required or is_served(selection, known):
                         yield known
                     vague = _vague(known, selection.backend)
@@ -119,7 +118,7 @@ def _drafts(batch: _DraftBatch, kind: DraftKind, distribution: Tensor | None, de
 def _vague(call: Verify, backend: LoadedBackend) -> Verify | None:
     """Copy a call with little known to the host, if another backend has to verify the copy."""
     drafts = replace(call.drafts, num_drafts=None, any_placeholder=True)
-    copy = Verify(call.logits, drafts, call.metadata, mode=call.mode)
+    copy = Verify(call.logits, drafts, call.metadata, call.mode)
     unsupported = tuple([each for each in backend.unsupported if each in DRAFT_REQUIREMENTS])
     known, vague = (first_reason(unsupported, each, backend.capabilities) for each in (call, copy))
     return None if known == vague else copy
