@@ -8,7 +8,7 @@ import torch
 
 from fake_dists import serving_both
 from tokendraw import Drafts, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
-from tokendraw.calls.device_faults import is_device_fault
+from tokendraw.calls.negotiator import is_device_fault
 
 LOGITS = torch.zeros(3, 50)
 METADATA = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])

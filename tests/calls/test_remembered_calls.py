@@ -8,7 +8,7 @@ import torch
 
 from calling import CPU, loaded, recording, selection_of
 from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
-from tokendraw.calls import input_checks
+from tokendraw.calls import rows
 from tokendraw.calls.negotiator import Negotiator
 from tokendraw.providers.sampler import Sampler
 
@@ -23,13 +23,13 @@ def requests(**settings):
 @pytest.fixture
 def checked(monkeypatch):
     """The logits compared with metadata."""
-    found, original = [], input_checks.check_batch
+    found, original = [], rows.check_batch
 
     def check_batch(name, logits, metadata, need):
         found.append(logits)
         original(name, logits, metadata, need)
 
-    monkeypatch.setattr(input_checks, "check_batch", check_batch)
+    monkeypatch.setattr(rows, "check_batch", check_batch)
     return found
 
 

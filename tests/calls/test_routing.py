@@ -23,7 +23,7 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.calls.splitting import MIN_SPLIT_ROWS, is_worthwhile
+from tokendraw.calls.routing import MIN_SPLIT_ROWS, is_worthwhile
 from tokendraw.plugin import Capabilities
 from tokendraw_native.sampler import NativeSampler
 

@@ -14,7 +14,7 @@ import tokendraw
 from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.calls.routing import LoadedBackend, Selection
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, Resolution

@@ -129,7 +129,7 @@ class TestThePageForEngineAuthors:
         assert [name for name in errors if f"`{name}`" not in ENGINES] == []
 
     def test_the_page_states_the_rule_of_split_batches(self):
-        from tokendraw.calls.splitting import MIN_SPLIT_ROWS
+        from tokendraw.calls.routing import MIN_SPLIT_ROWS
 
         assert f"at least {MIN_SPLIT_ROWS} rows stay" in ENGINES
 

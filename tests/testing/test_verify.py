@@ -82,7 +82,7 @@ def test_a_verifier_with_few_capabilities_is_refused_the_rest_in_words():
 
 
 def test_a_call_beyond_the_capabilities_without_a_refusal_is_a_failure(monkeypatch):
-    monkeypatch.setattr("tokendraw.calls.selection.LoadedBackend.reason_against", lambda *given: None)
+    monkeypatch.setattr("tokendraw.calls.routing.LoadedBackend.reason_against", lambda *given: None)
     result = one_line(verifier(capabilities=DENSE), "verify coupled")
     assert (result.status, result.detail) == (
         Status.FAILED,

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from tokendraw._torch.tensor_checks import check_integers as check_integers
     from tokendraw._torch.tensor_checks import check_plain as check_plain
     from tokendraw._torch.tensor_checks import check_vector as check_vector
+    from tokendraw._torch.tensor_checks import first_of as first_of
+    from tokendraw._torch.tensor_checks import misfit as misfit
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw._torch.untraced import untraced as untraced
     from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
@@ -89,14 +91,12 @@ if TYPE_CHECKING:
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
     from tokendraw.calls.call import OutputCheck as OutputCheck
+    from tokendraw.calls.call import check_type as check_type
+    from tokendraw.calls.call import wrong_object as wrong_object
     from tokendraw.calls.dispatch import dispatch as dispatch
-    from tokendraw.calls.input_checks import check_batch as check_batch
-    from tokendraw.calls.input_checks import check_logits as check_logits
-    from tokendraw.calls.input_checks import check_type as check_type
-    from tokendraw.calls.output_checks import first_of as first_of
-    from tokendraw.calls.output_checks import misfit as misfit
-    from tokendraw.calls.output_checks import wrong_object as wrong_object
     from tokendraw.calls.provider import Provider as Provider
+    from tokendraw.calls.rows import check_batch as check_batch
+    from tokendraw.calls.rows import check_logits as check_logits
     from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
     from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
     from tokendraw.errors.formatting import printable as printable
@@ -137,7 +137,7 @@ _NAMES = {
     "tokendraw._torch.graphs": "is_capturing",
     "tokendraw._torch.tensor_checks": """
         check_dense_rows check_device check_device_of check_dtype check_integers check_plain
-        check_vector
+        check_vector first_of misfit
     """,
     "tokendraw._torch.threads": "one_thread",
     "tokendraw._torch.untraced": "untraced",
@@ -152,11 +152,10 @@ _NAMES = {
     "tokendraw.backends.description.requirement": "Requirement",
     "tokendraw.backends.discovery.hooks": "hookimpl",
     "tokendraw.backends.resolution.upstream": "release_of",
-    "tokendraw.calls.call": "Call OutputCheck",
+    "tokendraw.calls.call": "Call OutputCheck check_type wrong_object",
     "tokendraw.calls.dispatch": "dispatch",
-    "tokendraw.calls.input_checks": "check_batch check_logits check_type",
-    "tokendraw.calls.output_checks": "first_of misfit wrong_object",
     "tokendraw.calls.provider": "Provider",
+    "tokendraw.calls.rows": "check_batch check_logits",
     "tokendraw.calls.tensor_function": "TensorFunction tensor_operation",
     "tokendraw.errors.formatting": "printable",
     "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",

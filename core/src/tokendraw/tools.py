@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.discovery.entry_points import find_entry_points as find_entry_points
     from tokendraw.backends.proof import random_state_kept as random_state_kept
     from tokendraw.backends.resolution.admission import FIRST_PARTY as FIRST_PARTY
-    from tokendraw.calls.device_faults import is_out_of_memory as is_out_of_memory
+    from tokendraw.calls.negotiator import is_out_of_memory as is_out_of_memory
     from tokendraw.calls.tensor_function import TensorCall as TensorCall
     from tokendraw.calls.tensor_function import difference as difference
     from tokendraw.calls.tensor_function import example as example
@@ -72,7 +72,7 @@ _NAMES = {
     "tokendraw.backends.discovery.entry_points": "find_entry_points",
     "tokendraw.backends.proof": "random_state_kept",
     "tokendraw.backends.resolution.admission": "FIRST_PARTY",
-    "tokendraw.calls.device_faults": "is_out_of_memory",
+    "tokendraw.calls.negotiator": "is_out_of_memory",
     "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
     "tokendraw.errors.formatting": "all_of format_error format_value nearest one_of",
     "tokendraw.errors.install_commands": "how_to_install",

@@ -97,3 +97,22 @@ def check_device(name: str, tensor: Tensor, device: torch.device, built: str) ->
             f"'{name}' needs device {device}, where the {built} was built, found {tensor.device}. "
             f"Move it, or load a {built} for {tensor.device}."
         )
+
+
+def misfit(
+    name: str, found: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> str | None:
+    """Compare a tensor of an output with the required form."""
+    if not isinstance(found, Tensor):
+        return f"{name} {list(shape)} {dtype} on {device}, found {type(found).__name__}"
+    if found.shape == shape and found.dtype is dtype and found.device == device:
+        return None
+    return (
+        f"{name} {list(shape)} {dtype} on {device}, found {list(found.shape)} {found.dtype} on {found.device}"
+    )
+
+
+def first_of(wrong: Tensor) -> list[list[int]]:
+    """Return the indices of the first True element, in a list; an empty list without any."""
+    found: list[list[int]] = wrong.nonzero()[:1].tolist()
+    return found

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -15,10 +18,7 @@ OutputCheck: TypeAlias = Callable[[object], str | None]
 
 
 class Call(ABC):
-    """The arguments of a call. Making a call checks nothing and costs next to nothing; :meth:`check` checks.
-
-    An operation has a class for each of its methods; the method's parameters are those of ``__init__``.
-    """
+    """The arguments of a call. Making a call checks nothing and costs next to nothing; :meth:`check` checks."""
 
     __slots__ = ()
 
@@ -51,9 +51,8 @@ class Call(ABC):
         """Return the check of the output's form, without references to tensors."""
 
     def cached_check(self, key: object) -> OutputCheck | None:
-        """Look up the output check of a checked call with the same metadata and form.
+        """Look up the output check of a checked call with the same metadata and form, served by the selection ``key``.
 
-        :param key: identifies the selection of backends that served the earlier call.
         :returns: None if there was no such call, or if this call has to be checked again.
         """
         return None
@@ -85,3 +84,19 @@ class Call(ABC):
     def num_rows(self) -> int:
         """Return the number of rows for :meth:`tokendraw.Sampler.stats`."""
         return 0
+
+
+def check_type(name: str, value: object, needed: type, mend: str) -> None:
+    """Refuse an argument that is no object of one of tokendraw's public classes."""
+    if not isinstance(value, needed):
+        raise InvalidInputError(
+            f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(value)}. {mend}"
+        )
+
+
+def wrong_object(output: object, needed: object, name: str) -> str | None:
+    """Compare the output of a call that fills an object with that object, described by ``name``."""
+    if output is needed:
+        return None
+    other = "another " if isinstance(output, type(needed)) else ""
+    return f"{name}, found {other}{type(output).__name__}"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from tokendraw._torch.forked import reseed_if_due
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import fallback
 from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.fallback import CallFailedError
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.output_checks import MutationCheck, contract_error
-from tokendraw.calls.routing import route, serving_backend
-from tokendraw.calls.selection import LoadedBackend, Selection
-from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.calls.routing import LoadedBackend, Selection, route, serving_backend
+from tokendraw.calls.rows import RowCall
+from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer dtype by bytes an element, to compare bits: NaN differs from itself."""
 
 
 def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
@@ -32,13 +37,15 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
     check = None if selection is None else call.cached_check(selection.key)
     reseed_if_due()
     if selection is None or check is None:
-        validate(negotiator, call)
+        call.check(negotiator.device, negotiator.need)
+        if negotiator.debug and not is_capturing():
+            call.check_values()
         selection = negotiator.select(operation)
     backend = selection.backend
     try:
         if check is None:
             return _serve(negotiator, selection, call)
-        output = run(negotiator, backend, call, check)
+        output = _run(negotiator, backend, call, check)
     except CallFailedError as error:
         failure = error
     else:
@@ -47,40 +54,56 @@ def dispatch(negotiator: Negotiator, operation: Operation, call: Call) -> Any:
     return _fall_back(negotiator, operation, selection, failure, call)
 
 
-def validate(negotiator: Negotiator, call: Call) -> None:
-    """Check the arguments of a call; with ``debug`` the values, too."""
-    call.check(negotiator.device, negotiator.need)
-    if negotiator.debug and not is_capturing():
-        call.check_values()
-
-
-def run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: OutputCheck) -> Any:
+def _run(negotiator: Negotiator, backend: LoadedBackend, call: Call, check: OutputCheck) -> Any:
     """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too.
 
     :raises CallFailedError: the backend raised, or its output has the wrong form.
     :raises PluginError: ``debug`` found a fault.
     """
-    mutation = None
-    if negotiator.debug and not is_capturing():
-        mutation = MutationCheck(backend.name, call.tensors())
+    is_debugged, before = negotiator.debug and not is_capturing(), {}
+    if is_debugged:
+        tensors = {name: tensor.detach() for name, tensor in call.tensors().items()}
+        before = {name: (tensor, tensor.clone()) for name, tensor in tensors.items()}
     try:
         output = call.run(backend.object)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if mutation is not None:
-            mutation.check(error)
+        _check_unmodified(backend, before, error)
         raise CallFailedError(backend, error, fallback.reason_of(error, backend)) from error
     wrong = check(output)
-    if mutation is not None:
-        mutation.check()
+    if is_debugged:
+        _check_unmodified(backend, before)
         wrong_values = wrong or call.wrong_values(output, negotiator.need)
         if wrong_values is not None:
-            raise contract_error(backend.name, f"to return {wrong_values}")
+            raise _contract_error(backend, f"to return {wrong_values}")
     if wrong is not None:
-        fault = contract_error(backend.name, f"to return {wrong}")
+        fault = _contract_error(backend, f"to return {wrong}")
         raise CallFailedError(backend, fault, f"its call needs to return {wrong}")
     return output
+
+
+def _check_unmodified(
+    backend: LoadedBackend, before: Mapping[str, tuple[Tensor, Tensor]], error: BaseException | None = None
+) -> None:
+    """Compare the tensors of a call with their copies, bit by bit.
+
+    :param before: each tensor with the copy that was made of it.
+    :param error: exception that the backend raised, if any, as the cause of a PluginError.
+    """
+    for name, (tensor, copy) in before.items():
+        bits = _BITS[tensor.element_size()]
+        changed = tensor.view(bits) != copy.view(bits)
+        unit = "rows" if changed.dim() > 1 else "elements"
+        changed = changed.any(dim=-1) if changed.dim() > 1 else changed
+        if bool(changed.any()):
+            found = f"{int(changed.sum())} of {len(changed)} {unit} changed"
+            raise _contract_error(backend, f"to leave {name} unmodified, found {found}") from error
+
+
+def _contract_error(backend: LoadedBackend, need: str) -> PluginError:
+    name = backend.name
+    return PluginError(f"{name!r} needs {need}. Mend the plugin, or set TOKENDRAW_DISABLE={name}.")
 
 
 def _serve(negotiator: Negotiator, selection: Selection, call: Call) -> Any:
@@ -121,7 +144,7 @@ def _run_first(
     attempt = fallback.copied(call) if is_first and not is_copy else call
     check = attempt.output_check(negotiator.need)
     try:
-        output = run(negotiator, backend, attempt, check)
+        output = _run(negotiator, backend, attempt, check)
     except CallFailedError as error:
         error.had_copies = is_copy or attempt is not call
         raise

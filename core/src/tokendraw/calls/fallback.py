@@ -31,9 +31,8 @@ from tokendraw.backends.discovery.guard import format_origin, log_traceback, pac
 from tokendraw.backends.resolution import advice
 from tokendraw.backends.resolution.refusals import install, undo
 from tokendraw.calls.call import Call
-from tokendraw.calls.device_faults import is_out_of_memory
-from tokendraw.calls.negotiator import Negotiator, Rejections, rejected
-from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.calls.negotiator import Negotiator, Rejections, is_out_of_memory, rejected
+from tokendraw.calls.routing import LoadedBackend, Selection
 from tokendraw.errors.exceptions import (
     FilterError,
     InvalidInputError,

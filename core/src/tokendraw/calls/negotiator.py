@@ -16,8 +16,7 @@ from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Choice, Resolution
 from tokendraw.backends.resolution.decide import decide
-from tokendraw.calls.device_faults import is_device_fault
-from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.calls.routing import LoadedBackend, Selection
 from tokendraw.errors.exceptions import (
     PluginError,
     SamplerFallbackWarning,
@@ -30,6 +29,16 @@ from tokendraw.errors.notices import announce
 Rejections: TypeAlias = Mapping[tuple[str | None, str], str]
 """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin. The operation is None for a
 fault of the device, which counts for every operation of the plugin."""
+
+_FAULTS = ("CUDA error: ", "HIP error: ")
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "[enforce fail at alloc_cpu.cpp",
+    "CUDA error: out of memory",
+    "HIP error: out of memory",
+)
+"""Texts in a RuntimeError that torch raises where it has no class for the fault."""
 
 
 class Negotiator:
@@ -225,3 +234,18 @@ def warn_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) 
 
 def _rejection(rejections: Rejections, operation: str, name: str) -> str | None:
     return rejections.get((operation, name)) or rejections.get((None, name))
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a host or a device had too little memory left."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def is_device_fault(error: BaseException | None) -> bool:
+    """Whether a kernel, or the driver, failed. ``torch.AcceleratorError`` is a RuntimeError; older versions lack it."""
+    if not isinstance(error, RuntimeError) or is_out_of_memory(error):
+        return False
+    kind = getattr(torch, "AcceleratorError", None)
+    return (kind is not None and isinstance(error, kind)) or any(text in str(error) for text in _FAULTS)

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from tokendraw._torch.tensor_checks import first_of, misfit
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import first_reason
-from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.output_checks import first_of, misfit, wrong_object
+from tokendraw.calls.call import Call, OutputCheck, wrong_object
 from tokendraw.calls.provider import Provider, method
 from tokendraw.errors.exceptions import PluginError
 

@@ -24,7 +24,7 @@ from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.negotiator import Negotiator
-from tokendraw.calls.selection import Selection
+from tokendraw.calls.routing import Selection
 from tokendraw.errors.exceptions import InvalidInputError
 
 _log = logging.getLogger("tokendraw")

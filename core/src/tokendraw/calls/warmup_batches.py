@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
-from tokendraw.calls.drawing import RowCall
-from tokendraw.calls.routing import is_served
+from tokendraw.calls.routing import Selection, is_served
 from tokendraw.calls.row_requirements import RowGroup
-from tokendraw.calls.selection import Selection
+from tokendraw.calls.rows import RowCall
 from tokendraw.calls.warmup import CallGroup, CallGroups
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import one_of

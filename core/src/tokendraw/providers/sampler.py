@@ -9,7 +9,7 @@ import torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.drawing import RowCall
+from tokendraw.calls.rows import RowCall
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.operations.sample import OPERATION as SAMPLE

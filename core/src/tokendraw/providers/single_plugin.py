@@ -31,7 +31,7 @@ def find_unsupported(
     call: Call, capabilities: HostCapabilities, *, operation: str, need: HostNeed
 ) -> str | None:
     """Name the part of a call beyond some capabilities; None if they cover the call."""
-    from tokendraw.calls.selection import LoadedBackend
+    from tokendraw.calls.routing import LoadedBackend
 
     record = operations.find_operation(operation)
     return LoadedBackend.of(record, "", None, capabilities, need).reason_against(call)
@@ -72,7 +72,7 @@ def dispatch_call(
     """
     from tokendraw.calls.dispatch import dispatch
     from tokendraw.calls.negotiator import Negotiator
-    from tokendraw.calls.selection import LoadedBackend, Selection
+    from tokendraw.calls.routing import LoadedBackend, Selection
 
     record = operations.find_operation(operation)
     loaded = LoadedBackend.of(record, resolution.chosen, backend, capabilities, need)

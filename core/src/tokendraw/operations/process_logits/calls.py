@@ -17,9 +17,8 @@ from tokendraw._torch.tensor_checks import (
     check_plain,
     check_vector,
 )
-from tokendraw.calls import input_checks
-from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.output_checks import wrong_object
+from tokendraw.calls.call import Call, OutputCheck, check_type, wrong_object
+from tokendraw.calls.rows import check_logits as check_batch_of_logits
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import type_name
 from tokendraw.operations.process_logits import LogitsProcessorBackend, ProcessNeed
@@ -30,7 +29,7 @@ from tokendraw.request_slots.slots import RequestSlots
 
 def check_logits(logits: Tensor, device: torch.device) -> None:
     """Refuse logits unfit for editing in place."""
-    input_checks.check_logits("logits", logits, device, built="processor")
+    check_batch_of_logits("logits", logits, device, built="processor")
     if logits.requires_grad:
         raise InvalidInputError(
             "'logits' needs to be free of gradients, since it is edited in place, found requires_grad. "
@@ -47,7 +46,7 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
 
 def check_slots(slots: RequestSlots, logits: Tensor) -> None:
     """Refuse anything but slots for these logits."""
-    input_checks.check_type("slots", slots, RequestSlots, "Pass the one that the requests were added to.")
+    check_type("slots", slots, RequestSlots, "Pass the one that the requests were added to.")
     mend = "Make the slots with device= of the logits."
     check_device_of("slots", slots.device, "'logits'", logits.device, mend)
     if slots.vocab_size != logits.shape[1]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tokendraw.calls.selection import Selection
+from tokendraw.calls.routing import Selection
 from tokendraw.calls.warmup import CallGroup
 from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer, dtypes_by_name
 from tokendraw.operations.process_logits.calls import Process

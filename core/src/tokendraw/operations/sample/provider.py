@@ -10,9 +10,8 @@ from torch import Tensor
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
-from tokendraw.calls import proof_rows
-from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.provider import Provider, method
+from tokendraw.calls.rows import PEAK, RowCall, proof_logits, proof_output, proof_params
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
@@ -74,15 +73,15 @@ def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.dev
 
     :raises PluginError: the output is not what it has to be.
     """
-    logits = proof_rows.zeros(2, capabilities, device, need)
+    logits = proof_logits(2, capabilities, device, need)
     vocab_size = logits.shape[1]
     expected = [{vocab_size // 2}, {0, vocab_size - 1}]
     for row, tokens in enumerate(expected):
-        logits[row, sorted(tokens)] = proof_rows.PEAK
+        logits[row, sorted(tokens)] = PEAK
     pristine = logits.clone()
-    params = [proof_rows.params(capabilities, need)] * 2  # equal, so that a scalar filter can serve both
+    params = [proof_params(capabilities, need)] * 2  # equal, so that a scalar filter can serve both
     metadata = SamplingMetadata.from_params(params, device=device)
-    output = proof_rows.output_of(RowCall(logits, metadata), backend, need)
+    output = proof_output(RowCall(logits, metadata), backend, need)
     for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):
         if token not in allowed:
             raise PluginError(

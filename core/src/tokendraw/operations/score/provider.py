@@ -10,9 +10,8 @@ from torch import Tensor
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
-from tokendraw.calls import proof_rows
-from tokendraw.calls.drawing import RowCall
 from tokendraw.calls.provider import Provider, method
+from tokendraw.calls.rows import PEAK, RowCall, proof_logits, proof_output
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.score import OPERATION, ScorerBackend
 from tokendraw.output import ScoreOutput
@@ -58,13 +57,13 @@ def prove(backend: ScorerBackend, capabilities: Capabilities, device: torch.devi
 
     :raises PluginError: the output is not what it has to be.
     """
-    logits = proof_rows.zeros(2, capabilities, device, need)
+    logits = proof_logits(2, capabilities, device, need)
     peak = logits.shape[1] // 2
-    logits[:, peak] = proof_rows.PEAK
-    logits[1, 0] = proof_rows.PEAK
+    logits[:, peak] = PEAK
+    logits[1, 0] = PEAK
     token_ids = torch.tensor([peak, 0], device=device, dtype=torch.int64)
     metadata = SamplingMetadata.from_params([SamplingParams()] * 2, device=device)
-    output = proof_rows.output_of(score(logits, token_ids, metadata), backend, need)
+    output = proof_output(score(logits, token_ids, metadata), backend, need)
     expected_values = [0.0, math.log(2.0)]
     found_values = output.entropy.tolist()
     if need.logprobs_mode.endswith("logprobs"):

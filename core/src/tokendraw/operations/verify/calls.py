@@ -12,9 +12,8 @@ from torch import Tensor
 from tokendraw import speculative
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.capabilities import Need
-from tokendraw.calls import input_checks
-from tokendraw.calls.call import OutputCheck
-from tokendraw.calls.drawing import RowCall
+from tokendraw.calls.call import OutputCheck, check_type
+from tokendraw.calls.rows import LogitsForm, RowCall, check_logits, check_metadata, form_of, has_form
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import one_of
 from tokendraw.operations.verify import VERIFY_MODES, VerifyMode
@@ -23,7 +22,7 @@ from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
 
 _TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
-_CheckedCall: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.LogitsForm, OutputCheck]
+_CheckedCall: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, LogitsForm, OutputCheck]
 """State of a checked call, kept in the memo of its drafts; the first is the memo of its metadata."""
 _Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
 
@@ -44,10 +43,10 @@ class Verify(RowCall):
 
     def check(self, device: torch.device, need: Need) -> None:
         target_logits, drafts, metadata = self.logits, self.drafts, self.metadata
-        input_checks.check_logits("target_logits", target_logits, device)
+        check_logits("target_logits", target_logits, device)
         mend = "Pass Drafts.from_lists(draft_token_ids, device=...)."
-        input_checks.check_type("drafts", drafts, Drafts, mend)
-        input_checks.check_metadata("target_logits", target_logits, metadata, need)
+        check_type("drafts", drafts, Drafts, mend)
+        check_metadata("target_logits", target_logits, metadata, need)
         if self.mode not in VERIFY_MODES:
             raise InvalidParameterError(
                 f"'mode' needs {one_of(VERIFY_MODES)}, found {self.mode!r}. Pass one of these."
@@ -90,13 +89,13 @@ class Verify(RowCall):
         checked: _CheckedCall | None = self.drafts.memo.get(key)
         if checked is None or checked[0] is not self.metadata.memo or checked[1] != self.mode:
             return None
-        return checked[3] if input_checks.has_form(self.logits, checked[2]) else None
+        return checked[3] if has_form(self.logits, checked[2]) else None
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
         drafts = self.drafts
         if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
             return  # their values are checked in every call
-        drafts.memo[key] = self.metadata.memo, self.mode, input_checks.form_of(self.logits), check
+        drafts.memo[key] = self.metadata.memo, self.mode, form_of(self.logits), check
 
     def run(self, backend: Any) -> Any:
         metadata = by_row(self.metadata, self.drafts, self.logits.shape[0])

@@ -10,8 +10,8 @@ import torch
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind, Need
 from tokendraw.backends.description.operation import Operation
-from tokendraw.calls import proof_rows
 from tokendraw.calls.provider import Provider, method
+from tokendraw.calls.rows import PEAK, proof_logits, proof_output, proof_params
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
@@ -57,21 +57,21 @@ def prove(
 
     :raises PluginError: the output is not what it has to be.
     """
-    logits = proof_rows.zeros(4, capabilities, device, need)
+    logits = proof_logits(4, capabilities, device, need)
     vocab_size = logits.shape[1]
     peak = vocab_size // 2
-    logits[:, peak] = proof_rows.PEAK
+    logits[:, peak] = PEAK
     probs = torch.zeros(2, vocab_size, device=device, dtype=torch.float32)
     probs[0, peak] = probs[1, 0] = 1.0
     kind = "probs" if "probs" in capabilities.draft_kinds else (*capabilities.draft_kinds, "chosen")[0]
     distributions = {
         "probs": {"draft_probs": probs},
-        "logits": {"draft_logits": probs.mul(proof_rows.PEAK).to(logits.dtype)},
+        "logits": {"draft_logits": probs.mul(PEAK).to(logits.dtype)},
     }
     drafts = Drafts.from_lists([[peak], [0]], device=device, **distributions.get(kind, {}))
-    metadata = SamplingMetadata.from_params([proof_rows.params(capabilities, need)] * 4, device=device)
+    metadata = SamplingMetadata.from_params([proof_params(capabilities, need)] * 4, device=device)
     mode = (*capabilities.verify_modes, "rejection")[0]
-    output = proof_rows.output_of(verify(logits, drafts, metadata, mode=mode), backend, need)
+    output = proof_output(verify(logits, drafts, metadata, mode=mode), backend, need)
     found = (output.token_ids.tolist(), output.num_accepted.tolist())
     if found != ([[peak, peak], [peak, -1]], [1, 0]):
         raise PluginError(

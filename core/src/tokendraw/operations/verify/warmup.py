@@ -17,8 +17,7 @@ from torch import Tensor
 
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.description.requirement import first_reason
-from tokendraw.calls.routing import is_served
-from tokendraw.calls.selection import LoadedBackend, Selection
+from tokendraw.calls.routing import LoadedBackend, Selection, is_served
 from tokendraw.calls.warmup import CallGroup
 from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer
 from tokendraw.operations.verify import DRAFT_KINDS, DRAFT_REQUIREMENTS, VERIFY_MODES, VerifyMode

@@ -1,4 +1,8 @@
-"""Calls with logits and parameters of rows: a token or a draft is drawn for each row, or a given token is scored."""
+"""Calls with logits and parameters of rows: a token or a draft is drawn for each row, or a given token is scored.
+
+The checks of the inputs say what is needed and what was found, and read no values. A proof takes its logits and
+parameters from here too.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,32 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_vector
-from tokendraw.backends.description.capabilities import Need
-from tokendraw.calls import input_checks
-from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.calls.output_checks import first_of, misfit
-from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensor_checks import (
+    check_device_of,
+    check_integers,
+    check_plain,
+    check_vector,
+    first_of,
+    is_plain,
+    misfit,
+    same_device,
+)
+from tokendraw.backends.description.capabilities import INPUT_DTYPES, Capabilities, Need
+from tokendraw.calls.call import Call, OutputCheck, check_type
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
+from tokendraw.errors.formatting import type_name
 from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-from tokendraw.parameters.fields import FACT_OF_COLUMN
+from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.ranges import check_logprobs, of_row
 
-_CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
+LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
+
+_DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
+_CheckedCall: TypeAlias = tuple[LogitsForm, OutputCheck]
 """Form of a checked call's logits and the check of its output, cached with the metadata."""
 _KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *dict.fromkeys(FACT_OF_COLUMN.values()))
 
@@ -28,7 +46,7 @@ _KERNEL_FACTS = attrgetter("any_greedy", "any_seeded", *dict.fromkeys(FACT_OF_CO
 class RowCall(Call):
     """Logits [B, V], the parameters of the rows, and the token of each row where it is given and not drawn.
 
-    A verification is one too, whose given tokens are drafts: see :mod:`tokendraw.operations.verify.calls`.
+    A verification is such a call as well, with drafts in place of given tokens.
     """
 
     __slots__ = ("is_draft", "logits", "metadata", "token_ids")
@@ -49,7 +67,7 @@ class RowCall(Call):
         self.is_draft = is_draft  # drawn from noise of separate streams: verifications use others
 
     def check(self, device: torch.device, need: Need) -> None:
-        input_checks.check_logits("logits", self.logits, device)
+        check_logits("logits", self.logits, device)
         ids, rows = self.token_ids, self.logits.shape[0]
         if ids is not None:
             check_vector("token_ids", ids, "Pass torch.tensor(token_ids, device=logits.device).")
@@ -60,7 +78,7 @@ class RowCall(Call):
                 raise InvalidInputError(
                     f"'token_ids' needs as many ids as 'logits' has rows, {rows}, found {ids.shape[0]}."
                 )
-        input_checks.check_batch("logits", self.logits, self.metadata, need)
+        check_batch("logits", self.logits, self.metadata, need)
 
     def check_values(self) -> None:
         self.metadata.check_values()
@@ -83,11 +101,11 @@ class RowCall(Call):
         if self.token_ids is not None or type(self.metadata) is not SamplingMetadata:
             return None
         checked: _CheckedCall | None = self.metadata.memo.get(key)
-        return checked[1] if checked is not None and input_checks.has_form(self.logits, checked[0]) else None
+        return checked[1] if checked is not None and has_form(self.logits, checked[0]) else None
 
     def cache_check(self, key: object, check: OutputCheck) -> None:
         if self.token_ids is None:
-            self.metadata.memo[key] = (input_checks.form_of(self.logits), check)
+            self.metadata.memo[key] = (form_of(self.logits), check)
 
     def output_check(self, need: Need) -> OutputCheck:
         rows = self.logits.shape[:1]
@@ -223,3 +241,139 @@ class OutputForm(NamedTuple):
         if needs_ranks or best.ranks is not None:
             reason = misfit("logprobs.ranks", best.ranks, shape, torch.int64, device)
         return reason or misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
+
+
+# Checks of the inputs.
+
+
+def check_logits(
+    name: str, logits: Tensor, device: torch.device, *, built: str = "sampler", least_columns: int = 1
+) -> None:
+    """Refuse anything but a batch of logits on a sampler's device.
+
+    :param name: of the argument.
+    :param built: names what was built for the device.
+    :param least_columns: 0 where they are those of one rank of several.
+    """
+    if not is_plain(logits):
+        check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
+    if logits.dim() != 2 or logits.shape[1] < least_columns:
+        needed = "[B, V] with V >= 1" if least_columns else "[B, n]"
+        raise InvalidInputError(f"'{name}' needs shape {needed}, found {list(logits.shape)}.")
+    if logits.dtype not in _DTYPES:
+        raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
+    if not same_device(logits.device, device):
+        raise InvalidInputError(
+            f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
+            f"Move the logits, or load a {built} for {logits.device}."
+        )
+
+
+def form_of(logits: Tensor) -> LogitsForm:
+    """Return the properties of checked logits by which :func:`check_logits` decides."""
+    return logits.shape, logits.dtype, logits.device
+
+
+def has_form(logits: object, form: LogitsForm) -> bool:
+    """Whether logits have a checked form, so that :func:`check_logits` would accept them."""
+    return (
+        type(logits) is Tensor
+        and not logits.is_nested
+        and logits.shape == form[0]
+        and logits.dtype is form[1]
+        and logits.device == form[2]
+        and logits.layout is torch.strided
+        and not logits.is_neg()
+    )
+
+
+def check_batch(
+    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
+) -> None:
+    """Refuse metadata unfit for the logits, an entry a row, or beyond the need; V is by default the columns."""
+    check_metadata(name, logits, metadata, need, vocab_size)
+    rows = metadata.num_rows
+    if rows is not None and rows != logits.shape[0]:
+        raise InvalidInputError(
+            f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
+        )
+
+
+def check_metadata(
+    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
+) -> None:
+    """Refuse anything but metadata on the device of the logits, of any number of rows."""
+    mend = "Pass SamplingMetadata.from_params(params, device=...)."
+    check_type("metadata", metadata, SamplingMetadata, mend)
+    if type(metadata) is not SamplingMetadata:
+        raise InvalidInputError(
+            f"'metadata' needs a tokendraw.SamplingMetadata itself, found its subclass {type_name(metadata)}. Pass "
+            "values of your own as SamplingParams(filters={...}), see tokendraw.filters."
+        )
+    device = metadata.device
+    if device is not None and device != logits.device:
+        mend = "Pass device= to SamplingMetadata.from_params."
+        check_device_of("metadata", device, f"'{name}'", logits.device, mend)
+    given_id, size = metadata.facts.max_logprob_token_id, vocab_size or logits.shape[1]
+    if given_id is not None and given_id >= size:
+        raise InvalidParameterError(
+            f"'logprob_token_ids'{_slot_with(given_id, metadata)} needs token ids in [0, {size}), found {given_id}. "
+            "Ask for ids of the vocabulary."
+        )
+    ids = metadata.logprob_token_ids
+    if given_id is not None and ids is not None and ids.shape[1] > size:
+        raise InvalidParameterError(
+            f"'logprob_token_ids' needs at most {size} ids of a vocabulary of {size}, found {ids.shape[1]}. "
+            "Name each id once."
+        )
+    if need.max_logprobs is not None:
+        check_logprobs(metadata.facts.max_logprobs, size, need.max_logprobs)
+
+
+def _slot_with(given_id: int, metadata: SamplingMetadata) -> str:
+    """Write which slot holds an id, for a message; nothing if its tensor cannot be read now."""
+    ids = metadata.logprob_token_ids
+    if ids is None or is_capturing():
+        return ""
+    slots: list[int] = (ids == given_id).any(-1).nonzero().flatten().tolist()
+    return of_row(slots[0]) if slots else ""
+
+
+# Proofs.
+
+PEAK = 100.0
+"""Logit that leaves exp(-100) of the mass for all other tokens."""
+_VOCAB_SIZE = 2048  # two tiles of the two-level draw
+
+
+def proof_logits(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
+    """Make logits [rows, V] of 0 in a needed or advertised dtype."""
+    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
+    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
+    return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
+
+
+def proof_params(capabilities: Capabilities, need: Need) -> SamplingParams:
+    """Make parameters for two equally likely tokens, within the advertised capabilities.
+
+    Where kernels are compiled on demand and nobody said for which dtype, they ask for nothing, which compiles least: a
+    kernel that fails at a later call is caught there.
+    """
+    if capabilities.compiles_on_demand and need.dtype is None:
+        return SamplingParams()
+    served = {name for name, _ in capabilities.filters}
+    filters = {p.name: p.example for p in FILTER_PARAMETERS if p.name in served}
+    if "top_k" in filters:
+        filters["top_k"] = 2
+    orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
+    two_filters: dict[str, Any] = dict([*filters.items()][:2])  # a third one could need another kernel
+    return SamplingParams(**two_filters, filter_order=(*orders, "top_k_first")[0])
+
+
+def proof_output(call: RowCall, backend: Any, need: Need) -> Any:
+    """Run a call on a backend, and refuse an output of the wrong form."""
+    output = call.run(backend)
+    wrong = call.output_check(need)(output)
+    if wrong is not None:
+        raise PluginError(f"the proof draw needs {wrong}")
+    return output
