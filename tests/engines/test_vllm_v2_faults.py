@@ -11,7 +11,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 import vllm_stand_in
-from tokendraw.operations.score.provider import ScoreProvider
+from tokendraw.operations.row_methods import ScoreProvider
 from vllm_stand_in import MODULES, DraftingEngine, request
 
 V, K = 40, 3

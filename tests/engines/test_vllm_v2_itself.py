@@ -156,7 +156,7 @@ def test_greedy_rows_and_logprobs_are_vllms(monkeypatch):
 
 def scores_of(monkeypatch):
     """A list of the calls of tokendraw's scores from now on."""
-    from tokendraw.operations.score.provider import ScoreProvider
+    from tokendraw.operations.row_methods import ScoreProvider
 
     calls, score = [], ScoreProvider.score
     monkeypatch.setattr(ScoreProvider, "score", lambda *call: calls.append(call) or score(*call))

@@ -16,7 +16,7 @@ from vllm_process import Engine, logprobs, write_model, write_tokenizer
 
 import tokendraw
 import triton_on_cpu
-from tokendraw.operations.score.provider import ScoreProvider
+from tokendraw.operations.row_methods import ScoreProvider
 from vllm_v2_cases import (
     CASES,
     DRAFTED,

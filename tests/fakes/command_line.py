@@ -70,7 +70,7 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
         )
 
     def discover_all(disabled: object = ()) -> dict[str, tuple[Candidate, ...]]:
-        return {operation: discover(operation) for operation in operations.FOLDERS}
+        return {operation: discover(operation) for operation in operations.RECORDS}
 
     def resolve(need: Need | None = None, choice: Choice | None = None, **rest: Any) -> Resolution:
         return real_resolve(

@@ -8,7 +8,7 @@ import torch
 from calling import loaded
 from tokendraw import SamplerOutput
 from tokendraw.calls.row_requirements import RowGroup
-from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.row_methods import Verify
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw_native import plugin
 from tokendraw_testing import Subject

@@ -9,9 +9,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from calling import CPU, drafting, substitute
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
-from tokendraw.operations.sample.provider import prove
-from tokendraw.operations.verify import DRAFT_KINDS
-from tokendraw.operations.verify import calls as verifying
+from tokendraw.operations.row_methods import SAMPLING, by_row
+from tokendraw.plugin import DRAFT_KINDS
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -161,7 +160,7 @@ def verify(sampler, known="draft_logits", mode="rejection", most=4, *, sizes=(1,
             for drafts in layouts(requests, most, known, vocab_size):
                 target = torch.zeros(1 + drafts.num_rows, vocab_size, dtype=torch.bfloat16)[1:]
                 sampler.verify(target, drafts, metadata, mode=mode)
-                sampler.verify(target, drafts, verifying.by_row(metadata, drafts, len(target)), mode=mode)
+                sampler.verify(target, drafts, by_row(metadata, drafts, len(target)), mode=mode)
             sampler.draft(torch.zeros(requests, vocab_size, dtype=torch.bfloat16), metadata)
 
 
@@ -230,7 +229,7 @@ def proven(need):
     """Return a sampler after its proof draw, without a check of the result: no kernel runs."""
     backend = TritonGumbelSampler(CPU, need)
     with pytest.raises(PluginError, match="the proof draw needs"):
-        prove(backend, OPERATIONS["sample"], CPU, need)
+        SAMPLING.prove(backend, OPERATIONS["sample"], CPU, need)
     return backend
 
 

@@ -15,7 +15,7 @@ from goodness_of_fit import FALSE_ALARM, INF, NAN, binomial_interval, chi_square
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.calls.row_requirements import RowGroup
-from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.row_methods import Verify
 from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice

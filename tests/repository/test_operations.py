@@ -1,4 +1,4 @@
-"""An operation is one folder and one line of the registry: the rest of the core does not know its name."""
+"""An operation is a record and a line of the registry: the rest of the core does not know its name."""
 
 import re
 from pathlib import Path
@@ -16,27 +16,21 @@ FILES = {
 }
 
 
-def of(operation):
-    """Return the folders of an operation."""
-    return (f"operations/{operation}/", f"testing/{operation}/")
-
-
-def test_few_files_outside_the_folders_of_verify_mention_verify():
-    """The faces, the registry, the sampler and the bench."""
+def test_few_files_outside_of_the_operations_mention_verify():
+    """The faces and the loaded objects."""
     mentioning = {name for name, text in FILES.items() if "verify" in text.lower()}
-    assert len({name for name in mentioning if not name.startswith(of("verify"))}) <= 7
+    assert len({name for name in mentioning if not name.startswith("operations/")}) <= 6
 
 
-@pytest.mark.parametrize("operation", operations.FOLDERS)
+@pytest.mark.parametrize("operation", operations.RECORDS)
 @pytest.mark.fast_first
 def test_nothing_branches_on_the_name_of_an_operation(operation):
     comparison = re.compile(rf"""([!=]=|\bin|\bcase)\s*\(?["']{operation}["']|["']{operation}["']\s*[!=]=""")
     assert [name for name, text in FILES.items() if comparison.search(text)] == []
 
 
-@pytest.mark.parametrize("operation", operations.FOLDERS)
-def test_the_record_of_an_operation_is_in_the_folder(operation):
+@pytest.mark.parametrize("operation", operations.RECORDS)
+def test_the_registry_names_the_record_of_an_operation(operation):
     record = operations.find_operation(operation)
     assert record.name == operation
-    assert operations.FOLDERS[operation] == f"tokendraw.operations.{operation}"
     assert record in operations.each()

@@ -9,7 +9,7 @@ from tokendraw_testing import Status, Subject, run
 
 
 def test_lines_of_an_operation_are_listed_alone_and_all_in_the_order_of_operations():
-    listed = [prop.name for name in operations.FOLDERS for prop in tokendraw_testing.properties(name)]
+    listed = [prop.name for name in operations.RECORDS for prop in tokendraw_testing.properties(name)]
     assert [prop.name for prop in tokendraw_testing.properties()] == listed
     assert {prop.operation for prop in tokendraw_testing.properties("score")} == {"score"}
 
@@ -26,7 +26,7 @@ def test_an_installed_plugin_of_a_single_operation_is_checked_by_its_lines(dists
 
 
 def test_an_operation_without_a_folder_has_no_lines(monkeypatch):
-    monkeypatch.setitem(operations.FOLDERS, "shift", "tokendraw.operations.score")
+    monkeypatch.setitem(operations.RECORDS, "shift", operations.RECORDS["score"])
     assert tokendraw_testing.properties("shift") == ()
 
 

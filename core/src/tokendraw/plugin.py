@@ -116,13 +116,13 @@ if TYPE_CHECKING:
     )
     from tokendraw.operations.process_logits import ProcessCapabilities as ProcessCapabilities
     from tokendraw.operations.process_logits import ProcessNeed as ProcessNeed
-    from tokendraw.operations.sample import SamplerBackend as SamplerBackend
-    from tokendraw.operations.score import ScorerBackend as ScorerBackend
-    from tokendraw.operations.verify import DRAFT_KINDS as DRAFT_KINDS
-    from tokendraw.operations.verify import VERIFY_MODES as VERIFY_MODES
-    from tokendraw.operations.verify import VerifierBackend as VerifierBackend
-    from tokendraw.operations.verify import VerifyCapabilities as VerifyCapabilities
-    from tokendraw.operations.verify import VerifyMode as VerifyMode
+    from tokendraw.operations.records import DRAFT_KINDS as DRAFT_KINDS
+    from tokendraw.operations.records import VERIFY_MODES as VERIFY_MODES
+    from tokendraw.operations.records import SamplerBackend as SamplerBackend
+    from tokendraw.operations.records import ScorerBackend as ScorerBackend
+    from tokendraw.operations.records import VerifierBackend as VerifierBackend
+    from tokendraw.operations.records import VerifyCapabilities as VerifyCapabilities
+    from tokendraw.operations.records import VerifyMode as VerifyMode
     from tokendraw.output import PAD_LOGPROB as PAD_LOGPROB
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.edits import EDITS as EDITS
@@ -166,10 +166,9 @@ _NAMES = {
     "tokendraw.operations.process_logits": """
         LogitsProcessorBackend ProcessCapabilities ProcessNeed
     """,
-    "tokendraw.operations.sample": "SamplerBackend",
-    "tokendraw.operations.score": "ScorerBackend",
-    "tokendraw.operations.verify": """
-        DRAFT_KINDS VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode
+    "tokendraw.operations.records": """
+        DRAFT_KINDS SamplerBackend ScorerBackend VERIFY_MODES VerifierBackend VerifyCapabilities
+        VerifyMode
     """,
     "tokendraw.output": "PAD_LOGPROB PAD_TOKEN_ID",
     "tokendraw.parameters.edits": "EDITS Edit",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.operations.verify.calls import by_row
+from tokendraw.operations.row_methods import by_row
 
 GOLDEN = {
     # num_drafts: cu_num_logits, row_index, offsets, bonus_rows, target_rows
@@ -110,7 +110,7 @@ def test_the_rows_of_drafts_are_computed_once_but_in_a_graph(monkeypatch):
     monkeypatch.setattr(speculative, "rows_of_requests", lambda *given: counted.append(1) or compute(*given))
     assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
     assert len(counted) == 1
-    monkeypatch.setattr("tokendraw.operations.verify.calls.is_capturing", lambda: True)
+    monkeypatch.setattr("tokendraw.operations.row_methods.is_capturing", lambda: True)
     assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
     assert len(counted) == 3
 

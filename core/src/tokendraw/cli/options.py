@@ -84,7 +84,7 @@ def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
 
     :param settings: more arguments of :func:`click.option`, such as ``help`` or ``default``.
     """
-    names = f"[{'|'.join(operations.FOLDERS)}|...]"
+    names = f"[{'|'.join(operations.RECORDS)}|...]"
     return click.option("--operation", metavar=names, callback=_known, shell_complete=_operations, **settings)
 
 

@@ -9,7 +9,7 @@ for that is none of the core's own, and when all operations are listed.
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 from typing import Any
 
 from tokendraw.backends.description.capabilities import HostCapabilities
@@ -22,18 +22,18 @@ from tokendraw.errors.exceptions import InvalidParameterError, PluginError
 from tokendraw.errors.formatting import format_value, one_of, type_name
 from tokendraw.errors.install_commands import how_to_install
 
-FOLDERS: dict[str, str] = {
-    "sample": "tokendraw.operations.sample",
-    "verify": "tokendraw.operations.verify",
-    "score": "tokendraw.operations.score",
-    "process_logits": "tokendraw.operations.process_logits",
+RECORDS: dict[str, str] = {
+    "sample": "tokendraw.operations.records:SAMPLE",
+    "verify": "tokendraw.operations.records:VERIFY",
+    "score": "tokendraw.operations.records:SCORE",
+    "process_logits": "tokendraw.operations.process_logits:OPERATION",
 }
-"""Packages by the name of an operation of the core; the ``OPERATION`` of each is the record."""
+"""Records by the name of an operation of the core."""
 
 
 def operation_names() -> tuple[str, ...]:
     """List the operations that plugins can serve: the core's own in the order of the registry, then all others."""
-    return (*FOLDERS, *_installed(*sources()))
+    return (*RECORDS, *_installed(*sources()))
 
 
 def each() -> tuple[Operation, ...]:
@@ -52,8 +52,8 @@ def find_operation(name: str) -> Operation:
     :raises InvalidParameterError: there is none of that name, or it cannot be used; the message lists those that there
         are, or says what to install.
     """
-    if isinstance(name, str) and name in FOLDERS:
-        own: Operation = importlib.import_module(FOLDERS[name]).OPERATION
+    if isinstance(name, str) and name in RECORDS:
+        own: Operation = pkgutil.resolve_name(RECORDS[name])
         return own
     found = _find(name) if isinstance(name, str) else None
     if found is None:
@@ -63,14 +63,14 @@ def find_operation(name: str) -> Operation:
 
 def capabilities_type(name: str) -> type[HostCapabilities]:
     """Look up the type of capabilities in an operation; of an unknown operation only those of the host are read."""
-    if name not in FOLDERS and _find(name) is None:
+    if name not in RECORDS and _find(name) is None:
         return HostCapabilities
     return find_operation(name).capabilities
 
 
 def is_own(operation: Operation) -> bool:
     """Whether it is an operation of the core, which ``TOKENDRAW_SAMPLER`` and the configuration's ``sampler`` bind."""
-    return operation.name in FOLDERS
+    return operation.name in RECORDS
 
 
 def _find(name: str) -> Operation | None:
@@ -86,7 +86,7 @@ def _installed(variables: object, path: object) -> dict[str, Operation]:
 
 
 def _look() -> list[tuple[Extension, Operation | None]]:
-    owners = {**dict.fromkeys(FOLDERS, "tokendraw"), **FIRST_PARTY_OPERATIONS}
+    owners = {**dict.fromkeys(RECORDS, "tokendraw"), **FIRST_PARTY_OPERATIONS}
     return find_extensions(OPERATION_GROUP, _checked, owners)
 
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.provider import Provider
     from tokendraw.operations.process_logits.provider import LogitsProcessor
-    from tokendraw.operations.sample.provider import SampleProvider
-    from tokendraw.operations.verify.provider import VerifyProvider
+    from tokendraw.operations.row_methods import SampleProvider, VerifyProvider
     from tokendraw.providers.sampler import Sampler
 
 _Device: TypeAlias = "str | torch.device | None"

@@ -12,14 +12,9 @@ from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.rows import RowCall
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
-from tokendraw.operations.sample import OPERATION as SAMPLE
-from tokendraw.operations.sample.provider import SampleProvider
-from tokendraw.operations.score import OPERATION as SCORE
-from tokendraw.operations.score.provider import ScoreProvider
-from tokendraw.operations.verify import OPERATION as VERIFY
-from tokendraw.operations.verify import VerifyMode
-from tokendraw.operations.verify.provider import VerifyProvider
-from tokendraw.operations.verify.warmup import VerifyWarmup
+from tokendraw.operations.records import SAMPLE, SCORE, VERIFY, VerifyMode
+from tokendraw.operations.row_methods import SampleProvider, ScoreProvider, VerifyProvider, draft, verify
+from tokendraw.operations.verify_warmup import VerifyWarmup
 from tokendraw.parameters.metadata import SamplingMetadata
 
 
@@ -117,7 +112,12 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
             metadata=metadata,
         )
         verifications = VerifyWarmup(
-            batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
+            batches,
+            1 if max_drafts is None else max_drafts,
+            verify_modes,
+            draft_kinds,
+            draft=draft,
+            verify=verify,
         )
         warmups = [(SAMPLE, batches.drawn_by("batches", RowCall))]
         if max_drafts is not None:

@@ -1,12 +1,12 @@
 """The record of an operation: the rest of the core never asks for an operation's name.
 
-Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is such a record. Importing the folder
-imports neither torch nor a backend; the module named in the record is imported at the first proof or call.
+Importing the record imports neither torch nor a backend; the module that it names is imported at the first proof or
+call.
 """
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,7 +24,8 @@ class Operation:
     """A task for plugins.
 
     :ivar name: Name by which plugins offer the operation and callers load it.
-    :ivar module: Name of the module with ``prove``, ``CALLS`` and ``PROVIDER``, for the methods of the same names.
+    :ivar module: Name of the module with ``prove``, ``CALLS`` and ``PROVIDER``, for the methods of the same names; or
+        ``module:object``.
     :ivar capabilities: Dataclass of the capabilities of a backend. The description that a plugin gives is checked
         against the types of the fields.
     :ivar need: Dataclass of the needs of a caller; can be made without arguments.
@@ -66,7 +67,7 @@ class Operation:
         return getattr(self._implementation(), "FUNCTIONS", {})
 
     def _implementation(self) -> Any:
-        return importlib.import_module(self.module)
+        return pkgutil.resolve_name(self.module)
 
     @property
     def proof(self) -> str:

@@ -249,7 +249,7 @@ def report_load(entry_point: str) -> None:
 def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -> Iterator[str]:
     """Name the kinds of rows and the operations that nothing serves where the reference is missing."""
     rows = resolution.beyond if resolution.companion is None else ()
-    missing = [*rows, *(f"the operation {name!r}" for name in operations.FOLDERS if not serving.get(name))]
+    missing = [*rows, *(f"the operation {name!r}" for name in operations.RECORDS if not serving.get(name))]
     if missing:
         yield f"No installed plugin serves {all_of(missing)}; run {NATIVE}."
 

@@ -7,10 +7,10 @@ many there are has little to do with seeds, so but for one layout, none meets ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ from tokendraw.backends.description.requirement import first_reason
 from tokendraw.calls.routing import LoadedBackend, Selection, is_served
 from tokendraw.calls.warmup import CallGroup
 from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer
-from tokendraw.operations.verify import DRAFT_KINDS, DRAFT_REQUIREMENTS, VERIFY_MODES, VerifyMode
-from tokendraw.operations.verify.calls import Verify, draft
+from tokendraw.operations.records import DRAFT_KINDS, DRAFT_REQUIREMENTS, VERIFY_MODES, VerifyMode
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -48,7 +47,11 @@ class VerifyWarmup:
         max_drafts: int,
         verify_modes: Iterable[VerifyMode],
         draft_kinds: Iterable[DraftKind],
+        *,
+        draft: Callable[..., Any],
+        verify: Callable[..., Any],
     ) -> None:
+        self.draft, self.verify = draft, verify
         self.batches = batches
         self.max_drafts = checked_integer("max_drafts", max_drafts, 1)
         self.modes = checked_choices(
@@ -60,10 +63,10 @@ class VerifyWarmup:
 
     def groups(self, selection: Selection, device: torch.device) -> Iterator[CallGroup]:
         """Make up the drafts and the verifications."""
-        yield from self.batches.drawn_by("drafts", draft)(selection, device)
+        yield from self.batches.drawn_by("drafts", self.draft)(selection, device)
         yield CallGroup("verifications", self._verifications(selection, device), None)
 
-    def _verifications(self, selection: Selection, device: torch.device) -> Iterator[Verify]:
+    def _verifications(self, selection: Selection, device: torch.device) -> Iterator[Any]:
         draft_batches = list(self._draft_batches(device))
         most = max(sum(batch.num_drafts) for batch in draft_batches)
         rows = max(sum(batch.num_drafts) + len(batch.num_drafts) for batch in draft_batches)
@@ -79,7 +82,7 @@ class VerifyWarmup:
                 kinds = self.kinds if mode != "coupled" else self.kinds[:1]
                 for kind in kinds if any(batch.num_drafts) else ("chosen",):
                     drafts = _drafts(batch, kind, distributions.get(kind), device)
-                    known = Verify(target[: drafts.num_rows], drafts, batch.metadata, mode)
+                    known = self.verify(target[: drafts.num_rows], drafts, batch.metadata, mode=mode)
                     if batch.is_required or is_served(selection, known):
                         yield known
                     vague = _vague(known, selection.backend)
@@ -114,10 +117,10 @@ def _drafts(batch: _DraftBatch, kind: DraftKind, distribution: Tensor | None, de
     return Drafts.from_counts(ids.to(device), batch.num_drafts, any_placeholder=False, **known)
 
 
-def _vague(call: Verify, backend: LoadedBackend) -> Verify | None:
+def _vague(call: Any, backend: LoadedBackend) -> Any:
     """Copy a call with little known to the host, if another backend has to verify the copy."""
     drafts = replace(call.drafts, num_drafts=None, any_placeholder=True)
-    copy = Verify(call.logits, drafts, call.metadata, call.mode)
+    copy = type(call)(call.logits, drafts, call.metadata, call.mode)
     unsupported = tuple([each for each in backend.unsupported if each in DRAFT_REQUIREMENTS])
     known, vague = (first_reason(unsupported, each, backend.capabilities) for each in (call, copy))
     return None if known == vague else copy

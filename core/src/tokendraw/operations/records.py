@@ -1,4 +1,8 @@
-"""The operation ``verify``: accepts or rejects the drafts of speculative decoding, and draws a token more."""
+"""The records of the operations on rows of logits: ``sample``, ``verify`` and ``score``. Imports no torch.
+
+``sample`` draws a token for each row. ``verify`` accepts or rejects the drafts of speculative decoding, and draws a
+token more. ``score`` computes the log-probabilities of given tokens.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ from tokendraw.backends.description.capabilities import Capabilities, DraftKind,
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import Requirement
 from tokendraw.backends.resolution import row_checks
-from tokendraw.calls.row_requirements import ROW_REQUIREMENTS
+from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
-    from tokendraw.output import SamplerOutput, VerifyOutput
+    from tokendraw.output import SamplerOutput, ScoreOutput, VerifyOutput
     from tokendraw.parameters.drafts import Drafts
     from tokendraw.parameters.metadata import SamplingMetadata
 
@@ -50,31 +54,52 @@ class VerifyCapabilities(Capabilities):
 
 
 @runtime_checkable
+class SamplerBackend(Protocol):
+    """The sampler returned by ``tokendraw_build`` for ``sample``.
+
+    It and the backends of the other operations on rows get logits [rows, V] float32, bfloat16 or float16 on the device
+    that they were built for, with any row stride, and parameters on the same device. The core has checked all of this.
+    Inputs are not to be modified. One object may serve several operations.
+    """
+
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw a token for each row, as :meth:`tokendraw.Sampler.sample` describes."""
+
+
+@runtime_checkable
 class VerifierBackend(Protocol):
-    """The verifier returned by ``tokendraw_build`` for ``verify``; the same object may serve ``sample`` too."""
+    """The verifier returned by ``tokendraw_build`` for ``verify``, see :class:`SamplerBackend`."""
 
     def verify(
         self,
-        target_logits: torch.Tensor,
+        target_logits: Tensor,
         drafts: Drafts,
         metadata: SamplingMetadata,
         *,
         mode: VerifyMode = "rejection",
     ) -> VerifyOutput:
-        """Verify the drafts of a batch, as :class:`tokendraw.Sampler` describes.
+        """Verify the drafts of a batch, as :meth:`tokendraw.Sampler.verify` describes.
 
-        :param target_logits: [L, V] float32, bfloat16 or float16 on the device it was built for, any row stride. Not
-            to be modified. The core has checked that drafts and metadata fit them.
         :param metadata: the parameters of the L rows.
         """
 
-    def sample(
-        self, logits: torch.Tensor, metadata: SamplingMetadata, *, draft: bool = False
-    ) -> SamplerOutput:
-        """Draw a token for each row, as :class:`tokendraw.plugin.SamplerBackend` does.
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+        """Draw a token for each row.
 
         :param draft: draw with noise that no verification at the same seeds and positions uses: the streams
             ``DRAFT_TOKEN`` and ``DRAFT_TILE`` of :mod:`tokendraw.philox` where rows have seeds.
+        """
+
+
+@runtime_checkable
+class ScorerBackend(Protocol):
+    """The scorer returned by ``tokendraw_build`` for ``score``, see :class:`SamplerBackend`."""
+
+    def score(self, logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> ScoreOutput:
+        """Compute the log-probability of a token for each row, as :meth:`tokendraw.Sampler.score` describes.
+
+        :param token_ids: [rows] integer, on the same device; an id outside [0, V) is padding.
+        :param metadata: the parameters of the rows. ``facts.max_logprobs`` None counts as 0.
         """
 
 
@@ -119,13 +144,39 @@ DRAFT_REQUIREMENTS: tuple[Requirement, ...] = (
 )
 """The requirements of drafts, which a verification has beside those of rows."""
 
-OPERATION = Operation(
+
+SAMPLE = Operation(
+    name="sample",
+    module="tokendraw.operations.row_methods:SAMPLING",
+    capabilities=Capabilities,
+    need=Need,
+    methods=("sample",),
+    checks=row_checks.CHECKS,
+    default_checks=(row_checks.processed_logprobs,),
+    requirements=ROW_REQUIREMENTS,
+)
+VERIFY = Operation(
     name="verify",
-    module="tokendraw.operations.verify.provider",
+    module="tokendraw.operations.row_methods:VERIFICATION",
     capabilities=VerifyCapabilities,
     need=Need,
     methods=("verify", "sample"),
     checks=row_checks.CHECKS,
     default_checks=(row_checks.processed_logprobs,),
     requirements=(*ROW_REQUIREMENTS, *DRAFT_REQUIREMENTS),
+)
+SCORE = Operation(
+    name="score",
+    module="tokendraw.operations.row_methods:SCORING",
+    capabilities=Capabilities,
+    need=Need,
+    methods=("score",),
+    checks=(
+        row_checks.dtype,
+        row_checks.vocab_size,
+        row_checks.filter_orders,
+        row_checks.tie_rule,
+        row_checks.logprobs_mode,
+    ),
+    requirements=tuple(each for each in ROW_REQUIREMENTS if each not in (SEEDED, LOGPROBS)),
 )
