@@ -118,7 +118,7 @@ def _serve(negotiator: Negotiator, selection: Selection, call: Call) -> Any:
     part, companion_part = routed.calls(call)
     # First the companion: should the backend overwrite the inputs, these rows are not drawn from them.
     companion_output = _run_first(negotiator, selection, companion, companion_part, is_copy=True)
-    output = _run_first(negotiator, selection, selection.backend, part, is_part=True)
+    output = _run_first(negotiator, selection, selection.backend, part)
     output = routed.merged(output, companion_output, call.facts.logprobs_width(call.vocab_size))
     negotiator.count(selection.backend.name, routed.num_staying)
     negotiator.count(companion.name, routed.num_leaving)
@@ -132,12 +132,10 @@ def _run_first(
     call: Call,
     *,
     is_copy: bool = False,
-    is_part: bool = False,
 ) -> Any:
     """Run a call on a backend, with copies of the tensors in the first call of a signature.
 
     :param is_copy: the tensors are copies of the caller's.
-    :param is_part: other rows of the caller's call are served by the companion.
     """
     signature = call.signature() if selection.can_fall_back and call.may_fall_back else None
     is_first = signature is not None and backend.is_new(signature)
@@ -150,7 +148,7 @@ def _run_first(
         raise
     if is_first:
         backend.signatures.add(signature)
-    if backend is selection.backend and not is_part and not negotiator.debug:
+    if backend is selection.backend and not negotiator.debug:
         call.cache_check(selection.key, check)
     return output
 

@@ -46,16 +46,6 @@ class Negotiator:
 
     Keeps what calls need. The installed plugins are looked for again where a selection is missing: at the first call of
     another operation, and after the failure of a backend.
-
-    :ivar device: Device of all tensors that calls take and return.
-    :ivar need: Need of the caller, of the need type of every operation that is selected for.
-    :ivar discover: Finds and loads the installed plugins; None: nothing can be selected, and no backend replaced.
-    :ivar strict: Whether warnings of decisions are raised.
-    :ivar debug: Whether every call is compared with the contract.
-    :ivar companions: Whether another backend may serve beside the selected one, or in its place after a failure.
-    :ivar lock: Held while backends are selected.
-    :ivar selections: Selection of each operation by name, without rejected backends.
-    :ivar rejections: Rejected plugins with reasons.
     """
 
     def __init__(
@@ -72,6 +62,12 @@ class Negotiator:
     ) -> None:
         """Keep the facts for selections.
 
+        :param device: of all tensors that calls take and return.
+        :param need: of the caller, of the need type of every operation that is selected for.
+        :param discover: finds and loads the installed plugins; None: nothing can be selected, and no backend replaced.
+        :param strict: whether warnings of decisions are raised.
+        :param debug: whether every call is compared with the contract.
+        :param companions: whether another backend may serve beside the selected one, or in its place after a failure.
         :param before_build: called with the name of each plugin that is about to be built.
         """
         reseed_children()
@@ -81,7 +77,7 @@ class Negotiator:
         self.strict = strict
         self.debug = debug
         self.companions = companions
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # held while backends are selected
         self.selections = {selection.resolution.operation: selection for selection in selections}
         self.rejections: Rejections = {}
         self._before_build = before_build

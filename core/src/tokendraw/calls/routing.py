@@ -30,7 +30,7 @@ from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-from tokendraw.parameters.fields import FILTER_PARAMETERS
+from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS
 from tokendraw.parameters.metadata import SamplingMetadata
 
 MIN_SPLIT_ROWS = 16
@@ -40,6 +40,15 @@ that each row counts. See ``docs/engine-authors.md``.
 _MAX_SIGNATURES = 256
 """Number of call signatures that a backend is known to serve, at most; a caller may change its vocabulary all the time.
 """
+_HARMLESS: dict[str, float] = {
+    "temperature": 1,
+    **{parameter.name: parameter.quick for parameter in FILTER_PARAMETERS},
+    "joint": False,
+    "temperature_last": False,
+    "logprobs": 0,
+    "logprob_token_ids": PAD_TOKEN_ID,
+}
+"""Values of rows whose draw nobody uses, fast for any sampler, by the tensors of the metadata."""
 _log = logging.getLogger("tokendraw")
 
 
@@ -51,7 +60,6 @@ class LoadedBackend:
     object: Any
     """The object that the plugin built for the operation."""
     capabilities: Any = None
-    """None: the backend serves every call."""
     unsupported: tuple[Requirement, ...] = ()
     """Requirements of the operation that the backend does not meet."""
     package: str = ""
@@ -68,10 +76,7 @@ class LoadedBackend:
 
     def reason_against(self, call: Call | RowGroup) -> str | None:
         """Name the first unsupported property of a call or of rows; None: all are supported."""
-        capabilities = self.capabilities
-        if capabilities is None:
-            return None
-        return first_reason(self.unsupported, call, capabilities) if self.unsupported else None
+        return first_reason(self.unsupported, call, self.capabilities)
 
     def is_new(self, signature: Hashable) -> bool:
         """Whether the signature is new to the backend, within the number of counted signatures."""
@@ -311,12 +316,18 @@ class RowSplit:
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """Return the parameters of all rows, with harmless values in the leaving rows, fast for any sampler."""
-        facts, width = self.staying, self.staying.max_logprobs
-        leaves = self.slot_leaves
-        filters = {
-            p.name: _where(leaves, p.quick, getattr(metadata, p.name)) if facts.may_use(p.name) else None
-            for p in FILTER_PARAMETERS
-        }
+        facts, leaves = self.staying, self.slot_leaves
+        unused = {name for name in FACT_OF_COLUMN if not facts.may_use(name)}
+        if facts.max_logprobs is None:
+            unused.add("logprobs")
+        if not facts.any_logprob_token_ids:
+            unused.add("logprob_token_ids")
+        columns: dict[str, Any] = {}
+        for name, value in _HARMLESS.items():
+            column = None if name in unused else getattr(metadata, name)
+            if column is not None:
+                column = column.masked_fill(leaves if column.dim() == 1 else leaves.unsqueeze(1), value)
+            columns[name] = column
         from_moments = {
             name: values.masked_fill(leaves, find_filter(name).off)
             for name, values in (metadata.filters or {}).items()
@@ -325,19 +336,10 @@ class RowSplit:
         seeded = leaves.logical_not() if metadata.seeded is None else metadata.seeded & ~leaves
         return replace(
             metadata,
-            temperature=_where(leaves, 1, metadata.temperature),
-            **filters,
+            **columns,
             filters=from_moments or None,
             seed=metadata.seed if facts.any_seeded else None,
             seeded=seeded if facts.any_seeded else None,
-            **{
-                flag: _where(leaves, False, getattr(metadata, flag)) if facts.may_use(flag) else None
-                for flag in ("joint", "temperature_last")
-            },
-            logprobs=None if width is None else _where(leaves, 0, metadata.logprobs),
-            logprob_token_ids=_where(leaves.unsqueeze(1), PAD_TOKEN_ID, metadata.logprob_token_ids)
-            if facts.any_logprob_token_ids
-            else None,
             facts=replace(facts, all_greedy=False, all_seeded=False),
             row_kinds=None,
         )
@@ -414,7 +416,3 @@ def _shown(output: SamplerOutput, facts: BatchFacts, width: int) -> tuple[Logpro
     ids = torch.nn.functional.pad(tokens.unsqueeze(1), (0, width), value=PAD_TOKEN_ID)
     values = mass.new_full(ids.shape, PAD_LOGPROB)
     return LogprobsTensors(ids, values, torch.zeros_like(tokens)), mass
-
-
-def _where(leaves: Tensor, harmless: float, values: Tensor | None) -> Tensor | None:
-    return None if values is None else values.masked_fill(leaves, harmless)

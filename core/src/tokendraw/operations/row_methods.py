@@ -147,8 +147,6 @@ def score(logits: Tensor, token_ids: Tensor, metadata: SamplingMetadata) -> RowC
 # A verification.
 
 _TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
-_CheckedCall: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, LogitsForm, OutputCheck]
-"""State of a checked call, kept in the memo of its drafts; the first is the memo of its metadata."""
 _Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
 
 
@@ -211,7 +209,9 @@ class Verify(RowCall):
     def cached_check(self, key: object) -> OutputCheck | None:
         if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
             return None
-        checked: _CheckedCall | None = self.drafts.memo.get(key)
+        # The first is the memo of the metadata.
+        checked: tuple[dict[Hashable, Any], VerifyMode, LogitsForm, OutputCheck] | None
+        checked = self.drafts.memo.get(key)
         if checked is None or checked[0] is not self.metadata.memo or checked[1] != self.mode:
             return None
         return checked[3] if has_form(self.logits, checked[2]) else None
