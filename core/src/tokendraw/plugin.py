@@ -90,8 +90,6 @@ if TYPE_CHECKING:
     from tokendraw.calls.call import Call as Call
     from tokendraw.calls.call import OutputCheck as OutputCheck
     from tokendraw.calls.dispatch import dispatch as dispatch
-    from tokendraw.calls.input_checks import check_batch as check_batch
-    from tokendraw.calls.input_checks import check_logits as check_logits
     from tokendraw.calls.input_checks import check_type as check_type
     from tokendraw.calls.output_checks import first_of as first_of
     from tokendraw.calls.output_checks import misfit as misfit
@@ -104,7 +102,6 @@ if TYPE_CHECKING:
     from tokendraw.kept_set import kept_extremes as kept_extremes
     from tokendraw.kept_set import threshold_between as threshold_between
     from tokendraw.logprobs import RowMasses as RowMasses
-    from tokendraw.logprobs import best_places as best_places
     from tokendraw.logprobs import best_token_ids as best_token_ids
     from tokendraw.logprobs import least_shown as least_shown
     from tokendraw.logprobs import log_kept_mass_by_step as log_kept_mass_by_step
@@ -154,14 +151,14 @@ _NAMES = {
     "tokendraw.backends.resolution.upstream": "release_of",
     "tokendraw.calls.call": "Call OutputCheck",
     "tokendraw.calls.dispatch": "dispatch",
-    "tokendraw.calls.input_checks": "check_batch check_logits check_type",
+    "tokendraw.calls.input_checks": "check_type",
     "tokendraw.calls.output_checks": "first_of misfit wrong_object",
     "tokendraw.calls.provider": "Provider",
     "tokendraw.calls.tensor_function": "TensorFunction tensor_operation",
     "tokendraw.errors.formatting": "printable",
     "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",
     "tokendraw.logprobs": """
-        RowMasses best_places best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
+        RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
         mode_values pad_logprobs
     """,
     "tokendraw.operations.process_logits": """

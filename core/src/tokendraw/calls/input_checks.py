@@ -24,20 +24,16 @@ LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
-def check_logits(
-    name: str, logits: Tensor, device: torch.device, *, built: str = "sampler", least_columns: int = 1
-) -> None:
+def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str = "sampler") -> None:
     """Refuse anything but a batch of logits on a sampler's device.
 
     :param name: of the argument.
     :param built: names what was built for the device.
-    :param least_columns: 0 where they are those of one rank of several.
     """
     if not is_plain(logits):
         check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
-    if logits.dim() != 2 or logits.shape[1] < least_columns:
-        needed = "[B, V] with V >= 1" if least_columns else "[B, n]"
-        raise InvalidInputError(f"'{name}' needs shape {needed}, found {list(logits.shape)}.")
+    if logits.dim() != 2 or logits.shape[1] < 1:
+        raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
     if logits.dtype not in _DTYPES:
         raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
     if not same_device(logits.device, device):
@@ -73,11 +69,9 @@ def check_type(name: str, value: object, needed: type, mend: str) -> None:
         )
 
 
-def check_batch(
-    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
-) -> None:
-    """Refuse metadata unfit for the logits, an entry a row, or beyond the need; V is by default the columns."""
-    check_metadata(name, logits, metadata, need, vocab_size)
+def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
+    """Refuse metadata unfit for the logits, an entry a row, or beyond the need."""
+    check_metadata(name, logits, metadata, need)
     rows = metadata.num_rows
     if rows is not None and rows != logits.shape[0]:
         raise InvalidInputError(
@@ -85,9 +79,7 @@ def check_batch(
         )
 
 
-def check_metadata(
-    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
-) -> None:
+def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
     """Refuse anything but metadata on the device of the logits, of any number of rows."""
     mend = "Pass SamplingMetadata.from_params(params, device=...)."
     check_type("metadata", metadata, SamplingMetadata, mend)
@@ -100,7 +92,7 @@ def check_metadata(
     if device is not None and device != logits.device:
         mend = "Pass device= to SamplingMetadata.from_params."
         check_device_of("metadata", device, f"'{name}'", logits.device, mend)
-    given_id, size = metadata.facts.max_logprob_token_id, vocab_size or logits.shape[1]
+    given_id, size = metadata.facts.max_logprob_token_id, logits.shape[1]
     if given_id is not None and given_id >= size:
         raise InvalidParameterError(
             f"'logprob_token_ids'{_slot_with(given_id, metadata)} needs token ids in [0, {size}), found {given_id}. "

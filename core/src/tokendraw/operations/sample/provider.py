@@ -17,7 +17,6 @@ from tokendraw.calls.provider import Provider
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.install_commands import how_to_install
 from tokendraw.operations.sample import OPERATION, SamplerBackend
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -42,7 +41,7 @@ class SampleProvider(Provider):
 
         :param logits: [B, V] float32, bfloat16 or float16, any row stride.
         :param metadata: the parameters of the B rows, on the same device.
-        :param shard: not taken any more: logits that lie on several ranks have an operation of their own.
+        :param shard: not taken any more: gather the logits of all ranks.
         :raises InvalidInputError: a ValueError, before anything is launched.
         :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
             failed.
@@ -51,8 +50,8 @@ class SampleProvider(Provider):
         """
         if shard is not None:
             raise TypeError(
-                "'sample' takes no shard: load the operation 'sample_over_ranks' of the distribution tokendraw-ranks, "
-                f"and pass it a tokendraw_ranks.VocabShard; to have it, run {how_to_install('tokendraw-ranks')}."
+                "'sample' takes no shard any more: gather the logits of all ranks, as with "
+                "torch.distributed.all_gather_into_tensor, and draw from whole rows."
             )
         output: SamplerOutput = dispatch(self._negotiator, OPERATION, Sample(logits, metadata))
         return output
