@@ -101,7 +101,7 @@ sanitize-cpu: $(VENV)/.tools  ## The compiled sampler under the sanitizers of ad
 check: $(VENV)/.tools  ## Format, lint, import contracts, types, budgets of lines, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	PYTHONPATH=ranks/src $(BIN)/lint-imports
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python release/budgets.py
 	$(BIN)/zizmor --offline --quiet .github

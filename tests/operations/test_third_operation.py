@@ -273,10 +273,10 @@ def test_an_operation_can_be_switched_off(dists: FakeDists, monkeypatch) -> None
 
 def test_an_operation_of_tokendraw_s_own_says_what_to_install() -> None:
     with pytest.raises(InvalidParameterError) as refused:
-        tokendraw.load("sample_over_ranks")
+        tokendraw.load("pack_sm90_w4")
     assert str(refused.value) == (
-        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'sample_over_ranks', which the distribution "
-        "tokendraw-ranks brings; run `pip install ./ranks` in tokendraw's checkout."
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'pack_sm90_w4', which the distribution "
+        "tokendraw-engine-ops brings; run `pip install ./engine_ops` in tokendraw's checkout."
     )
 
 

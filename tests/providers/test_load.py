@@ -237,3 +237,12 @@ def test_malformed_choices_are_refused(names):
 
 def test_a_process_alone_chooses_for_itself():
     assert choose_once(lambda: 7, None) == 7
+
+
+def test_logits_that_lie_on_several_ranks_are_refused_with_what_to_do() -> None:
+    with pytest.raises(
+        ImportError, match=r"'tokendraw\.VocabShard' was removed: gather the logits of all ranks"
+    ):
+        from tokendraw import VocabShard  # noqa: F401
+    with pytest.raises(TypeError, match="takes no shard any more: gather the logits"):
+        load_sampler(device="cpu").sample(torch.zeros(1, 2), None, shard=object())

@@ -38,9 +38,9 @@ FACES = {
         KeptExtremes LOGPROBS_MODES LogitsProcessorBackend LogprobsMode MOMENTS Moment Need Operation
         OutputCheck PAD_LOGPROB PAD_TOKEN_ID PluginInfo ProcessCapabilities ProcessNeed Provider Release
         RequestTables Requirement RowMasses SamplerBackend ScorerBackend Seeding TensorFunction TieNeed
-        TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode best_places
-        best_token_ids check_batch check_dense_rows check_device check_device_of check_dtype check_flag
-        check_integers check_logits check_plain check_type check_vector dispatch first_of hookimpl
+        TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode
+        best_token_ids check_dense_rows check_device check_device_of check_dtype check_flag
+        check_integers check_plain check_type check_vector dispatch first_of hookimpl
         integer is_capturing kept_extremes least_shown log_kept_mass_by_step logprobs_by_step misfit
         mode_values numpy_is_usable one_thread pad_logprobs printable release_of tensor_operation
         threshold_between untraced wrong_object

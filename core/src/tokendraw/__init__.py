@@ -74,5 +74,6 @@ _NAMES = {
     "tokendraw.providers.sampler": "Sampler",
     "tokendraw.request_slots.slots": "RequestSlots",
 }
-_MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv", "VocabShard": "tokendraw_ranks"}
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, moved_names=_MOVED)
+_MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"}
+_REMOVED = {"VocabShard": "gather the logits of all ranks, and draw from whole rows"}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES, _REMOVED, _MOVED)

@@ -95,8 +95,6 @@ if TYPE_CHECKING:
     from tokendraw.calls.call import wrong_object as wrong_object
     from tokendraw.calls.dispatch import dispatch as dispatch
     from tokendraw.calls.provider import Provider as Provider
-    from tokendraw.calls.rows import check_batch as check_batch
-    from tokendraw.calls.rows import check_logits as check_logits
     from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
     from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
     from tokendraw.errors.formatting import printable as printable
@@ -104,7 +102,6 @@ if TYPE_CHECKING:
     from tokendraw.kept_set import kept_extremes as kept_extremes
     from tokendraw.kept_set import threshold_between as threshold_between
     from tokendraw.logprobs import RowMasses as RowMasses
-    from tokendraw.logprobs import best_places as best_places
     from tokendraw.logprobs import best_token_ids as best_token_ids
     from tokendraw.logprobs import least_shown as least_shown
     from tokendraw.logprobs import log_kept_mass_by_step as log_kept_mass_by_step
@@ -155,12 +152,11 @@ _NAMES = {
     "tokendraw.calls.call": "Call OutputCheck check_type wrong_object",
     "tokendraw.calls.dispatch": "dispatch",
     "tokendraw.calls.provider": "Provider",
-    "tokendraw.calls.rows": "check_batch check_logits",
     "tokendraw.calls.tensor_function": "TensorFunction tensor_operation",
     "tokendraw.errors.formatting": "printable",
     "tokendraw.kept_set": "KeptExtremes kept_extremes threshold_between",
     "tokendraw.logprobs": """
-        RowMasses best_places best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
+        RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
         mode_values pad_logprobs
     """,
     "tokendraw.operations.process_logits": """

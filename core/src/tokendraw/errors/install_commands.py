@@ -14,7 +14,6 @@ _FOLDERS = {
     "tokendraw-aiter": "./plugins/aiter",
     "tokendraw-triton-gumbel": "./plugins/triton_gumbel",
     "tokendraw-engine-ops": "./engine_ops",
-    "tokendraw-ranks": "./ranks",
     "tokendraw-sglang": "./integrations/sglang",
     "tokendraw-transformers": "./integrations/transformers",
     "tokendraw-vllm": "./integrations/vllm",

@@ -33,7 +33,6 @@ from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
 from tokendraw.errors.formatting import one_of
-from tokendraw.errors.install_commands import how_to_install
 from tokendraw.operations.records import (
     SAMPLE,
     SCORE,
@@ -67,7 +66,7 @@ def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) ->
 
     :param logits: [B, V] float32, bfloat16 or float16, any row stride.
     :param metadata: the parameters of the B rows, on the same device.
-    :param shard: not taken any more: logits that lie on several ranks have an operation of their own.
+    :param shard: not taken any more: gather the logits of all ranks.
     :raises InvalidInputError: a ValueError, before anything is launched.
     :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
         failed.
@@ -76,8 +75,8 @@ def sample(logits: Tensor, metadata: SamplingMetadata, *, shard: None = None) ->
     """
     if shard is not None:
         raise TypeError(
-            "'sample' takes no shard: load the operation 'sample_over_ranks' of the distribution tokendraw-ranks, "
-            f"and pass it a tokendraw_ranks.VocabShard; to have it, run {how_to_install('tokendraw-ranks')}."
+            "'sample' takes no shard any more: gather the logits of all ranks, as with "
+            "torch.distributed.all_gather_into_tensor, and draw from whole rows."
         )
     return RowCall(logits, metadata)
 

@@ -21,14 +21,12 @@ FIRST_PARTY: Mapping[str, str] = {
     "ops-torch": "tokendraw-engine-ops",
     "ops-triton": "tokendraw-engine-ops",
     "ops-flashinfer": "tokendraw-engine-ops",
-    "ranks": "tokendraw-ranks",
 }
 """Reserved names, each with the one distribution that may claim it."""
 
 FIRST_PARTY_OPERATIONS: Mapping[str, str] = {
     "plan_paged_kv": "tokendraw-engine-ops",
     "pack_sm90_w4": "tokendraw-engine-ops",
-    "sample_over_ranks": "tokendraw-ranks",
 }
 """Reserved names of operations outside the core, each with the distribution that brings it."""
 

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, key_of, value_of
-from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, TILE_SIZE, granule_ids
 
 LOWEST_KEY = tl.constexpr(-(1 << 63))
@@ -80,7 +79,7 @@ def group_maxima(granules, number, MAXIMA: tl.constexpr, GRANULES: tl.constexpr)
 
 @triton.jit
 def _load_granules(
-    row, lead, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
+    row, granule_list, start, count, VECTOR: tl.constexpr, AT_ONCE: tl.constexpr = _GRANULES_AT_ONCE
 ):
     """Return the logits of the listed granules from ``start`` on, [AT_ONCE, 64], and their ids.
 
@@ -89,24 +88,22 @@ def _load_granules(
     index = start + tl.arange(0, AT_ONCE)
     granule = tl.load(granule_list + index, mask=index < count, other=0)
     token = granule_ids(granule[:, None], tl.arange(0, GRANULE_SIZE)[None, :], VECTOR)
-    inside = (index < count)[:, None] & is_inside(token, row, lead)
+    inside = (index < count)[:, None] & (token < row.vocab_size)
     x = tl.load(row.base + token, mask=inside).to(tl.float32)
     return tl.where(inside, x, float("-inf")), token
 
 
 @triton.jit
-def collect_best(row, lead, granule_list, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
+def collect_best(row, granule_list, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
     """Write the candidates, the logits from ``low`` upwards, up to the room; return their number.
 
     If they exceed the room, the returned number exceeds CANDIDATES. The keys are those of :func:`order_key`.
-
-    :param lead: ids of the first tile outside the row, or None: see :func:`~.row_address.is_inside`.
     """
     num_candidates = tl.zeros((), tl.int32)
     start = 0
     tl.debug_barrier()  # all threads have read the previous candidates
     while start < count:
-        x, token = _load_granules(row, lead, granule_list, start, count, VECTOR)
+        x, token = _load_granules(row, granule_list, start, count, VECTOR)
         key = order_key(x, token)
         key = tl.where(x >= low, key, LOWEST_KEY)
         key = tl.reshape(key, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
@@ -137,7 +134,6 @@ def order_candidates(keys, num_candidates, CANDIDATES: tl.constexpr):
 @triton.jit
 def search_edge(
     row,
-    lead,
     granule_list,
     count,
     low,
@@ -162,7 +158,7 @@ def search_edge(
         counts = tl.zeros((_PIVOTS,), tl.int32)
         start = 0
         while start < count:
-            x, _ = _load_granules(row, lead, granule_list, start, count, VECTOR, AT_ONCE)
+            x, _ = _load_granules(row, granule_list, start, count, VECTOR, AT_ONCE)
             flat = tl.reshape(x, (AT_ONCE * GRANULE_SIZE,), can_reorder=True)
             counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
             start += AT_ONCE
@@ -170,18 +166,6 @@ def search_edge(
     edge = value_of(low_key.to(tl.int32))
     above = value_of((low_key + 1).to(tl.int32))  # NaN above inf: nothing is
     return tl.where(number > CANDIDATES, above, edge), tl.where(number > CANDIDATES, edge, float("-inf"))
-
-
-@triton.jit
-def count_ties(row, lead, granule_list, count, tied_value, VECTOR: tl.constexpr):
-    """Count the logits equal to ``tied_value`` in the listed granules."""
-    number = tl.zeros((), tl.int32)
-    start = 0
-    while start < count:
-        x, _ = _load_granules(row, lead, granule_list, start, count, VECTOR)
-        number += tl.sum(tl.sum((x == tied_value).to(tl.int32), 1), 0)
-        start += _GRANULES_AT_ONCE
-    return number
 
 
 @triton.jit

@@ -206,16 +206,16 @@ def _collect_candidates(
     else:
         count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
         num_candidates = collect_best(
-            source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
         )
     if num_candidates > config.CANDIDATES:
         low, tied_value = search_edge(
-            source, None, granule_list, count, low, max_logit, n, config.VECTOR, config.CANDIDATES
+            source, granule_list, count, low, max_logit, n, config.VECTOR, config.CANDIDATES
         )
         tl.debug_barrier()  # all threads have read the previous list
         count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
         num_candidates = collect_best(
-            source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+            source, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
         )
     return num_candidates, tied_value
 

@@ -56,7 +56,7 @@ def find_candidates(
         )
         if num_candidates > CANDIDATES:
             low, tied_value = search_edge(
-                row, None, granule_list, count, low, max_logit, n, config.VECTOR, CANDIDATES, AT_ONCE
+                row, granule_list, count, low, max_logit, n, config.VECTOR, CANDIDATES, AT_ONCE
             )
             tl.debug_barrier()  # all threads have read the list
         else:

@@ -102,7 +102,7 @@ def _load_granules(row, granule, last, VECTOR: tl.constexpr, AT_ONCE: tl.constex
     token = granule_ids(granule[:, None, None, None], first_element, VECTOR)
     words = token // VECTOR * WORDS + tl.arange(0, WORDS)[None, None, None, :]
     is_inner = (last // GRANULES_PER_TILE + 1) * TILE_SIZE + VECTOR <= row.vocab_size
-    x = load_logits(row, words, is_inner, None, IS_NVIDIA)
+    x = load_logits(row, words, is_inner, IS_NVIDIA)
     return tl.reshape(x, (AT_ONCE, GRANULE_SIZE))
 
 

@@ -43,16 +43,3 @@ def row_logits(row, logits, drafts, counts):
         if row >= counts.target_rows:
             base = drafts.base + (row - counts.target_rows).to(tl.int64) * drafts.row_stride
     return RowAddress(base, logits.vocab_size)
-
-
-@triton.jit
-def is_inside(ids, row, lead):
-    """Return whether a row holds each id.
-
-    :param row: the :class:`.RowAddress`.
-    :param lead: number of ids of the first tile before the row's first, never read; None for 0.
-    """
-    inside = ids < row.vocab_size
-    if lead is not None:
-        inside = inside & (ids >= lead)
-    return inside

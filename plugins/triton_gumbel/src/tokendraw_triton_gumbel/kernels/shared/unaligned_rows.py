@@ -35,42 +35,39 @@ def aligned_base(row):
 
 
 @triton.jit
-def load_logits(row, words, is_inner, lead, IS_NVIDIA: tl.constexpr):
+def load_logits(row, words, is_inner, IS_NVIDIA: tl.constexpr):
     """Load logits of a row as float32 [A, B, C, VECTOR]; -inf behind the row.
 
-    :param words: [A, B, C, WORDS] numbers of words of the row; ``is_inner`` and ``lead`` as in :func:`load_vectors`.
+    :param words: [A, B, C, WORDS] numbers of words of the row; ``is_inner`` as in :func:`load_vectors`.
     """
-    first, second = load_vectors(row, words, is_inner, lead)
+    first, second = load_vectors(row, words, is_inner)
     return logits_of_words(shifted_words(first, second, row, IS_NVIDIA), row.base.dtype.element_ty)
 
 
 @triton.jit
-def load_vectors(row, words, is_inner, lead):
+def load_vectors(row, words, is_inner):
     """Return the two vectors that hold each vector of a row, as :func:`shifted_words` takes them; -inf behind the row.
 
     :param words: numbers of words of the row; the last dimension is a vector.
-    :param is_inner: whether the row goes on for a vector behind all of these, and begins before them.
-    :param lead: number of ids before the row's first, never read; None for 0.
+    :param is_inner: whether the row goes on for a vector behind all of these.
     """
     if is_inner:
         base, _ = aligned_base(row)
         first = tl.load(base + words)
         second = tl.load(base + words + WORDS)
     else:
-        first = load_inside(row, words, lead)
-        second = load_inside(row, words + WORDS, lead)
+        first = load_inside(row, words)
+        second = load_inside(row, words + WORDS)
     return first, second
 
 
 @triton.jit
-def load_inside(row, words, lead):
+def load_inside(row, words):
     """Return words counted from :func:`aligned_base`; -inf behind the row."""
     PER_WORD: tl.constexpr = 32 // row.base.dtype.element_ty.primitive_bitwidth
     base, shift = aligned_base(row)
     start = shift // (4 // PER_WORD)
     mask = words < (start + row.vocab_size) // PER_WORD
-    if lead is not None:
-        mask = mask & (words >= (start + lead) // PER_WORD)
     if PER_WORD == 1:
         block = tl.load(base + words, mask=mask, other=-8388608)
     else:

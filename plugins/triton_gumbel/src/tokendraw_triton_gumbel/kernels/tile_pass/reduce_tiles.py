@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.bits import halves
-from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     GRANULES_PER_HALF,
@@ -105,7 +104,6 @@ def _reached_by_pair(pairs, x):
 @triton.jit
 def reduce_tiles(
     source,
-    lead,
     temperature,
     raw_temperature,
     row_index,
@@ -124,7 +122,6 @@ def reduce_tiles(
     :param moments: :class:`~.argument_groups.MomentSums`.
     :param raw_temperature: the temperatures of ``raw_sums``; None: 1.
     :param ranked: :class:`~.argument_groups.RankedTokens`.
-    :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
@@ -136,8 +133,6 @@ def reduce_tiles(
     IS_PAIRED: tl.constexpr = config.IS_NVIDIA and source.base.dtype.element_ty == tl.bfloat16
     ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
     is_full = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
-    if lead is not None:
-        is_full = is_full & ((group > 0) | (lead == 0))
     is_inner = is_full & ((group + 1) * (SPAN * TILE_SIZE) + config.VECTOR <= source.vocab_size)
     tile = group * SPAN + tl.arange(0, SPAN)
     out = row.to(tl.int64) * counts.tiles + tile
@@ -212,10 +207,10 @@ def reduce_tiles(
             if is_full:
                 x = tl.load(source.base + ids).to(tl.float32)
             else:
-                x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
+                x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf"))
                 x = x.to(tl.float32)
         else:
-            x = load_shifted(source, ids, group, is_inner, lead, config)
+            x = load_shifted(source, group, is_inner, config)
         scale = _scale_of(temperature, row_index, target_row)
         raw_scale = LOG2_E if raw_temperature is None else _scale_of(raw_temperature, row_index, target_row)
         max_logit = _maxima_of_tiles(x, statistics, out, inside)
@@ -239,10 +234,10 @@ def reduce_tiles(
     # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
     if tl.min(is_exact.to(tl.int32), 0) == 0:
         if config.IS_ALIGNED:
-            x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
+            x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf"))
             x = x.to(tl.float32)
         else:
-            x = load_shifted(source, ids, group, False, lead, config)
+            x = load_shifted(source, group, False, config)
         clean = tl.where(x != x, float("-inf"), x)
         max_logit = _maxima_of_tiles(clean, statistics, out, inside)
         has_nan = tile_sums((x != x).to(tl.int32)) > 0

@@ -22,14 +22,11 @@ PAIRS_PER_CHUNK = tl.constexpr(128)
 
 
 @triton.jit
-def load_shifted(source, ids, group, is_inner, lead, config: tl.constexpr):
+def load_shifted(source, group, is_inner, config: tl.constexpr):
     """Load the tiles of a group of a row at any address: float32 [LANES, SPAN, chunks, VECTOR], -inf outside."""
     SPAN: tl.constexpr = config.SPAN
     words = group * (SPAN * TILE_SIZE // config.VECTOR * WORDS) + word_ids(SPAN, config.VECTOR)
-    x = load_logits(source, words, is_inner, lead, config.IS_NVIDIA)
-    if lead is not None:
-        x = tl.where(ids >= lead, x, float("-inf"))
-    return x
+    return load_logits(source, words, is_inner, config.IS_NVIDIA)
 
 
 @triton.jit
@@ -48,7 +45,7 @@ def load_shifted_pairs(source, group, is_inner, SPAN: tl.constexpr):
     if is_inner:
         d1 = tl.load(base + offset + WORDS)
     else:
-        d1 = load_inside(source, offset + WORDS, None)
+        d1 = load_inside(source, offset + WORDS)
     return (
         _shifted_pairs(a0, a1, source, SPAN),
         _shifted_pairs(b0, b1, source, SPAN),

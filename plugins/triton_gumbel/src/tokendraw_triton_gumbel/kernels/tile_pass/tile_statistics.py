@@ -61,7 +61,6 @@ def tile_statistics(
         source = row_logits(row, logits, drafts, counts)
         reduce_tiles(
             source,
-            None,
             temperature,
             raw_temperature,
             row_index,

@@ -39,7 +39,7 @@ def load_group(row, group, config: tl.constexpr):
     if not config.IS_ALIGNED:
         offset = group * (SPAN * TILE_SIZE // config.VECTOR * WORDS) + word_ids(SPAN, config.VECTOR)
         end = (group + 1) * (SPAN * TILE_SIZE)
-        first, second = load_vectors(row, offset, end + config.VECTOR <= row.vocab_size, None)
+        first, second = load_vectors(row, offset, end + config.VECTOR <= row.vocab_size)
         block = tl.join(first, second)
     elif row.base.dtype.element_ty == tl.bfloat16:
         offset = group * (SPAN * TILE_SIZE // 2) + word_ids(SPAN, config.VECTOR)
@@ -77,12 +77,12 @@ def load_half_granules(row, numbers, half, count, first_tile, config: tl.constex
     last = tl.load(numbers + tl.minimum(count, config.WARPS * LANES // 2) - 1)
     end = (first_tile + last // GRANULES_PER_TILE + 1) * TILE_SIZE
     if not config.IS_ALIGNED:
-        first, second = load_vectors(row, words, end + config.VECTOR <= row.vocab_size, None)
+        first, second = load_vectors(row, words, end + config.VECTOR <= row.vocab_size)
         block = tl.join(first, second)
     elif end <= row.vocab_size:
         block = tl.load(row.base.to(tl.pointer_type(tl.int32)) + words)
     else:
-        block = load_inside(row, words, None)
+        block = load_inside(row, words)
     return block
 
 

@@ -40,7 +40,7 @@ def load_listed(source, tile_list, start, count, config: tl.constexpr):
         )
         last = tl.load(tile_list + tl.minimum(start + config.WARPS, count) - 1)
         is_inner = (last + 1) * TILE_SIZE + config.VECTOR <= source.vocab_size
-        x = load_logits(source, words, is_inner, None, config.IS_NVIDIA)
+        x = load_logits(source, words, is_inner, config.IS_NVIDIA)
         x = tl.where((index < count)[None, :, None, None], x, float("-inf"))
     return tl.where(x == x, x, float("-inf")), tile, index < count
 
