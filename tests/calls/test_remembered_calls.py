@@ -89,7 +89,7 @@ class Turning:
 
 def test_the_form_of_every_output_is_checked():
     backend = Turning()
-    sampler = Sampler(Negotiator(CPU, Need(), selections=[selection_of(loaded("acme", backend))]))
+    sampler = Sampler(Negotiator(CPU, Need(), selected=[selection_of(loaded("acme", backend))]))
     metadata, right = requests(), SamplerOutput(torch.zeros(2).long(), torch.ones(2) > 0)
     for output, wrong in (
         (right, ""),

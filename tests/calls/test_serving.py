@@ -78,7 +78,7 @@ def sampler(companion, capabilities=None):
         Negotiator(
             torch.device("cpu"),
             Need(),
-            selections=[selection_of(loaded("acme", ACME, capabilities or Capabilities()), other)],
+            selected=[selection_of(loaded("acme", ACME, capabilities or Capabilities()), other)],
         )
     )
 

@@ -181,7 +181,7 @@ def pair(
         loaded("native", companion or NativeSampler(CPU, need), companion_capabilities, need=need),
         need=need,
     )
-    return Sampler(Negotiator(CPU, need, selections=[selection]))
+    return Sampler(Negotiator(CPU, need, selected=[selection]))
 
 
 def _verifier_capabilities(capabilities: Capabilities) -> VerifyCapabilities:
@@ -211,7 +211,7 @@ def drafting(
         operation="verify",
     )
     sampling = selection_of(loaded("acme", native, EVERYTHING))
-    return Sampler(Negotiator(CPU, Need(), debug=debug, selections=[sampling, verification]))
+    return Sampler(Negotiator(CPU, Need(), debug=debug, selected=[sampling, verification]))
 
 
 # Providers of any operation.
@@ -227,7 +227,7 @@ def provider_of(
         None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),
         operation=operation,
     )
-    return record.provider()(Negotiator(CPU, record.need(), selections=[selection]))
+    return record.provider()(Negotiator(CPU, record.need(), selected=[selection]))
 
 
 # Mistakes of callers.
@@ -237,7 +237,7 @@ def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recor
     """Return a sampler ``acme`` and the recording backend."""
     backend, need = Recorded(3), need or Need()
     selection = selection_of(loaded("acme", backend), need=need)
-    return Sampler(Negotiator(CPU, need, selections=[selection], **settings)), backend
+    return Sampler(Negotiator(CPU, need, selected=[selection], **settings)), backend
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:

@@ -60,7 +60,7 @@ class Recorder:
 def sampler_of(backend, capabilities=EVERYTHING, companion=None):
     other = companion and loaded(*companion)
     selection = selection_of(loaded("acme", backend, capabilities), other)
-    return Sampler(Negotiator(torch.device("cpu"), Need(), selections=[selection]))
+    return Sampler(Negotiator(torch.device("cpu"), Need(), selected=[selection]))
 
 
 def warmed(capabilities=EVERYTHING, companion=None, **arguments):

@@ -82,11 +82,11 @@ if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import TieRule as TieRule
     from tokendraw.backends.description.host import Host as Host
     from tokendraw.backends.description.operation import Operation as Operation
+    from tokendraw.backends.description.operation import Requirement as Requirement
     from tokendraw.backends.description.plugin_info import API_VERSION as API_VERSION
     from tokendraw.backends.description.plugin_info import PluginInfo as PluginInfo
     from tokendraw.backends.description.plugin_info import Release as Release
     from tokendraw.backends.description.plugin_info import Upstream as Upstream
-    from tokendraw.backends.description.requirement import Requirement as Requirement
     from tokendraw.backends.discovery.hooks import hookimpl as hookimpl
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
@@ -144,9 +144,8 @@ _NAMES = {
         LogprobsMode MOMENTS Moment Need Seeding TieNeed TieRule
     """,
     "tokendraw.backends.description.host": "Host",
-    "tokendraw.backends.description.operation": "Operation",
     "tokendraw.backends.description.plugin_info": "API_VERSION PluginInfo Release Upstream",
-    "tokendraw.backends.description.requirement": "Requirement",
+    "tokendraw.backends.description.operation": "Operation Requirement",
     "tokendraw.backends.discovery.hooks": "hookimpl",
     "tokendraw.backends.resolution.upstream": "release_of",
     "tokendraw.calls.call": "Call OutputCheck check_type wrong_object",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -14,7 +14,7 @@ from tokendraw.backends import proof
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.resolution.advice import using
-from tokendraw.backends.resolution.candidate import Choice, Resolution
+from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.decide import decide
 from tokendraw.calls.routing import LoadedBackend, Selection
 from tokendraw.errors.exceptions import (
@@ -41,6 +41,7 @@ _OUT_OF_MEMORY = (
 """Texts in a RuntimeError that torch raises where it has no class for the fault."""
 
 
+@dataclass(eq=False)
 class Negotiator:
     """Selects the backends for all operations of a loaded object, and counts the rows of each backend.
 
@@ -48,39 +49,28 @@ class Negotiator:
     another operation, and after the failure of a backend.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        need: Any,
-        discover: Callable[[], Discovery] | None = None,
-        *,
-        strict: bool = False,
-        debug: bool = False,
-        companions: bool = True,
-        selections: Iterable[Selection] = (),
-        before_build: Callable[[str], None] | None = None,
-    ) -> None:
-        """Keep the facts for selections.
+    device: torch.device
+    """Device of all tensors that calls take and return."""
+    need: Any
+    """Need of the caller, of the need type of every operation that is selected for."""
+    discover: Callable[[], Discovery] | None = None
+    """Finds and loads the installed plugins; None: nothing can be selected, and no backend replaced."""
+    _: KW_ONLY
+    strict: bool = False
+    """Whether warnings of decisions are raised."""
+    debug: bool = False
+    """Whether every call is compared with the contract."""
+    companions: bool = True
+    """Whether another backend may serve beside the selected one, or in its place after a failure."""
+    selected: InitVar[Iterable[Selection]] = ()
+    before_build: Callable[[str], None] | None = None
+    """Called with the name of each plugin that is about to be built."""
 
-        :param device: of all tensors that calls take and return.
-        :param need: of the caller, of the need type of every operation that is selected for.
-        :param discover: finds and loads the installed plugins; None: nothing can be selected, and no backend replaced.
-        :param strict: whether warnings of decisions are raised.
-        :param debug: whether every call is compared with the contract.
-        :param companions: whether another backend may serve beside the selected one, or in its place after a failure.
-        :param before_build: called with the name of each plugin that is about to be built.
-        """
+    def __post_init__(self, selected: Iterable[Selection]) -> None:
         reseed_children()
-        self.device = device
-        self.need = need
-        self.discover = discover
-        self.strict = strict
-        self.debug = debug
-        self.companions = companions
         self.lock = threading.RLock()  # held while backends are selected
-        self.selections = {selection.resolution.operation: selection for selection in selections}
+        self.selections = {selection.resolution.operation: selection for selection in selected}
         self.rejections: Rejections = {}
-        self._before_build = before_build
         self._backends: dict[tuple[str, str], LoadedBackend] = {}
         self._rows: dict[str, int] = {}
         self._rows_lock = threading.Lock()
@@ -118,8 +108,13 @@ class Negotiator:
                     f"Nobody was negotiated for the operation {operation.name!r}. Use tokendraw.load_sampler."
                 )
             discovery = self.discover()
-        if discovery.choice.names is not None:
-            discovery = replace(discovery, choice=_named(discovery.choice, operation))
+        if (names := discovery.choice.names) is not None:
+            if operation.name not in names:
+                raise SamplerUnavailableError(
+                    f"The names that were passed for {discovery.choice.source or 'sampler='} hold none for the "
+                    f"operation {operation.name!r}. Load {operation.name!r} too where the names come from."
+                )
+            discovery = replace(discovery, choice=replace(discovery.choice, sampler=names[operation.name][0]))
         candidates, choice = discovery.candidates(operation, self.need), discovery.choice
 
         def resolve(*, companions: bool) -> Resolution:
@@ -136,8 +131,9 @@ class Negotiator:
                 resolution = resolve(companions=self.companions)
             except SamplerUnavailableError as error:
                 raise error from failures.get(choice.sampler or "")
-            names = resolution.names
-            missing = next((name for name in names if (operation.name, name) not in self._backends), None)
+            missing = next(
+                (name for name in resolution.names if (operation.name, name) not in self._backends), None
+            )
             if missing is None:
                 break
             try:
@@ -146,7 +142,7 @@ class Negotiator:
                 failures[missing] = error
                 reason = format_message(error, MAX_REASON_CHARS)
                 rejections = rejected(rejections, operation, missing, reason, error.__cause__)
-        backend, *companions = (self._backends[operation.name, name] for name in names)
+        backend, *companions = (self._backends[operation.name, name] for name in resolution.names)
         may_fall_back = self.companions and choice.sampler is None
         return Selection(
             resolution=resolution,
@@ -189,25 +185,11 @@ class Negotiator:
     def _build(self, operation: Operation, name: str, discovery: Discovery) -> LoadedBackend:
         """Build and prove the backend of a plugin."""
         hooks, capabilities = discovery.hooks[name], discovery.offered(name, operation)
-        if self._before_build is not None:
-            self._before_build(name)
+        if self.before_build is not None:
+            self.before_build(name)
         built = proof.build(operation, hooks, capabilities, self.device, self.need)
         package = proof.package_of(hooks)
         return LoadedBackend.of(operation, name, built, capabilities, self.need, package)
-
-
-def _named(choice: Choice, operation: Operation) -> Choice:
-    """Return the explicit choice of the first name of an operation.
-
-    :raises SamplerUnavailableError: the names are those of other operations.
-    """
-    names = (choice.names or {}).get(operation.name)
-    if names is None:
-        raise SamplerUnavailableError(
-            f"The names that were passed for {choice.source or 'sampler='} hold none for the operation "
-            f"{operation.name!r}. Load {operation.name!r} too where the names come from."
-        )
-    return replace(choice, sampler=names[0])
 
 
 def rejected(

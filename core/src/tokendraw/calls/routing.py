@@ -19,8 +19,7 @@ from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.upload import uploaded
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.requirement import Requirement, first_reason
+from tokendraw.backends.description.operation import Operation, Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.refusals import install
 from tokendraw.calls.call import Call

@@ -16,7 +16,7 @@ from tokendraw.backends.description.capabilities import (
     Filter,
     FilterOrder,
 )
-from tokendraw.backends.description.requirement import Requirement
+from tokendraw.backends.description.operation import Requirement
 from tokendraw.filters.installed import required_moments
 
 if TYPE_CHECKING:
@@ -67,19 +67,6 @@ LOGPROBS = Requirement(
     is_supported=lambda capabilities, need: need.logprobs_mode in capabilities.logprobs_modes,
     is_asked=lambda rows, capabilities: rows.facts.max_logprobs is not None,
 )
-GIVEN_IDS = Requirement(
-    kind="rows with logprob_token_ids",
-    # Where the mode is not served, LOGPROBS says so of these rows.
-    is_supported=lambda capabilities, need: (
-        capabilities.logprob_token_ids or need.logprobs_mode not in capabilities.logprobs_modes
-    ),
-    is_asked=lambda rows, capabilities: rows.facts.any_logprob_token_ids,
-)
-FILTERS_FROM_MOMENTS = Requirement(
-    kind="filters from moments",
-    is_supported=lambda capabilities, need: set(capabilities.row_moments) >= set(MOMENTS),
-    is_asked=_needs_other_moments,
-)
 SEEDED = Requirement(
     kind="seeded rows",
     is_supported=lambda capabilities, need: capabilities.seeding == "counter",
@@ -93,7 +80,11 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     SEEDED,
     *(_listed(name, f"{name} per row", "filters", (name, "per_row")) for name in FILTERS),
-    FILTERS_FROM_MOMENTS,
+    Requirement(
+        kind="filters from moments",
+        is_supported=lambda capabilities, need: set(capabilities.row_moments) >= set(MOMENTS),
+        is_asked=_needs_other_moments,
+    ),
     Requirement(
         kind="a top_k above its limit",
         reason="top_k above {capabilities.max_top_k}",
@@ -103,5 +94,12 @@ ROW_REQUIREMENTS: tuple[Requirement, ...] = (
     VOCABULARY,
     *(_listed(name, f"filter order {name}", "filter_orders", name) for name in FILTER_ORDERS),
     LOGPROBS,
-    GIVEN_IDS,
+    Requirement(
+        kind="rows with logprob_token_ids",
+        # Where the mode is not served, LOGPROBS says so of these rows.
+        is_supported=lambda capabilities, need: (
+            capabilities.logprob_token_ids or need.logprobs_mode not in capabilities.logprobs_modes
+        ),
+        is_asked=lambda rows, capabilities: rows.facts.any_logprob_token_ids,
+    ),
 )

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import first_of, misfit
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.requirement import first_reason
+from tokendraw.backends.description.operation import Operation, first_reason
 from tokendraw.calls.call import Call, OutputCheck, wrong_object
 from tokendraw.calls.provider import Provider, method
 from tokendraw.errors.exceptions import PluginError
@@ -121,12 +120,9 @@ class TensorCall(Call):
     def _wrong_form(self, output: object) -> str | None:
         if self.function.result is None:
             out = self.arguments["out"]
-            is_out = output is out
-            return (
-                None
-                if is_out
-                else wrong_object(output, out, f"the {type(out).__name__} that it was given as 'out'")
-            )
+            if output is out:
+                return None
+            return wrong_object(output, out, f"the {type(out).__name__} that it was given as 'out'")
         shape, dtype = self.function.result(**self.arguments)
         (device,) = {tensor.device for tensor in self.tensors().values()}
         reason = misfit("a tensor", output, shape, dtype, device)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.requirement import Requirement
+from tokendraw.backends.description.operation import Operation, Requirement
 from tokendraw.backends.resolution import row_checks
 from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 

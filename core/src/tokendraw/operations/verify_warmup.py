@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.backends.description.requirement import first_reason
+from tokendraw.backends.description.operation import first_reason
 from tokendraw.calls.routing import LoadedBackend, Selection, is_served
 from tokendraw.calls.warmup import CallGroup
 from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer

@@ -38,11 +38,10 @@ def find_unsupported(
 
 
 def run_call(call: Call, backend: Any, *, need: HostNeed) -> tuple[Any, str | None]:
-    """Run a call on an object without the checks of its inputs, and hold the output against the contract.
+    """Run a call on an object without the checks of its inputs, and compare the output with the contract.
 
     Waits for the device.
 
-    :param backend: object with the operation's methods.
     :param need: need that the object was built for.
     :returns: the output; its fault as needed and found, None if form and values are right.
     """
@@ -62,10 +61,8 @@ def dispatch_call(
 ) -> Any:
     """Check a call and run it on an object, like a provider with this object and no other.
 
-    :param backend: object with the operation's methods.
     :param resolution: the decision for the plugin of the object.
-    :param capabilities: capabilities of the plugin in this operation.
-    :param device: device of the call's tensors.
+    :param capabilities: those of the plugin in this operation.
     :param need: need that the object was built for.
     :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
     :raises InvalidInputError: the arguments do not fit each other, the device or the need.
@@ -76,7 +73,7 @@ def dispatch_call(
 
     record = operations.find_operation(operation)
     loaded = LoadedBackend.of(record, resolution.chosen, backend, capabilities, need)
-    negotiator = Negotiator(device, need, selections=[Selection(resolution=resolution, backend=loaded)])
+    negotiator = Negotiator(device, need, selected=[Selection(resolution=resolution, backend=loaded)])
     return dispatch(negotiator, record, call)
 
 

@@ -1,7 +1,8 @@
-"""The record of an operation: the rest of the core never asks for an operation's name.
+"""The record of an operation, and its requirements: properties of rows and calls that a backend may not support.
 
-Importing the record imports neither torch nor a backend; the module that it names is imported at the first proof or
-call.
+The rest of the core never asks for an operation's name. Importing a record imports neither torch nor a backend; the
+module that it names is imported at the first proof or call. Resolution compares the table of requirements with
+capabilities and a need, to find the best companion; a call compares only those that the selected backend does not meet.
 """
 
 from __future__ import annotations
@@ -13,10 +14,43 @@ from typing import Any, TypeAlias
 
 from tokendraw.backends.description.capabilities import Capabilities, HostCapabilities, HostNeed
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.requirement import Requirement
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Requirement:
+    """A property of rows or calls, supported by some backends.
+
+    :ivar kind: Words for the rows or calls that have the property; may name fields, as ``{need.logprobs_mode}``.
+    :ivar is_supported: Compares (capabilities, need): whether a backend supports the property.
+    :ivar is_asked: Compares (call, capabilities): whether a call may have the property, for a backend that does not
+        support it. A part of a batch is passed as :class:`tokendraw.calls.row_requirements.RowGroup`.
+    :ivar reason: Words for a call that is refused, such as ``top_k above {capabilities.max_top_k}``; "": ``kind``.
+    :ivar concerns_call: Whether the property belongs to the call, so that all of its rows go to a single backend.
+    :ivar is_named_first: Whether a refusal names the property before other unsupported properties of the call.
+    :ivar is_settled: Whether a need rules out calls with the property, so that no companion is sought for them.
+    """
+
+    kind: str
+    is_supported: Callable[[Any, Any], bool]
+    is_asked: Callable[[Any, Any], bool]
+    reason: str = ""
+    concerns_call: bool = False
+    is_named_first: bool = False
+    is_settled: Callable[[Any], bool] = lambda need: False
+
+
+def first_reason(unsupported: tuple[Requirement, ...], call: Any, capabilities: Any) -> str | None:
+    """Name the first unsupported property of a call; None: all are supported.
+
+    :param unsupported: the requirements that the backend does not meet.
+    """
+    for requirement in unsupported:
+        if requirement.is_asked(call, capabilities):
+            return (requirement.reason or requirement.kind).format(capabilities=capabilities)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

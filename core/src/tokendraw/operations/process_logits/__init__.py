@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
 from tokendraw.backends.description.declared import among, at_least, some_of
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.requirement import Requirement
+from tokendraw.backends.description.operation import Operation, Requirement
 from tokendraw.backends.resolution import row_checks
 from tokendraw.calls.row_requirements import VOCABULARY
 from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit
