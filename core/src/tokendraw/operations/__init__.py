@@ -1,9 +1,8 @@
-"""The operations served by plugins: the core's own, a folder and a line each, and those that distributions bring.
+"""The operations served by plugins: the core's own, a record and a line each, and those that distributions bring.
 
-Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for, so that the
-folders may import what they like of the rooms below them. An entry point of the group ``tokendraw.operations`` names
-the :class:`~tokendraw.plugin.Operation` of another distribution; such entry points are looked for when a name is asked
-for that is none of the core's own, and when all operations are listed.
+Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for. An entry point
+of the group ``tokendraw.operations`` names the :class:`~tokendraw.plugin.Operation` of another distribution; such entry
+points are looked for when a name is asked for that is none of the core's own, and when all operations are listed.
 """
 
 from __future__ import annotations
