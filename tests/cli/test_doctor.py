@@ -14,7 +14,7 @@ from fake_dists import plugin
 from tokendraw import Need, operations
 from tokendraw.backends.machine import detect as _host
 from tokendraw.backends.resolution.decide import assess
-from tokendraw.cli.verbs import doctor as _doctor
+from tokendraw.cli import doctor as _doctor
 from tokendraw.plugin import Release, Upstream
 from tokendraw.resolution import decide
 

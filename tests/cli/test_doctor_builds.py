@@ -8,7 +8,7 @@ import pytest
 import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, place, plugin
-from tokendraw.cli.verbs import doctor as _doctor
+from tokendraw.cli import doctor as _doctor
 
 LIBACME = plugin("acme", capabilities=EVERYTHING, build="raise OSError('libacme.so: cannot open')")
 RAISED = f"tokendraw_build raised OSError: libacme.so: cannot open {place(LIBACME, 'raise OSError')}"

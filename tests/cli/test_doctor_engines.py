@@ -5,7 +5,7 @@ import pytest
 from command_line import be_on, call
 from fake_candidates import LAPTOP, NATIVE
 from fake_dists import fake_dists
-from tokendraw.cli.verbs.doctor import engines
+from tokendraw.cli.doctor import engines
 from tokendraw.engines import EngineState
 
 FITS = """

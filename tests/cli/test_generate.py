@@ -9,8 +9,8 @@ import torch
 import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from tokendraw import TokendrawError
-from tokendraw.cli import demo_model
-from tokendraw.cli.demo_model import DemoModel, documentation
+from tokendraw.cli import generate as _generate
+from tokendraw.cli.generate import DemoModel, documentation
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 """Two sentences with an obvious greedy continuation."""
@@ -19,14 +19,14 @@ STATEMENT = ("The import statement", "--temperature", "0.7", "--top-k", "40", "-
 
 @pytest.fixture
 def story(monkeypatch):
-    monkeypatch.setattr(demo_model, "documentation", lambda: STORY)
+    monkeypatch.setattr(_generate, "documentation", lambda: STORY)
 
 
 @pytest.fixture
 def excerpt(monkeypatch):
     """The beginning of the documentation, to which a model is fitted quickly."""
     paragraphs = documentation()[:100]
-    monkeypatch.setattr(demo_model, "documentation", lambda: paragraphs)
+    monkeypatch.setattr(_generate, "documentation", lambda: paragraphs)
 
 
 @pytest.fixture

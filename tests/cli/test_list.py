@@ -8,7 +8,7 @@ import pytest
 import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
-from tokendraw.cli.terminal import tables
+from tokendraw.cli import terminal
 from tokendraw.plugin import Capabilities, HostCapabilities, ProcessCapabilities, Release, VerifyCapabilities
 
 FILTERS = (
@@ -47,7 +47,7 @@ def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
 
 def test_on_a_terminal_the_reasons_are_folded_to_its_width(monkeypatch):
     be_on(monkeypatch, H100, (NATIVE, BOOM))
-    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    monkeypatch.setattr(terminal, "on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "90")
     output = call("list").stdout
     assert output.partition("\nfilter ")[0] == (

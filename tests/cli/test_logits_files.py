@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tokendraw.cli.logits_file import LogitsFileError, read_logits
+from tokendraw.cli.sample import LogitsFileError, read_logits
 
 ROWS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
 ENDINGS = [".npy", ".safetensors"]

@@ -240,7 +240,7 @@ class TestAnInterruptAtStartUp:
         [
             "click",
             "tokendraw.cli.app",
-            "tokendraw.cli.verbs.generate",
+            "tokendraw.cli.generate",
             "pluggy",
             "torch",
             "torch._C",
@@ -455,7 +455,7 @@ def test_a_plugin_filter_or_command_that_ends_the_process_or_hangs_is_named(tmp_
             "[tokendraw.commands]\nacme = fake_acme:it\n", encoding="utf-8"
         )
     code = (
-        "from tokendraw.cli.terminal import process\nprocess.SECONDS_OF_A_LOAD = 0.5\n"
+        "from tokendraw.cli import command\ncommand.SECONDS_OF_A_LOAD = 0.5\n"
         f"import sys\nfrom tokendraw.cli import main\nmain({command.split()})"
     )
     environ = os.environ | {"PYTHONPATH": str(folder), "TOKENDRAW_DISABLE": "beta"}

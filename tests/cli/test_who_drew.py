@@ -5,7 +5,7 @@ import pytest
 
 from command_line import call
 from fake_dists import install_limited
-from tokendraw.cli import demo_model
+from tokendraw.cli import generate as _generate
 
 CHOSEN = ("--sampler", "limited", "--device", "cpu")
 BY_NATIVE = "drawn by native on cpu: it draws what limited cannot (asked for by --sampler)\n"
@@ -19,7 +19,7 @@ def limited(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
     monkeypatch.chdir(tmp_path)
     np.save("logits.npy", np.zeros((4, 5), np.float32))
-    monkeypatch.setattr(demo_model, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
+    monkeypatch.setattr(_generate, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
 
 
 @pytest.mark.parametrize("streams", ["--stream", "--no-stream"])

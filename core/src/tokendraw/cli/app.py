@@ -1,27 +1,151 @@
-"""The command ``tokendraw``: a group of built-in commands and of commands from other distributions."""
+"""The command ``tokendraw``: a group of built-in commands and of commands from other distributions.
+
+Finds commands in other distributions, by the entry point group ``tokendraw.commands``.
+
+Names come from metadata alone: the module of a command is imported at its call, by ``--help`` and by ``doctor``. A
+command that cannot be used has a reason in words and affects no other command.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
+import importlib_metadata
+from packaging.utils import canonicalize_name
 
 from tokendraw._version import __version__
-from tokendraw.cli.command import GuardedCommand, errors_as_json
-from tokendraw.cli.installed_commands import (
-    BUILT_IN,
-    OWNERS,
-    InstalledCommand,
-    examined,
-    installed_commands,
-    load,
-    missing_distribution,
+from tokendraw.backends.discovery import guard
+from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of, printable_name
+from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
+from tokendraw.cli.command import (
+    GuardedCommand,
+    ended_by_exit_code,
+    errors_as_json,
+    interrupts_end_imports,
+    loads_are_watched,
+    prepare_streams,
 )
-from tokendraw.cli.terminal import process
+from tokendraw.cli.terminal import plugins_at_work
 from tokendraw.errors.exceptions import PluginError, TokendrawError
+from tokendraw.errors.formatting import printable, type_name
+from tokendraw.errors.install_commands import how_to_install
+
+ENTRY_POINT_GROUP = "tokendraw.commands"
+BUILT_IN: Mapping[str, str] = {
+    "list": "negotiation:list_",
+    "show": "negotiation:show",
+    "resolve": "negotiation:resolve",
+    "doctor": "doctor:doctor",
+    "sample": "sample:sample",
+    "generate": "generate:generate",
+}
+"""Commands of the core, each with its module and function."""
+OWNERS: Mapping[str, str] = {
+    "check": "tokendraw-testing",
+    "new": "tokendraw-testing",
+    "bench": "tokendraw-bench",
+}
+"""Commands of tokendraw's other distributions, each with the distribution that owns the name."""
+
+
+@dataclass(frozen=True)
+class InstalledCommand:
+    """A command declared by an entry point.
+
+    :ivar name: Name on the command line, fit to print.
+    :ivar distribution: Distribution that brings the command.
+    :ivar version: Version of the distribution.
+    :ivar entry_point: Value of the entry point, ``package.module:object``.
+    :ivar reason: Phrase without a full stop: why the command cannot be used. None: nothing is known against it.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    reason: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Distribution and version, as ``acme-tools 1.0``."""
+        return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether ``tokendraw NAME`` calls this command, usable or not; false for a reserved name."""
+        return self.name not in BUILT_IN and not (self.name in OWNERS and self.is_foreign)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the command comes from a third party."""
+        return OWNERS.get(self.name) != canonicalize_name(self.distribution)
+
+
+def installed_commands() -> tuple[InstalledCommand, ...]:
+    """List every entry point of the group, sorted by name, with none of their code run."""
+    commands = sorted(map(_command, declarations(ENTRY_POINT_GROUP)), key=lambda c: (c.name, c.owner))
+    return tuple(_disputed(command, commands) for command in commands)
+
+
+def load(command: InstalledCommand) -> click.Command:
+    """Import a command.
+
+    :raises PluginError: it cannot be used; the reason in words.
+    """
+    if command.reason is not None:
+        raise PluginError(command.reason)
+    value = command.entry_point
+    entry_point = importlib_metadata.EntryPoint(command.name, value, ENTRY_POINT_GROUP)
+    advice = f"Uninstall {command.distribution} to do without it."
+    watched = guard.watched(command.name, advice) if command.is_foreign else contextlib.nullcontext()
+    with plugins_at_work(), watched:
+        loaded = guarded(f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0])
+    if not isinstance(loaded, click.Command):
+        raise PluginError(f"{value!r} needs to be a click command, found {type_name(loaded)}")
+    return loaded
+
+
+def examined(command: InstalledCommand) -> InstalledCommand:
+    """Import a command; a failed import becomes the reason."""
+    try:
+        load(command)
+    except PluginError as error:
+        return replace(command, reason=str(error))
+    return command
+
+
+def missing_distribution(name: str) -> str:
+    """Say which distribution to install for one of tokendraw's commands."""
+    owner = OWNERS[name]
+    return f"{name!r} needs the distribution {owner}, which is not installed; run {how_to_install(owner)}."
+
+
+def _command(declaration: Declaration) -> InstalledCommand:
+    command = InstalledCommand(
+        printable_name(declaration),
+        printable(declaration.distribution),
+        printable(declaration.version),
+        printable(declaration.value),
+    )
+    reason = fault_of(declaration)
+    if reason is None and not command.is_callable:
+        reason = reserved_reason(command.name, OWNERS.get(command.name, "tokendraw"), command.owner)
+    return replace(command, reason=reason)
+
+
+def _disputed(command: InstalledCommand, commands: Sequence[InstalledCommand]) -> InstalledCommand:
+    """Refuse every claim if several distributions bring a command of the same name."""
+    claimants = [c.owner for c in commands if c.name == command.name and c.reason is None]
+    if command.reason is not None or len(claimants) < 2:
+        return command
+    return replace(command, reason=disputed_reason(command.name, claimants))
+
 
 _ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
 """Order of tokendraw's own commands in ``--help``; third-party commands follow by name."""
@@ -33,8 +157,8 @@ class _Commands(click.Group):
     """A group that imports a command at its first call, and prints every error for all of them."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        with process.interrupts_end_imports(), process.loads_are_watched():
-            process.prepare_streams()
+        with interrupts_end_imports(), loads_are_watched():
+            prepare_streams()
             return super().main(*args, **kwargs)
 
     def make_context(
@@ -57,8 +181,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in BUILT_IN:
             if cmd_name not in self.commands:
-                module = importlib.import_module(f"tokendraw.cli.verbs.{cmd_name}")
-                self.add_command(getattr(module, BUILT_IN[cmd_name]))
+                self.add_command(pkgutil.resolve_name(f"tokendraw.cli.{BUILT_IN[cmd_name]}"))
             return self.commands[cmd_name]
         for command in _installed(ctx):
             if command.name == cmd_name and command.is_callable:
@@ -97,7 +220,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _guarded(as_json: bool) -> Iterator[None]:
-    with process.ended_by_exit_code(), errors_as_json(as_json):
+    with ended_by_exit_code(), errors_as_json(as_json):
         yield
 
 

@@ -12,7 +12,7 @@ from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.entry_points import find_entry_points
-from tokendraw.cli.terminal import verbose as _verbose
+from tokendraw.cli import terminal
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.params import SamplingParams
 
@@ -59,7 +59,7 @@ verbose_option = click.option(
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=_verbose.start,
+    callback=terminal.start,
     help="Show on stderr the traceback of a sampler that fails to load, to build or to draw.",
 )
 

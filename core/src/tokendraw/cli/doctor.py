@@ -50,19 +50,28 @@ from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
 from tokendraw.backends.resolution.advice import disable_setting, using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution, State
-from tokendraw.cli import describe, options
+from tokendraw.cli import options
+from tokendraw.cli.app import InstalledCommand, examined, installed_commands
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
-from tokendraw.cli.describe import (
+from tokendraw.cli.negotiation import (
     CANDIDATE_HEADER,
     JsonObject,
     candidate_json,
     candidate_rows,
     described,
+    host_json,
     rank,
 )
-from tokendraw.cli.installed_commands import InstalledCommand, examined, installed_commands
-from tokendraw.cli.terminal.tables import plugins_at_work, print_heading, print_json, print_table, progress
-from tokendraw.cli.terminal.verbose import StderrHandler, is_verbose, logged_by
+from tokendraw.cli.terminal import (
+    StderrHandler,
+    is_verbose,
+    logged_by,
+    plugins_at_work,
+    print_heading,
+    print_json,
+    print_table,
+    progress,
+)
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, TokendrawError, TokendrawWarning
 from tokendraw.errors.formatting import all_of, format_line, format_value, printable
@@ -165,7 +174,7 @@ def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
         "upstreams": upstreams(candidates),
         "engines": [asdict(engine) for engine in engines()],
         "commands": commands,
-        "host": describe.host_json(host),
+        "host": host_json(host),
         "settings": {
             "variables": {printable(name): printable(text) for name, text in variables.items()},
             "config": found.config,
