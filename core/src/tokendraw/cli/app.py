@@ -1,16 +1,16 @@
 """The command ``tokendraw``: a group of built-in commands and of commands from other distributions.
 
-Finds commands in other distributions, by the entry point group ``tokendraw.commands``.
-
-Names come from metadata alone: the module of a command is imported at its call, by ``--help`` and by ``doctor``. A
-command that cannot be used has a reason in words and affects no other command.
+Others name theirs in the entry point group ``tokendraw.commands``. Names come from metadata alone: the module of a
+command is imported at its call, by ``--help`` and by ``doctor``. A command that cannot be used has a reason in words
+and affects no other command.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +20,12 @@ from packaging.utils import canonicalize_name
 
 from tokendraw._version import __version__
 from tokendraw.backends.discovery import guard
-from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of, printable_name
+from tokendraw.backends.discovery.entry_points import declarations, fault_of, printable_name
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
 from tokendraw.cli.command import (
     GuardedCommand,
     ended_by_exit_code,
-    errors_as_json,
     interrupts_end_imports,
     loads_are_watched,
     prepare_streams,
@@ -89,8 +88,27 @@ class InstalledCommand:
 
 def installed_commands() -> tuple[InstalledCommand, ...]:
     """List every entry point of the group, sorted by name, with none of their code run."""
-    commands = sorted(map(_command, declarations(ENTRY_POINT_GROUP)), key=lambda c: (c.name, c.owner))
-    return tuple(_disputed(command, commands) for command in commands)
+    commands, claimants = [], defaultdict[str, list[str]](list)
+    for declaration in sorted(declarations(ENTRY_POINT_GROUP), key=lambda d: (d.name, d.distribution)):
+        command = InstalledCommand(
+            name=printable_name(declaration),
+            distribution=printable(declaration.distribution),
+            version=printable(declaration.version),
+            entry_point=printable(declaration.value),
+            reason=fault_of(declaration),
+        )
+        if command.reason is None and not command.is_callable:
+            owner = OWNERS.get(command.name, "tokendraw")
+            command = replace(command, reason=reserved_reason(command.name, owner, command.owner))
+        if command.reason is None:
+            claimants[command.name].append(command.owner)
+        commands.append(command)
+    return tuple(
+        replace(each, reason=disputed_reason(each.name, claimants[each.name]))
+        if each.reason is None and len(claimants[each.name]) > 1
+        else each
+        for each in commands
+    )
 
 
 def load(command: InstalledCommand) -> click.Command:
@@ -120,33 +138,6 @@ def examined(command: InstalledCommand) -> InstalledCommand:
     return command
 
 
-def missing_distribution(name: str) -> str:
-    """Say which distribution to install for one of tokendraw's commands."""
-    owner = OWNERS[name]
-    return f"{name!r} needs the distribution {owner}, which is not installed; run {how_to_install(owner)}."
-
-
-def _command(declaration: Declaration) -> InstalledCommand:
-    command = InstalledCommand(
-        printable_name(declaration),
-        printable(declaration.distribution),
-        printable(declaration.version),
-        printable(declaration.value),
-    )
-    reason = fault_of(declaration)
-    if reason is None and not command.is_callable:
-        reason = reserved_reason(command.name, OWNERS.get(command.name, "tokendraw"), command.owner)
-    return replace(command, reason=reason)
-
-
-def _disputed(command: InstalledCommand, commands: Sequence[InstalledCommand]) -> InstalledCommand:
-    """Refuse every claim if several distributions bring a command of the same name."""
-    claimants = [c.owner for c in commands if c.name == command.name and c.reason is None]
-    if command.reason is not None or len(claimants) < 2:
-        return command
-    return replace(command, reason=disputed_reason(command.name, claimants))
-
-
 _ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
 """Order of tokendraw's own commands in ``--help``; third-party commands follow by name."""
 _INSTALLED = "tokendraw.installed_commands"
@@ -165,13 +156,13 @@ class _Commands(click.Group):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         as_json = any(arg.partition("=")[0] == "--json" for arg in args)
-        with _guarded(as_json):
+        with ended_by_exit_code(as_json):
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[_AS_JSON] = as_json
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _guarded(ctx.meta[_AS_JSON]):
+        with ended_by_exit_code(ctx.meta[_AS_JSON]):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -189,9 +180,10 @@ class _Commands(click.Group):
                     return load(command)
                 except PluginError as error:
                     return _stand_in(cmd_name, f"{cmd_name!r} of {command.owner} cannot be used: {error}.")
-        if cmd_name in OWNERS:
-            summary = f"Needs {OWNERS[cmd_name]}, which is not installed."
-            return _stand_in(cmd_name, missing_distribution(cmd_name), summary)
+        if owner := OWNERS.get(cmd_name):
+            need = f"needs the distribution {owner}, which is not installed"
+            message = f"{cmd_name!r} {need}; run {how_to_install(owner)}."
+            return _stand_in(cmd_name, message, f"Needs {owner}, which is not installed.")
         for name in self.list_commands(ctx):  # click looks for the nearest among these
             self.commands.setdefault(name, click.Command(name))
         return None
@@ -216,12 +208,6 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="tokendraw")
 def main() -> None:
     """Run the command that is named."""
-
-
-@contextlib.contextmanager
-def _guarded(as_json: bool) -> Iterator[None]:
-    with ended_by_exit_code(), errors_as_json(as_json):
-        yield
 
 
 def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:

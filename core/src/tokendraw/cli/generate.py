@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import GumbelDtype, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.negotiation import drawn_by, sampler_json
-from tokendraw.cli.terminal import on_terminal, print_json, print_side_by_side, progress
+from tokendraw.cli.terminal import console_width, on_terminal, print_in_width, print_json, progress
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.install_commands import how_to_install
 from tokendraw.parameters.fields import FILTER_PARAMETERS
@@ -38,6 +39,8 @@ _UNKNOWN = -1
 _ORDER = 4
 """Number of words in the longest n-gram; all but the last are the history."""
 _DISCOUNT = 0.75
+_LEAST_TEXT_WIDTH = 32
+"""Least width in columns of texts side by side."""
 # A token has the space before it. A word keeps what belongs to it: built-in, sys.path, f(x), a[i], don't.
 _TOKEN = re.compile(r"\n\n| ?\w+(?:[-'\u2019./]\w+)*(?:\([^\s()]*\)|\[[^\s\[\]]*\])?| ?[^\w\s]")
 _SENTENCES = re.compile(r"[A-Z](?!.*(?:::=|>>>|---|===))(?:\S+ ){5,}.*[.:)]")
@@ -203,8 +206,9 @@ def generate(
         raise click.UsageError(
             "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
         )
+    params = SamplingParams(**fields).check()
     with progress("loading a sampler and the language model"):
-        params = options.checked_params(**fields)
+        require_torch("Drawing")
         drawer = options.load(
             sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype)
         )
@@ -214,16 +218,15 @@ def generate(
         shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
         settings = shared if params in shared else [params, *shared]
 
-    num_pieces = 0
+    shown: list[str] = []
 
     def show(piece: str) -> None:
         """Print a piece of the text, the first behind the prompt and below the line on the samplers."""
-        nonlocal num_pieces
-        if num_pieces == 0:
+        if not shown:
             if not quiet:
                 click.echo(drawn_by(drawer), err=True)
             click.echo(prompt, nl=False)
-        num_pieces += 1
+        shown.append(piece)
         click.echo(piece, nl=False)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
@@ -241,7 +244,9 @@ def generate(
         ]
         print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries})
     elif compare:
-        print_side_by_side([(_label(s), prompt + text) for s, (_, text) in zip(settings, texts, strict=True)])
+        _print_side_by_side(
+            [(_label(s), prompt + text) for s, (_, text) in zip(settings, texts, strict=True)]
+        )
     else:
         click.echo(prompt + texts[0][1])
 
@@ -268,3 +273,19 @@ def _label(params: SamplingParams) -> str:
     filters = [f"{name.replace('_', '-')} {values[name]:.12g}" for name in active]
     filters += [f"{name} {value:g}" for name, value in values["filters"]]
     return ", ".join([f"temperature {params.temperature:g}", *filters])
+
+
+def _print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
+    """Print titled texts in columns, as many side by side as fit, and the rest below."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    width = console_width()
+    num_columns = max(1, min(len(texts), width // _LEAST_TEXT_WIDTH))
+    columns = [Column(ratio=1, overflow="fold") for _ in range(num_columns)]
+    table = Table.grid(*columns, padding=(0, 3, 0, 0), expand=True)
+    for start in range(0, len(texts), num_columns):
+        titles, bodies = zip(*texts[start : start + num_columns], strict=True)
+        table.add_row(*(Text(title, "bold") for title in titles))
+        table.add_row(*(Text(f"{text}\n") for text in bodies))
+    print_in_width(table, width)

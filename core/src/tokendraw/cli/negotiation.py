@@ -1,24 +1,17 @@
-"""``tokendraw list``, ``show`` and ``resolve``: negotiations as JSON and in words.
+"""``tokendraw list``, ``show`` and ``resolve``: what is installed and what is chosen, as JSON and in words.
 
-Describes negotiations as JSON and in words. Keys are only ever added, because scripts read them.
+In JSON, tuples become lists, versions of hardware become ``"9.0"``, and what is unknown or does not apply is null.
+Keys are only ever added, because scripts read them.
 
-In JSON, tuples become lists, versions of hardware become ``"9.0"``, and what is unknown or does not apply is
-null.
-``tokendraw list``: every installed plugin with its state, reason and operations, what others bring, and filters.
-
-JSON: ``candidates``, each as in :func:`tokendraw.cli.negotiation.candidate_json`; ``filters``, each with the fields of
+``list``: ``candidates``, each as in :func:`candidate_json`; ``filters``, each with the fields of
 :class:`tokendraw.filters.InstalledFilter`; ``operations``, each with those but ``moments`` and ``summary``.
-``tokendraw show NAME``: all facts about a plugin.
 
-JSON of a filter from moments: ``filters``, with the fields of :class:`tokendraw.filters.InstalledFilter`. Of a plugin:
-``candidates``, each as in :func:`tokendraw.cli.negotiation.candidate_json`; more than one where several
+``show``: of a filter from moments ``filters``, of a plugin ``candidates``, as ``list``; more than one where several
 distributions claim the name. State and reason are about the first operation that the plugin offers.
-``tokendraw resolve``: the chosen sampler, and with ``--explain`` every decision on the way.
 
-JSON: the keys of :func:`tokendraw.cli.negotiation.resolution_json`, ``settings`` (name to value of what took
-part), ``built`` (false: no plugin was built, which may fail) and ``error`` (null). Where no sampler can be given,
-``chosen`` is null and ``error`` holds the message; of the other keys only ``operation``, ``decisions`` and
-``settings`` are there.
+``resolve``: the keys of :func:`resolution_json`, ``settings`` (name to value of what took part), ``built`` (false: no
+plugin was built, which may fail) and ``error`` (null). Where no sampler can be given, ``chosen`` is null and ``error``
+holds the message; of the other keys only ``operation``, ``decisions`` and ``settings`` are there.
 """
 
 from __future__ import annotations
@@ -58,8 +51,8 @@ from tokendraw.providers import resolve as _resolve
 if TYPE_CHECKING:
     from tokendraw.providers.sampler import Sampler
 
-
 JsonObject = dict[str, Any]
+CANDIDATE_HEADER = ("name", "state", "priority", "version", "what it does, or why it cannot")
 
 
 def described(candidate: Candidate) -> PluginInfo | None:
@@ -72,17 +65,11 @@ def rank(candidate: Candidate) -> tuple[bool, int, str]:
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
-CANDIDATE_HEADER = ("name", "state", "priority", "version", "what it does, or why it cannot")
-
-
 def candidate_rows(candidates: Iterable[JsonObject]) -> list[tuple[str, ...]]:
     """Write a row of a table for each candidate as of :func:`candidate_json`, with every reason in full."""
     return [
         (
-            c["name"],
-            c["state"],
-            "" if c["api_version"] is None else str(c["priority"]),
-            c["version"],
+            *(c["name"], c["state"], "" if c["api_version"] is None else str(c["priority"]), c["version"]),
             c["reason"] or c["summary"] or "",
         )
         for c in candidates
@@ -120,38 +107,33 @@ def candidate_json(candidate: Candidate) -> JsonObject:
             "releases": [asdict(row) for row in upstream.releases],
             "found": upstream.found,
         },
-        "operations": {op: capabilities_json(c) for op, c in info.operations.items()} if info else None,
+        "operations": {op: _capabilities_json(c) for op, c in info.operations.items()} if info else None,
     }
 
 
-def capabilities_json(capabilities: HostCapabilities) -> JsonObject:
-    """Return every field of an operation's capabilities; ``filters`` maps a filter to its granularity."""
-    fields = asdict(capabilities)
-    if "filters" in fields:
-        fields["filters"] = dict(fields["filters"])
+def _capabilities_json(capabilities: HostCapabilities) -> JsonObject:
+    facts = asdict(capabilities)
+    if "filters" in facts:
+        facts["filters"] = dict(facts["filters"])
     if capabilities.compute_capability:
-        fields["compute_capability"] = [v and dotted(v) for v in capabilities.compute_capability]
-    return fields
+        facts["compute_capability"] = [v and dotted(v) for v in capabilities.compute_capability]
+    return facts
 
 
 def host_json(host: Host) -> JsonObject:
     """Return every field of :class:`tokendraw.plugin.Host`."""
-    fields = asdict(host)
+    facts = asdict(host)
     for name in ("compute_capability", "cuda_version"):
-        fields[name] = fields[name] and dotted(fields[name])
-    return fields
-
-
-def decisions_json(decisions: Iterable[Decision]) -> list[JsonObject]:
-    """Return ``name``, ``accepted``, ``state``, ``reason`` and ``priority`` of each decision."""
-    return [{**asdict(decision), "state": str(decision.state)} for decision in decisions]
+        facts[name] = facts[name] and dotted(facts[name])
+    return facts
 
 
 def resolution_json(resolution: Resolution) -> JsonObject:
     """Describe a resolution.
 
     Keys: ``operation``, ``chosen``, ``companion``, ``partial_companion``, ``companion_serves`` (kinds of rows or
-    calls), ``host``, ``need``, ``choice``, ``decisions`` (best first) and ``warnings``.
+    calls), ``host``, ``need``, ``choice``, ``decisions`` (best first; ``name``, ``accepted``, ``state``, ``reason``,
+    ``priority``) and ``warnings``.
     """
     return {
         "operation": resolution.operation,
@@ -162,7 +144,7 @@ def resolution_json(resolution: Resolution) -> JsonObject:
         "host": host_json(resolution.host),
         "need": asdict(resolution.need),
         "choice": asdict(resolution.choice),
-        "decisions": decisions_json(resolution.decisions),
+        "decisions": [asdict(decision) for decision in resolution.decisions],
         "warnings": resolution.warnings,
     }
 
@@ -234,35 +216,33 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     if as_json:
         print_json({"error": error, "candidates": candidates, "filters": filters, "operations": others})
     elif candidates:
-        print_table(CANDIDATE_HEADER, candidate_rows(candidates))
-        known = operations.operation_names()  # a plugin may offer others, which come last
-        rows = [
-            (c["name"], ", ".join(sorted(c["operations"], key=lambda name: [*known, name].index(name))))
-            for c in candidates
-            if c["operations"] is not None
-        ]
-        if rows:
-            click.echo()
-            print_table(("name", "operations"), rows)
-        if others:
-            click.echo()
-            print_table(
-                ("operation", "state", "brought by, or why it cannot be used"),
-                [(o["name"], o["state"], o["reason"] or o["distribution"]) for o in others],
-            )
-        if filters:
-            click.echo()
-            print_table(
-                ("filter", "state", "moments", "what it keeps, or why it cannot"),
-                [
-                    (f["name"], f["state"], ", ".join(f["moments"]), f["reason"] or f["summary"])
-                    for f in filters
-                ],
-            )
+        _print_list(candidates, filters, others)
     else:
         click.echo(error, err=True)
     if error:
         ctx.exit(NOT_USABLE)
+
+
+def _print_list(
+    candidates: Sequence[JsonObject], filters: Sequence[JsonObject], others: Sequence[JsonObject]
+) -> None:
+    print_table(CANDIDATE_HEADER, candidate_rows(candidates))
+    known = operations.operation_names()  # a plugin may offer others, which come last
+    offered = [
+        (c["name"], ", ".join(sorted(c["operations"], key=lambda name: [*known, name].index(name))))
+        for c in candidates
+        if c["operations"] is not None
+    ]
+    brought = [(o["name"], o["state"], o["reason"] or o["distribution"]) for o in others]
+    kept = [(f["name"], f["state"], ", ".join(f["moments"]), f["reason"] or f["summary"]) for f in filters]
+    for header, rows in (
+        (("name", "operations"), offered),
+        (("operation", "state", "brought by, or why it cannot be used"), brought),
+        (("filter", "state", "moments", "what it keeps, or why it cannot"), kept),
+    ):
+        if rows:
+            click.echo()
+            print_table(header, rows)
 
 
 _Plugin: TypeAlias = Mapping[str, Candidate]
@@ -282,38 +262,17 @@ def show(name: str, as_json: bool) -> None:
     claimants.sort(key=lambda plugin: rank(_main(plugin)))
     known = () if claimants else installed_filters()
     filters = [record for record in known if record.name == name.replace("-", "_")]
-    if filters:
-        _show_filters(filters, as_json=as_json)
-        return
-    if not claimants:
+    if not claimants and not filters:
         raise _unknown(name, sorted({_main(plugin).name for plugin in plugins}), [f.name for f in known])
-    if as_json:
-        print_json({"candidates": [candidate_json(_main(plugin)) for plugin in claimants]})
-        return
-    for index, plugin in enumerate(claimants):
-        if index:
-            click.echo()
-        _print(plugin)
-
-
-def _show_filters(filters: Sequence[InstalledFilter], *, as_json: bool) -> None:
-    """Show a filter from moments; several records where distributions claim one name."""
-    if as_json:
+    if as_json and filters:
         print_json({"filters": [asdict(record) for record in filters]})
-        return
-    for index, record in enumerate(filters):
-        if index:
-            click.echo()
-        click.echo(click.style(record.name, bold=True))
-        facts = {
-            "summary": record.summary,
-            "state": str(record.state),
-            "reason": record.reason,
-            "distribution": f"{record.distribution} {record.version}".rstrip(),
-            "entry point": record.entry_point,
-            "moments": ", ".join(record.moments),
-        }
-        print_table(("", ""), [(label, text) for label, text in facts.items() if text], indent=2)
+    elif as_json:
+        print_json({"candidates": [candidate_json(_main(plugin)) for plugin in claimants]})
+    else:
+        for index in range(len(filters or claimants)):
+            if index:
+                click.echo()
+            _print_filter(filters[index]) if filters else _print_plugin(claimants[index])
 
 
 def _main(plugin: _Plugin) -> Candidate:
@@ -335,45 +294,58 @@ def _unknown(name: str, samplers: Sequence[str], filters: Sequence[str]) -> Toke
     )
 
 
-def _print(plugin: _Plugin) -> None:
+def _print_facts(title: str, facts: Mapping[str, str | None]) -> None:
+    """Print a title, and below it what there is of the facts."""
+    click.echo(title)
+    print_table(("", ""), [(label, text) for label, text in facts.items() if text], indent=2)
+
+
+def _print_filter(record: InstalledFilter) -> None:
+    facts = {
+        "summary": record.summary,
+        "state": str(record.state),
+        "reason": record.reason,
+        "distribution": f"{record.distribution} {record.version}".rstrip(),
+        "entry point": record.entry_point,
+        "moments": ", ".join(record.moments),
+    }
+    _print_facts(click.style(record.name, bold=True), facts)
+
+
+def _print_plugin(plugin: _Plugin) -> None:
     main = _main(plugin)
-    click.echo(click.style(main.name, bold=True))
-    print_table(("", ""), list(_facts(main)), indent=2)
     info = described(main)
-    if info and info.upstream and info.upstream.releases:
-        click.echo(f"\n{click.style(info.upstream.distribution, bold=True)} by version")
-        rows = list(_releases(info.upstream, main.upstream_version))
+    upstream = info.upstream if info else None
+    origin = "first-party" if main.first_party else "third-party"
+    facts: dict[str, str | None] = {
+        "summary": info.summary if info else None,
+        **_state(main),
+        "distribution": f"{main.distribution} {main.version}, {origin}",
+        "entry point": main.entry_point,
+        "plugin API": f"{main.info.api_version}, this core speaks {API_VERSION}" if main.info else None,
+        "priority": str(info.priority) if info else None,
+        "upstream": upstream.distribution if upstream else "none" if info else None,
+    }
+    if upstream:
+        facts["  required"] = upstream.versions or "any version"
+        facts["  installed"] = main.upstream_version or "no"
+        facts["  tested"] = ", ".join(upstream.tested) or "no version"
+    if info:
+        facts |= {"kernels": info.kernels, "verified on": info.verified or "nothing stated"}
+    _print_facts(click.style(main.name, bold=True), facts)
+    if upstream and upstream.releases:
+        print_heading(upstream.distribution, " by version")
+        rows = list(_releases(upstream, main.upstream_version))
         print_table(("since", "operation", "decision", "what it does"), rows, indent=2)
     for operation, capabilities in (info.operations if info else {}).items():
-        click.echo(f"\noperation {click.style(operation, bold=True)}")
         candidate = plugin.get(operation, main)
         differs = (candidate.state, candidate.reason) != (main.state, main.reason)
-        print_table(("", ""), [*(_state(candidate) if differs else ()), *_in_words(capabilities)], indent=2)
+        title = f"\noperation {click.style(operation, bold=True)}"
+        _print_facts(title, (_state(candidate) if differs else {}) | _in_words(capabilities))
 
 
-def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
-    info = described(candidate)
-    if info and info.summary:
-        yield "summary", info.summary
-    yield from _state(candidate)
-    origin = "first-party" if candidate.first_party else "third-party"
-    yield "distribution", f"{candidate.distribution} {candidate.version}, {origin}"
-    yield "entry point", candidate.entry_point
-    if candidate.info is not None:
-        yield "plugin API", f"{candidate.info.api_version}, this core speaks {API_VERSION}"
-    if info is None:
-        return
-    yield "priority", str(info.priority)
-    if info.upstream is None:
-        yield "upstream", "none"
-    else:
-        yield "upstream", info.upstream.distribution
-        yield "  required", info.upstream.versions or "any version"
-        yield "  installed", candidate.upstream_version or "no"
-        yield "  tested", ", ".join(info.upstream.tested) or "no version"
-    if info.kernels:
-        yield "kernels", info.kernels
-    yield "verified on", info.verified or "nothing stated"
+def _state(candidate: Candidate) -> dict[str, str | None]:
+    return {"state": str(candidate.state), "reason": candidate.reason}
 
 
 def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, str, str, str]]:
@@ -386,20 +358,15 @@ def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, 
         yield row.since, row.operation or "all", "refused" if row.refused else "used", f"{row.says}{mark}"
 
 
-def _state(candidate: Candidate) -> Iterator[tuple[str, str]]:
-    yield "state", str(candidate.state)
-    if candidate.reason:
-        yield "reason", candidate.reason
-
-
-def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:
-    """List every field as (label, value): the promises common to all operations after ``valid_flag``, or last."""
+def _in_words(capabilities: HostCapabilities) -> dict[str, str | None]:
+    """List every field by its label: the promises common to all operations after ``valid_flag``, or last."""
     promises = [field.name for field in fields(HostNeed)]
     names = [field.name for field in fields(capabilities) if field.name not in promises]
     start = names.index("valid_flag") + 1 if "valid_flag" in names else len(names)
-    for name in (*names[:start], *promises, *names[start:]):
-        label = _LABELS.get(name, name.replace("_", " "))
-        yield label, _value_in_words(name, getattr(capabilities, name))
+    return {
+        _LABELS.get(name, name.replace("_", " ")): _value_in_words(name, getattr(capabilities, name))
+        for name in (*names[:start], *promises, *names[start:])
+    }
 
 
 _LABELS = {"rocm_archs": "ROCm architectures", "min_sm_count": "least SMs", "max_top_k": "largest top-k"}
@@ -420,54 +387,46 @@ def _value_in_words(name: str, value: Any) -> str:
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
-_Rows: TypeAlias = Sequence[tuple[str, ...]]
-
-_need_options = options.all_of_options(
-    options.logprobs_mode_option,
-    click.option(
-        "--filter-order",
-        "filter_orders",
-        type=click.Choice(FILTER_ORDERS),
-        multiple=True,
-        default=("top_k_first",),
-        show_default=True,
-        help="An order in use; may be given for each.",
-    ),
-    options.gumbel_dtype_option,
-    click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known."),
-    click.option("--vocab-size", type=click.IntRange(min=1), help="If known."),
-    click.option(
-        "--seeding", type=click.Choice(("none", "launch", "counter")), default="none", show_default=True
-    ),
-    click.option(
-        "--tie-rule",
-        type=click.Choice(("value", "exact_k", "either")),
-        help="Default: the sampler's own; either: it may change from batch to batch.",
-    ),
-    click.option("--valid-flag", is_flag=True, help="Need rows with NaN to be told from others."),
-    click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture."),
-    click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),
-    click.option("--threshold", is_flag=True, help="Need the least kept logit of each row."),
-    click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch."),
-    click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks."),
-    click.option(
-        "--need",
-        "assignments",
-        metavar="FIELD=VALUE",
-        multiple=True,
-        help="Any field of what the operation may need; may be given for each.",
-    ),
-)
-"""Options for the fields of ``Need``, under the same names, and one for those of every other operation."""
-
-
 @click.command(cls=GuardedCommand, short_help="Which sampler is chosen here, and why.")
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
 )
 @options.operation_option
 @options.selection_options
-@_need_options
+@options.logprobs_mode_option
+@click.option(
+    "--filter-order",
+    "filter_orders",
+    type=click.Choice(FILTER_ORDERS),
+    multiple=True,
+    default=("top_k_first",),
+    show_default=True,
+    help="An order in use; may be given for each.",
+)
+@options.gumbel_dtype_option
+@click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known.")
+@click.option("--vocab-size", type=click.IntRange(min=1), help="If known.")
+@click.option(
+    "--seeding", type=click.Choice(("none", "launch", "counter")), default="none", show_default=True
+)
+@click.option(
+    "--tie-rule",
+    type=click.Choice(("value", "exact_k", "either")),
+    help="Default: the sampler's own; either: it may change from batch to batch.",
+)
+@click.option("--valid-flag", is_flag=True, help="Need rows with NaN to be told from others.")
+@click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture.")
+@click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device.")
+@click.option("--threshold", is_flag=True, help="Need the least kept logit of each row.")
+@click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch.")
+@click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks.")
+@click.option(
+    "--need",
+    "assignments",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="Any field of what the operation may need; may be given for each.",
+)
 @options.verbose_option
 @options.json_option
 def resolve(
@@ -499,11 +458,12 @@ def resolve(
             )
     except SamplerUnavailableError as error:
         if as_json:
-            facts = {"operation": operation, "chosen": None, "decisions": decisions_json(error.decisions)}
+            decisions = [asdict(decision) for decision in error.decisions]
+            facts = {"operation": operation, "chosen": None, "decisions": decisions}
             print_json({**facts, "settings": in_force, "error": str(error)})
         elif explain:
             click.echo(f"{operation}: no sampler")
-            _explain(error.decisions, (), in_force)
+            _explain(error.decisions, {}, in_force)
         raise
     misnamed = settings.all_warnings(decision.name for decision in resolution.decisions)
     warn([*misnamed, *resolution.warnings], strict=settings.strict, outcome=using(resolution.chosen))
@@ -513,7 +473,7 @@ def resolve(
         click.echo(f"{operation} on {resolution.host}: {click.style(resolution.chosen, bold=True)}")
         names = all_of((resolution.chosen, *resolution.companions))
         untried = f"whether {names} can be built: `tokendraw doctor` builds what a program gets"
-        sections = (("who serves what", _who_serves(resolution)), ("not tried", [(untried,)]))
+        sections = {"who serves what": _who_serves(resolution), "not tried": [(untried,)]}
         _explain(resolution.decisions, sections, in_force)
     else:
         click.echo(resolution.chosen)
@@ -549,6 +509,9 @@ def _need(operation: str, values: dict[str, Any], assignments: tuple[str, ...]) 
     return declared(**{name: value for name, value in values.items() if name in field_names})
 
 
+_Rows: TypeAlias = Sequence[tuple[str, ...]]
+
+
 def _who_serves(resolution: Resolution) -> _Rows:
     beyond = ", ".join(resolution.beyond)
     served = f"all {operations.find_operation(resolution.operation).served}"
@@ -561,12 +524,12 @@ def _who_serves(resolution: Resolution) -> _Rows:
 
 
 def _explain(
-    decisions: Iterable[Decision], sections: Iterable[tuple[str, _Rows]], in_force: dict[str, str]
+    decisions: Iterable[Decision], sections: Mapping[str, _Rows], in_force: Mapping[str, str]
 ) -> None:
     """Print the decisions, more sections, and the settings."""
     decided = [(decision.name, str(decision.state), decision.reason) for decision in decisions]
-    settings = [(f"{name} = {value}",) for name, value in in_force.items()]
-    for title, rows in (("decisions", decided), *sections, ("settings", settings or [("none",)])):
+    settings = [(f"{name} = {value}",) for name, value in in_force.items()] or [("none",)]
+    for title, rows in {"decisions": decided, **sections, "settings": settings}.items():
         if rows:
             print_heading(title)
             print_table([""] * len(rows[0]), rows, indent=2)

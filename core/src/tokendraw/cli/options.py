@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tokendraw import operations
-from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.entry_points import find_entry_points
-from tokendraw.cli import terminal
+from tokendraw.cli.terminal import start_verbose
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from tokendraw.providers.sampler import Sampler
@@ -59,7 +57,7 @@ verbose_option = click.option(
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=terminal.start,
+    callback=start_verbose,
     help="Show on stderr the traceback of a sampler that fails to load, to build or to draw.",
 )
 
@@ -158,21 +156,6 @@ filters_option = click.option(
     callback=_filter_values,
     help="A filter from moments, such as top_n_sigma=1.0; may be given again.",
 )
-
-
-def checked_params(**fields: Any) -> SamplingParams:
-    """Build the sampling parameters of a request and check their ranges.
-
-    :raises InvalidParameterError: names the field and the value.
-    :raises SamplerUnavailableError: torch cannot be imported.
-    """
-    params = SamplingParams(**fields)
-    params.check()
-    require_torch("Drawing")
-    from tokendraw.parameters.metadata import SamplingMetadata
-
-    SamplingMetadata.from_params([params], positions=[0])
-    return params
 
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:

@@ -1,15 +1,12 @@
-"""``tokendraw sample``: one token for each row of logits in a file.
+"""``tokendraw sample``: one token for each row of logits in a file, which numpy or safetensors reads.
+
+No code in a file is ever run: arrays are read without pickles. Torch is imported when logits are read.
 
 JSON: ``file`` (as it was given), ``tensor`` (its name, null if it has none), ``shape``, ``dtype`` (in the
 file; float64 is rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as ``resolve
 --json``) and ``rows``: ``row``, ``token_id``, ``valid`` (null of a sampler without a valid flag) and, with
 ``--logprobs``, ``logprob``, ``rank``, ``log_kept_mass`` and ``best`` (``token_id``, ``logprob``; best first).
 Numbers that JSON cannot hold, such as the logprob -inf, are null.
-
-Reads the logits of ``tokendraw sample``, on disk or on standard input, or refuses the file in a sentence.
-
-The libraries of the two formats do it, numpy and safetensors. No code in a file is ever run: arrays are read without
-pickles. Torch is imported when logits are read.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tokendraw import operations
+from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, GumbelDtype, LogprobsMode, Need
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand
@@ -39,7 +36,6 @@ from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 ENDINGS = (".npy", ".safetensors")
 _REMOVED = {
@@ -55,18 +51,15 @@ class LogitsFileError(TokendrawError):
     """A file does not hold logits; the message names the file, the need and the content in one line."""
 
 
-@dataclass(frozen=True)
-class LogitsFile:
-    """Logits with their name and dtype in the file.
-
-    :ivar logits: [B, V] float32, bfloat16 or float16 on the CPU.
-    :ivar tensor: Name of the tensor inside the file; None if it has no name.
-    :ivar dtype: Dtype in the file by its torch name. ``logits`` has the same, but float32 in place of float64.
-    """
+class LogitsFile(NamedTuple):
+    """Logits with their name and dtype in the file."""
 
     logits: Tensor
+    """[B, V] float32, bfloat16 or float16 on the CPU."""
     tensor: str | None
+    """Name of the tensor inside the file; None if it has no name."""
     dtype: str
+    """Dtype in the file by its torch name. ``logits`` has the same, but float32 in place of float64."""
 
 
 def on_disk(path: Path) -> None:
@@ -76,11 +69,13 @@ def on_disk(path: Path) -> None:
         content = (
             "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
         )
-        _refuse(str(path), f"needs to be a file, found {content}. Check the path.")
+        raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
     if ending not in ENDINGS:
         content = f"the ending '{path.suffix}'" if ending else "no ending"
         instead = f": {_REMOVED[ending]}" if ending in _REMOVED else ""
-        _refuse(str(path), f"needs the ending {one_of(ENDINGS)}, found {content}. Convert it{instead}.")
+        raise LogitsFileError(
+            f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it{instead}."
+        )
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
@@ -92,7 +87,9 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
         on_disk(path)
         return _read(str(path), path, path.suffix.lower(), tensor)
     if sys.stdin is None or sys.stdin.isatty():
-        _refuse("standard input", "needs logits, found no file behind it. Redirect or pipe one into it.")
+        raise LogitsFileError(
+            "'standard input' needs logits, found no file behind it. Redirect or pipe one into it."
+        )
     with tempfile.TemporaryDirectory() as folder:
         received = Path(folder, "logits")
         with received.open("wb") as file:
@@ -103,95 +100,94 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
 
 
 def _read(name: str, path: Path, ending: str, tensor: str | None) -> LogitsFile:
-    import torch
-
-    library = _optional("numpy" if ending == ".npy" else "safetensors", name)
+    """Read a file; refuse one without logits by its name."""
     try:
         if ending == ".npy":
-            if tensor is not None:
-                _refuse(
-                    name, f"holds one array without a name, but '{tensor}' was asked for. Leave --tensor out."
-                )
-            # Mapped: a header that lies about the shape costs no memory.
-            array = library.load(path, mmap_mode="r", allow_pickle=False)
-            if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-                _refuse(
-                    name,
-                    f"needs float32, float16 or float64 values, found {array.dtype}. Save the logits as one of these "
-                    "(bfloat16 fits into .safetensors).",
-                )
-            values = torch.from_numpy(library.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+            values = _read_npy(path, tensor)
         else:
-            with library.safe_open(path, framework="pt", device="cpu") as file:
-                tensor = _pick(name, list(file.keys()), tensor)
-                values = file.get_tensor(tensor)
-    except LogitsFileError:
-        raise
+            tensor, values = _read_safetensors(path, tensor)
+        return _rows(values, tensor)
+    except LogitsFileError as error:
+        raise LogitsFileError(f"'{name}' {error}") from error.__cause__
     except PermissionError as error:
-        _refuse(name, f"cannot be read: {error.strerror}. Check its permissions.", error)
+        raise LogitsFileError(f"'{name}' cannot be read: {error.strerror}. Check its permissions.") from error
     except Exception as error:  # which one of a damaged file depends on its library
         size = path.stat().st_size
-        _refuse(
-            name,
-            f"needs to be a complete {ending} file of numbers, found {size} bytes that are not. Write it again.",
-            error,
+        raise LogitsFileError(
+            f"'{name}' needs to be a complete {ending} file of numbers, found {size} bytes that are not. "
+            "Write it again."
+        ) from error
+
+
+def _read_npy(path: Path, tensor: str | None) -> Tensor:
+    import torch
+
+    numpy = _library("numpy")
+    if tensor is not None:
+        raise LogitsFileError(
+            f"holds one array without a name, but '{tensor}' was asked for. Leave --tensor out."
         )
-    return _rows(name, values, tensor)
+    # Mapped: a header that lies about the shape costs no memory.
+    array = numpy.load(path, mmap_mode="r", allow_pickle=False)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise LogitsFileError(
+            f"needs float32, float16 or float64 values, found {array.dtype}. Save the logits as one of these "
+            "(bfloat16 fits into .safetensors)."
+        )
+    return torch.from_numpy(numpy.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
-def _rows(name: str, values: Tensor, tensor: str | None) -> LogitsFile:
+def _read_safetensors(path: Path, tensor: str | None) -> tuple[str, Tensor]:
+    with _library("safetensors").safe_open(path, framework="pt", device="cpu") as file:
+        names = list(file.keys())
+        listing = ", ".join(f"'{each}'" for each in names[:_NAMES_SHOWN])
+        if len(names) > _NAMES_SHOWN:
+            listing += f" and {len(names) - _NAMES_SHOWN} more"
+        if not names:
+            raise LogitsFileError("needs a tensor, found none in it. Write it again.")
+        if tensor is None and len(names) > 1:
+            raise LogitsFileError(f"needs a choice between its tensors {listing}. Pick one with --tensor.")
+        if tensor is not None and tensor not in names:
+            near = nearest(tensor, names)
+            advice = "Pick one of them" if near is None else f"Try --tensor {near}"
+            raise LogitsFileError(f"needs a tensor '{tensor}', found {listing}. {advice}.")
+        picked = names[0] if tensor is None else tensor
+        return picked, file.get_tensor(picked)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LogitsFileError(
+            f"needs the library '{name}' to be read, found it not installed. Run `pip install {name}`."
+        ) from error
+
+
+def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
     """Check shape and dtype, and lay out the rows; +inf wins every draw, so float64 has to fit float32."""
-    shape, dtype = list(values.shape), dtype_name(values.dtype)
-    message = None
+    shape, dtype = list(values.shape), _name(values.dtype)
     if dtype not in (*INPUT_DTYPES, "float64"):
-        message = f"{one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
-    elif len(shape) not in (1, 2):
-        message = f"shape [V] or [B, V], found rank {len(shape)}, shape {shape}. Save the rows to draw from."
-    elif 0 in shape:
-        message = f"at least one row and one token, found shape {shape}. Write it again."
-    if message is not None:
-        _refuse(name, f"needs {message}")
-    rows = values.detach().reshape(-1, shape[-1])
+        raise LogitsFileError(
+            f"needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
+        )
+    if len(shape) not in (1, 2):
+        raise LogitsFileError(
+            f"needs shape [V] or [B, V], found rank {len(shape)}, shape {shape}. Save the rows to draw from."
+        )
+    if 0 in shape:
+        raise LogitsFileError(f"needs at least one row and one token, found shape {shape}. Write it again.")
+    rows = values.reshape(-1, shape[-1])
     if dtype == "float64":
         lost = rows[rows.float().isinf() & rows.isfinite()]
         if lost.numel():
             found = f"{lost[0].item():.3g} in float64"
-            _refuse(name, f"needs values within float32, found {found}. Scale the logits.")
+            raise LogitsFileError(f"needs values within float32, found {found}. Scale the logits.")
         rows = rows.float()
     return LogitsFile(rows, tensor, dtype)
 
 
-def _pick(name: str, names: Sequence[str], tensor: str | None) -> str:
-    listing = ", ".join(f"'{each}'" for each in names[:_NAMES_SHOWN])
-    if len(names) > _NAMES_SHOWN:
-        listing += f" and {len(names) - _NAMES_SHOWN} more"
-    if not names:
-        _refuse(name, "needs a tensor, found none in it. Write it again.")
-    if tensor is None and len(names) > 1:
-        _refuse(name, f"needs a choice between its tensors {listing}. Pick one with --tensor.")
-    if tensor is not None and tensor not in names:
-        near = nearest(tensor, names)
-        advice = "Pick one of them" if near is None else f"Try --tensor {near}"
-        _refuse(name, f"needs a tensor '{tensor}', found {listing}. {advice}.")
-    return names[0] if tensor is None else tensor
-
-
-def _optional(library: str, name: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except ImportError as error:
-        _refuse(
-            name,
-            f"needs the library '{library}' to be read, found it not installed. Run `pip install {library}`.",
-            error,
-        )
-
-
-def _refuse(name: str, reason: str, cause: Exception | None = None) -> NoReturn:
-    raise LogitsFileError(f"'{name}' {reason}") from cause
-
-
-def dtype_name(dtype: Any) -> str:
+def _name(dtype: Any) -> str:
     """Return ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
@@ -249,12 +245,11 @@ def sample(
     row lies; rows of equal position share their noise. Give --sequence where the rows are the steps of one
     text.
     """
-    SamplingParams(**fields).check()
+    params = SamplingParams(**fields).check()
     if file != Path("-"):
         on_disk(file)
     with progress("reading the logits, loading a sampler, drawing"):
-        params = options.checked_params(**fields)
-
+        require_torch("Drawing")
         from tokendraw.parameters.metadata import SamplingMetadata
 
         source = read_logits(file, tensor)
@@ -263,7 +258,7 @@ def sample(
             logprobs_mode=logprobs_mode,
             filter_orders=(params.filter_order,),
             gumbel_dtype=gumbel_dtype,
-            dtype=dtype_name(source.logits.dtype),
+            dtype=_name(source.logits.dtype),
             vocab_size=vocab_size,
         )
         drawer = options.load(sampler, device, need)
