@@ -212,7 +212,17 @@ def generate(
         drawer = options.load(
             sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype)
         )
-        write = _model(folder, drawer).write
+        if folder is None:
+            model: Any = DemoModel(drawer)
+        else:
+            try:
+                from tokendraw_transformers import ModelOnDisk
+            except ModuleNotFoundError as error:
+                raise TokendrawError(
+                    "'--model' needs tokendraw-transformers, found it not installed; run "
+                    f"{how_to_install('tokendraw-transformers')}."
+                ) from error
+            model = ModelOnDisk(folder, drawer)
     settings = [params]
     if compare:
         shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
@@ -230,11 +240,11 @@ def generate(
         click.echo(piece, nl=False)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        write(prompt, settings, tokens, show)
+        model.write(prompt, settings, tokens, show)
         show("\n")
         return
     with progress("drawing"):
-        texts = write(prompt, settings, tokens)
+        texts = model.write(prompt, settings, tokens)
     if not (quiet or as_json):
         click.echo(drawn_by(drawer), err=True)
     if as_json:
@@ -249,20 +259,6 @@ def generate(
         )
     else:
         click.echo(prompt + texts[0][1])
-
-
-def _model(folder: str | None, drawer: Sampler) -> Any:
-    """Load the model on disk, or fit the n-gram model."""
-    if folder is None:
-        return DemoModel(drawer)
-    try:
-        from tokendraw_transformers import ModelOnDisk
-    except ModuleNotFoundError as error:
-        raise TokendrawError(
-            "'--model' needs tokendraw-transformers, found it not installed; run "
-            f"{how_to_install('tokendraw-transformers')}."
-        ) from error
-    return ModelOnDisk(folder, drawer)
 
 
 def _label(params: SamplingParams) -> str:

@@ -77,12 +77,7 @@ def candidate_rows(candidates: Iterable[JsonObject]) -> list[tuple[str, ...]]:
 
 
 def candidate_json(candidate: Candidate) -> JsonObject:
-    """Describe a plugin.
-
-    Keys: ``name``, ``state``, ``reason``, ``priority``, ``summary``, ``distribution``, ``version``,
-    ``entry_point``, ``first_party``, ``verified``, ``kernels``, ``api_version``, ``upstream`` (``distribution``,
-    ``required``, ``installed``, ``tested``, ``releases``, ``found``) and ``operations`` (capabilities by name).
-    """
+    """Describe a plugin; ``operations`` are its capabilities by name."""
     info = described(candidate)
     upstream = info.upstream if info else None
     return {
@@ -129,12 +124,7 @@ def host_json(host: Host) -> JsonObject:
 
 
 def resolution_json(resolution: Resolution) -> JsonObject:
-    """Describe a resolution.
-
-    Keys: ``operation``, ``chosen``, ``companion``, ``partial_companion``, ``companion_serves`` (kinds of rows or
-    calls), ``host``, ``need``, ``choice``, ``decisions`` (best first; ``name``, ``accepted``, ``state``, ``reason``,
-    ``priority``) and ``warnings``.
-    """
+    """Describe a resolution; ``companion_serves`` are kinds of rows or calls, ``decisions`` the best first."""
     return {
         "operation": resolution.operation,
         "chosen": resolution.chosen,
@@ -261,9 +251,21 @@ def show(name: str, as_json: bool) -> None:
     claimants = [plugin for plugin in plugins if _main(plugin).name == name]
     claimants.sort(key=lambda plugin: rank(_main(plugin)))
     known = () if claimants else installed_filters()
-    filters = [record for record in known if record.name == name.replace("-", "_")]
+    as_filter = name.replace("-", "_")
+    filters = [record for record in known if record.name == as_filter]
     if not claimants and not filters:
-        raise _unknown(name, sorted({_main(plugin).name for plugin in plugins}), [f.name for f in known])
+        samplers, others = (
+            sorted({_main(plugin).name for plugin in plugins}),
+            [record.name for record in known],
+        )
+        near = nearest(name, samplers) or nearest(as_filter, others)
+        if not samplers and near is None:
+            raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
+        found = all_of([*samplers, *dict.fromkeys(others)])
+        raise TokendrawError(
+            f"'{name}' needs to be an installed sampler or filter, found {found}. "
+            f"Try: tokendraw {'list' if near is None else f'show {near}'}"
+        )
     if as_json and filters:
         print_json({"filters": [asdict(record) for record in filters]})
     elif as_json:
@@ -281,17 +283,6 @@ def _main(plugin: _Plugin) -> Candidate:
     info = described(first)
     offered = info.operations if info else ()
     return next((candidate for name, candidate in plugin.items() if name in offered), first)
-
-
-def _unknown(name: str, samplers: Sequence[str], filters: Sequence[str]) -> TokendrawError:
-    near = nearest(name, samplers) or nearest(name.replace("-", "_"), filters)
-    if not samplers and near is None:
-        return TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
-    command = "list" if near is None else f"show {near}"
-    found = all_of([*samplers, *dict.fromkeys(filters)])
-    return TokendrawError(
-        f"'{name}' needs to be an installed sampler or filter, found {found}. Try: tokendraw {command}"
-    )
 
 
 def _print_facts(title: str, facts: Mapping[str, str | None]) -> None:
