@@ -2,13 +2,14 @@
 
 import json
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
 
 import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
-from tokendraw import TokendrawError
+from tokendraw import SamplingParams, TokendrawError
 from tokendraw.cli import generate as _generate
 from tokendraw.cli.generate import DemoModel, documentation
 
@@ -99,35 +100,7 @@ class TestPrinting:
             "device": "cpu",
             "texts": [
                 {
-                    "params": {
-                        "temperature": 0.0,
-                        "top_k": 0,
-                        "top_p": 1.0,
-                        "min_p": 0.0,
-                        "seed": 3,
-                        "logprobs": None,
-                        "filter_order": "top_k_first",
-                        "repetition_penalty": 1.0,
-                        "frequency_penalty": 0.0,
-                        "presence_penalty": 0.0,
-                        "logit_bias": None,
-                        "allowed_token_ids": None,
-                        "bad_words": None,
-                        "min_tokens": 0,
-                        "stop_token_ids": None,
-                        "logprob_token_ids": None,
-                        "filters": None,
-                        "penalty_last_n": -1,
-                        "dry_multiplier": 0.0,
-                        "dry_base": 1.75,
-                        "dry_allowed_length": 2,
-                        "dry_penalty_last_n": -1,
-                        "dry_sequence_breakers": None,
-                        "thinking_budget": None,
-                        "typical_p": 1.0,
-                        "xtc_probability": 0.0,
-                        "xtc_threshold": 0.1,
-                    },
+                    "params": asdict(SamplingParams(temperature=0.0, seed=3)),
                     "token_ids": token_ids,
                     "text": " sat on the mat, and",
                 }

@@ -82,48 +82,48 @@ def test_npy_of_another_byte_or_axis_order_is_read(tmp_path, array):
     assert torch.equal(read_logits(tmp_path / "x.npy").logits, ROWS)
 
 
-def write_named(path, names=("logits", "other")):
+def write_named(path, names):
     save_file({name: ROWS + i for i, name in enumerate(names)}, path)
     return path
 
 
-class TestNamedTensors:
-    def test_the_only_one_is_taken(self, tmp_path):
-        logits_file = read_logits(write_named(tmp_path / "x.safetensors", ["only"]))
-        assert logits_file.tensor == "only"
-        assert torch.equal(logits_file.logits, ROWS)
+@pytest.mark.parametrize(("names", "asked", "taken"), [(["only"], None, 0), (["a", "b"], "b", 1)])
+def test_the_only_tensor_or_the_one_that_is_named_is_taken(tmp_path, names, asked, taken):
+    logits_file = read_logits(write_named(tmp_path / "x.safetensors", names), asked)
+    assert logits_file.tensor == names[taken]
+    assert torch.equal(logits_file.logits, ROWS + taken)
 
-    def test_one_of_several_is_picked_by_name(self, tmp_path):
-        logits_file = read_logits(write_named(tmp_path / "x.safetensors"), "other")
-        assert logits_file.tensor == "other"
-        assert torch.equal(logits_file.logits, ROWS + 1)
 
-    def test_several_need_a_choice(self, tmp_path):
-        assert refusal(write_named(tmp_path / "x.safetensors")) == (
-            "needs a choice between its tensors 'logits', 'other'. Pick one with --tensor."
-        )
-
-    def test_a_name_that_is_not_there_gets_the_nearest(self, tmp_path):
-        assert refusal(write_named(tmp_path / "x.safetensors"), "logit") == (
-            "needs a tensor 'logit', found 'logits', 'other'. Try --tensor logits."
-        )
-
-    def test_a_name_like_no_other_gets_none(self, tmp_path):
-        assert refusal(write_named(tmp_path / "x.safetensors"), "hidden_states") == (
-            "needs a tensor 'hidden_states', found 'logits', 'other'. Pick one of them."
-        )
-
-    def test_of_many_names_some_are_shown(self, tmp_path):
-        names = [f"layer{i}" for i in range(10)]
-        assert refusal(write_named(tmp_path / "x.safetensors", names)) == (
+@pytest.mark.parametrize(
+    ("names", "asked", "message"),
+    [
+        (
+            ["logits", "other"],
+            None,
+            "needs a choice between its tensors 'logits', 'other'. Pick one with --tensor.",
+        ),
+        (
+            ["logits", "other"],
+            "logit",
+            "needs a tensor 'logit', found 'logits', 'other'. Try --tensor logits.",
+        ),
+        (
+            ["logits", "other"],
+            "hidden_states",
+            "needs a tensor 'hidden_states', found 'logits', 'other'. Pick one of them.",
+        ),
+        (
+            [f"layer{i}" for i in range(10)],
+            None,
             "needs a choice between its tensors 'layer0', 'layer1', 'layer2', 'layer3', 'layer4', 'layer5', "
-            "'layer6', 'layer7' and 2 more. Pick one with --tensor."
-        )
-
-    def test_none_is_refused(self, tmp_path):
-        assert refusal(write_named(tmp_path / "x.safetensors", [])) == (
-            "needs a tensor, found none in it. Write it again."
-        )
+            "'layer6', 'layer7' and 2 more. Pick one with --tensor.",
+        ),
+        ([], None, "needs a tensor, found none in it. Write it again."),
+    ],
+    ids=["several", "a misspelling", "another name", "many", "none"],
+)
+def test_a_file_without_that_tensor_is_refused(tmp_path, names, asked, message):
+    assert refusal(write_named(tmp_path / "x.safetensors", names), asked) == message
 
 
 def test_a_name_for_the_only_array_without_one_is_refused(tmp_path):
@@ -199,41 +199,6 @@ def test_npy_of_an_unknown_kind_of_values_is_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, "all but one byte"])
-def test_a_truncated_file_is_refused(tmp_path, ending, share):
-    data = write(tmp_path / f"whole{ending}", torch.randn(4, 64)).read_bytes()
-    size = len(data) - 1 if share == "all but one byte" else int(len(data) * share)
-    path = tmp_path / f"x{ending}"
-    path.write_bytes(data[:size])
-    assert refusal(path) == (
-        f"needs to be a complete {ending} file of numbers, found {size} bytes that are not. Write it again."
-    )
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_no_prefix_of_a_file_ends_in_a_traceback(tmp_path, ending):
-    data = write(tmp_path / f"whole{ending}", ROWS).read_bytes()
-    path = tmp_path / f"x{ending}"
-    for size in range(1, min(len(data), 300)):
-        path.write_bytes(data[:size])
-        refusal(path)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_no_flipped_byte_ends_in_a_traceback(tmp_path, ending):
-    data = bytearray(write(tmp_path / f"whole{ending}", ROWS).read_bytes())
-    path = tmp_path / f"x{ending}"
-    for spot in range(0, min(len(data), 400), 3):
-        damaged = data.copy()
-        damaged[spot] ^= 0xFF
-        path.write_bytes(damaged)
-        try:
-            assert read_logits(path).logits.dim() == 2
-        except LogitsFileError as error:
-            assert "\n" not in str(error)  # noqa: PT017 (a flipped value may as well be read)
-
-
 def test_a_header_that_lies_about_the_shape_costs_no_memory(tmp_path):
     path, header = tmp_path / "x.npy", {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
     file = io.BytesIO()
@@ -246,11 +211,17 @@ def test_a_header_that_lies_about_the_shape_costs_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("inside", ["the other format", b"0.5 1.0 2.0", b"", pickle.dumps(ROWS.numpy())])
-def test_another_file_under_the_ending_is_refused(tmp_path, ending, inside):
+@pytest.mark.parametrize(
+    "inside", ["half of it", "all but one byte", "the other format", b"0.5 1.0 2.0", b""]
+)
+def test_a_damaged_file_or_another_under_the_ending_is_refused(tmp_path, ending, inside):
+    whole = {each: write(tmp_path / f"whole{each}", ROWS).read_bytes() for each in ENDINGS}
     if isinstance(inside, str):
         (other,) = {*ENDINGS} - {ending}
-        inside = write(tmp_path / f"original{other}", ROWS).read_bytes()
+        data = whole[ending]
+        inside = {"half of it": data[: len(data) // 2], "all but one byte": data[:-1]}.get(
+            inside, whole[other]
+        )
     path = tmp_path / f"x{ending}"
     path.write_bytes(inside)
     assert refusal(path) == (

@@ -525,40 +525,36 @@ def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choic
 
     Of several claimants of a name only the first has a remedy, for all claimants.
     """
-    info, installed = candidate.info, candidate.upstream_version
-    if candidate.state is State.INCOMPATIBLE and info is not None:
-        return (_upgrade("tokendraw"), "") if info.api_version > API_VERSION else _repair(candidate, choice)
-    if candidate.state is State.BROKEN:
-        if candidate.name in FIRST_PARTY and not candidate.first_party:
+    name, state, info = candidate.name, candidate.state, candidate.info
+    if state is State.UNAVAILABLE and info is not None and info.upstream is not None:
+        wanted = info.upstream, candidate.upstream_version
+        for operation in info.operations:
+            if candidate.reason == _upstream.reason_against(*wanted, operation):
+                return f"pip install '{_upstream.requirement(*wanted, operation)}'", ""
+    if state not in (State.BROKEN, State.INCOMPATIBLE):
+        return None
+    if state is State.INCOMPATIBLE and info is not None and info.api_version > API_VERSION:
+        return _upgrade("tokendraw"), ""
+    if state is State.BROKEN:
+        if name in FIRST_PARTY and not candidate.first_party:
             return f"pip uninstall {candidate.distribution}", ""
-        claimants = conflicts(candidates).get(candidate.name, ())
+        claimants = conflicts(candidates).get(name, ())
         if candidate in claimants:
             names = [claimant.distribution for claimant in claimants]
             first, *others = (f"pip uninstall {' '.join(n for n in names if n != kept)}" for kept in names)
             return (f"{first} (or {', or '.join(others)})", "") if candidate is claimants[0] else None
-        if advice := _install(str(candidate.reason)):
-            return _switch_off(candidate, choice), advice
-        command, advice = _repair(candidate, choice)
-        return (
-            command if advice else f"{command} (or switch it off: {_switch_off(candidate, choice)})"
-        ), advice
-    if candidate.state is State.UNAVAILABLE and info is not None and info.upstream is not None:
-        for operation in info.operations:
-            if candidate.reason == _upstream.reason_against(info.upstream, installed, operation):
-                return f"pip install '{_upstream.requirement(info.upstream, installed, operation)}'", ""
-    return None
-
-
-def _repair(candidate: Candidate, choice: Choice) -> tuple[str, str]:
-    """Upgrade a plugin from the index, unless the plugin came from a folder or a repository."""
+    switch_off = _switch_off(candidate, choice)
+    if advice := _install(str(candidate.reason)):
+        return switch_off, advice
     try:
         origin = importlib_metadata.distribution(candidate.distribution).origin
         folder = None if origin is None else str(origin.url).removeprefix("file://")
     except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
         folder = None
-    if candidate.first_party or folder is None:
-        return _upgrade(candidate.distribution), ""
-    return _switch_off(candidate, choice), f"It was installed from {format_value(folder)}: mend it there."
+    if folder is not None and not candidate.first_party:  # an index does not have it
+        return switch_off, f"It was installed from {format_value(folder)}: mend it there."
+    upgrade = _upgrade(candidate.distribution)
+    return (f"{upgrade} (or switch it off: {switch_off})" if state is State.BROKEN else upgrade), ""
 
 
 def _install(reason: str) -> str:
