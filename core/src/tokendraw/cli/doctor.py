@@ -49,7 +49,7 @@ from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
 from tokendraw.backends.resolution.advice import disable_setting, using
-from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution, State
+from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.cli import negotiation, options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
@@ -212,19 +212,15 @@ def _negotiate(host: Host) -> _Negotiation:
                 facts.messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
                 facts.chosen, facts.untested = resolution.chosen, resolution.untested
-            if all(candidate.name != "native" for candidate in facts.candidates):
-                facts.messages += _without_native(resolution, facts.serving)
+            if all(candidate.name != "native" for candidate in facts.candidates):  # which serves everything
+                missing = list(resolution.beyond if resolution.companion is None else ())
+                unserved = [name for name in operations.FOLDERS if not facts.serving.get(name)]
+                missing += [f"the operation {name!r}" for name in unserved]
+                if missing:
+                    facts.messages.append(f"No installed plugin serves {all_of(missing)}; run {NATIVE}.")
         except (TokendrawError, TokendrawWarning) as error:
             facts.messages += [str(error)] if str(error) not in facts.messages else []
     return facts
-
-
-def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -> Iterator[str]:
-    """Name the kinds of rows and the operations that nothing serves where the reference is missing."""
-    rows = resolution.beyond if resolution.companion is None else ()
-    missing = [*rows, *(f"the operation {name!r}" for name in operations.FOLDERS if not serving.get(name))]
-    if missing:
-        yield f"No installed plugin serves {all_of(missing)}; run {NATIVE}."
 
 
 # Work in new processes, which a plugin, an engine or torch may end, block or litter.

@@ -31,7 +31,7 @@ from tokendraw.cli.negotiation import drawn_by, sampler_json
 from tokendraw.cli.terminal import print_json, print_table, progress
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import nearest, one_of
-from tokendraw.output import PAD_TOKEN_ID, SamplerOutput
+from tokendraw.output import SamplerOutput
 from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -295,15 +295,13 @@ def _drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
             zip(output.token_ids.tolist(), output.valid.tolist(), strict=True)
         )
     ]
-    if output.logprobs is None:
-        return rows
-    columns = (output.logprobs.ranks, output.log_kept_mass)
-    ranks, masses = ([None] * len(rows) if column is None else column.tolist() for column in columns)
-    best_ids, logprobs = output.logprobs.token_ids.tolist(), output.logprobs.logprobs.tolist()
-    for row, tokens, values, rank, mass in zip(rows, best_ids, logprobs, ranks, masses, strict=True):
-        best = zip(tokens[1:], values[1:], strict=True)
-        row.update(logprob=values[0], rank=rank, log_kept_mass=mass)
-        row["best"] = [{"token_id": i, "logprob": value} for i, value in best if i != PAD_TOKEN_ID]
+    if output.logprobs is not None:
+        logprobs, masses = output.logprobs.cpu(), output.log_kept_mass
+        for index, row in enumerate(rows):
+            drawn, *best = logprobs.row(index)
+            mass = None if masses is None else masses[index].item()
+            row.update(logprob=drawn.logprob, rank=drawn.rank, log_kept_mass=mass)
+            row["best"] = [{"token_id": each.token_id, "logprob": each.logprob} for each in best]
     return rows
 
 
