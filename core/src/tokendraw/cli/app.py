@@ -219,7 +219,7 @@ def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
 
 
 def _stand_in(name: str, message: str, summary: str = "") -> click.Command:
-    """Make a command that fails with a message, whatever its arguments.
+    """Make a command that refuses all arguments with a message.
 
     :param summary: the line in ``--help``; "" leaves the command out of the list.
     """

@@ -345,7 +345,7 @@ def report_builds(*names: str) -> None:
 
 
 def engines() -> list[JsonObject]:
-    """Ask each adapter whether it would replace its engine's sampler: it imports the engine."""
+    """Ask the adapters in new processes, where engines are imported."""
     states = []
     for name, value in sorted({(each.name, each.value) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
@@ -385,7 +385,7 @@ def _unusable(name: str, reason: str) -> JsonObject:
 
 
 def _wrapped(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Upstream]]:
-    """Yield each plugin that wraps a library with what it says about that."""
+    """Yield the plugins with a library, and the requirements on it."""
     for candidate in candidates:
         if (info := described(candidate)) and info.upstream:
             yield candidate, info.upstream

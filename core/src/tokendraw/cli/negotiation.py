@@ -286,7 +286,7 @@ def _main(plugin: _Plugin) -> Candidate:
 
 
 def _print_facts(title: str, facts: Mapping[str, str | None]) -> None:
-    """Print a title, and below it what there is of the facts."""
+    """Print a title, then a table of the facts that are not empty."""
     click.echo(title)
     print_table(("", ""), [(label, text) for label, text in facts.items() if text], indent=2)
 

@@ -100,7 +100,7 @@ def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
 
 
 def _read(name: str, path: Path, ending: str, tensor: str | None) -> LogitsFile:
-    """Read a file; refuse one without logits by its name."""
+    """Read a file, and name the file in every refusal."""
     try:
         if ending == ".npy":
             values = _read_npy(path, tensor)
