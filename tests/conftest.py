@@ -15,7 +15,7 @@ from hypothesis import settings
 import checkout
 import tokendraw
 from tokendraw.calls import warmup
-from tokendraw.cli.terminal import tables
+from tokendraw.cli import terminal
 from tokendraw_testing.kit import workers
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
@@ -77,7 +77,7 @@ def no_settings_of_the_shell() -> Iterator[None]:
 def no_lines_about_long_work() -> Iterator[None]:
     """On a busy machine short work is long, and commands would say on stderr how far it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "SECONDS_PER_LINE", 600.0)
+        patch.setattr(terminal, "SECONDS_PER_LINE", 600.0)
         yield
 
 

@@ -15,7 +15,7 @@ import tokendraw.commands
 from command_line import NATIVE_ON_CPU, be_on, call
 from fake_candidates import LAPTOP, NATIVE
 from fake_dists import fake_dists
-from tokendraw.cli.installed_commands import BUILT_IN, OWNERS, installed_commands
+from tokendraw.cli.app import BUILT_IN, OWNERS, installed_commands
 
 CORE_ALONE = Path(__file__).parents[1] / "fakes" / "core_alone"
 OWN = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")

@@ -1,16 +1,19 @@
-"""``tokendraw generate``: the same text for the same seed, and every way of printing texts."""
+"""``tokendraw generate``: the same text for the same seed, every way of printing texts, and who drew them."""
 
 import json
 import sys
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
 
 import tokendraw
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
-from tokendraw import TokendrawError
-from tokendraw.cli import demo_model
-from tokendraw.cli.demo_model import DemoModel, documentation
+from fake_dists import install_limited
+from tokendraw import SamplingParams, TokendrawError
+from tokendraw.cli import generate as _generate
+from tokendraw.cli.generate import DemoModel, documentation
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 """Two sentences with an obvious greedy continuation."""
@@ -19,14 +22,14 @@ STATEMENT = ("The import statement", "--temperature", "0.7", "--top-k", "40", "-
 
 @pytest.fixture
 def story(monkeypatch):
-    monkeypatch.setattr(demo_model, "documentation", lambda: STORY)
+    monkeypatch.setattr(_generate, "documentation", lambda: STORY)
 
 
 @pytest.fixture
 def excerpt(monkeypatch):
     """The beginning of the documentation, to which a model is fitted quickly."""
     paragraphs = documentation()[:100]
-    monkeypatch.setattr(demo_model, "documentation", lambda: paragraphs)
+    monkeypatch.setattr(_generate, "documentation", lambda: paragraphs)
 
 
 @pytest.fixture
@@ -99,35 +102,7 @@ class TestPrinting:
             "device": "cpu",
             "texts": [
                 {
-                    "params": {
-                        "temperature": 0.0,
-                        "top_k": 0,
-                        "top_p": 1.0,
-                        "min_p": 0.0,
-                        "seed": 3,
-                        "logprobs": None,
-                        "filter_order": "top_k_first",
-                        "repetition_penalty": 1.0,
-                        "frequency_penalty": 0.0,
-                        "presence_penalty": 0.0,
-                        "logit_bias": None,
-                        "allowed_token_ids": None,
-                        "bad_words": None,
-                        "min_tokens": 0,
-                        "stop_token_ids": None,
-                        "logprob_token_ids": None,
-                        "filters": None,
-                        "penalty_last_n": -1,
-                        "dry_multiplier": 0.0,
-                        "dry_base": 1.75,
-                        "dry_allowed_length": 2,
-                        "dry_penalty_last_n": -1,
-                        "dry_sequence_breakers": None,
-                        "thinking_budget": None,
-                        "typical_p": 1.0,
-                        "xtc_probability": 0.0,
-                        "xtc_threshold": 0.1,
-                    },
+                    "params": asdict(SamplingParams(temperature=0.0, seed=3)),
                     "token_ids": token_ids,
                     "text": " sat on the mat, and",
                 }
@@ -219,3 +194,52 @@ class TestDemoModel:
             "'generate' needs the help pages that ship with CPython, 'pydoc_data.topics', found none. "
             "Install Python's full standard library."
         )
+
+
+CHOSEN = ("--sampler", "limited", "--device", "cpu")
+BY_NATIVE = "drawn by native on cpu: it draws what limited cannot (asked for by --sampler)\n"
+BY_LIMITED = "drawn by limited on cpu: asked for by --sampler; native draws what limited cannot\n"
+
+
+@pytest.fixture
+def limited(tmp_path, monkeypatch):
+    """A sampler without seeds and greedy rows, a file of four rows, and a small language model."""
+    less = {"greedy": False, "seeding": "launch"}
+    monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
+    monkeypatch.chdir(tmp_path)
+    np.save("logits.npy", np.zeros((4, 5), np.float32))
+    monkeypatch.setattr(_generate, "documentation", lambda: ["The cat sat on the mat, and the dog slept."])
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("streams", ["--stream", "--no-stream"])
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--seed", "7"), BY_NATIVE),
+        (("--temperature", "0"), BY_NATIVE),
+        ((), BY_LIMITED),
+    ],
+    ids=["seeded", "greedy", "neither"],
+)
+def test_a_text_is_by_the_sampler_that_drew_it(options, line, streams):
+    result = call("generate", "The", "-n", "3", *CHOSEN, *options, streams)
+    assert (result.stderr, result.exit_code) == (line, 0)
+    assert result.stdout.startswith("The")
+
+
+@pytest.mark.usefixtures("limited")
+def test_texts_of_several_samplers_name_each_with_its_rows():
+    """Five settings draw four tokens each; the greedy setting goes to native."""
+    result = call("generate", "The", "-n", "4", *CHOSEN, "--compare")
+    assert result.stderr == (
+        "drawn by limited (16 of 20 rows) and native (4 of 20 rows) on cpu: asked for by --sampler; native draws "
+        "what limited cannot\n"
+    )
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize(("options", "line"), [(("--seed", "7"), BY_NATIVE), ((), BY_LIMITED)])
+def test_rows_of_a_file_are_by_the_sampler_that_drew_them(options, line):
+    result = call("sample", "logits.npy", *CHOSEN, *options)
+    assert (result.stderr, result.exit_code) == (line, 0)

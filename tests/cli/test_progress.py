@@ -9,7 +9,7 @@ import pytest
 
 import tokendraw_testing
 from command_line import call
-from tokendraw.cli.terminal import tables
+from tokendraw.cli import terminal
 from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.kit import fuzz
 from tokendraw_testing.kit.fuzz_report import FuzzReport
@@ -19,7 +19,7 @@ LINE = Line(name="output", status=Status.PASSED, detail="5 shapes", seconds=1.0)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 0.4)
+    monkeypatch.setattr(terminal, "SECONDS_PER_LINE", 0.4)
 
 
 def slow_run(subject, *, only=None, jobs=1, starting=None, finished=None):
@@ -93,7 +93,7 @@ def test_json_stands_alone_on_stdout(monkeypatch):
 
 
 def test_short_work_is_quiet(monkeypatch):
-    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
+    monkeypatch.setattr(terminal, "SECONDS_PER_LINE", 600.0)
     monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     assert check().stderr == ""
 
@@ -126,7 +126,7 @@ def test_random_cases_are_counted(monkeypatch):
 
 
 def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):
-    with tables.progress("loading acme"):
+    with terminal.progress("loading acme"):
         time.sleep(1.1)
     told = capsys.readouterr()
     assert told.out == ""
@@ -135,7 +135,7 @@ def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):
 
 def test_an_error_ends_the_lines(capsys):
     def fail():
-        with tables.progress_bar(3, "cells") as show:
+        with terminal.progress_bar(3, "cells") as show:
             show("64 x 1000", 1)
             time.sleep(0.6)
             raise ValueError("no")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from goodness_of_fit import SAMPLE
 from tokendraw import SamplingParams
-from tokendraw.cli.verbs.generate import COMPARED
+from tokendraw.cli.generate import COMPARED
 from tokendraw_testing import reference
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 from transformers_models import constant_model, draw, model_of

@@ -14,7 +14,7 @@ from fake_candidates import H100, LAPTOP, MI300X
 from fake_dists import fake_dists
 from tokendraw import SamplerUnavailableError, operations
 from tokendraw.backends.resolution.upstream import is_tested, release_of
-from tokendraw.cli.verbs.doctor import findings
+from tokendraw.cli.doctor import contradictions
 from tokendraw.providers.resolve import decide, gather
 from tokendraw.resolution import Choice, State
 from tokendraw_aiter.upstream import UPSTREAM as AITER
@@ -215,7 +215,7 @@ def test_the_files_of_flashinfer_decide_and_not_its_number(dists, version, files
     (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
     made = decide([candidate], H100, operations.find_operation("sample").need(), Choice())
     assert made.decisions[0].reason == f"best available, priority 40; flashinfer-python {words}"
-    reported = [finding["problem"] for finding in findings([], [], [candidate], [], {}, Choice(), [])]
+    reported = list(contradictions([candidate]))
     if not words.endswith("by its files"):
         assert reported == []
         return

@@ -88,14 +88,13 @@ class TestThePageForOperators:
 
     def test_the_exit_codes_are_the_codes_of_the_command(self):
         from tokendraw.cli import command
-        from tokendraw.cli.terminal import process
 
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
-        assert codes == {0, command.NOT_USABLE, command.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
+        assert codes == {0, command.NOT_USABLE, command.USAGE, command.INTERRUPTED, command.PIPE_CLOSED}
 
     def test_the_page_names_every_command_and_every_variable(self):
         from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES
-        from tokendraw.cli.installed_commands import BUILT_IN, OWNERS
+        from tokendraw.cli.app import BUILT_IN, OWNERS
 
         named = set(re.findall(r"^\| `tokendraw (\w+)", OPERATORS, re.MULTILINE))
         assert named == {*BUILT_IN, *OWNERS}

@@ -36,14 +36,14 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw.cli.app import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
     from tokendraw.cli.command import NOT_USABLE as NOT_USABLE
     from tokendraw.cli.command import USAGE as USAGE
     from tokendraw.cli.command import GuardedCommand as GuardedCommand
     from tokendraw.cli.command import command_line as command_line
     from tokendraw.cli.command import warn as warn
-    from tokendraw.cli.describe import candidate_json as candidate_json
-    from tokendraw.cli.describe import host_json as host_json
-    from tokendraw.cli.installed_commands import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
+    from tokendraw.cli.negotiation import candidate_json as candidate_json
+    from tokendraw.cli.negotiation import host_json as host_json
     from tokendraw.cli.options import all_of_options as all_of_options
     from tokendraw.cli.options import build_operation_option as build_operation_option
     from tokendraw.cli.options import device_option as device_option
@@ -51,25 +51,25 @@ if TYPE_CHECKING:
     from tokendraw.cli.options import json_option as json_option
     from tokendraw.cli.options import removed_option as removed_option
     from tokendraw.cli.options import verbose_option as verbose_option
-    from tokendraw.cli.terminal.tables import PIPE_WIDTH as PIPE_WIDTH
-    from tokendraw.cli.terminal.tables import console_width as console_width
-    from tokendraw.cli.terminal.tables import plugins_at_work as plugins_at_work
-    from tokendraw.cli.terminal.tables import print_json as print_json
-    from tokendraw.cli.terminal.tables import print_lines as print_lines
-    from tokendraw.cli.terminal.tables import print_table as print_table
-    from tokendraw.cli.terminal.tables import progress as progress
-    from tokendraw.cli.terminal.tables import progress_bar as progress_bar
+    from tokendraw.cli.terminal import PIPE_WIDTH as PIPE_WIDTH
+    from tokendraw.cli.terminal import console_width as console_width
+    from tokendraw.cli.terminal import plugins_at_work as plugins_at_work
+    from tokendraw.cli.terminal import print_json as print_json
+    from tokendraw.cli.terminal import print_lines as print_lines
+    from tokendraw.cli.terminal import print_table as print_table
+    from tokendraw.cli.terminal import progress as progress
+    from tokendraw.cli.terminal import progress_bar as progress_bar
     from tokendraw.html_pages import html_option as html_option
 
 _NAMES = {
     "tokendraw.cli.command": "NOT_USABLE USAGE GuardedCommand command_line warn",
-    "tokendraw.cli.describe": "candidate_json host_json",
-    "tokendraw.cli.installed_commands": "ENTRY_POINT_GROUP",
+    "tokendraw.cli.negotiation": "candidate_json host_json",
+    "tokendraw.cli.app": "ENTRY_POINT_GROUP",
     "tokendraw.cli.options": """
         all_of_options build_operation_option device_option installed_names json_option
         removed_option verbose_option
     """,
-    "tokendraw.cli.terminal.tables": """
+    "tokendraw.cli.terminal": """
         PIPE_WIDTH console_width plugins_at_work print_json print_lines print_table progress progress_bar
     """,
     "tokendraw.html_pages": "html_option",

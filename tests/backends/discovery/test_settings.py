@@ -4,7 +4,7 @@ import pytest
 
 from tokendraw import SettingsError
 from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES, Settings, read_settings
-from tokendraw.cli.describe import settings_in_force
+from tokendraw.cli.negotiation import settings_in_force
 from tokendraw.resolution import Choice
 
 

@@ -1,27 +1,142 @@
-"""The command ``tokendraw``: a group of built-in commands and of commands from other distributions."""
+"""The command ``tokendraw``: a group of built-in commands and of commands from other distributions.
+
+Others name theirs in the entry point group ``tokendraw.commands``. Names come from metadata alone: the module of a
+command is imported at its call, by ``--help`` and by ``doctor``. A command that cannot be used has a reason in words
+and affects no other command.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-from collections.abc import Iterator
+import pkgutil
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
+import importlib_metadata
+from packaging.utils import canonicalize_name
 
 from tokendraw._version import __version__
-from tokendraw.cli.command import GuardedCommand, errors_as_json
-from tokendraw.cli.installed_commands import (
-    BUILT_IN,
-    OWNERS,
-    InstalledCommand,
-    examined,
-    installed_commands,
-    load,
-    missing_distribution,
+from tokendraw.backends.discovery import guard
+from tokendraw.backends.discovery.entry_points import declarations, fault_of, printable_name
+from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
+from tokendraw.cli.command import (
+    GuardedCommand,
+    ended_by_exit_code,
+    interrupts_end_imports,
+    loads_are_watched,
+    prepare_streams,
 )
-from tokendraw.cli.terminal import process
+from tokendraw.cli.terminal import plugins_at_work
 from tokendraw.errors.exceptions import PluginError, TokendrawError
+from tokendraw.errors.formatting import printable, type_name
+from tokendraw.errors.install_commands import how_to_install
+
+ENTRY_POINT_GROUP = "tokendraw.commands"
+BUILT_IN: Mapping[str, str] = {
+    "list": "negotiation:list_",
+    "show": "negotiation:show",
+    "resolve": "negotiation:resolve",
+    "doctor": "doctor:doctor",
+    "sample": "sample:sample",
+    "generate": "generate:generate",
+}
+"""Commands of the core, each with its module and function."""
+OWNERS: Mapping[str, str] = {
+    "check": "tokendraw-testing",
+    "new": "tokendraw-testing",
+    "bench": "tokendraw-bench",
+}
+"""Commands of tokendraw's other distributions, each with the distribution that owns the name."""
+
+
+@dataclass(frozen=True)
+class InstalledCommand:
+    """A command declared by an entry point.
+
+    :ivar name: Name on the command line, fit to print.
+    :ivar distribution: Distribution that brings the command.
+    :ivar version: Version of the distribution.
+    :ivar entry_point: Value of the entry point, ``package.module:object``.
+    :ivar reason: Phrase without a full stop: why the command cannot be used. None: nothing is known against it.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    reason: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Distribution and version, as ``acme-tools 1.0``."""
+        return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether ``tokendraw NAME`` calls this command, usable or not; false for a reserved name."""
+        return self.name not in BUILT_IN and not (self.name in OWNERS and self.is_foreign)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the command comes from a third party."""
+        return OWNERS.get(self.name) != canonicalize_name(self.distribution)
+
+
+def installed_commands() -> tuple[InstalledCommand, ...]:
+    """List every entry point of the group, sorted by name, with none of their code run."""
+    commands, claimants = [], defaultdict[str, list[str]](list)
+    for declaration in sorted(declarations(ENTRY_POINT_GROUP), key=lambda d: (d.name, d.distribution)):
+        command = InstalledCommand(
+            name=printable_name(declaration),
+            distribution=printable(declaration.distribution),
+            version=printable(declaration.version),
+            entry_point=printable(declaration.value),
+            reason=fault_of(declaration),
+        )
+        if command.reason is None and not command.is_callable:
+            owner = OWNERS.get(command.name, "tokendraw")
+            command = replace(command, reason=reserved_reason(command.name, owner, command.owner))
+        if command.reason is None:
+            claimants[command.name].append(command.owner)
+        commands.append(command)
+    return tuple(
+        replace(each, reason=disputed_reason(each.name, claimants[each.name]))
+        if each.reason is None and len(claimants[each.name]) > 1
+        else each
+        for each in commands
+    )
+
+
+def load(command: InstalledCommand) -> click.Command:
+    """Import a command.
+
+    :raises PluginError: it cannot be used; the reason in words.
+    """
+    if command.reason is not None:
+        raise PluginError(command.reason)
+    value = command.entry_point
+    entry_point = importlib_metadata.EntryPoint(command.name, value, ENTRY_POINT_GROUP)
+    advice = f"Uninstall {command.distribution} to do without it."
+    watched = guard.watched(command.name, advice) if command.is_foreign else contextlib.nullcontext()
+    with plugins_at_work(), watched:
+        loaded = guarded(f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0])
+    if not isinstance(loaded, click.Command):
+        raise PluginError(f"{value!r} needs to be a click command, found {type_name(loaded)}")
+    return loaded
+
+
+def examined(command: InstalledCommand) -> InstalledCommand:
+    """Import a command; a failed import becomes the reason."""
+    try:
+        load(command)
+    except PluginError as error:
+        return replace(command, reason=str(error))
+    return command
+
 
 _ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
 """Order of tokendraw's own commands in ``--help``; third-party commands follow by name."""
@@ -33,21 +148,21 @@ class _Commands(click.Group):
     """A group that imports a command at its first call, and prints every error for all of them."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        with process.interrupts_end_imports(), process.loads_are_watched():
-            process.prepare_streams()
+        with interrupts_end_imports(), loads_are_watched():
+            prepare_streams()
             return super().main(*args, **kwargs)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         as_json = any(arg.partition("=")[0] == "--json" for arg in args)
-        with _guarded(as_json):
+        with ended_by_exit_code(as_json):
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[_AS_JSON] = as_json
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _guarded(ctx.meta[_AS_JSON]):
+        with ended_by_exit_code(ctx.meta[_AS_JSON]):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -57,8 +172,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in BUILT_IN:
             if cmd_name not in self.commands:
-                module = importlib.import_module(f"tokendraw.cli.verbs.{cmd_name}")
-                self.add_command(getattr(module, BUILT_IN[cmd_name]))
+                self.add_command(pkgutil.resolve_name(f"tokendraw.cli.{BUILT_IN[cmd_name]}"))
             return self.commands[cmd_name]
         for command in _installed(ctx):
             if command.name == cmd_name and command.is_callable:
@@ -66,9 +180,10 @@ class _Commands(click.Group):
                     return load(command)
                 except PluginError as error:
                     return _stand_in(cmd_name, f"{cmd_name!r} of {command.owner} cannot be used: {error}.")
-        if cmd_name in OWNERS:
-            summary = f"Needs {OWNERS[cmd_name]}, which is not installed."
-            return _stand_in(cmd_name, missing_distribution(cmd_name), summary)
+        if owner := OWNERS.get(cmd_name):
+            need = f"needs the distribution {owner}, which is not installed"
+            message = f"{cmd_name!r} {need}; run {how_to_install(owner)}."
+            return _stand_in(cmd_name, message, f"Needs {owner}, which is not installed.")
         for name in self.list_commands(ctx):  # click looks for the nearest among these
             self.commands.setdefault(name, click.Command(name))
         return None
@@ -95,12 +210,6 @@ def main() -> None:
     """Run the command that is named."""
 
 
-@contextlib.contextmanager
-def _guarded(as_json: bool) -> Iterator[None]:
-    with process.ended_by_exit_code(), errors_as_json(as_json):
-        yield
-
-
 def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
     """List the installed commands, once in a run of the main command."""
     if _INSTALLED not in ctx.meta:
@@ -110,7 +219,7 @@ def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
 
 
 def _stand_in(name: str, message: str, summary: str = "") -> click.Command:
-    """Make a command that fails with a message, whatever its arguments.
+    """Make a command that refuses all arguments with a message.
 
     :param summary: the line in ``--help``; "" leaves the command out of the list.
     """

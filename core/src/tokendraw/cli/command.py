@@ -1,31 +1,43 @@
-"""Commands with errors as a sentence and an exit code.
+"""How commands end: errors as a sentence and an exit code, Ctrl-C, a closed pipe, a full disk. None has a traceback.
 
 Exit codes: 0 fine; 1 not usable (no sampler, a file without logits, an explicit choice that cannot be
-honoured); 2 usage (options, parameters outside their range, malformed settings); 130 interrupted; 141 the
-reader of a pipe left.
+honoured, a stdout that cannot be written to); 2 usage (options, parameters outside their range, malformed settings);
+130 interrupted; 141 the reader of a pipe left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import IO, Any, TextIO
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, NoReturn, TextIO
 
 import click
 from click.core import ParameterSource
 
-from tokendraw.cli.terminal import process
-from tokendraw.cli.terminal.tables import has_printed_json, print_json
+from tokendraw.backends.discovery import guard
+from tokendraw.cli.terminal import has_printed_json, print_json
 from tokendraw.errors.exceptions import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
 from tokendraw.errors.notices import as_error
 
 NOT_USABLE = 1
 USAGE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141  # 128 + SIGPIPE, what a shell shows for programs that the signal ends
 
+SECONDS_OF_A_LOAD = 10.0
+"""Time after which a command says what it is still loading."""
+_SHOW_CURSOR = b"\x1b[?25h"  # progress hides it
 _OPTION_OF_ARGUMENT = {"positions": "position", "filter_orders": "filter_order"}
 """Maps arguments of the library to options with other names."""
 
@@ -60,7 +72,6 @@ class _NotUsable(click.ClickException):
     exit_code = NOT_USABLE
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the sentence on stderr."""
         click.echo(self.message, file, err=True)
 
 
@@ -69,19 +80,140 @@ class _Misused(_NotUsable):
 
 
 @contextlib.contextmanager
-def errors_as_json(as_json: bool) -> Iterator[None]:
-    """With ``--json`` print an error as a JSON object, unless the command has printed an object; raise it again."""
+def ended_by_exit_code(as_json: bool) -> Iterator[None]:
+    """Turn an interrupt, or a failure to write to stdout, into click's exit with a code, and let other errors pass.
+
+    With ``--json`` these are printed as a JSON object too, unless the command has printed one.
+    """
+    try:
+        try:
+            yield
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if as_json and not _was_interrupted(error) and not has_printed_json():
+                unexpected = f"{type(error).__name__}: {error}"
+                text = error.format_message() if isinstance(error, click.ClickException) else unexpected
+                print_json({"error": text})
+            raise
+        finally:
+            sys.stdout.flush()  # here, where it is caught, and not at the interpreter's exit
+    except BaseException as error:
+        if _was_interrupted(error):
+            _say("")
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        if isinstance(error, BrokenPipeError):
+            _discard(1)
+            raise click.exceptions.Exit(PIPE_CLOSED) from None
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            _discard(1)
+            _say(f"'stdout' cannot be written to: {error.strerror}. Write to another place.")
+            raise click.exceptions.Exit(NOT_USABLE) from None
+        raise
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Tell whether an error is an interrupt, or a library made it from an interrupt."""
+    visited_ids: set[int] = set()
+    while error is not None and id(error) not in visited_ids:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        visited_ids.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _say(line: str) -> None:
+    try:
+        click.echo(line, err=True)
+    except OSError:  # stderr cannot be written to either
+        _discard(2)
+
+
+def _discard(descriptor: int) -> None:
+    """Discard the buffer of a failed stream, so that the interpreter's exit does not raise again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def prepare_streams() -> None:
+    """Put the null device in place of a closed stdout or stderr; escape characters outside their encoding."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def interrupts_end_imports() -> Iterator[None]:
+    """Let Ctrl-C during an import end the process at once.
+
+    Raised there, an interrupt may surface as the ImportError of an extension module, or not at all. Anywhere
+    else it is raised as usual.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # a host has its own way, or a shell has switched interrupts off
+        return
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
-    except (click.exceptions.Exit, click.Abort):
-        raise
-    except Exception as error:
-        if as_json and not process.was_interrupted(error) and not has_printed_json():
-            unexpected = f"{type(error).__name__}: {error}"
-            print_json(
-                {"error": error.format_message() if isinstance(error, click.ClickException) else unexpected}
-            )
-        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, _SHOW_CURSOR + b"\n" if os.isatty(2) else b"\n")
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+# Killed where the load comes to its end; its stdin ends with the process that loads.
+_WATCHER = """
+import sys, threading
+name, seconds, advice = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+
+def say(what):
+    print(f"{what} {advice}", file=sys.stderr, flush=True)
+
+timer = threading.Timer(seconds, say, [f"{name!r} is still being loaded after {seconds:g} s."])
+timer.daemon = True
+timer.start()
+sys.stdin.read()
+say(f"The process ended while it loaded {name!r}.")
+"""
+
+
+@contextlib.contextmanager
+def _watched(name: str, advice: str) -> Iterator[None]:
+    watcher = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WATCHER, name, str(SECONDS_OF_A_LOAD), advice],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for this process
+    )
+    with watcher:
+        try:
+            yield
+        finally:
+            watcher.kill()
+
+
+@contextlib.contextmanager
+def loads_are_watched() -> Iterator[None]:
+    """Name on stderr a third party's plugin, filter or command that ends the process, or hangs, as it is loaded.
+
+    A process of its own says so: code that crashes takes this one with it, and may hold the lock of all its threads.
+    """
+    before, guard.watched = guard.watched, _watched
+    try:
+        yield
+    finally:
+        guard.watched = before
 
 
 def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:

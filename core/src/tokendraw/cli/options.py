@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tokendraw import operations
-from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.entry_points import find_entry_points
-from tokendraw.cli.terminal import verbose as _verbose
+from tokendraw.cli.terminal import start_verbose
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.params import SamplingParams
 
@@ -59,7 +58,7 @@ verbose_option = click.option(
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=_verbose.start,
+    callback=start_verbose,
     help="Show on stderr the traceback of a sampler that fails to load, to build or to draw.",
 )
 
@@ -111,18 +110,26 @@ gumbel_dtype_option = _choice_option(
     "--gumbel-dtype", GUMBEL_DTYPES, "fp32", "Precision of the random numbers."
 )
 
-_TOP_P_HELP = "Keep the likeliest tokens that make up this share of the mass. 1: off."
-_MIN_P_HELP = "Keep tokens at least this likely relative to the likeliest. 0: off."
-_TYPICAL_P_HELP = "Keep the tokens closest to the entropy that make up this share of the mass. 1: off."
-_XTC_HELP = "How often to drop all likely tokens but the least likely of them. 0: off."
+_HELP_OF_PARAMETERS = {
+    "temperature": "0 is greedy.",
+    "top_k": "Keep the k likeliest tokens. 0: off.",
+    "top_p": "Keep the likeliest tokens that make up this share of the mass. 1: off.",
+    "min_p": "Keep tokens at least this likely relative to the likeliest. 0: off.",
+    "typical_p": "Keep the tokens closest to the entropy that make up this share of the mass. 1: off.",
+    "xtc_probability": "How often to drop all likely tokens but the least likely of them. 0: off.",
+    "xtc_threshold": "Least probability of a likely token.",
+}
+_PLAIN = SamplingParams()
 params_options = all_of_options(
-    click.option("--temperature", type=float, default=1.0, show_default=True, help="0 is greedy."),
-    click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens. 0: off."),
-    click.option("--top-p", type=float, default=1.0, help=_TOP_P_HELP),
-    click.option("--min-p", type=float, default=0.0, help=_MIN_P_HELP),
-    click.option("--typical-p", type=float, default=1.0, help=_TYPICAL_P_HELP),
-    click.option("--xtc-probability", type=float, default=0.0, help=_XTC_HELP),
-    click.option("--xtc-threshold", type=float, default=0.1, help="Least probability of a likely token."),
+    *(
+        click.option(
+            f"--{name.replace('_', '-')}",
+            default=getattr(_PLAIN, name),
+            show_default=name == "temperature",  # the help of the others says what is off
+            help=text,
+        )
+        for name, text in _HELP_OF_PARAMETERS.items()
+    ),
     _choice_option(
         "--filter-order",
         FILTER_ORDERS,
@@ -158,21 +165,6 @@ filters_option = click.option(
     callback=_filter_values,
     help="A filter from moments, such as top_n_sigma=1.0; may be given again.",
 )
-
-
-def checked_params(**fields: Any) -> SamplingParams:
-    """Build the sampling parameters of a request and check their ranges.
-
-    :raises InvalidParameterError: names the field and the value.
-    :raises SamplerUnavailableError: torch cannot be imported.
-    """
-    params = SamplingParams(**fields)
-    params.check()
-    require_torch("Drawing")
-    from tokendraw.parameters.metadata import SamplingMetadata
-
-    SamplingMetadata.from_params([params], positions=[0])
-    return params
 
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:

@@ -1,9 +1,10 @@
-"""Prints tables without truncation, JSON, and progress on stderr."""
+"""Prints tables without truncation, JSON, and on stderr progress and, with ``--verbose``, tracebacks of plugins."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import sys
 import threading
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 """Version of the keys of ``--json``: rises when a key goes or changes its meaning, not when one is added."""
 _HAS_JSON = "tokendraw.has_json"
+_VERBOSE = "tokendraw.verbose"
 PIPE_WIDTH = 100
 """Width in columns of prose where stdout is not a terminal; a table there has a line for each row, however long."""
 SECONDS_PER_LINE = 30.0
 """Time between two lines about long work where stderr is not a terminal."""
 _LEAST_WIDTH = 60
 """Least width in columns: narrower tables would be cut, and a narrower terminal breaks the lines itself."""
-_LEAST_TEXT_WIDTH = 32
 _UNLIMITED = 10**9
+
+_log = logging.getLogger("tokendraw")
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -66,25 +69,40 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
     print_lines(table, indent=indent)
 
 
-def print_heading(title: str) -> None:
-    """Print the heading of a section."""
-    click.echo(f"\n{click.style(title, bold=True)}")
+def print_heading(title: str, more: str = "") -> None:
+    """Print the heading of a section, of which the title is bold."""
+    click.echo(f"\n{click.style(title, bold=True)}{more}")
 
 
-def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
-    """Print titled texts in columns, as many side by side as fit, and the rest below."""
-    from rich.table import Column, Table
-    from rich.text import Text
+def print_lines(table: Table, *, indent: int = 0) -> None:
+    """Print a table in the width of the terminal; in a pipe each row is a single line."""
+    from rich.padding import Padding
 
-    console = _console()
-    num_columns = max(1, min(len(texts), console.width // _LEAST_TEXT_WIDTH))
-    columns = [Column(ratio=1, overflow="fold") for _ in range(num_columns)]
-    table = Table.grid(*columns, padding=(0, 3, 0, 0), expand=True)
-    for start in range(0, len(texts), num_columns):
-        titles, bodies = zip(*texts[start : start + num_columns], strict=True)
-        table.add_row(*(Text(title, "bold") for title in titles))
-        table.add_row(*(Text(f"{text}\n") for text in bodies))
-    _print(console, table)
+    width = console_width() if on_terminal() else _UNLIMITED
+    print_in_width(Padding(table, (0, 0, 0, indent), expand=False), width)
+
+
+def print_in_width(content: RenderableType, width: int) -> None:
+    """Print what rich renders in lines of at most ``width`` columns."""
+    from rich.console import Console
+
+    # click drops colours in a pipe, and lets a closed pipe reach the guard of the command.
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(content)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def on_terminal() -> bool:
+    """Tell whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def console_width() -> int:
+    """Return the width of tables on stdout, in columns."""
+    from rich.console import Console
+
+    return max(Console().width, _LEAST_WIDTH) if on_terminal() else PIPE_WIDTH
 
 
 def plugins_at_work() -> contextlib.AbstractContextManager[object]:
@@ -96,14 +114,13 @@ def plugins_at_work() -> contextlib.AbstractContextManager[object]:
 def progress(doing: str) -> Iterator[None]:
     """Show on stderr the work of plugins: all the time on a terminal, elsewhere in a line now and then."""
     if not sys.stderr.isatty():
-        with plugins_at_work(), _lines_on_stderr(lambda seconds: f"{doing}, {seconds} s"):
+        with _lines_on_stderr(lambda seconds: f"{doing}, {seconds} s"):
             yield
         return
-    with (
-        _console_on_stderr() as console,
-        console.status(doing, spinner="line" if console.options.ascii_only else "dots"),
-    ):
-        yield
+    with _console_on_stderr() as console:
+        spinner = "line" if console.options.ascii_only else "dots"
+        with console.status(doing, spinner=spinner):
+            yield
 
 
 @contextlib.contextmanager
@@ -120,10 +137,9 @@ def progress_bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
         def report(doing: str, done: int) -> None:
             state[:] = doing, done
 
-        def line(seconds: int) -> str:
-            return f"{state[1]:,} of {total:,} {unit} after {seconds} s: {state[0]}"
-
-        with plugins_at_work(), _lines_on_stderr(line):
+        with _lines_on_stderr(
+            lambda seconds: f"{state[1]:,} of {total:,} {unit} after {seconds} s: {state[0]}"
+        ):
             yield report
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -141,25 +157,12 @@ def _console_on_stderr() -> Iterator[Console]:
     from rich.file_proxy import FileProxy
 
     class Stream(FileProxy):
-        encoding, errors = (
-            "utf-8",
-            "strict",
-        )  # click writes past a stream that names none, into the line of progress
+        # click writes past a stream that names none, into the line of progress
+        encoding, errors = "utf-8", "strict"
 
     console = Console(stderr=True)
     with contextlib.redirect_stderr(Stream(console, sys.stderr)), plugins_at_work():
         yield console
-
-
-def print_lines(table: Table, *, indent: int = 0) -> None:
-    """Print a table in the width of the terminal; in a pipe each row is a single line."""
-    from rich.padding import Padding
-
-    console = _console()
-    if not on_terminal():
-        console.width = _UNLIMITED
-        console.width = console.measure(table).maximum + indent
-    _print(console, Padding(table, (0, 0, 0, indent)))
 
 
 @contextlib.contextmanager
@@ -178,35 +181,11 @@ def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
-        yield
+        with plugins_at_work():
+            yield
     finally:
         is_over.set()
         thread.join()
-
-
-def on_terminal() -> bool:
-    """Tell whether stdout is a terminal."""
-    return sys.stdout.isatty()
-
-
-def console_width() -> int:
-    """Return the width of tables on stdout, in columns."""
-    from rich.console import Console
-
-    return max(Console().width, _LEAST_WIDTH) if on_terminal() else PIPE_WIDTH
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=console_width())
-
-
-def _print(console: Console, content: RenderableType) -> None:
-    # click drops colours in a pipe, and lets a closed pipe reach the guard of the command.
-    with console.capture() as capture:
-        console.print(content)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _finite(value: Any) -> Any:
@@ -215,3 +194,51 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def start_verbose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Show tokendraw's log on stderr until the command ends, failures of plugins with their tracebacks."""
+    if value:
+        ctx.meta[_VERBOSE] = True
+        ctx.with_resource(logged_by(StderrHandler()))
+
+
+def is_verbose(ctx: click.Context) -> bool:
+    """Whether ``--verbose`` was given."""
+    return _VERBOSE in ctx.meta
+
+
+@contextlib.contextmanager
+def logged_by(handler: logging.Handler) -> Iterator[None]:
+    """Pass tokendraw's whole log to a handler."""
+    level = _log.level
+    _log.addHandler(handler)
+    _log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)
+
+
+class StderrHandler(logging.Handler):
+    """Prints each record once on stderr: no text twice, and no exception whose cause was shown.
+
+    A plugin may be loaded for each operation, and what it raised may be the cause of the command's own error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._printed: set[object] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record on its own lines, above a line of progress."""
+        text = self.format(record)
+        causes: set[object] = {text}
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None and error not in causes:
+            causes.add(error)
+            error = error.__cause__
+        if self._printed.isdisjoint(causes):
+            click.echo(text, err=True)
+        self._printed |= causes

@@ -24,11 +24,11 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import importlib_metadata
@@ -39,7 +39,7 @@ import tokendraw
 from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
 from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.plugin_info import API_VERSION
+from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.discovery import new_process
 from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
@@ -49,20 +49,12 @@ from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
 from tokendraw.backends.resolution.advice import disable_setting, using
-from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution, State
-from tokendraw.cli import describe, options
+from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.cli import negotiation, options, terminal
+from tokendraw.cli.app import InstalledCommand, examined, installed_commands
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
-from tokendraw.cli.describe import (
-    CANDIDATE_HEADER,
-    JsonObject,
-    candidate_json,
-    candidate_rows,
-    described,
-    rank,
-)
-from tokendraw.cli.installed_commands import InstalledCommand, examined, installed_commands
-from tokendraw.cli.terminal.tables import plugins_at_work, print_heading, print_json, print_table, progress
-from tokendraw.cli.terminal.verbose import StderrHandler, is_verbose, logged_by
+from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, rank
+from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, TokendrawError, TokendrawWarning
 from tokendraw.errors.formatting import all_of, format_line, format_value, printable
@@ -101,13 +93,75 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
     host = detect.detect_host()
-    facts = _examine(host, builds=not no_build, verbose=is_verbose(ctx))
+    facts = _examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx))
     if as_json:
-        print_json(facts)
+        terminal.print_json(facts)
     else:
         _print(host, facts)
     if facts["chosen"] is None:
         ctx.exit(NOT_USABLE)
+
+
+def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
+    """Collect the facts of this installation, under the keys above."""
+    found = _negotiate(host)
+    chosen, serving, candidates, messages = found.chosen, found.serving, found.candidates, found.messages
+    names = [name for name, plugin in serving.items() if plugin and builds]
+    has_torch = hasattr(sys.modules.get("torch"), "Tensor")
+    torch_error: str | None = None
+    outcomes: dict[str, JsonObject] = {}
+    if names or not (has_torch or importlib.util.find_spec("torch") is None):  # without names torch alone
+        with terminal.progress(f"building what serves {all_of(names)}" if names else "importing torch"):
+            torch_error, outcomes = build(names, verbose=verbose)
+    main = outcomes.get(_MAIN)
+    if main is not None and chosen is not None:
+        chosen = main["chosen"]
+        messages += [main["error"]] if main["error"] and not main["culprit"] and not torch_error else []
+    if torch_error is not None:
+        chosen, serving = None, dict.fromkeys(serving)
+        messages.append(torch_error)
+    messages += found.untested if main is None or found.chosen is None else main["warnings"]
+    failed = main["rejections"] if main else {}
+    shown = [
+        replace(c, state=State.UNAVAILABLE, reason=failed[c.name])
+        if c.name in failed and c.state is State.AVAILABLE
+        else c
+        for c in candidates
+    ]
+    variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
+    facts: JsonObject = {
+        "error": None if chosen else "A program gets no sampler here.",
+        "tokendraw": tokendraw.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": platform.platform(),
+        "libraries": libraries(candidates),
+        "upstreams": [
+            {
+                "name": upstream.distribution,
+                "plugin": candidate.name,
+                "installed": candidate.upstream_version,
+                "needed": upstream.versions,
+                "tested": upstream.tested,
+                "would_change": _upstream.would_change(upstream, candidate.upstream_version),
+            }
+            for candidate, upstream in _wrapped(candidates)
+        ],
+        "engines": engines(),
+        "commands": [asdict(examined(command)) for command in installed_commands()],
+        "host": host_json(host),
+        "settings": {
+            "variables": {printable(name): printable(text) for name, text in variables.items()},
+            "config": found.config,
+        },
+        "candidates": [candidate_json(candidate) for candidate in sorted(shown, key=rank)],
+        "origins": origins(candidates),
+        "chosen": chosen,
+        "operations": serving | {name: outcome["chosen"] for name, outcome in outcomes.items()},
+        "builds": {n: {key: o[key] for key in _NOT_BUILT} for n, o in outcomes.items()} if builds else None,
+        "heavy_imports": {},
+    }
+    faults = [*((message, None) for message in messages), *_faults(facts, found, outcomes)]
+    return {**facts, "findings": [{"problem": problem, "mend": command} for problem, command in faults]}
 
 
 @dataclass
@@ -122,62 +176,6 @@ class _Negotiation:
     """Plugin by offered operation; None: no plugin can serve it."""
     messages: list[str] = field(default_factory=list)
     untested: Sequence[str] = ()
-
-
-def _examine(host: Host, *, builds: bool, verbose: bool) -> JsonObject:
-    """Collect the facts of this installation, under the keys above."""
-    variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")}
-    found = _negotiate(host)
-    chosen, serving, candidates, messages = found.chosen, found.serving, found.candidates, found.messages
-    names = [name for name, plugin in serving.items() if plugin and builds]
-    torch_error: str | None = None
-    outcomes: dict[str, JsonObject] = {}
-    has_torch = hasattr(sys.modules.get("torch"), "Tensor")
-    if names or not (
-        has_torch or importlib.util.find_spec("torch") is None
-    ):  # without names import torch alone
-        with progress(f"building what serves {all_of(names)}" if names else "importing torch"):
-            torch_error, outcomes = build(names, verbose=verbose)
-    main = outcomes.get(_MAIN)
-    if main is not None and chosen is not None:
-        chosen = main["chosen"]
-        messages += [main["error"]] if main["error"] and not main["culprit"] and not torch_error else []
-    if torch_error is not None:
-        chosen, serving = None, dict.fromkeys(serving)
-        messages.append(torch_error)
-    messages += found.untested if main is None or found.chosen is None else main["warnings"]
-    needed, packages = libraries(candidates), origins(candidates)
-    commands = [asdict(examined(command)) for command in installed_commands()]
-    faults = findings(messages, needed, candidates, packages, outcomes, found.choice, commands)
-    failed = main["rejections"] if main else {}
-    shown = [
-        replace(c, state=State.UNAVAILABLE, reason=failed[c.name], rejection=failed[c.name])
-        if c.name in failed and c.state is State.AVAILABLE
-        else c
-        for c in candidates
-    ]
-    return {
-        "error": None if chosen else "A program gets no sampler here.",
-        "tokendraw": tokendraw.__version__,
-        "python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "platform": platform.platform(),
-        "libraries": needed,
-        "upstreams": upstreams(candidates),
-        "engines": [asdict(engine) for engine in engines()],
-        "commands": commands,
-        "host": describe.host_json(host),
-        "settings": {
-            "variables": {printable(name): printable(text) for name, text in variables.items()},
-            "config": found.config,
-        },
-        "candidates": [candidate_json(candidate) for candidate in sorted(shown, key=rank)],
-        "origins": packages,
-        "chosen": chosen,
-        "operations": serving | {name: outcome["chosen"] for name, outcome in outcomes.items()},
-        "builds": {n: {key: o[key] for key in _NOT_BUILT} for n, o in outcomes.items()} if builds else None,
-        "heavy_imports": {},
-        "findings": faults,
-    }
 
 
 def _negotiate(host: Host) -> _Negotiation:
@@ -214,29 +212,37 @@ def _negotiate(host: Host) -> _Negotiation:
                 facts.messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
                 facts.chosen, facts.untested = resolution.chosen, resolution.untested
-            if all(candidate.name != "native" for candidate in facts.candidates):
-                facts.messages += _without_native(resolution, facts.serving)
+            if all(candidate.name != "native" for candidate in facts.candidates):  # which serves everything
+                missing = list(resolution.beyond if resolution.companion is None else ())
+                unserved = [name for name in operations.RECORDS if not facts.serving.get(name)]
+                missing += [f"the operation {name!r}" for name in unserved]
+                if missing:
+                    facts.messages.append(f"No installed plugin serves {all_of(missing)}; run {NATIVE}.")
         except (TokendrawError, TokendrawWarning) as error:
             facts.messages += [str(error)] if str(error) not in facts.messages else []
     return facts
 
 
+# Work in new processes, which a plugin, an engine or torch may end, block or litter.
+
+
+def _ending(status: int | None, late: str) -> str:
+    return late if status is None else f"ended the process: exit status {status}"
+
+
 def _fatal_imports(choice: Choice) -> dict[str, str]:
     """Load each third party's plugin in a new process; map those that end it, or hang, to the reason."""
+
+    def load(candidate: Candidate) -> int | None:
+        return new_process.call_in_new_process(
+            f"{__name__}:report_load", candidate.entry_point, timeout_seconds=LOAD_SECONDS
+        ).exit_status
+
     found = [c for c in admit(find_entry_points(), choice) if c.state is State.FOUND and not c.first_party]
     with ThreadPoolExecutor() as pool:
-        reasons = pool.map(_fatal_import, [candidate.entry_point for candidate in found])
-        return {candidate.name: reason for candidate, reason in zip(found, reasons, strict=True) if reason}
-
-
-def _fatal_import(entry_point: str) -> str | None:
-    """Say how loading a plugin ended the process, or that it hung; None if it did neither."""
-    status = new_process.call_in_new_process(
-        f"{__name__}:report_load", entry_point, timeout_seconds=LOAD_SECONDS
-    ).exit_status
-    if status is None:
-        return f"loading it was not done after {LOAD_SECONDS} s"
-    return f"loading it ended the process: exit status {status}" if status else None
+        statuses = {c.name: status for c, status in zip(found, pool.map(load, found), strict=True)}
+    late = f"was not done after {LOAD_SECONDS} s"
+    return {name: f"loading it {_ending(status, late)}" for name, status in statuses.items() if status != 0}
 
 
 def report_load(entry_point: str) -> None:
@@ -246,16 +252,8 @@ def report_load(entry_point: str) -> None:
     os._exit(0)  # no handler of the plugin, and torch takes its time to end
 
 
-def _without_native(resolution: Resolution, serving: Mapping[str, str | None]) -> Iterator[str]:
-    """Name the kinds of rows and the operations that nothing serves where the reference is missing."""
-    rows = resolution.beyond if resolution.companion is None else ()
-    missing = [*rows, *(f"the operation {name!r}" for name in operations.RECORDS if not serving.get(name))]
-    if missing:
-        yield f"No installed plugin serves {all_of(missing)}; run {NATIVE}."
-
-
 def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, dict[str, JsonObject]]:
-    """Import torch and load each operation as a program does, in a new process: plugins and torch may end it.
+    """Import torch and load each operation as a program does.
 
     After an operation that ended the process, a new one goes on with the next.
 
@@ -277,9 +275,7 @@ def build(names: Sequence[str], *, verbose: bool = False) -> tuple[str | None, d
         if state["torch"] or len(outcomes) == len(names):
             return state["torch"], outcomes
         if state["operation"] not in outcomes:
-            plugin, ending = state["plugin"], f"ended the process: exit status {status}"
-            if status is None:
-                ending = f"was not done after {BUILD_SECONDS} s"
+            plugin, ending = state["plugin"], _ending(status, f"was not done after {BUILD_SECONDS} s")
             subject = "finding the plugins" if plugin is None else f"building {plugin!r}"
             outcomes[state["operation"]] = {
                 **_NOT_BUILT,
@@ -310,37 +306,28 @@ def report_builds(*names: str) -> None:
         write(torch=str(error))
         return
     write()
-    log = StderrHandler()
-    for name in names:
-        write(operation=name, plugin=None)
-        outcome = _loaded(name, lambda plugin: write(plugin=plugin), log)
-        write(builds={**state["builds"], name: outcome})
-    sys.stderr.flush()
-    os._exit(0)  # no thread or handler of a plugin holds up the end
-
-
-def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) -> JsonObject:
-    """Load an operation for the default device and need, and return the outcome."""
     from tokendraw.calls.negotiator import warn_of
     from tokendraw.providers.load import open_negotiator
 
-    operation, settings, start = operations.find_operation(name), read_settings(), time.monotonic()
-    choice = settings.choice(binds=operations.is_own(operation))
-    decisions: Sequence[Any] = ()
-    built: set[str] = set()
-    outcome: JsonObject = {**_NOT_BUILT, "warnings": [], "culprit": None}
+    log = terminal.StderrHandler()
+    warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
+    for name in names:
+        write(operation=name, plugin=None)
+        operation, settings, start = operations.find_operation(name), read_settings(), time.monotonic()
+        choice = settings.choice(binds=operations.is_own(operation))
+        decisions: Sequence[Any] = ()
+        built: set[str] = set()
+        outcome: JsonObject = {**_NOT_BUILT, "warnings": [], "culprit": None}
 
-    def note(plugin: str) -> None:
-        built.add(plugin)
-        before_build(plugin)
+        def note(plugin: str, built: set[str] = built) -> None:
+            built.add(plugin)
+            write(plugin=plugin)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TokendrawWarning)  # a strict one is raised all the same
         try:
             negotiator, discovery = open_negotiator(
                 settings, choice, None, operation.need(), before_build=note
             )
-            with logged_by(log):  # failures to load a plugin are the command's own to show
+            with terminal.logged_by(log):  # failures to load a plugin are the command's own to show
                 selection, _ = negotiator.settle(operation, negotiator.rejections, discovery)
             resolution = selection.resolution
             decisions, outcome["warnings"] = resolution.decisions, resolution.untested
@@ -350,22 +337,22 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
         except (TokendrawError, TokendrawWarning) as refusal:
             outcome["error"] = str(refusal)
             decisions = decisions or getattr(refusal, "decisions", ())
-    rejections = {d.name: d.reason for d in decisions if not d.accepted and d.name in built}
-    return {**outcome, "seconds": time.monotonic() - start, "rejections": rejections}
+        outcome["seconds"] = time.monotonic() - start
+        outcome["rejections"] = {d.name: d.reason for d in decisions if not d.accepted and d.name in built}
+        write(builds={**state["builds"], name: outcome})
+    sys.stderr.flush()
+    os._exit(0)  # no thread or handler of a plugin holds up the end
 
 
-def engines() -> list[EngineState]:
-    """Ask each adapter, in a new process, whether it would replace its engine's sampler: it imports the engine."""
+def engines() -> list[JsonObject]:
+    """Ask the adapters in new processes, where engines are imported."""
     states = []
     for name, value in sorted({(each.name, each.value) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
-        ending = f"ended the process: exit status {status}"
-        if status is None:
-            state, ending = None, f"took more than {new_process.TIMEOUT_SECONDS} s"
-        try:
-            states.append(EngineState(**{**state, "tested": tuple(state["tested"])}))
-        except (KeyError, TypeError):
-            states.append(_unusable(name, f"asking {value!r} {ending}"))
+        if status is None or not isinstance(state, dict):
+            ending = _ending(status, f"took more than {new_process.TIMEOUT_SECONDS} s")
+            state = _unusable(name, f"asking {value!r} {ending}")
+        states.append(state)
     return states
 
 
@@ -380,25 +367,35 @@ def report_engine(name: str, value: str) -> None:
 
     with plugins_at_work():
         try:
-            state = guarded(f"asking {value!r}", ask)
+            state = asdict(guarded(f"asking {value!r}", ask))
         except PluginError as error:
             state = _unusable(name, str(error))
-    print(json.dumps(vars(state)))
+    print(json.dumps(state), flush=True)
+    os._exit(0)  # no thread or handler of an engine holds up the end, or prints another line
 
 
-def _unusable(name: str, reason: str) -> EngineState:
+def _unusable(name: str, reason: str) -> JsonObject:
     reason = format_line(reason)
-    return EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
+    return asdict(
+        EngineState(engine=printable(name), installed=None, tested=(), applies=False, reason=reason)
+    )
+
+
+# Versions and places.
+
+
+def _wrapped(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Upstream]]:
+    """Yield the plugins with a library, and the requirements on it."""
+    for candidate in candidates:
+        if (info := described(candidate)) and info.upstream:
+            yield candidate, info.upstream
 
 
 def libraries(candidates: Sequence[Candidate]) -> list[JsonObject]:
     """List torch, triton, the readers of files, and all upstreams, once for each requiring distribution."""
     owners = dict.fromkeys(["tokendraw", *filter(None, (candidate.distribution for candidate in candidates))])
     needs = [need for owner in owners for need in _required(owner)]
-    wrapped = [
-        (info.upstream, c.distribution) for c in candidates if (info := described(c)) and info.upstream
-    ]
-    needs += [(upstream.distribution, upstream.versions, owner) for upstream, owner in wrapped]
+    needs += [(wrapped.distribution, wrapped.versions, c.distribution) for c, wrapped in _wrapped(candidates)]
     needs += [(name, "", "") for name in _WATCHED if all(need[0] != name for need in needs)]
     order = {name: index for index, name in enumerate(_WATCHED)}
     found = []
@@ -423,28 +420,11 @@ def _required(owner: str) -> list[tuple[str, str, str]]:
             extra = (re.findall(r"extra == ['\"]([\w.-]+)", str(each.marker)) or [""])[0]
             applies = each.marker is None or each.marker.evaluate({"extra": extra})
             if each.name.lower() in _WATCHED and applies and extra != "all":  # which repeats the others
-                needs.append(
-                    (each.name.lower(), str(each.specifier), f"{owner}[{extra}]" if extra else owner)
-                )
+                by = f"{owner}[{extra}]" if extra else owner
+                needs.append((each.name.lower(), str(each.specifier), by))
     except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
         return []
     return needs
-
-
-def upstreams(candidates: Iterable[Candidate]) -> list[JsonObject]:
-    """Compare the library that each plugin wraps with the versions that it needs and was tested with."""
-    return [
-        {
-            "name": upstream.distribution,
-            "plugin": candidate.name,
-            "installed": candidate.upstream_version,
-            "needed": upstream.versions,
-            "tested": upstream.tested,
-            "would_change": _upstream.would_change(upstream, candidate.upstream_version),
-        }
-        for candidate in candidates
-        if (info := described(candidate)) and (upstream := info.upstream)
-    ]
 
 
 def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
@@ -454,10 +434,9 @@ def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
     packages: list[JsonObject] = [{"name": "tokendraw", "path": printable(str(core)), "beside_core": True}]
     for candidate in candidates:
         if candidate.first_party:
+            package = candidate.entry_point.partition(":")[0].partition(".")[0].strip()
             try:
-                spec = importlib.util.find_spec(
-                    candidate.entry_point.partition(":")[0].partition(".")[0].strip()
-                )
+                spec = importlib.util.find_spec(package)
             except (ImportError, ValueError):  # no name of a module, or the remains of a failed import
                 spec = None
             found = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
@@ -471,59 +450,44 @@ def origins(candidates: Iterable[Candidate]) -> list[JsonObject]:
     return packages
 
 
-def findings(
-    messages: Iterable[str],
-    libraries: Iterable[JsonObject],
-    candidates: Sequence[Candidate],
-    origins: Sequence[JsonObject],
-    builds: Mapping[str, JsonObject],
-    choice: Choice,
-    commands: Iterable[JsonObject],
-) -> list[JsonObject]:
-    """Collect the faults, each with its advice or with the command that mends it.
+# Findings: each a problem, and the command that mends it if there is one. A plugin for other machines is none.
 
-    A plugin for other machines is not a fault.
-    """
-    faults = [_finding(message) for message in messages]
-    wrapped = {upstream["name"] for upstream in upstreams(candidates)}
-    for library in libraries:
+_Findings: TypeAlias = Iterator[tuple[str, str | None]]
+
+
+def _faults(facts: JsonObject, found: _Negotiation, builds: Mapping[str, JsonObject]) -> _Findings:
+    candidates, choice = found.candidates, found.choice
+    wrapped = {upstream["name"] for upstream in facts["upstreams"]}
+    for library in facts["libraries"]:
         if not library["fits"] and library["name"] not in wrapped:
             needed = f"{library['name']} {library['needed']}".rstrip()
             version = f"version {library['installed']}" if library["installed"] else "none installed"
             problem = f"'{library['needed_by']}' needs {needed}, found {version}."
-            faults.append(_finding(problem, f"pip install '{library['name']}{library['needed']}'"))
+            yield problem, f"pip install '{library['name']}{library['needed']}'"
     for candidate in candidates:
         if remedy := _remedy(candidate, candidates, choice):
             command, advice = remedy
             reason = (candidate.reason or "").removesuffix(f"; run `{command}`")
-            problem = f"'{candidate.name}' is {candidate.state}: {reason}. {advice}".rstrip()
-            faults.append(_finding(problem, command))
+            yield f"'{candidate.name}' is {candidate.state}: {reason}. {advice}".rstrip(), command
     for candidate in candidates:
-        faults += _of_builds(candidate, builds, choice)
-    for candidate in candidates:
-        faults += _of_table(candidate)
-    for each in (InstalledCommand(**fields) for fields in commands):
+        yield from _of_builds(candidate, builds, choice)
+    for problem in contradictions(candidates):
+        yield problem, None
+    for each in (InstalledCommand(**command) for command in facts["commands"]):
         if each.reason is not None:
-            problem = f"The command {each.name!r} of {each.owner} cannot be used: {each.reason}."
-            faults.append(_finding(problem))
-    for origin in origins:
-        if origin["path"] and not origin["beside_core"]:
+            yield f"The command {each.name!r} of {each.owner} cannot be used: {each.reason}.", None
+    core, *packages = facts["origins"]
+    for package in packages:
+        if package["path"] and not package["beside_core"]:
             problem = (
-                f"'{origin['name']}' goes by the name of tokendraw's own plugin and comes from '{origin['path']}', "
-                f"while the core is '{origins[0]['path']}'. Uninstall it or take it off Python's path, unless you put "
-                "it there."
+                f"'{package['name']}' goes by the name of tokendraw's own plugin and comes from "
+                f"'{package['path']}', while the core is '{core['path']}'. Uninstall it or take it off Python's path, "
+                "unless you put it there."
             )
-            faults.append(_finding(problem))
-    return faults
+            yield problem, None
 
 
-def _finding(problem: str, command: str | None = None) -> JsonObject:
-    return {"problem": problem, "mend": command}
-
-
-def _of_builds(
-    candidate: Candidate, builds: Mapping[str, JsonObject], choice: Choice
-) -> Iterator[JsonObject]:
+def _of_builds(candidate: Candidate, builds: Mapping[str, JsonObject], choice: Choice) -> _Findings:
     """Find the reasons why a plugin could not be built, each with all operations that failed for it."""
     names_of: dict[tuple[str, bool], list[str]] = {}
     for operation, outcome in builds.items():
@@ -534,20 +498,22 @@ def _of_builds(
         if has_ended:
             advice = "No other sampler takes over from it."
         problem = f"'{candidate.name}' cannot be built for {all_of(names)}: {reason}. {advice}"
-        yield _finding(problem, _switch_off(candidate, choice))
+        yield problem, _switch_off(candidate, choice)
 
 
-def _of_table(candidate: Candidate) -> Iterator[JsonObject]:
+def contradictions(candidates: Iterable[Candidate]) -> Iterator[str]:
     """Find where the files of an upstream contradict the table of releases of the plugin."""
-    info, installed = described(candidate), candidate.upstream_version
-    if info is None or info.upstream is None or installed is None:
-        return
-    for operation in info.upstream.found:
-        if differing := _upstream.disagreement(info.upstream, installed, operation):
-            yield _finding(
-                f"'{candidate.name}' knows that {info.upstream.distribution} {installed} {differing[0]}, and finds "
-                f"in its files that it {differing[1]}. It goes by the files. Report it to {author_of(candidate.name)}."
-            )
+    for candidate, upstream in _wrapped(candidates):
+        installed = candidate.upstream_version
+        for operation in upstream.found:
+            if installed is not None and (
+                differing := _upstream.disagreement(upstream, installed, operation)
+            ):
+                yield (
+                    f"'{candidate.name}' knows that {upstream.distribution} {installed} {differing[0]}, and finds "
+                    f"in its files that it {differing[1]}. It goes by the files. Report it to "
+                    f"{author_of(candidate.name)}."
+                )
 
 
 def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> tuple[str, str] | None:
@@ -555,40 +521,36 @@ def _remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choic
 
     Of several claimants of a name only the first has a remedy, for all claimants.
     """
-    info, installed = candidate.info, candidate.upstream_version
-    if candidate.state is State.INCOMPATIBLE and info is not None:
-        return (_upgrade("tokendraw"), "") if info.api_version > API_VERSION else _repair(candidate, choice)
-    if candidate.state is State.BROKEN:
-        if candidate.name in FIRST_PARTY and not candidate.first_party:
+    name, state, info = candidate.name, candidate.state, candidate.info
+    if state is State.UNAVAILABLE and info is not None and info.upstream is not None:
+        wanted = info.upstream, candidate.upstream_version
+        for operation in info.operations:
+            if candidate.reason == _upstream.reason_against(*wanted, operation):
+                return f"pip install '{_upstream.requirement(*wanted, operation)}'", ""
+    if state not in (State.BROKEN, State.INCOMPATIBLE):
+        return None
+    if state is State.INCOMPATIBLE and info is not None and info.api_version > API_VERSION:
+        return _upgrade("tokendraw"), ""
+    if state is State.BROKEN:
+        if name in FIRST_PARTY and not candidate.first_party:
             return f"pip uninstall {candidate.distribution}", ""
-        claimants = conflicts(candidates).get(candidate.name, ())
+        claimants = conflicts(candidates).get(name, ())
         if candidate in claimants:
             names = [claimant.distribution for claimant in claimants]
             first, *others = (f"pip uninstall {' '.join(n for n in names if n != kept)}" for kept in names)
             return (f"{first} (or {', or '.join(others)})", "") if candidate is claimants[0] else None
-        if advice := _install(str(candidate.reason)):
-            return _switch_off(candidate, choice), advice
-        command, advice = _repair(candidate, choice)
-        return (
-            command if advice else f"{command} (or switch it off: {_switch_off(candidate, choice)})"
-        ), advice
-    if candidate.state is State.UNAVAILABLE and info is not None and info.upstream is not None:
-        for operation in info.operations:
-            if candidate.reason == _upstream.reason_against(info.upstream, installed, operation):
-                return f"pip install '{_upstream.requirement(info.upstream, installed, operation)}'", ""
-    return None
-
-
-def _repair(candidate: Candidate, choice: Choice) -> tuple[str, str]:
-    """Upgrade a plugin from the index, unless the plugin came from a folder or a repository."""
+    switch_off = _switch_off(candidate, choice)
+    if advice := _install(str(candidate.reason)):
+        return switch_off, advice
     try:
         origin = importlib_metadata.distribution(candidate.distribution).origin
         folder = None if origin is None else str(origin.url).removeprefix("file://")
     except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
         folder = None
-    if candidate.first_party or folder is None:
-        return _upgrade(candidate.distribution), ""
-    return _switch_off(candidate, choice), f"It was installed from {format_value(folder)}: mend it there."
+    if folder is not None and not candidate.first_party:  # an index does not have it
+        return switch_off, f"It was installed from {format_value(folder)}: mend it there."
+    upgrade = _upgrade(candidate.distribution)
+    return (f"{upgrade} (or switch it off: {switch_off})" if state is State.BROKEN else upgrade), ""
 
 
 def _install(reason: str) -> str:
@@ -644,8 +606,8 @@ def _sections(facts: JsonObject) -> Iterator[tuple[str, Sequence[str], Sequence[
     if any(command.is_foreign for command in commands):
         cells = [(command.name, command.owner, command.reason or "") for command in commands]
         yield "commands", ("name", "of", "why it cannot be used"), cells
-    rows = candidate_rows(facts["candidates"])
-    yield "samplers", CANDIDATE_HEADER if rows else ("",), rows or [("none",)]
+    rows = negotiation.candidate_rows(facts["candidates"])
+    yield "samplers", negotiation.CANDIDATE_HEADER if rows else ("",), rows or [("none",)]
     builds, serving = facts["builds"], facts["operations"]
     if set(serving) - {_MAIN}:
         header = ("name", "who would serve") if builds is None else ("name", "who serves", "building")

@@ -1,0 +1,321 @@
+"""``tokendraw sample``: one token for each row of logits in a file, which numpy or safetensors reads.
+
+No code in a file is ever run: arrays are read without pickles. Torch is imported when logits are read.
+
+JSON: ``file`` (as it was given), ``tensor`` (its name, null if it has none), ``shape``, ``dtype`` (in the
+file; float64 is rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as ``resolve
+--json``) and ``rows``: ``row``, ``token_id``, ``valid`` (null of a sampler without a valid flag) and, with
+``--logprobs``, ``logprob``, ``rank``, ``log_kept_mass`` and ``best`` (``token_id``, ``logprob``; best first).
+Numbers that JSON cannot hold, such as the logprob -inf, are null.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from tokendraw import operations
+from tokendraw._torch.importing import require_torch
+from tokendraw.backends.description.capabilities import INPUT_DTYPES, GumbelDtype, LogprobsMode, Need
+from tokendraw.cli import options
+from tokendraw.cli.command import GuardedCommand
+from tokendraw.cli.negotiation import drawn_by, sampler_json
+from tokendraw.cli.terminal import print_json, print_table, progress
+from tokendraw.errors.exceptions import TokendrawError
+from tokendraw.errors.formatting import nearest, one_of
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.params import SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ENDINGS = (".npy", ".safetensors")
+_REMOVED = {
+    ".npz": "numpy.save each array as .npy",
+    ".pt": "save the tensor with safetensors.torch.save_file",
+    ".pth": "save the tensor with safetensors.torch.save_file",
+}
+"""What to do in place of formats of the last release, whose readers unpickle or unzip."""
+_NAMES_SHOWN = 8
+
+
+class LogitsFileError(TokendrawError):
+    """A file does not hold logits; the message names the file, the need and the content in one line."""
+
+
+class LogitsFile(NamedTuple):
+    """Logits with their name and dtype in the file."""
+
+    logits: Tensor
+    """[B, V] float32, bfloat16 or float16 on the CPU."""
+    tensor: str | None
+    """Name of the tensor inside the file; None if it has no name."""
+    dtype: str
+    """Dtype in the file by its torch name. ``logits`` has the same, but float32 in place of float64."""
+
+
+def on_disk(path: Path) -> None:
+    """Check that a file exists and has an ending that can be read."""
+    ending = path.suffix.lower()
+    if not path.is_file():
+        content = (
+            "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
+        )
+        raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
+    if ending not in ENDINGS:
+        content = f"the ending '{path.suffix}'" if ending else "no ending"
+        instead = f": {_REMOVED[ending]}" if ending in _REMOVED else ""
+        raise LogitsFileError(
+            f"'{path}' needs the ending {one_of(ENDINGS)}, found {content}. Convert it{instead}."
+        )
+
+
+def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
+    """Read the logits in ``path``, a .npy or .safetensors file, or ``-`` for one on standard input.
+
+    :raises LogitsFileError: it holds none.
+    """
+    if path != Path("-"):
+        on_disk(path)
+        return _read(str(path), path, path.suffix.lower(), tensor)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise LogitsFileError(
+            "'standard input' needs logits, found no file behind it. Redirect or pipe one into it."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        received = Path(folder, "logits")
+        with received.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        with received.open("rb") as file:
+            ending = ".npy" if file.read(6) == b"\x93NUMPY" else ".safetensors"
+        return _read("standard input", received, ending, tensor)
+
+
+def _read(name: str, path: Path, ending: str, tensor: str | None) -> LogitsFile:
+    """Read a file, and name the file in every refusal."""
+    try:
+        if ending == ".npy":
+            values = _read_npy(path, tensor)
+        else:
+            tensor, values = _read_safetensors(path, tensor)
+        return _rows(values, tensor)
+    except LogitsFileError as error:
+        raise LogitsFileError(f"'{name}' {error}") from error.__cause__
+    except PermissionError as error:
+        raise LogitsFileError(f"'{name}' cannot be read: {error.strerror}. Check its permissions.") from error
+    except Exception as error:  # which one of a damaged file depends on its library
+        size = path.stat().st_size
+        raise LogitsFileError(
+            f"'{name}' needs to be a complete {ending} file of numbers, found {size} bytes that are not. "
+            "Write it again."
+        ) from error
+
+
+def _read_npy(path: Path, tensor: str | None) -> Tensor:
+    import torch
+
+    numpy = _library("numpy")
+    if tensor is not None:
+        raise LogitsFileError(
+            f"holds one array without a name, but '{tensor}' was asked for. Leave --tensor out."
+        )
+    # Mapped: a header that lies about the shape costs no memory.
+    array = numpy.load(path, mmap_mode="r", allow_pickle=False)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise LogitsFileError(
+            f"needs float32, float16 or float64 values, found {array.dtype}. Save the logits as one of these "
+            "(bfloat16 fits into .safetensors)."
+        )
+    return torch.from_numpy(numpy.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+
+
+def _read_safetensors(path: Path, tensor: str | None) -> tuple[str, Tensor]:
+    with _library("safetensors").safe_open(path, framework="pt", device="cpu") as file:
+        names = list(file.keys())
+        listing = ", ".join(f"'{each}'" for each in names[:_NAMES_SHOWN])
+        if len(names) > _NAMES_SHOWN:
+            listing += f" and {len(names) - _NAMES_SHOWN} more"
+        if not names:
+            raise LogitsFileError("needs a tensor, found none in it. Write it again.")
+        if tensor is None and len(names) > 1:
+            raise LogitsFileError(f"needs a choice between its tensors {listing}. Pick one with --tensor.")
+        if tensor is not None and tensor not in names:
+            near = nearest(tensor, names)
+            advice = "Pick one of them" if near is None else f"Try --tensor {near}"
+            raise LogitsFileError(f"needs a tensor '{tensor}', found {listing}. {advice}.")
+        picked = names[0] if tensor is None else tensor
+        return picked, file.get_tensor(picked)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LogitsFileError(
+            f"needs the library '{name}' to be read, found it not installed. Run `pip install {name}`."
+        ) from error
+
+
+def _rows(values: Tensor, tensor: str | None) -> LogitsFile:
+    """Check shape and dtype, and lay out the rows; +inf wins every draw, so float64 has to fit float32."""
+    shape, dtype = list(values.shape), _name(values.dtype)
+    if dtype not in (*INPUT_DTYPES, "float64"):
+        raise LogitsFileError(
+            f"needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
+        )
+    if len(shape) not in (1, 2):
+        raise LogitsFileError(
+            f"needs shape [V] or [B, V], found rank {len(shape)}, shape {shape}. Save the rows to draw from."
+        )
+    if 0 in shape:
+        raise LogitsFileError(f"needs at least one row and one token, found shape {shape}. Write it again.")
+    rows = values.reshape(-1, shape[-1])
+    if dtype == "float64":
+        lost = rows[rows.float().isinf() & rows.isfinite()]
+        if lost.numel():
+            found = f"{lost[0].item():.3g} in float64"
+            raise LogitsFileError(f"needs values within float32, found {found}. Scale the logits.")
+        rows = rows.float()
+    return LogitsFile(rows, tensor, dtype)
+
+
+def _name(dtype: Any) -> str:
+    """Return ``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+@click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
+@click.argument("file", type=click.Path(path_type=Path))
+@options.params_options
+@options.filters_option
+@click.option(
+    "--position",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Where the rows stand in their sequences; with --seed it picks the noise.",
+)
+@click.option(
+    "--sequence",
+    is_flag=True,
+    help="The rows follow each other in one sequence: row i stands at --position plus i.",
+)
+@click.option(
+    "--logprobs",
+    type=click.IntRange(min=-1),
+    metavar="N",
+    help="Log-probabilities of the drawn token and of the N best; -1: of all.",
+)
+@options.logprobs_mode_option
+@options.gumbel_dtype_option
+@click.option(
+    "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
+)
+@options.selection_options
+@options.quiet_option
+@options.verbose_option
+@options.json_option
+def sample(
+    file: Path,
+    position: int,
+    sequence: bool,
+    logprobs_mode: LogprobsMode,
+    gumbel_dtype: GumbelDtype,
+    tensor: str | None,
+    sampler: str | None,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """Draw one token for each row of the logits in FILE.
+
+    FILE is .npy or .safetensors, or - for either from standard input. It holds one row [V] or many [B, V] of
+    float32, bfloat16 or float16; float64 is rounded to float32. Their libraries come with the extra files.
+
+    With --seed, a row's token depends on its logits, the seed and the position, and not on where in FILE the
+    row lies; rows of equal position share their noise. Give --sequence where the rows are the steps of one
+    text.
+    """
+    params = SamplingParams(**fields).check()
+    if file != Path("-"):
+        on_disk(file)
+    with progress("reading the logits, loading a sampler, drawing"):
+        require_torch("Drawing")
+        from tokendraw.parameters.metadata import SamplingMetadata
+
+        source = read_logits(file, tensor)
+        num_rows, vocab_size = source.logits.shape
+        need = Need(
+            logprobs_mode=logprobs_mode,
+            filter_orders=(params.filter_order,),
+            gumbel_dtype=gumbel_dtype,
+            dtype=_name(source.logits.dtype),
+            vocab_size=vocab_size,
+        )
+        drawer = options.load(sampler, device, need)
+        positions = [position + row if sequence else position for row in range(num_rows)]
+        metadata = SamplingMetadata.from_params(
+            [params] * num_rows, device=drawer.device, positions=positions
+        )
+        output = drawer.sample(source.logits.to(drawer.device), metadata)
+    rows = _drawn_rows(output)
+    names, backends = drawer.stats(), drawer._negotiator.select(operations.find_operation("sample")).backends
+    if not all(backend.capabilities.valid_flag for backend in backends if backend.name in names):
+        rows = [{**row, "valid": None} for row in rows]  # what stands there says nothing
+    if as_json:
+        shape = [num_rows, vocab_size]
+        facts = {"file": str(file), "tensor": source.tensor, "shape": shape, "dtype": source.dtype}
+        print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": rows})
+        return
+    if not quiet:
+        click.echo(drawn_by(drawer), err=True)
+        if source.dtype == "float64":
+            click.echo("the file holds float64, rounded to float32", err=True)
+        if invalid := sum(row["valid"] is False for row in rows):
+            of_rows = f"{num_rows} {'row holds' if invalid == 1 else 'rows hold'}"
+            words = "NaN, or nothing above -inf, which gives token 0: shown as not valid"
+            click.echo(f"{invalid} of {of_rows} {words}", err=True)
+    _print_rows(rows, logprobs_mode)
+
+
+def _drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
+    """Turn an output into the rows of the JSON above, but with -inf where a logprob is -inf."""
+    rows: list[dict[str, Any]] = [
+        {"row": row, "token_id": token_id, "valid": valid}
+        for row, (token_id, valid) in enumerate(
+            zip(output.token_ids.tolist(), output.valid.tolist(), strict=True)
+        )
+    ]
+    if output.logprobs is not None:
+        logprobs, masses = output.logprobs.cpu(), output.log_kept_mass
+        for index, row in enumerate(rows):
+            drawn, *best = logprobs.row(index)
+            mass = None if masses is None else masses[index].item()
+            row.update(logprob=drawn.logprob, rank=drawn.rank, log_kept_mass=mass)
+            row["best"] = [{"token_id": each.token_id, "logprob": each.logprob} for each in best]
+    return rows
+
+
+_VALID = {True: "yes", False: "no", None: "-"}
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]], mode: str) -> None:
+    header = ["row", "token", "valid"]
+    header += [mode, "rank", "kept mass", "best"] if "logprob" in rows[0] else []
+    cells = []
+    for d in rows:
+        line = [str(d["row"]), str(d["token_id"]), _VALID[d["valid"]]]
+        if "logprob" in d:
+            best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
+            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{math.exp(d['log_kept_mass']):.4f}", best]
+        cells.append(line)
+    print_table(header, cells)

@@ -1,1 +1,0 @@
-"""Output on a terminal: tables, wrapped text, exit codes."""
