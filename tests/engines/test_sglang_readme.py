@@ -24,7 +24,7 @@ def test_the_named_version_is_the_tested_version():
 
 
 def test_the_log_lines_in_the_readme_are_the_written_lines():
-    from tokendraw_sglang._messages import (
+    from tokendraw_sglang._engine import (
         fallback_message,
         kept_message,
         own_logprobs_message,

@@ -15,10 +15,7 @@ from torch import Tensor
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS
 from tokendraw_sglang._engine import FILTERS
-from tokendraw_sglang._rules import rules_of
-
-NO_SEED = -(2**63)
-"""Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
+from tokendraw_sglang._rules import NO_SEED, rules_of
 
 _TENSORS = ("temperatures", *(each.column for each in FILTERS.values()), "sampling_seed")
 _FACTS = ("is_any_greedy", *(each.flag for each in FILTERS.values()), "max_top_k")

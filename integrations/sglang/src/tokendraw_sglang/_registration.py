@@ -6,8 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tokendraw.engines import EngineState, choose_once, format_error
-from tokendraw_sglang._engine import default_backend, state
-from tokendraw_sglang._messages import kept_message, log
+from tokendraw_sglang._engine import default_backend, kept_message, log, state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -34,8 +33,7 @@ def _register_once() -> None:
     engine_state = state()
     register_sampler_backend(BACKEND, functools.partial(make_sampler, engine_state))
     if engine_state.applies:
-        from tokendraw_sglang._rules import SOURCE, hook_rules
-        from tokendraw_sglang._seeds import hook_seeds
+        from tokendraw_sglang._rules import SOURCE, hook_rules, hook_seeds
 
         hook_seeds()
         reason = hook_rules()

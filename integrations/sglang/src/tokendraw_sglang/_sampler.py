@@ -18,12 +18,10 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import default_backend
+from tokendraw_sglang._engine import default_backend, fallback_message, log, own_logprobs_message
 from tokendraw_sglang._logprobs import RowLogprobs, Scorer
-from tokendraw_sglang._messages import fallback_message, log, own_logprobs_message
 from tokendraw_sglang._metadata import LastMetadata
-from tokendraw_sglang._verification import is_served, mode_of
-from tokendraw_sglang._walks import Walk, judge_chain, walk_tree
+from tokendraw_sglang._verification import Walk, is_served, judge_chain, mode_of, walk_tree
 from tokendraw_sglang._warmup import warm_up, warm_up_scores
 
 _NEED = tokendraw.Need(filter_orders=("joint",), logprobs_mode="temperature_logprobs", logprob_ranks=False)

@@ -11,7 +11,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 
 from tokendraw import InvalidParameterError, SamplerOutput
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
-from tokendraw_transformers._rows import StepDetails
+from tokendraw_transformers._drawing import StepDetails
 
 
 class _Logprobs:

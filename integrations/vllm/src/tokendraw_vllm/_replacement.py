@@ -17,16 +17,12 @@ from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import DISTRIBUTIONS
 from tokendraw_vllm._ranks import Names
-from tokendraw_vllm._v2_drafts import PART as VERIFICATION
-from tokendraw_vllm._v2_processor import Processor
+from tokendraw_vllm._v2_edits import Processor
 
 REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
-
-DRAFTING = "V2 drafting"
-"""The replaced part of vLLM that draws drafts, for the log."""
 
 Drawn = TypeVar("Drawn")
 
@@ -114,14 +110,14 @@ class Replacement:
         try:
             return self.sampler.draft(logits, metadata()).token_ids
         except Exception as error:
-            _ranks.give_up(DRAFTING, self.sampler.name, error)
+            _ranks.give_up(_log.DRAFTING, self.sampler.name, error)
             self.draws_drafts = False
             return None
 
     def fail_verification(self, error: Exception) -> None:
         """Leave all later drafts to vLLM, with a line in the log."""
         if self.sampler is not None and self.verifies:
-            _ranks.give_up(VERIFICATION, self.sampler.name, error)
+            _ranks.give_up(_log.VERIFICATION, self.sampler.name, error)
         self.verifies = False
 
 

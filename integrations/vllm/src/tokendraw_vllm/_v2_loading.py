@@ -18,19 +18,13 @@ from tokendraw import Need, Sampler
 from tokendraw.engines import format_error
 from tokendraw.plugin import GumbelDtype
 from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._draft_setup import DraftSetup
+from tokendraw_vllm._engine import DraftSetup
 from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
-from tokendraw_vllm._replacement import DRAFTING, Replacement, choose, load
-from tokendraw_vllm._v2_drafts import PART as VERIFICATION
-from tokendraw_vllm._v2_logprobs import PART as SCORING
-from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of
+from tokendraw_vllm._replacement import Replacement, choose, load
+from tokendraw_vllm._v2_edits import choose_processor, load_processor
+from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
 from tokendraw_vllm._v2_metadata import example_batches
-from tokendraw_vllm._v2_processed import may_need_processed
-from tokendraw_vllm._v2_processor import PART as EDITING
-from tokendraw_vllm._v2_processor import choose_processor, load_processor
 
-PART = "V2 sampler"
-"""The replaced part of vLLM, for the log."""
 _LOGITS_PADDING = 64
 """vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
 
@@ -93,13 +87,13 @@ class Setup:
     def choose(self) -> dict[str, Names | str]:
         """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
         parts: dict[str, Callable[[], Names | str]] = {
-            PART: lambda: choose(
+            _log.SAMPLER: lambda: choose(
                 self.device, self._need(), reference_is_faster=False, verifies=self.verifies_drafts
             ),
-            SCORING: lambda: choose_scorer(self.device, **self._score_need()),
+            _log.SCORING: lambda: choose_scorer(self.device, **self._score_need()),
         }
         if not self.batch_invariant:
-            parts[EDITING] = lambda: choose_processor(self.device)
+            parts[_log.EDITING] = lambda: choose_processor(self.device)
         return {part: names_or_reason(choose_part) for part, choose_part in parts.items()}
 
     def load(self, names: Mapping[str, Names | str] | None = None) -> Replacement | None:
@@ -114,12 +108,12 @@ class Setup:
             torch.accelerator.set_device_index(self.device.index or 0)
         by_part = names or {}
         replacement = load(
-            PART,
+            _log.SAMPLER,
             self.device,
             self._need(),
             reference_is_faster=False,
             prepare=self._warm_up,
-            names=by_part.get(PART),
+            names=by_part.get(_log.SAMPLER),
         )
         if replacement is None or replacement.sampler is None:
             return replacement
@@ -129,7 +123,7 @@ class Setup:
             self._layouts() if self.scores_processed else self._layouts()[:1],
             max_best=self.max_best,
             **self._score_need(),
-            names=by_part.get(SCORING),
+            names=by_part.get(_log.SCORING),
         )
         if not self.batch_invariant:
             most = 0 if self.drafts is None else self.drafts.most
@@ -138,10 +132,10 @@ class Setup:
                 self.vocab_size,
                 replacement.sampler.name,
                 max_drafts=most,
-                names=by_part.get(EDITING),
+                names=by_part.get(_log.EDITING),
             )
             replacement.verifies = self._warm_up_drafts(
-                replacement.sampler, replacement.seeds_every_row, by_part.get(PART)
+                replacement.sampler, replacement.seeds_every_row, by_part.get(_log.SAMPLER)
             )
             replacement.draws_drafts = (
                 replacement.verifies and replacement.seeds_every_row and self._warm_up_drawing()
@@ -168,7 +162,7 @@ class Setup:
         if self.drafts is None or not self.verifies_drafts:
             return False
         if names is not None and "verify" not in names:
-            _log.log_kept("no plugin verifies on the first rank", part=VERIFICATION)
+            _log.log_kept("no plugin verifies on the first rank", part=_log.VERIFICATION)
             return False
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
@@ -178,7 +172,7 @@ class Setup:
                 self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
         except Exception as error:
             _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=VERIFICATION)
+            _log.log_kept(format_error(error), part=_log.VERIFICATION)
             return False
         return True
 
@@ -193,7 +187,7 @@ class Setup:
                 warm_up(self.device, self.dtype, self.vocab_size)
         except Exception as error:
             _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=DRAFTING)
+            _log.log_kept(format_error(error), part=_log.DRAFTING)
             return False
         return True
 
