@@ -10,6 +10,16 @@ from typing import Any, NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine
 
+log = logging.getLogger("tokendraw.sglang")
+KEPT = "tokendraw: SGLang left alone: %s"
+KEPT_WITH_BACKEND = f"{KEPT}. It samples with its backend %r"
+FELL_BACK = (
+    "tokendraw: %r raised %s. SGLang goes on with its own sampling backend %r, without seeds per request; restart it "
+    "to draw through tokendraw again"
+)
+OWN_VERIFICATION = "tokendraw: SGLang verifies drafts, without seeds per request: %s"
+OWN_LOGPROBS = "tokendraw: a score raised %s. SGLang computes log-probabilities from now on"
+
 TESTED = ("0.5.23",)
 """Versions of the tests (`make test-engines`), whose sources were read. Other versions stay as they are."""
 
@@ -160,33 +170,3 @@ def default_backend() -> str:
     from sglang.srt.runtime_context import get_platform
 
     return "flashinfer" if get_platform().has_flashinfer else "pytorch"
-
-
-log = logging.getLogger("tokendraw.sglang")
-
-
-def kept_message(reason: str, backend: str | None = None) -> str:
-    """Write the log line of a process: SGLang draws from the start.
-
-    :param backend: the sampling backend in use; None: the backend of its arguments.
-    """
-    ending = "" if backend is None else f". It samples with its backend {backend!r}"
-    return f"tokendraw: SGLang left alone: {reason}{ending}"
-
-
-def fallback_message(reason: str, backend: str) -> str:
-    """Write the log line of a process: SGLang draws from now on."""
-    return (
-        f"tokendraw: {reason}. SGLang goes on with its own sampling backend {backend!r}, without "
-        "seeds per request; restart it to draw through tokendraw again"
-    )
-
-
-def own_verification_message(reason: str) -> str:
-    """Write the log line of a process: SGLang verifies drafts from the start."""
-    return f"tokendraw: SGLang verifies drafts, without seeds per request: {reason}"
-
-
-def own_logprobs_message(reason: str) -> str:
-    """Write the log line of a process: SGLang computes log-probabilities from now on."""
-    return f"tokendraw: a score raised {reason}. SGLang computes log-probabilities from now on"

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tokendraw.engines import EngineState, choose_once, format_error
-from tokendraw_sglang._engine import default_backend, kept_message, log, state
+from tokendraw_sglang._engine import KEPT, KEPT_WITH_BACKEND, default_backend, log, state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -23,7 +23,7 @@ def register() -> None:
     try:
         _register_once()
     except Exception as error:
-        log.warning("%s", kept_message(f"registration raised {format_error(error).removesuffix('.')}"))
+        log.warning(KEPT, f"registration raised {format_error(error).removesuffix('.')}")
 
 
 @functools.cache
@@ -89,6 +89,6 @@ def _sglang_sampler(reason: str) -> Any:
     from sglang.srt.runtime_context import get_context
 
     backend = default_backend()
-    log.warning("%s", kept_message(reason, backend))
+    log.warning(KEPT_WITH_BACKEND, reason, backend)
     get_context().override("tokendraw-sglang", sampling_backend=backend)
     return Sampler()

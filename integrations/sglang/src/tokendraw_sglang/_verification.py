@@ -23,7 +23,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import EDIT_FIELDS, log, own_verification_message, verification_misfit
+from tokendraw_sglang._engine import EDIT_FIELDS, OWN_VERIFICATION, log, verification_misfit
 from tokendraw_sglang._metadata import LastMetadata
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def hook_verification(sampler: TokendrawSampler) -> None:
     if reason is None:
         _PROCESS.sampler = sampler
     else:
-        log.warning("%s", own_verification_message(reason))
+        log.warning(OWN_VERIFICATION, reason)
 
 
 def _unnamed(sampler: TokendrawSampler) -> str | None:
