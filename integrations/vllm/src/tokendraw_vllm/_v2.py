@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.engines import format_error
 from tokendraw.plugin import VerifyMode
 from tokendraw_vllm import _log, _ranks, _v2_drafts, _v2_logprobs
 from tokendraw_vllm._v2_drafts import VerifiedRows
@@ -63,21 +62,10 @@ def install() -> None:
 def _wrap_init(original: Method) -> Method:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
         original(self, *arguments, **keywords)
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.SAMPLER):
             values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
-            setattr(
-                self,
-                ATTRIBUTE,
-                _slots(
-                    self,
-                    values["vllm_config"],
-                    values["device"],
-                    values.get("req_states"),
-                ),
-            )
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=_log.SAMPLER)
+            slots = _slots(self, values["vllm_config"], values["device"], values.get("req_states"))
+            setattr(self, ATTRIBUTE, slots)
 
     return __init__
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Drafts, InvalidParameterError, RequestSlots, SamplingParams
-from tokendraw.engines import format_error
 from tokendraw.plugin import ProcessNeed
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import edit_states
@@ -81,7 +80,7 @@ def load_processor(
     if isinstance(names, str):
         _log.log_kept(names, part=_log.EDITING)
         return None
-    try:
+    with _ranks.vllm_stays_if_it_raises(_log.EDITING):
         provider = tokendraw.load("process_logits", names, device=device, need=_NEED)
         processor = Processor(provider.name, provider.process)
         if processor.name == "native" != sampler and device.type != "cpu":
@@ -91,11 +90,8 @@ def load_processor(
             )
             return None
         _warm_up(processor, vocab_size, max_drafts, device)
-    except Exception as error:
-        _ranks.raise_if_several(error)
-        _log.log_kept(format_error(error), part=_log.EDITING)
-        return None
-    return processor
+        return processor
+    return None
 
 
 def choose_processor(device: torch.device) -> Names:
@@ -355,7 +351,7 @@ class Edits:
         if len(self._states) < len(edit_states()):
             return
         sizes = self._sampler.sampling_states
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.EDITING):
             self._mirror = Mirror(
                 sizes.max_num_reqs,
                 self._requests.max_model_len,
@@ -363,11 +359,7 @@ class Edits:
                 self._device,
                 self._sampler.num_speculative_tokens,
             )
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=_log.EDITING)
-            return
-        self._processor = processor
+            self._processor = processor
 
     def add_request(
         self, slot: int, sampling_params: Any, add: Callable[[], None], can_draw: Callable[[], bool]

@@ -15,8 +15,7 @@ from typing import Any, Self
 import torch
 
 from tokendraw import Need, Sampler
-from tokendraw.engines import format_error
-from tokendraw.plugin import GumbelDtype
+from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import DraftSetup
 from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
@@ -90,7 +89,7 @@ class Setup:
             _log.SAMPLER: lambda: choose(
                 self.device, self._need(), reference_is_faster=False, verifies=self.verifies_drafts
             ),
-            _log.SCORING: lambda: choose_scorer(self.device, **self._score_need()),
+            _log.SCORING: lambda: choose_scorer(self.device, self._score_need()),
         }
         if not self.batch_invariant:
             parts[_log.EDITING] = lambda: choose_processor(self.device)
@@ -121,8 +120,8 @@ class Setup:
             self.device,
             self.vocab_size,
             self._layouts() if self.scores_processed else self._layouts()[:1],
+            need=self._score_need(),
             max_best=self.max_best,
-            **self._score_need(),
             names=by_part.get(_log.SCORING),
         )
         if not self.batch_invariant:
@@ -151,11 +150,9 @@ class Setup:
         gumbel_dtype: GumbelDtype = "fp64" if self.use_fp64 else "fp32"
         return Need(gumbel_dtype=gumbel_dtype, batch_invariant=self.batch_invariant, threshold=self.threshold)
 
-    def _score_need(self) -> dict[str, bool]:
-        return {
-            "returns_logits": self.logprobs_mode.endswith("logits"),
-            "batch_invariant": self.batch_invariant,
-        }
+    def _score_need(self) -> Need:
+        mode: LogprobsMode = "raw_logits" if self.logprobs_mode.endswith("logits") else "raw_logprobs"
+        return Need(logprobs_mode=mode, batch_invariant=self.batch_invariant)
 
     def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool, names: Names | str | None) -> bool:
         """Verify made-up drafts; return whether tokendraw verifies those of vLLM."""
@@ -167,29 +164,23 @@ class Setup:
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
             verifications.append({"verify_modes": [self.drafts.mode], "draft_kinds": ["probs"]})
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.VERIFICATION):
             for verification in verifications:
                 self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=_log.VERIFICATION)
-            return False
-        return True
+            return True
+        return False
 
     def _warm_up_drawing(self) -> bool:
         """Compile the kernels of drawn drafts; return whether tokendraw draws the drafts of vLLM."""
         if not self.draws_drafts:
             return False
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.DRAFTING):
             if self.device.type != "cpu":
                 from tokendraw_vllm._v2_draft_kernels import warm_up
 
                 warm_up(self.device, self.dtype, self.vocab_size)
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=_log.DRAFTING)
-            return False
-        return True
+            return True
+        return False
 
     def _layouts(self) -> list[tuple[int, torch.dtype]]:
         """Return row stride and dtype of the model's logits, and of edited logits: float32, rows without padding."""

@@ -27,8 +27,6 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import BatchFacts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput, kept_mask
-from tokendraw.engines import format_error
-from tokendraw.plugin import LogprobsMode
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._ranks import Names
 from tokendraw_vllm._replacement import REFERENCE
@@ -182,15 +180,13 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
     return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
 
 
-def choose_scorer(device: torch.device, *, returns_logits: bool, batch_invariant: bool) -> Names | str:
+def choose_scorer(device: torch.device, need: Need) -> Names | str:
     """Choose for several ranks: the names of a scorer that can be loaded here, or why vLLM's own stays."""
-    need = _need(returns_logits=returns_logits, batch_invariant=batch_invariant)
     chosen = _best_scorer(device, need)
-    return (
-        chosen
-        if isinstance(chosen, str)
-        else tokendraw.load("score", chosen, device=device, need=need).choices
-    )
+    if isinstance(chosen, str):
+        return chosen
+    names: Names = tokendraw.load("score", chosen, device=device, need=need).choices
+    return names
 
 
 def _best_scorer(device: torch.device, need: Need) -> Names | str:
@@ -200,19 +196,13 @@ def _best_scorer(device: torch.device, need: Need) -> Names | str:
     return {"score": resolution.names}
 
 
-def _need(*, returns_logits: bool, batch_invariant: bool) -> Need:
-    mode: LogprobsMode = "raw_logits" if returns_logits else "raw_logprobs"
-    return Need(logprobs_mode=mode, batch_invariant=batch_invariant)
-
-
 def load_scorer(
     device: torch.device,
     vocab_size: int,
     layouts: Layouts,
     *,
-    returns_logits: bool,
+    need: Need,
     max_best: int,
-    batch_invariant: bool,
     names: Names | str | None = None,
 ) -> None:
     """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays.
@@ -220,13 +210,11 @@ def load_scorer(
     Raises nothing, unless other ranks draw the same tokens.
 
     :param layouts: the layouts of the logits to come.
-    :param returns_logits: whether vLLM returns logits in the place of log-probabilities.
+    :param need: of the mode ``raw_logits`` where vLLM returns logits in the place of log-probabilities.
     :param max_best: see :class:`Scorer`.
-    :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
     """
-    need = _need(returns_logits=returns_logits, batch_invariant=batch_invariant)
-    try:
+    with _ranks.vllm_stays_if_it_raises(_log.SCORING):
         chosen = _best_scorer(device, need) if names is None else names
         if isinstance(chosen, str):
             _log.log_kept(chosen, part=_log.SCORING)
@@ -235,11 +223,8 @@ def load_scorer(
         scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
         if device.type != "cpu":
             scorer.warm_up(device, vocab_size, layouts)
-    except Exception as error:
-        _ranks.raise_if_several(error)
-        _log.log_kept(format_error(error), part=_log.SCORING)
-        return
-    _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
+        returns_logits = need.logprobs_mode == "raw_logits"
+        _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
 
 
 _INF = float("inf")
