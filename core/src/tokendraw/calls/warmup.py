@@ -193,10 +193,7 @@ class Batches:
     def verified(
         self, call: Callable[..., Call], max_drafts: int, ways: list[tuple[str, str]], selection: Selection
     ) -> Iterator[CallGroup]:
-        """Draw drafts for every batch, and verify them.
-
-        :param ways: modes, each with a kind of draft distribution.
-        """
+        """Draw drafts for every batch, and verify them in ``ways``: modes, each with a kind of draft distribution."""
         yield from self.drawn("drafts", Draft, selection)
         batches, calls, kinds = list(self._with_drafts(max_drafts)), [], {kind for _, kind in ways}
         rows, most = (max(column) for column in zip(*(each[:2] for each in batches), strict=True))
@@ -226,11 +223,23 @@ class Batches:
         bitmask: bool,
         selection: Selection,
     ) -> Iterator[CallGroup]:
-        """Edit logits in every combination; a processor without these logits, or without drafts, reports so.
+        """Edit logits in every combination, or report what no processor serves; ``max_drafts`` may be 0.
 
-        :param max_drafts: 0: no verification is edited.
+        Requests that the chosen processor serves come before all those that its companion may get.
         """
-        most, device, requests = max(self.batch_sizes), self.device, _edit_requests(selection, bitmask)
+        most, device, capabilities = max(self.batch_sizes), self.device, selection.backend.capabilities
+        families = [(_EDITS, bitmask)]
+        if capabilities is not None:
+            names = {*capabilities.edits, *(["stop_token_ids"] if "min_tokens" in capabilities.edits else [])}
+            served = [{name: edit[name] for name in edit if name in names} for edit in _EDITS]
+            own = (tuple(filter(None, served)), bitmask and "bitmask" in names)
+            families = [own, *families[: selection.companion is not None]]
+        requests = [
+            ({name: value for edit in compress(edits, chosen) for name, value in edit.items()}, is_masked)
+            for edits, may_be_masked in families
+            for *chosen, is_masked in product((True, False), repeat=len(edits) + 1)
+            if (is_masked or any(chosen)) and is_masked <= may_be_masked
+        ]
         layouts = [None, *product(index_dtypes, index_dtypes, (False, True))][: None if max_drafts else 1]
         forms = [
             (torch.arange(n, dtype=dtype, device=device), form and _drafts([max_drafts] * n, form, device))
@@ -253,9 +262,9 @@ class Batches:
         yield "edits", len(self.dtypes) * len(requests) * len(forms), edits()
 
     def _each(self, seedings: Iterable[str], by_slot: bool = False) -> Iterator[tuple[int, SamplingMetadata]]:
-        """Make every combination of filters, seeds and logprobs, ``by_slot`` with a ``row_index`` too; or examples.
+        """Make examples; or every combination of filters, seeds and logprobs, ``by_slot`` with a ``row_index`` too.
 
-        :returns: numbers of rows or requests, and their metadata; the plainest combination first.
+        The plainest comes first, each with its number of rows or requests.
         """
         device = self.device
         for example in self.examples or ():
@@ -277,7 +286,7 @@ class Batches:
         How ids lie and how many there are has little to do with seeds, so but for one layout, none meets batches in
         which some rows have a seed. Kernels are compiled for numbers of steps that are powers of two from 8 on.
 
-        :returns: numbers of rows and of drafts, both, and whether they are verified in any case, as in :meth:`drawn`.
+        :returns: numbers of rows and drafts, both, and whether they are verified in any case, as in :meth:`drawn`.
         """
         widths = (most, *(steps - 1 for steps in (8 << n for n in range(8)) if steps <= most))
         for width, is_padded in (*product(widths, (False, True)), (0, False)):
@@ -317,25 +326,6 @@ def _drafts(counts: Sequence[int], form: _DraftForm, device: torch.device) -> Dr
     tokens = torch.tensor(padded if is_padded else [0] * sum(counts), dtype=ids, device=device)
     drafts = Drafts.from_counts(tokens, counts, any_placeholder=False)
     return replace(drafts, cu_num_logits=drafts.cu_num_logits.to(offsets))
-
-
-def _edit_requests(selection: Selection, bitmask: bool) -> list[tuple[_Fields, bool]]:
-    """List fields of requests, and whether a bitmask stands beside them, the largest sets of edits first.
-
-    Requests that the chosen processor serves come before all those that its companion may get.
-    """
-    families, capabilities = [(_EDITS, bitmask)], selection.backend.capabilities
-    if capabilities is not None:
-        names = {*capabilities.edits, *(["stop_token_ids"] if "min_tokens" in capabilities.edits else [])}
-        served = [{name: edit[name] for name in edit if name in names} for edit in _EDITS]
-        own = (tuple(filter(None, served)), bitmask and "bitmask" in names)
-        families = [own, *families[: selection.companion is not None]]
-    return [
-        ({name: value for edit in compress(edits, chosen) for name, value in edit.items()}, is_masked)
-        for edits, may_be_masked in families
-        for *chosen, is_masked in product((True, False), repeat=len(edits) + 1)
-        if (is_masked or any(chosen)) and is_masked <= may_be_masked
-    ]
 
 
 def checked_integer(name: str, value: Any, least: int) -> int:
