@@ -73,9 +73,9 @@ def make_sampler(engine_state: EngineState) -> Any:
 
 
 def _group() -> ProcessGroup | None:
-    """Return the group of the ranks that make a sampler together with this one; None: there is no other.
+    """Return the group of the ranks that make a sampler together; None: a single rank does.
 
-    All of those that draw the same tokens are in it.
+    All ranks that draw the same tokens are in it.
     """
     from sglang.srt.runtime_context import get_parallel
 

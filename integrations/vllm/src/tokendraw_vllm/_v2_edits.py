@@ -100,7 +100,7 @@ def choose_processor(device: torch.device) -> Names:
 
 
 def _warm_up(processor: Processor, vocab_size: int, max_drafts: int, device: torch.device) -> None:
-    """Edit a row with penalties, for which there is a kernel of its own, and one with all lists; append a token.
+    """Edit a row with penalties, which have a kernel of their own, and a row with all lists; append a token.
 
     :param max_drafts: the most drafts of a request; 0: none are verified.
     """
