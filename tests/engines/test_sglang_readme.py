@@ -3,7 +3,7 @@
 import re
 
 import pages
-from tokendraw_sglang._engine import TESTED
+from tokendraw_sglang._engine import FELL_BACK, KEPT_WITH_BACKEND, OWN_LOGPROBS, OWN_VERIFICATION, TESTED
 
 README = pages.text_of("integrations/sglang/README.md")
 FOLDER = pages.ROOT / "integrations/sglang"
@@ -24,19 +24,10 @@ def test_the_named_version_is_the_tested_version():
 
 
 def test_the_log_lines_in_the_readme_are_the_written_lines():
-    from tokendraw_sglang._messages import (
-        fallback_message,
-        kept_message,
-        own_logprobs_message,
-        own_verification_message,
-    )
-
-    untested, failed = (
-        "SGLang 0.6.1 is untested, tested are 0.5.23",
-        "'triton-gumbel' raised RuntimeError: ...",
-    )
-    assert f"`{kept_message(untested, 'flashinfer')}`" in README
-    assert f"`{fallback_message(failed, 'flashinfer')}`" in README
-    own = "--speculative-algorithm DFLASH has a verification of its own"
-    assert f"`{own_verification_message(own)}`" in README
-    assert f"`{own_logprobs_message('RuntimeError: ...')}`" in README
+    lines = [
+        KEPT_WITH_BACKEND % ("SGLang 0.6.1 is untested, tested are 0.5.23", "flashinfer"),
+        FELL_BACK % ("triton-gumbel", "RuntimeError: ...", "flashinfer"),
+        OWN_VERIFICATION % "--speculative-algorithm DFLASH has a verification of its own",
+        OWN_LOGPROBS % "RuntimeError: ...",
+    ]
+    assert [line for line in lines if f"`{line}`" not in README] == []

@@ -67,6 +67,14 @@ def test_a_small_vocabulary_is_vllms_own_on_a_cpu(sampler, log_lines, monkeypatc
     assert log_lines() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
 
 
+def test_batches_on_a_gpu_are_vllms_own(sampler, log_lines):
+    logits = torch.zeros(2, V, device="meta")  # stands for a GPU
+    for _ in range(2):
+        sampler(logits, {}, torch.zeros(2, dtype=torch.int32, device="meta"), None)
+    reason = "on a GPU tokendraw draws in the V2 runner alone. Set VLLM_USE_V2_MODEL_RUNNER=1 to take it"
+    assert log_lines() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
+
+
 def test_plain_pytorch_leaves_vocabularies_of_medium_size_to_vllm_unless_it_is_named(
     vllm, log_lines, monkeypatch
 ):

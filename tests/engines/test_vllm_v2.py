@@ -7,7 +7,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 from goodness_of_fit import FALSE_ALARM, chi_square, filtered_probabilities
-from tokendraw_vllm import _v2_parameters
+from tokendraw_vllm import _v2_metadata
 from vllm_stand_in import V2Engine, request
 
 V = 40
@@ -220,9 +220,9 @@ def test_descriptions_are_kept_and_not_without_end(calls):
 
 def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(calls, monkeypatch):
     engine, looks = V2Engine(V), []
-    look = _v2_parameters.batch_facts
+    look = _v2_metadata.batch_facts
     monkeypatch.setattr(
-        _v2_parameters, "batch_facts", lambda *given, **named: looks.append(given) or look(*given, **named)
+        _v2_metadata, "batch_facts", lambda *given, **named: looks.append(given) or look(*given, **named)
     )
     engine.add(0, request(temperature=0.7))
     engine.draw(batch(1), [0], [3])

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 import tokendraw
 import tokendraw_vllm
-from tokendraw_vllm import _v2_mirror, _v2_processor
+from tokendraw_vllm import _v2_edits
 from vllm_stand_in import V2Engine, request
 
 V, STEPS = 40, 12
@@ -203,7 +203,7 @@ def test_missed_steps_leave_the_request_to_vllm(draws, log_lines):
 
 def test_requests_that_ended_leave_their_room_to_others(draws, monkeypatch):
     """The limit of memory has room for two requests."""
-    monkeypatch.setattr(_v2_mirror, "MAX_MEMORY_BYTES", 2 * _v2_processor.request_bytes(128, V))
+    monkeypatch.setattr(_v2_edits, "MAX_MEMORY_BYTES", 2 * _v2_edits.request_bytes(128, V))
     engine = V2Engine(V)
     for slot in (0, 1, 2):
         engine.add(slot, request(seed=1, presence_penalty=1.0), PROMPT)
@@ -239,7 +239,7 @@ def test_failing_edits_are_vllms_from_then_on_and_the_draws_tokendraw_s(
         raise RuntimeError("no kernel image")
 
     if fails_at == "process":
-        monkeypatch.setattr(edits, "_processor", _v2_processor.Processor("native", broken))
+        monkeypatch.setattr(edits, "_processor", _v2_edits.Processor("native", broken))
     else:
         monkeypatch.setattr(edits._mirror.requests, "append", broken)
     draws.clear()
@@ -395,7 +395,7 @@ def test_a_decoding_step_launches_little_beside_the_draws(draws, monkeypatch, ed
         return call
 
     slots._edits._mirror.requests.appender = noted("append", lambda *given: None)
-    processor = _v2_processor.Processor("native", noted("process", lambda logits, *given: logits))
+    processor = _v2_edits.Processor("native", noted("process", lambda logits, *given: logits))
     monkeypatch.setattr(slots._edits, "_processor", processor)
     ids = [torch.zeros(count, dtype=torch.int64) for count in range(4)]
     drawn = noted("draw", lambda logits, metadata: SimpleNamespace(token_ids=ids[len(logits)]))

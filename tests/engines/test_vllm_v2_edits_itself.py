@@ -15,7 +15,7 @@ import torch
 import vllm_stand_in
 import vllm_v2_sources
 import vllm_v2_steps
-from tokendraw_vllm._v2_processor import Processor
+from tokendraw_vllm._v2_edits import Processor
 
 V = 50
 ON_GPU = torch.cuda.is_available()

@@ -275,7 +275,7 @@ def test_beside_other_ranks_a_call_that_raises_raises_on_its_rank(
         ("tokendraw_vllm._replacement._plugin_of", "sample"),
         ("tokendraw_vllm._v2_loading.example_batches", "sample"),
         ("tokendraw_vllm._v2_logprobs.Scorer", "scoring"),
-        ("tokendraw_vllm._v2_processor.Processor", "edits"),
+        ("tokendraw_vllm._v2_edits.Processor", "edits"),
         ("tokendraw_vllm._v2_edits.Mirror", "edits"),
         ("tokendraw_vllm._v2_loading.max_best_of", "sample"),
     ],

@@ -285,15 +285,15 @@ def draw_drafts(monkeypatch):
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
     import tokendraw
-    from tokendraw_vllm import _v2_draft_kernels, _v2_drafting
+    from tokendraw_vllm import _v2_draft_kernels, _v2_drafts
     from tokendraw_vllm._replacement import Replacement
 
     replacement = Replacement("V2 sampler", tokendraw.load_sampler(device=DEVICE), seeds_every_row=True)
     replacement.draws_drafts = True
     _v2_draft_kernels.warm_up(DEVICE, torch.bfloat16, V)
-    drafter = _v2_drafting.Drafter(V, lambda: replacement)
-    monkeypatch.setitem(_v2_drafting._drafters, LOGITS.device, drafter)
-    return gumbel_sample, _v2_drafting._wrapped(gumbel_sample)
+    drafter = _v2_drafts.Drafter(V, lambda: replacement)
+    monkeypatch.setitem(_v2_drafts._drafters, LOGITS.device, drafter)
+    return gumbel_sample, _v2_drafts._wrapped(gumbel_sample)
 
 
 def drafted(draw, logits, slots, temperature, steps):

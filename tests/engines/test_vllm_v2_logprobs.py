@@ -216,14 +216,7 @@ def test_the_load_imports_nothing_of_vllm():
 
 def test_on_a_gpu_the_reference_in_pytorch_scores_nothing(monkeypatch, log_lines):
     monkeypatch.setattr(tokendraw, "resolve", lambda **_: SimpleNamespace(chosen="native"))
-    load_scorer(
-        torch.device("cuda:0"),
-        V,
-        [(V, torch.float32)],
-        returns_logits=False,
-        max_best=MOST,
-        batch_invariant=False,
-    )
+    load_scorer(torch.device("cuda:0"), V, [(V, torch.float32)], need=tokendraw.Need(), max_best=MOST)
     assert _v2_logprobs._scorers == {}
     assert log_lines() == [
         (

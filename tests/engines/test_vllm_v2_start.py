@@ -11,8 +11,7 @@ import vllm_stand_in
 from calling import CPU, provider_of
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
-from tokendraw_vllm._v2_mirror import Mirror, RequestTokens
-from tokendraw_vllm._v2_processor import edits_of, load_processor
+from tokendraw_vllm._v2_edits import Mirror, RequestTokens, edits_of, load_processor
 from triton_stand_ins import compilations
 from vllm_stand_in import request
 

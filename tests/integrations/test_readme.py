@@ -12,7 +12,7 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 
 import transformers
 
-from tokendraw_transformers._versions import supported_range
+from tokendraw_transformers._errors import supported_range
 from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "transformers"
@@ -81,4 +81,4 @@ def test_every_named_file_exists():
     assert [link for link in links if not (FOLDER / link).exists()] == []
     modules = re.findall(r"^\| `(_\w+\.py)`", README, re.MULTILINE)
     here = {path.name for path in (FOLDER / "src" / "tokendraw_transformers").glob("_*.py")}
-    assert here - {"__init__.py", "_errors.py"} == set(modules)
+    assert here - {"__init__.py"} == set(modules)

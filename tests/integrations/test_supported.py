@@ -14,7 +14,7 @@ from transformers import GenerationMixin
 
 import tokendraw_transformers
 from tokendraw_transformers import TransformersVersionError
-from tokendraw_transformers._versions import check_signatures, check_version, supported_range
+from tokendraw_transformers._errors import check_signatures, check_version, supported_range
 
 PROJECT = Path(__file__).parents[2] / "integrations" / "transformers"
 
@@ -127,7 +127,7 @@ def test_a_removed_name_says_what_to_use_in_its_place(name, instead):
 
 
 def test_missing_metadata_is_an_error(monkeypatch):
-    monkeypatch.setattr("tokendraw_transformers._versions.requires", lambda name: None)
+    monkeypatch.setattr("tokendraw_transformers._errors.requires", lambda name: None)
     with pytest.raises(TransformersVersionError) as error:
         supported_range()
     assert str(error.value) == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import torch
@@ -29,11 +30,11 @@ from tokendraw.calls.rows import (
     proof_output,
     proof_params,
 )
-from tokendraw.calls.warmup import warm_up
-from tokendraw.calls.warmup_batches import Batches
+from tokendraw.calls.warmup import Batches, CallGroups, checked_choices, checked_integer, warm_up
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError, PluginError
 from tokendraw.errors.formatting import one_of
 from tokendraw.operations.records import (
+    DRAFT_KINDS,
     SAMPLE,
     SCORE,
     VERIFY,
@@ -44,7 +45,6 @@ from tokendraw.operations.records import (
     VerifyCapabilities,
     VerifyMode,
 )
-from tokendraw.operations.verify_warmup import VerifyWarmup
 from tokendraw.output import PAD_TOKEN_ID, SamplerOutput, ScoreOutput, VerifyOutput
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -312,8 +312,8 @@ class SampleProvider(Provider):
 
         :param options: arguments of that method about logits and their parameters.
         """
-        batches = Batches(vocab_size, **options)
-        return warm_up(self._negotiator, [(SAMPLE, batches.drawn_by("batches", RowCall))], progress=progress)
+        drawn = partial(Batches(self.device, vocab_size, **options).drawn, "batches", RowCall)
+        return warm_up(self._negotiator, [(SAMPLE, drawn)], progress=progress)
 
 
 class VerifyProvider(Provider):
@@ -339,10 +339,22 @@ class VerifyProvider(Provider):
 
         :param options: other arguments of that method.
         """
-        warmup = VerifyWarmup(
-            Batches(vocab_size, **options), max_drafts, verify_modes, draft_kinds, draft=draft, verify=verify
+        verified = verified_by(
+            Batches(self.device, vocab_size, **options), max_drafts, verify_modes, draft_kinds
         )
-        return warm_up(self._negotiator, [(VERIFY, warmup.groups)], progress=progress)
+        return warm_up(self._negotiator, [(VERIFY, verified)], progress=progress)
+
+
+def verified_by(
+    batches: Batches, max_drafts: int, verify_modes: Iterable[VerifyMode], draft_kinds: Iterable[DraftKind]
+) -> CallGroups:
+    """Make up drafts and verifications of batches, from arguments of :meth:`tokendraw.Sampler.warmup`."""
+    max_drafts = checked_integer("max_drafts", max_drafts, 1)
+    modes = checked_choices("verify_modes", verify_modes, "modes", VERIFY_MODES)
+    kinds = checked_choices("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS)
+    # ``coupled`` reads no distribution.
+    ways = [(mode, kind) for mode in modes for kind in (kinds[:1] if mode == "coupled" else kinds)]
+    return partial(batches.verified, Verify, max_drafts, ways)
 
 
 class ScoreProvider(Provider):

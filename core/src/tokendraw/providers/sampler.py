@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.rows import RowCall
-from tokendraw.calls.warmup import warm_up
-from tokendraw.calls.warmup_batches import Batches
+from tokendraw.calls.warmup import Batches, CallGroups, warm_up
 from tokendraw.operations.records import SAMPLE, SCORE, VERIFY, VerifyMode
-from tokendraw.operations.row_methods import SampleProvider, ScoreProvider, VerifyProvider, draft, verify
-from tokendraw.operations.verify_warmup import VerifyWarmup
+from tokendraw.operations.row_methods import SampleProvider, ScoreProvider, VerifyProvider, verified_by
 from tokendraw.parameters.metadata import SamplingMetadata
 
 
@@ -102,6 +102,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
         :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
         batches = Batches(
+            self.device,
             vocab_size,
             dtypes=dtypes,
             batch_sizes=batch_sizes,
@@ -111,15 +112,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
             row_index=row_index,
             metadata=metadata,
         )
-        verifications = VerifyWarmup(
-            batches,
-            1 if max_drafts is None else max_drafts,
-            verify_modes,
-            draft_kinds,
-            draft=draft,
-            verify=verify,
-        )
-        warmups = [(SAMPLE, batches.drawn_by("batches", RowCall))]
-        if max_drafts is not None:
-            warmups.append((VERIFY, verifications.groups))
-        return warm_up(self._negotiator, warmups, progress=progress)
+        drawn = partial(batches.drawn, "batches", RowCall)
+        verified = verified_by(batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds)
+        warmups: list[tuple[Operation, CallGroups]] = [(SAMPLE, drawn), (VERIFY, verified)]
+        return warm_up(self._negotiator, warmups[: 1 if max_drafts is None else 2], progress=progress)

@@ -1,13 +1,24 @@
-"""Says whether the adapter supports the installed SGLang, by its version and names; names its default backend."""
+"""Says whether the adapter supports the installed SGLang, by its version and names, and words the lines of the log."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tokendraw.engines import EngineState, changed_signature, examine
+
+log = logging.getLogger("tokendraw.sglang")
+KEPT = "tokendraw: SGLang left alone: %s"
+KEPT_WITH_BACKEND = f"{KEPT}. It samples with its backend %r"
+FELL_BACK = (
+    "tokendraw: %r raised %s. SGLang goes on with its own sampling backend %r, without seeds per request; restart it "
+    "to draw through tokendraw again"
+)
+OWN_VERIFICATION = "tokendraw: SGLang verifies drafts, without seeds per request: %s"
+OWN_LOGPROBS = "tokendraw: a score raised %s. SGLang computes log-probabilities from now on"
 
 TESTED = ("0.5.23",)
 """Versions of the tests (`make test-engines`), whose sources were read. Other versions stay as they are."""

@@ -6,7 +6,6 @@ until a request joins or leaves, so the metadata made from them is cached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +14,7 @@ from torch import Tensor
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS
 from tokendraw_sglang._engine import FILTERS
-from tokendraw_sglang._rules import rules_of
-
-NO_SEED = -(2**63)
-"""Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
+from tokendraw_sglang._rules import NO_SEED, rules_of
 
 _TENSORS = ("temperatures", *(each.column for each in FILTERS.values()), "sampling_seed")
 _FACTS = ("is_any_greedy", *(each.flag for each in FILTERS.values()), "max_top_k")
@@ -69,40 +65,21 @@ class LastMetadata:
     """Describes the batches of a run, and caches the last description."""
 
     def __init__(self) -> None:
-        self._last: _CacheEntry | None = None
+        self._tensors: tuple[object, ...] = ()
+        """Those of the last batch, kept alive."""
+        self._facts: tuple[Any, ...] = ()
+        self._metadata = SamplingMetadata()
 
     def metadata(self, info: Any, positions: Tensor, width: int = 1) -> SamplingMetadata:
         """Describe a batch; see :func:`metadata_of`. Tensors of the last batch are not read again."""
-        last = self._last
-        if last is None or not last.matches(info, width):
-            last = self._last = _CacheEntry.of(info, positions, width)
-        return last.metadata if last.metadata.seed is None else last.metadata.with_positions(positions)
-
-
-@dataclass(frozen=True, slots=True)
-class _CacheEntry:
-    """Metadata and the tensors and facts behind it."""
-
-    tensors: tuple[object, ...]
-    facts: tuple[Any, ...]
-    metadata: SamplingMetadata
-
-    @classmethod
-    def of(cls, info: Any, positions: Tensor, width: int) -> _CacheEntry:
-        return cls(_tensors(info), (*_facts(info), width), metadata_of(info, positions, width))
-
-    def matches(self, info: Any, width: int) -> bool:
-        """Return whether a batch has the same tensors, which the entry keeps alive, and the same facts."""
-        same = all(cached is current for cached, current in zip(self.tensors, _tensors(info), strict=True))
-        return same and self.facts == (*_facts(info), width)
-
-
-def _tensors(info: Any) -> tuple[object, ...]:
-    return (*(getattr(info, name) for name in _TENSORS), rules_of(info))
-
-
-def _facts(info: Any) -> tuple[Any, ...]:
-    return (*(getattr(info, name) for name in _FACTS), current_stream(info.temperatures.device))
+        tensors = (*(getattr(info, name) for name in _TENSORS), rules_of(info))
+        stream = current_stream(info.temperatures.device)
+        facts = (*(getattr(info, name) for name in _FACTS), stream, width)
+        if facts != self._facts or any(a is not b for a, b in zip(self._tensors, tensors, strict=True)):
+            self._metadata = metadata_of(info, positions, width)
+            self._tensors, self._facts = tensors, facts
+        last = self._metadata
+        return last if last.seed is None else last.with_positions(positions)
 
 
 def current_stream(device: torch.device) -> int | None:

@@ -6,8 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tokendraw.engines import EngineState, choose_once, format_error
-from tokendraw_sglang._engine import default_backend, state
-from tokendraw_sglang._messages import kept_message, log
+from tokendraw_sglang._engine import KEPT, KEPT_WITH_BACKEND, default_backend, log, state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,7 +23,7 @@ def register() -> None:
     try:
         _register_once()
     except Exception as error:
-        log.warning("%s", kept_message(f"registration raised {format_error(error).removesuffix('.')}"))
+        log.warning(KEPT, f"registration raised {format_error(error).removesuffix('.')}")
 
 
 @functools.cache
@@ -34,8 +33,7 @@ def _register_once() -> None:
     engine_state = state()
     register_sampler_backend(BACKEND, functools.partial(make_sampler, engine_state))
     if engine_state.applies:
-        from tokendraw_sglang._rules import SOURCE, hook_rules
-        from tokendraw_sglang._seeds import hook_seeds
+        from tokendraw_sglang._rules import SOURCE, hook_rules, hook_seeds
 
         hook_seeds()
         reason = hook_rules()
@@ -75,9 +73,9 @@ def make_sampler(engine_state: EngineState) -> Any:
 
 
 def _group() -> ProcessGroup | None:
-    """Return the group of the ranks that make a sampler together with this one; None: there is no other.
+    """Return the group of the ranks that make a sampler together; None: a single rank does.
 
-    All of those that draw the same tokens are in it.
+    All ranks that draw the same tokens are in it.
     """
     from sglang.srt.runtime_context import get_parallel
 
@@ -91,6 +89,6 @@ def _sglang_sampler(reason: str) -> Any:
     from sglang.srt.runtime_context import get_context
 
     backend = default_backend()
-    log.warning("%s", kept_message(reason, backend))
+    log.warning(KEPT_WITH_BACKEND, reason, backend)
     get_context().override("tokendraw-sglang", sampling_backend=backend)
     return Sampler()

@@ -18,12 +18,10 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import default_backend
+from tokendraw_sglang._engine import FELL_BACK, OWN_LOGPROBS, default_backend, log
 from tokendraw_sglang._logprobs import RowLogprobs, Scorer
-from tokendraw_sglang._messages import fallback_message, log, own_logprobs_message
 from tokendraw_sglang._metadata import LastMetadata
-from tokendraw_sglang._verification import is_served, mode_of
-from tokendraw_sglang._walks import Walk, judge_chain, walk_tree
+from tokendraw_sglang._verification import Walk, is_served, judge_chain, mode_of, walk_tree
 from tokendraw_sglang._warmup import warm_up, warm_up_scores
 
 _NEED = tokendraw.Need(filter_orders=("joint",), logprobs_mode="temperature_logprobs", logprob_ranks=False)
@@ -217,13 +215,12 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         if self.names is not None:
             raise error
         self._scores = None
-        log.warning("%s", own_logprobs_message(format_error(error).removesuffix(".")))
+        log.warning(OWN_LOGPROBS, format_error(error).removesuffix("."))
 
     def fall_back(self, error: Exception) -> None:
         """Leave all later batches to SGLang, with a line in the log; raise beside other ranks, which draw on."""
         if self.names is not None:
             raise error
         assert self._draws is not None
-        error_line = format_error(error).removesuffix(".")
-        log.warning("%s", fallback_message(f"{self._draws.name!r} raised {error_line}", default_backend()))
+        log.warning(FELL_BACK, self._draws.name, format_error(error).removesuffix("."), default_backend())
         self._draws = None

@@ -6,6 +6,9 @@ drafts that equal these tokens: as many on average, also of trees that branch, a
 text without drafts. With ``--speculative-use-rejection-sampling`` drafts are a chain with probabilities, which
 ``Sampler.verify`` judges. SGLang draws those drafts itself, within CUDA graphs that hold no seeds, so their requests
 get none.
+
+For log-probabilities of the emitted tokens SGLang copies their rows, divides the copies and writes their log-softmax. A
+hook on ``compute_spec_logprobs`` scores the rows where they lie.
 """
 
 from __future__ import annotations
@@ -15,15 +18,73 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
+import tokendraw
 from tokendraw.engines import format_error
-from tokendraw_sglang._engine import EDIT_FIELDS, verification_misfit
-from tokendraw_sglang._messages import log, own_verification_message
-from tokendraw_sglang._walks import Walk
+from tokendraw_sglang._engine import EDIT_FIELDS, OWN_VERIFICATION, log, verification_misfit
+from tokendraw_sglang._metadata import LastMetadata
 
 if TYPE_CHECKING:
     from tokendraw_sglang._sampler import TokendrawSampler
+
+
+Walk = tuple[Tensor, Tensor, Tensor]
+"""``predict`` [B * n], ``accept_index`` [B, depth] and the number of accepted drafts [B], all int32."""
+
+
+def walk_tree(
+    draws: tokendraw.Sampler, batches: LastMetadata, drafts: Any, info: Any, logits: Tensor
+) -> Walk:
+    """Draw the token of every node's row, and accept the drafts that equal the token of the row before them.
+
+    :param batches: caches the metadata of verifications.
+    :param drafts: SGLang's ``verify_input``.
+    """
+    from sglang.srt.speculative import eagle_utils
+
+    requests, width = len(info), drafts.draft_token_num
+    tokens = draws.sample(logits, batches.metadata(info, drafts.positions, width)).token_ids
+    device = logits.device
+    result: Walk = eagle_utils.verify_tree_greedy_func(
+        predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
+        accept_index=torch.full((requests, drafts.max_tree_depth), -1, dtype=torch.int32, device=device),
+        accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
+        candidates=drafts.draft_token.reshape(requests, width),
+        retrieve_index=drafts.retrieve_index,
+        retrieve_next_token=drafts.retrieve_next_token,
+        retrieve_next_sibling=drafts.retrieve_next_sibling,
+        target_predict=tokens.view(requests, width),
+        topk=drafts.tree_topk,
+    )
+    return result
+
+
+def judge_chain(
+    draws: tokendraw.Sampler,
+    batches: LastMetadata,
+    drafts: Any,
+    batch: Any,
+    logits: Tensor,
+    mode: Literal["rejection", "block"],
+) -> Walk:
+    """Verify chains of drafts with the probabilities that they were drawn by."""
+    info, width = batch.sampling_info, drafts.draft_token_num
+    requests, vocab_size = len(info), logits.shape[1]
+    offsets = torch.arange(0, requests * width + 1, width, device=logits.device)
+    chains = tokendraw.Drafts(
+        draft_token_ids=drafts.draft_token.reshape(requests, width)[:, 1:],
+        cu_num_logits=offsets,
+        draft_probs=drafts.draft_probs.reshape(-1, vocab_size),
+        num_drafts=(width - 1,) * requests,
+    )
+    output = draws.verify(logits, chains, batches.metadata(info, batch.seq_lens), mode=mode)
+    step = torch.arange(width, device=logits.device)
+    is_emitted = step <= output.num_accepted.unsqueeze(1)
+    rows = (offsets[:-1].unsqueeze(1) + step).masked_fill(~is_emitted, -1)
+    return output.token_ids.clamp(min=0).to(torch.int32).view(-1), rows.to(torch.int32), output.num_accepted
+
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` whose drafts ``eagle_sample`` verifies, by draws of its own alone."""
@@ -61,7 +122,7 @@ def hook_verification(sampler: TokendrawSampler) -> None:
     if reason is None:
         _PROCESS.sampler = sampler
     else:
-        log.warning("%s", own_verification_message(reason))
+        log.warning(OWN_VERIFICATION, reason)
 
 
 def _unnamed(sampler: TokendrawSampler) -> str | None:
@@ -150,8 +211,6 @@ def _hook() -> str | None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative import eagle_utils
 
-    from tokendraw_sglang._draft_logprobs import score_drafts
-
     unhooked = eagle_utils.eagle_sample
     HookRegistry.register(_TARGETS[0], verify_drafts, HookType.AROUND)
     HookRegistry.register(_TARGETS[1], score_drafts, HookType.AROUND)
@@ -231,3 +290,42 @@ def _verify_by_sglang(
         return original(*arguments, grammar_mask, uno_target_max_top_k, **options)
     finally:
         batch.sampling_info = info
+
+
+def score_drafts(
+    original: Callable[..., None],
+    batch: Any,
+    logits_output: Any,
+    predict: Tensor,
+    *,
+    accept_index: Tensor | None = None,
+    chain_stride: int | None = None,
+) -> None:
+    """Fill in the log-probabilities of a verified batch, as ``compute_spec_logprobs`` does.
+
+    :param logits_output: with the edited ``next_token_logits`` [B * n, V].
+    :param predict: [B * n] int32: the token of each row that emitted one, 0 in the others.
+    :param accept_index: [B, depth] int32: rows of the emitted tokens, then -1, which stands for the last row; None: of
+        another verification than ``eagle_sample``, which SGLang serves.
+    """
+    sampler, rows, requests = serving_sampler(), None, len(batch.seq_lens)
+    top_nums = batch.top_logprobs_nums or [0] * requests
+    given_ids = batch.token_ids_logprobs or [None] * requests
+    if sampler is not None and accept_index is not None and requests:
+        logits = logits_output.next_token_logits
+        temperatures = sampler.logprob_temperatures(batch.sampling_info)
+        rows = sampler.score(logits, predict, temperatures, top_nums, given_ids, len(logits) // requests)
+    if rows is None or accept_index is None:
+        original(batch, logits_output, predict, accept_index=accept_index, chain_stride=chain_stride)
+        return
+    depth = accept_index.shape[1]
+    fields = rows.at(accept_index.long().view(-1)).fields(
+        _repeated(top_nums, depth), _repeated(given_ids, depth)
+    )
+    logits_output.next_token_logprobs = fields.pop("token_logprobs").view(requests, depth)
+    for name, value in fields.items():
+        setattr(logits_output, f"next_token_{name}", value)
+
+
+def _repeated(entries: list[Any], count: int) -> list[Any]:
+    return [entry for entry in entries for _ in range(count)]

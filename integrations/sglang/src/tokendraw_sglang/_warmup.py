@@ -13,8 +13,8 @@ from torch import Tensor
 import tokendraw
 from tokendraw_sglang._engine import FILTERS
 from tokendraw_sglang._logprobs import LEAST_BEST, Scorer
-from tokendraw_sglang._metadata import NO_SEED, metadata_of
-from tokendraw_sglang._rules import ATTRIBUTE, warmup_columns
+from tokendraw_sglang._metadata import metadata_of
+from tokendraw_sglang._rules import ATTRIBUTE, NO_SEED, warmup_columns
 
 BATCH_SIZES = (1, 64)
 _FILTERS = ((), *((name,) for name in FILTERS), ("top_k", "top_p"), tuple(FILTERS))

@@ -44,7 +44,7 @@ _import_name, __dir__ = lazy_names(__name__, _NAMES, removed=_REMOVED)
 
 def __getattr__(name: str) -> Any:
     if name in __dir__() and name not in _ERRORS.split():
-        from tokendraw_transformers._versions import check_transformers
+        from tokendraw_transformers._errors import check_transformers
 
         check_transformers()
     return _import_name(name)

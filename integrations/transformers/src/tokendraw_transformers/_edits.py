@@ -9,7 +9,7 @@ looks for their first ids in prompt and padding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,10 @@ from torch import Tensor
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
-    MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
 
@@ -30,8 +28,6 @@ from tokendraw import InvalidParameterError, RequestSlots, SamplerUnavailableErr
 from tokendraw_transformers._loading import load_processor
 
 BIASES = (SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor)
-_DELAYS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor, SuppressTokensAtBeginLogitsProcessor)
-"""Processors that delay tokens: ``process_logits`` has a single list of delayed tokens."""
 SUPPORTED = (
     *BIASES,
     RepetitionPenaltyLogitsProcessor,
@@ -45,25 +41,15 @@ HEADROOM_TOKENS = 1024
 
 def with_edits(prepared: Iterable[Any]) -> LogitsProcessorList:
     """Replace each stretch of supported processors by a call of ``process_logits``."""
-    return with_stretches(prepared, _is_supported, EditProcessor)
-
-
-def with_stretches(
-    prepared: Iterable[Any], is_supported: Callable[[Any], bool], make: Callable[[Sequence[Any]], Any]
-) -> LogitsProcessorList:
-    """Replace each stretch of supported processors by a single processor.
-
-    :param make: returns the processor of a stretch.
-    """
     stretches: list[list[Any]] = []
     for processor in prepared:
         last = stretches[-1] if stretches else []
-        if is_supported(processor) and last and is_supported(last[0]) and _may_follow(last, processor):
+        if _is_supported(processor) and last and _is_supported(last[0]) and _may_follow(last, processor):
             last.append(processor)
         else:
             stretches.append([processor])
     return LogitsProcessorList(
-        make(stretch) if is_supported(stretch[0]) else stretch[0] for stretch in stretches
+        EditProcessor(stretch) if _is_supported(stretch[0]) else stretch[0] for stretch in stretches
     )
 
 
@@ -77,8 +63,7 @@ def _may_follow(stretch: Sequence[Any], processor: Any) -> bool:
     """Return whether ``process_logits``, with a processor of each kind, edits in this order."""
     kinds = {type(other) for other in stretch}
     late = type(processor) is SequenceBiasLogitsProcessor and RepetitionPenaltyLogitsProcessor in kinds
-    second = type(processor) in _DELAYS and not kinds.isdisjoint(_DELAYS)
-    return type(processor) not in kinds and not late and not second
+    return type(processor) not in kinds and not late
 
 
 class EditProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -139,25 +124,31 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
     def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
         """Make slots with the present tokens of the rows."""
         (count, length), vocab_size = input_ids.shape, scores.shape[1]
-        params = edit_params(self._kinds, vocab_size, prompt_length=None, num_counted=length)
+        params = _edit_params(self._kinds, vocab_size, length)
         known = _histories(self._kinds.get(RepetitionPenaltyLogitsProcessor), input_ids, vocab_size)
         self._processor = load_processor(scores.device)
-        max_tokens = length + HEADROOM_TOKENS if self._follows else 1
-        slots = slots_for(params, count, max_tokens, vocab_size, scores.device)
+        words = params.bad_words or ()
+        slots = RequestSlots(
+            num_slots=count,
+            max_tokens=length + HEADROOM_TOKENS if self._follows else 1,
+            vocab_size=vocab_size,
+            device=scores.device,
+            max_bias=max(1, len(params.logit_bias or ())),
+            max_stop_ids=max(1, len(params.stop_token_ids or ())),
+            max_bad_words=max(1, len(words)),
+            max_bad_word_len=max([1, *map(len, words)]),
+        )
         for row, history in enumerate(known):
             slots.add(row, params, prompt_token_ids=history)
         self._slots, self._length, self._max_length = slots, length, length + HEADROOM_TOKENS
         self._rows = torch.arange(count, device=scores.device)
 
 
-def edit_params(
-    kinds: Mapping[type, Any], vocab_size: int, *, prompt_length: int | None, num_counted: int
-) -> SamplingParams:
-    """Express the processors of a stretch as parameters of a request.
+def _edit_params(kinds: Mapping[type, Any], vocab_size: int, length: int) -> SamplingParams:
+    """Express the processors of a stretch as parameters of a request, whose slot counts no token as output.
 
     :param kinds: the processors by their types.
-    :param prompt_length: tokens of the prompt; None: by the processors.
-    :param num_counted: tokens of the request outside of the output of its slot.
+    :param length: tokens of the request so far.
     :raises InvalidParameterError: an id is outside the vocabulary, or a value is not finite.
     """
     bias: dict[int, float] = {}
@@ -173,46 +164,14 @@ def edit_params(
         tokens = kinds[SuppressTokensLogitsProcessor].suppress_tokens
         forbidden |= {(token,) for token in _ids_in_vocabulary(tokens, vocab_size)}
     penalty = kinds.get(RepetitionPenaltyLogitsProcessor)
-    least_length, delayed_tokens = _delay(kinds, prompt_length)
+    delay = kinds.get(MinNewTokensLengthLogitsProcessor)
+    allowed_from = 0 if delay is None else delay.prompt_length_to_skip + delay.min_new_tokens
     return SamplingParams(
         repetition_penalty=1.0 if penalty is None else penalty.penalty,
         logit_bias=bias or None,
         bad_words=[list(word) for word in sorted(forbidden)] or None,
-        min_tokens=max(0, least_length - num_counted),
-        stop_token_ids=None if delayed_tokens is None else _ids_in_vocabulary(delayed_tokens, vocab_size),
-    )
-
-
-def _delay(kinds: Mapping[type, Any], prompt_length: int | None) -> tuple[int, Tensor | None]:
-    """Return the sequence length from which on delayed tokens are allowed, and the delayed tokens."""
-    for kind in _DELAYS:
-        if kind not in kinds:
-            continue
-        delay = kinds[kind]
-        if kind is MinLengthLogitsProcessor:
-            return delay.min_length, delay.eos_token_id
-        if kind is SuppressTokensAtBeginLogitsProcessor:
-            begin = delay.begin_index if prompt_length is None else prompt_length
-            return begin + 1, delay.begin_suppress_tokens
-        begin = delay.prompt_length_to_skip if prompt_length is None else prompt_length
-        return begin + delay.min_new_tokens, delay.eos_token_id
-    return 0, None
-
-
-def slots_for(
-    params: SamplingParams, num_slots: int, max_tokens: int, vocab_size: int, device: torch.device
-) -> RequestSlots:
-    """Make slots with room for the lists of requests with ``params``."""
-    words = params.bad_words or ()
-    return RequestSlots(
-        num_slots=num_slots,
-        max_tokens=max_tokens,
-        vocab_size=vocab_size,
-        device=device,
-        max_bias=max(1, len(params.logit_bias or ())),
-        max_stop_ids=max(1, len(params.stop_token_ids or ())),
-        max_bad_words=max(1, len(words)),
-        max_bad_word_len=max([1, *map(len, words)]),
+        min_tokens=max(0, allowed_from - length),
+        stop_token_ids=None if delay is None else _ids_in_vocabulary(delay.eos_token_id, vocab_size),
     )
 
 

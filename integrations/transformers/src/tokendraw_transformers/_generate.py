@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +14,71 @@ from transformers import GenerationMixin, LogitsProcessorList
 from transformers.generation import GenerationMode
 
 from tokendraw import InvalidParameterError, Sampler
-from tokendraw_transformers._caller_arguments import caller_arguments
-from tokendraw_transformers._drawing import DrawProcessor, Processors, RecordingStoppingCriteria
+from tokendraw_transformers._drawing import BatchDrawer, DrawProcessor, Processors, RecordingStoppingCriteria
 from tokendraw_transformers._edits import with_edits
-from tokendraw_transformers._errors import InvalidRowsWarning, warn
+from tokendraw_transformers._errors import CALLER_ARGUMENTS, InvalidRowsWarning, warn
 from tokendraw_transformers._output import with_draws
-from tokendraw_transformers._positions import position_offset, prompts
-from tokendraw_transformers._rows import BatchDrawer
 from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused_seeds
 from tokendraw_transformers._warpers import plan
+
+
+def position_offset(
+    model: Any, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
+) -> Tensor:
+    """Return offsets [B] int64: positions of the rows at a step, less ``input_ids.shape[1]`` at the step.
+
+    It is -1, less the left padding, plus what ``input_ids`` does not hold of the sequence: where it goes on from a
+    cache, or from embeddings, the attention mask covers the whole.
+
+    :raises InvalidParameterError: the attention mask is not [B, L], so padding is unknown.
+    """
+    mask = _mask(model, model_kwargs)
+    rows, length = input_ids.shape
+    if mask is None:  # nothing is padding; transformers drops a mask of ones and keeps its length here
+        total_length = (
+            length if model.config.is_encoder_decoder else getattr(generation_config, "_mask_length", length)
+        )
+        return torch.full((rows,), total_length - length - 1, dtype=torch.int64, device=input_ids.device)
+    if mask.dim() != 2:
+        raise InvalidParameterError(
+            f"'attention_mask' needs shape [B, L], by which padding is told from tokens, found {list(mask.shape)}."
+        )
+    return mask.to(input_ids.device).ne(0).sum(-1) - length - 1
+
+
+def prompts(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> list[list[int]]:
+    """Return the token ids of each row's prompt, without padding. Waits for the device.
+
+    :param input_ids: [B, L]; [B, 0] where the model is given embeddings.
+    """
+    mask, rows = _mask(model, model_kwargs), input_ids.tolist()
+    if mask is None or mask.shape != input_ids.shape:
+        return rows
+    return [
+        [token for token, is_token in zip(*row, strict=True) if is_token]
+        for row in zip(rows, mask.tolist(), strict=True)
+    ]
+
+
+def _mask(model: Any, model_kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the attention mask of the decoding model; transformers drops a mask of ones."""
+    return model_kwargs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
+
+
+def caller_arguments() -> dict[str, Any]:
+    """Look up the arguments of the running ``model.generate`` in its frame; empty without a running call.
+
+    ``generate`` drops these on the way to a callable ``custom_generate``, without a word
+    (``_extract_generation_mode_kwargs`` of transformers 5).
+    """
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame = sys._getframe(1)
+    while frame.f_code is not code:
+        if frame.f_back is None:
+            return {}
+        frame = frame.f_back
+    return {name: frame.f_locals[name] for name in CALLER_ARGUMENTS}
+
 
 _NAME = "'custom_generate=tokendraw_transformers.generate'"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,17 +11,32 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 
 from tokendraw import InvalidParameterError, SamplerOutput
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
-from tokendraw_transformers._rows import StepDetails
+from tokendraw_transformers._drawing import StepDetails
 
 
-class _Logprobs:
-    """Log-probabilities of a whole output, request by request."""
+@dataclass
+class _Draws:
+    """What ``generate`` adds to transformers' own output."""
 
-    logprobs: Tensor | None
-    ranks: Tensor | None
-    top_token_ids: Tensor | None
-    top_logprobs: Tensor | None
-    sequences: Any
+    if TYPE_CHECKING:
+        sequences: Any  # of transformers' own output
+
+    valid: Tensor | None = None
+    """[B] bool: False for rows that met NaN, or nothing above -inf."""
+    logprobs: Tensor | None = None
+    """[B, steps] float32: natural logarithm of each drawn token's probability; 0 where a row had ended."""
+    ranks: Tensor | None = None
+    """[B, steps] int64: how many tokens have a value at least the drawn one's; 0 where a row had ended."""
+    top_token_ids: Tensor | None = None
+    """[B, steps, N] int64: the N best; -1 where a row had ended."""
+    top_logprobs: Tensor | None = None
+    """[B, steps, N] float32; -inf where a row had ended."""
+    kept_token_ids: Tensor | None = None
+    """[B, steps, K] int64: the ids that the filters kept, ascending; -1 behind the last and where a row had ended."""
+    kept_counts: Tensor | None = None
+    """[B, steps] int64: how many ids were kept, also if more than K; 0 where a row had ended."""
+    entropy: Tensor | None = None
+    """[B, steps] float32, in nats; 0 where a row had ended."""
 
     def row(self, index: int) -> list[list[tuple[int, float, int]]]:
         """List the draws of a row: for each token (token id, logprob, rank), then the entries of the best tokens.
@@ -47,39 +62,13 @@ class _Logprobs:
 
 
 @dataclass
-class DrawDecoderOnlyOutput(_Logprobs, GenerateDecoderOnlyOutput):  # type: ignore[misc]
+class DrawDecoderOnlyOutput(_Draws, GenerateDecoderOnlyOutput):  # type: ignore[misc]
     """``GenerateDecoderOnlyOutput`` with the log-probabilities of the drawn tokens."""
-
-    valid: Tensor | None = None
-    """[B] bool: False for rows that met NaN, or nothing above -inf."""
-    logprobs: Tensor | None = None
-    """[B, steps] float32: natural logarithm of each drawn token's probability; 0 where a row had ended."""
-    ranks: Tensor | None = None
-    """[B, steps] int64: how many tokens have a value at least the drawn one's; 0 where a row had ended."""
-    top_token_ids: Tensor | None = None
-    """[B, steps, N] int64: the N best; -1 where a row had ended."""
-    top_logprobs: Tensor | None = None
-    """[B, steps, N] float32; -inf where a row had ended."""
-    kept_token_ids: Tensor | None = None
-    """[B, steps, K] int64: the ids that the filters kept, ascending; -1 behind the last and where a row had ended."""
-    kept_counts: Tensor | None = None
-    """[B, steps] int64: how many ids were kept, also if more than K; 0 where a row had ended."""
-    entropy: Tensor | None = None
-    """[B, steps] float32, in nats; 0 where a row had ended."""
 
 
 @dataclass
-class DrawEncoderDecoderOutput(_Logprobs, GenerateEncoderDecoderOutput):  # type: ignore[misc]
+class DrawEncoderDecoderOutput(_Draws, GenerateEncoderDecoderOutput):  # type: ignore[misc]
     """``GenerateEncoderDecoderOutput`` with the fields of :class:`DrawDecoderOnlyOutput`."""
-
-    valid: Tensor | None = None
-    logprobs: Tensor | None = None
-    ranks: Tensor | None = None
-    top_token_ids: Tensor | None = None
-    top_logprobs: Tensor | None = None
-    kept_token_ids: Tensor | None = None
-    kept_counts: Tensor | None = None
-    entropy: Tensor | None = None
 
 
 def with_draws(

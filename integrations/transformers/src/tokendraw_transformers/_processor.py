@@ -10,8 +10,17 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from tokendraw import InvalidParameterError, Sampler, SamplingParams
-from tokendraw_transformers._rows import BatchDrawer
-from tokendraw_transformers._scores import one_hot_scores
+from tokendraw_transformers._drawing import BatchDrawer
+
+
+def one_hot_scores(scores: Tensor, token_ids: Tensor) -> Tensor:
+    """Make scores [B, V] like ``scores``, with probability 1 for ``token_ids`` [B] after a softmax.
+
+    They are 0 at the token and half the least finite number elsewhere. They are finite, since prompt lookup
+    takes -inf for a token that may never be drawn, and drops its candidate.
+    """
+    rest = torch.full_like(scores, torch.finfo(scores.dtype).min / 2)
+    return rest.scatter_(-1, token_ids[:, None], 0.0)
 
 
 class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]

@@ -27,7 +27,6 @@ from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
     TemperatureLogitsWarper,
-    TopHLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
@@ -63,13 +62,6 @@ _TAKEN: dict[type, _Taken] = {
 """Warpers that tokendraw replaces beside some, in the order in which transformers applies them, behind the others."""
 _ORDER = (*SUPPORTED, *_TAKEN)
 _FIELDS = frozenset(field.name for field in fields(SamplingParams))
-WARPER_FIELDS = {
-    TopHLogitsWarper: "top_h",
-    TypicalLogitsWarper: "typical_p",
-    EpsilonLogitsWarper: "epsilon_cutoff",
-    EtaLogitsWarper: "eta_cutoff",
-}
-"""Fields of a ``GenerationConfig`` by the warpers that may stay transformers' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +98,6 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> StepPlan:
         narrowing=LogitsProcessorList(narrowing),
         recorded=LogitsProcessorList(prepared[start:]),
     )
-
-
-def own_warper(prepared: Sequence[Any], *, do_sample: bool) -> Any | None:
-    """Return a warper that stays transformers' own though a field of the config asks for it; None without any."""
-    left = plan(prepared, do_sample=do_sample).processors
-    return next((processor for processor in left if type(processor) in WARPER_FIELDS), None)
 
 
 def _is_expressible(warpers: Sequence[Any]) -> bool:

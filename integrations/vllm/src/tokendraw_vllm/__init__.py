@@ -27,11 +27,11 @@ def register() -> None:
 
         batch = compare_engine()
         if batch.applies:
-            from tokendraw_vllm import _admission, _v1, _v2
+            from tokendraw_vllm import _v1, _v2, _v2_rules
 
             _v1.install()
             _v2.install()
-            _admission.install()
+            _v2_rules.install()
         else:
             _log.log_kept(batch.reason, is_asked_for=batch.reason == SWITCHED_OFF)
     except Exception as error:

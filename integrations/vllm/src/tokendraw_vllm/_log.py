@@ -8,6 +8,10 @@ from collections.abc import Sequence
 
 from tokendraw.engines import format_error
 
+SAMPLER, EDITING, VERIFICATION, DRAFTING, SCORING = (
+    f"V2 {part}" for part in ("sampler", "editing", "verification", "drafting", "scoring")
+)
+"""Replaced parts of vLLM."""
 _reasons_of_losses: set[str] = set()
 _log = logging.getLogger("vllm.tokendraw")  # below vLLM's logger, whose handlers and levels apply
 

@@ -5,9 +5,10 @@ So the first rank chooses the plugins for all, and a rank on which one of them f
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tokendraw.engines import choose_once, format_error
@@ -51,6 +52,16 @@ def raise_if_several(error: Exception) -> None:
     """Raise an error where other ranks draw the same tokens: they go on without the failure."""
     if are_several():
         raise error
+
+
+@contextlib.contextmanager
+def vllm_stays_if_it_raises(part: str) -> Iterator[None]:
+    """Log an error of a block that loads for a part of vLLM; where there are several ranks, raise it."""
+    try:
+        yield
+    except Exception as error:
+        raise_if_several(error)
+        _log.log_kept(format_error(error), part=part)
 
 
 def give_up(part: str, sampler: str, error: Exception) -> None:

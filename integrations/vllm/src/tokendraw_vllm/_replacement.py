@@ -11,22 +11,17 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Drafts, Need, Sampler, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw.engines import format_error
 from tokendraw.plugin import PluginInfo, VerifyMode
 from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._engine import DISTRIBUTIONS
 from tokendraw_vllm._ranks import Names
-from tokendraw_vllm._v2_drafts import PART as VERIFICATION
-from tokendraw_vllm._v2_processor import Processor
+from tokendraw_vllm._v2_edits import Processor
 
 REFERENCE = "native"
 """Plain PyTorch: quicker than the sampling in PyTorch of vLLM's V1 runner on a CPU, and slower than kernels."""
 _REFERENCE_PRIORITY = 0
 """Priority of plain PyTorch; those of compiled samplers and of kernels are higher."""
-
-DRAFTING = "V2 drafting"
-"""The replaced part of vLLM that draws drafts, for the log."""
 
 Drawn = TypeVar("Drawn")
 
@@ -114,14 +109,14 @@ class Replacement:
         try:
             return self.sampler.draft(logits, metadata()).token_ids
         except Exception as error:
-            _ranks.give_up(DRAFTING, self.sampler.name, error)
+            _ranks.give_up(_log.DRAFTING, self.sampler.name, error)
             self.draws_drafts = False
             return None
 
     def fail_verification(self, error: Exception) -> None:
         """Leave all later drafts to vLLM, with a line in the log."""
         if self.sampler is not None and self.verifies:
-            _ranks.give_up(VERIFICATION, self.sampler.name, error)
+            _ranks.give_up(_log.VERIFICATION, self.sampler.name, error)
         self.verifies = False
 
 
@@ -143,7 +138,7 @@ def load(
     :param prepare: called with the sampler and ``seeds_every_row`` of :class:`Replacement` before it counts as loaded.
     :param names: what the first of several ranks chose for all, by :func:`choose`; None: the best is chosen here.
     """
-    try:
+    with _ranks.vllm_stays_if_it_raises(part):
         if names is None:
             names = _reason_to_stay(device, reference_is_faster=reference_is_faster)
         if isinstance(names, str):
@@ -154,14 +149,11 @@ def load(
         seeds_every_row = getattr(info.operations["sample"], "seeding", "none") == "counter"
         if prepare is not None:
             prepare(sampler, seeds_every_row)
-    except Exception as error:
-        _ranks.raise_if_several(error)
-        _log.log_kept(format_error(error), part=part)
-        return None
-    engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
-    _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
-    is_specialised = info.priority > _REFERENCE_PRIORITY
-    return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
+        engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
+        _log.log_replaced(part, f"{sampler.name} {version}, vLLM {engine}")
+        is_specialised = info.priority > _REFERENCE_PRIORITY
+        return Replacement(part, sampler, seeds_every_row=seeds_every_row, is_specialised=is_specialised)
+    return None
 
 
 def choose(

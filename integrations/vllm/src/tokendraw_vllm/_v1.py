@@ -1,18 +1,18 @@
-"""The V1 runner: replaces ``TopKTopPSampler``, which draws after temperature and min-p, in every process."""
+"""The V1 runner on a CPU: replaces ``TopKTopPSampler``, which draws after temperature and min-p, in every process."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tokendraw import Need
+from tokendraw import BatchFacts, Need, SamplingMetadata
 from tokendraw_vllm import _log
 from tokendraw_vllm._ranks import choose_for_all, names_or_reason
 from tokendraw_vllm._replacement import Replacement, choose, load
-from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, unfiltered_seeded_rows
 
 _PART = "V1 sampler"
 _ATTRIBUTE = "_tokendraw"
@@ -22,6 +22,9 @@ alone, and the choice must not depend on the batch neighbours.
 """
 MIN_REFERENCE_VOCABULARY = 100_000
 """The same for the reference in plain PyTorch, unless TOKENDRAW_SAMPLER names it."""
+
+Generators = Mapping[int, torch.Generator]
+"""Generator of each row whose request has a seed."""
 
 
 def install() -> None:
@@ -44,72 +47,106 @@ def install() -> None:
 
 
 def _draw(
-    sampler: Any,
-    logits: Tensor,
-    generators: dict[int, torch.Generator],
-    k: Tensor | None,
-    p: Tensor | None,
-    original: Any,
+    sampler: Any, logits: Tensor, generators: Generators, k: Tensor | None, p: Tensor | None, original: Any
 ) -> Tensor | None:
     """Draw a token in each row: ids [B] int64; None if vLLM has to.
 
-    On a CPU vLLM draws from all tokens in C++, as quickly as plain PyTorch. Where this is tokendraw's sampler, vLLM
-    draws batches without filters, and seeded rows without filters in every other batch, so that their tokens do not
-    depend on batch neighbours. A specialised sampler draws all batches.
+    vLLM draws from all tokens in C++, as quickly as plain PyTorch. Where this is tokendraw's sampler, vLLM draws
+    batches without filters, and seeded rows without filters in every other batch, so that their tokens do not depend
+    on batch neighbours. A specialised sampler draws all batches.
     """
-    if logits.is_cpu and logits.shape[1] < MIN_CPU_VOCABULARY:
-        _log.log_kept(
-            f"a vocabulary of {logits.shape[1]} is below {MIN_CPU_VOCABULARY}, where vLLM's own may be quicker on a "
-            "CPU",
-            part=_PART,
-        )
-        return None
-    replacement = _replacement(sampler, logits)
-    if replacement is None:
-        return None
-    leaves_unfiltered = logits.is_cpu and not replacement.is_specialised
-    if leaves_unfiltered and k is None and p is None:
-        return None
-    rows = unfiltered_seeded_rows(generators, k, p, logits.shape[1]) if leaves_unfiltered else []
-    if not rows:
-        return replacement.draw(logits, lambda: metadata_of(logits, generators, k, p))
-    if len(rows) == logits.shape[0]:
-        return None
-    filtered = FilteredRows.excluding(rows, logits, generators, k, p)
-    filtered_ids = replacement.draw(filtered.logits, filtered.metadata)
-    if filtered_ids is None:
-        return None
-    seeded_generators = {index: generators[row] for index, row in enumerate(rows)}
-    ids, _ = original(
-        sampler, logits[torch.tensor(rows, dtype=torch.int64, device="cpu")], seeded_generators, None, None
-    )
-    return filtered.merge(filtered_ids, rows, ids.long())
-
-
-def _replacement(sampler: Any, logits: Tensor) -> Replacement | None:
-    """Return the sampler loaded at the first batch; None: vLLM draws."""
-    if _ATTRIBUTE not in vars(sampler):
+    if _ATTRIBUTE not in vars(sampler):  # the first batch
         vars(sampler)[_ATTRIBUTE] = _load(sampler, logits.device, logits.shape[1])
     replacement: Replacement | None = vars(sampler)[_ATTRIBUTE]
-    return replacement
+    if replacement is None or (not replacement.is_specialised and k is None and p is None):
+        return None
+    rows = [] if replacement.is_specialised else _unfiltered_rows(generators, k, p, logits.shape[1])
+    if not rows:
+        return replacement.draw(logits, lambda: _metadata(logits, generators, k, p))
+    is_filtered = torch.ones(logits.shape[0], dtype=torch.bool, device="cpu")
+    is_filtered[rows] = False
+    index = is_filtered.nonzero().view(-1)
+    if not len(index):
+        return None
+    filtered, own = (
+        logits[index],
+        {i: generators[row] for i, row in enumerate(index.tolist()) if row in generators},
+    )
+    filtered_k, filtered_p = None if k is None else k[index], None if p is None else p[index]
+    drawn = replacement.draw(filtered, lambda: _metadata(filtered, own, filtered_k, filtered_p))
+    if drawn is None:
+        return None
+    ids, _ = original(sampler, logits[rows], {i: generators[row] for i, row in enumerate(rows)}, None, None)
+    tokens = drawn.new_empty(logits.shape[0])
+    tokens[index], tokens[rows] = drawn, ids.long()
+    return tokens
 
 
 def _load(sampler: Any, device: torch.device, vocab_size: int) -> Replacement | None:
     import vllm.envs as envs
     from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
-    mode = sampler.logprobs_mode
-    if mode in PROCESSED_LOGPROBS_MODES:
-        _log.log_kept(
-            f"logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes", part=_PART
-        )
+    mode, reason = sampler.logprobs_mode, None
+    if device.type != "cpu":
+        reason = "on a GPU tokendraw draws in the V2 runner alone. Set VLLM_USE_V2_MODEL_RUNNER=1 to take it"
+    elif vocab_size < MIN_CPU_VOCABULARY:
+        reason = f"a vocabulary of {vocab_size} is below {MIN_CPU_VOCABULARY}, where vLLM's own may be quicker on a CPU"
+    elif mode in PROCESSED_LOGPROBS_MODES:
+        reason = f"logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes"
+    if reason is not None:
+        _log.log_kept(reason, part=_PART)
         return None
     need = Need(
         gumbel_dtype="fp64" if sampler.use_fp64_gumbel else "fp32",
         batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
     )
-    reference_is_faster = device.type == "cpu" and vocab_size >= MIN_REFERENCE_VOCABULARY
+    reference_is_faster = vocab_size >= MIN_REFERENCE_VOCABULARY
     names = choose_for_all(  # all ranks draw the batch
         lambda: names_or_reason(lambda: choose(device, need, reference_is_faster=reference_is_faster))
     )
     return load(_PART, device, need, reference_is_faster=reference_is_faster, names=names)
+
+
+def _unfiltered_rows(
+    generators: Generators, k: Tensor | None, p: Tensor | None, vocab_size: int
+) -> list[int]:
+    """Find the seeded rows without filters, ascending."""
+    if not generators:
+        return []
+    top_k = [vocab_size] * (max(generators) + 1) if k is None else k.tolist()
+    top_p = [1.0] * (max(generators) + 1) if p is None else p.tolist()
+    return sorted(row for row in generators if top_k[row] >= vocab_size and top_p[row] >= 1.0)
+
+
+def _metadata(logits: Tensor, generators: Generators, k: Tensor | None, p: Tensor | None) -> SamplingMetadata:
+    """Describe a batch of logits after vLLM's temperature and min-p.
+
+    V1 passes no positions, so the generator of a request gives its rows a seed of 63 bits each, one a step.
+
+    :param logits: [B, V].
+    :param k: [B] integer, V or more: off; None: off in every row.
+    :param p: [B] floating point, 1: off; None: off in every row.
+    """
+    rows = logits.shape[0]
+    facts: dict[str, Any] = {}
+    noise: dict[str, Any] = {}
+    if k is not None:
+        active = k[(k > 0) & (k < logits.shape[1])]
+        facts["max_top_k"] = int(active.max()) if len(active) else 0
+        facts["all_top_k"] = len(active) == len(k) > 0
+    if generators:
+        seeds, seeded = [0] * rows, [False] * rows
+        for row, generator in generators.items():
+            seeded[row] = True
+            drawn = torch.randint(0, 2**63 - 1, (), generator=generator, dtype=torch.int64, device="cpu")
+            seeds[row] = int(drawn)
+        noise["seed"] = torch.tensor(seeds, dtype=torch.int64, device="cpu")
+        noise["positions"] = torch.zeros_like(noise["seed"])
+        if len(generators) < rows:
+            noise["seeded"] = torch.tensor(seeded, device="cpu", dtype=torch.bool)
+    return SamplingMetadata(
+        top_k=k,
+        top_p=p,
+        facts=BatchFacts(any_greedy=False, all_seeded=len(generators) == rows, **facts),
+        **noise,
+    )

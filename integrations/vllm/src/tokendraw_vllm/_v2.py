@@ -1,10 +1,15 @@
-"""The V2 runner: replaces two methods of its ``Sampler``, and its function for log-probabilities.
+"""The V2 runner: replaces two methods of its ``Sampler``, ``_verify``, and its function for log-probabilities.
 
 ``sample`` gets the model's logits. If vLLM has to edit none of them (by a custom processor, or a thinking budget),
 tokendraw reads them once, in the dtype of the model, instead of vLLM's copy to float32, temperature, min-p, filters and
 draw, and edits a copy of the rows with penalties, biases or bad words. ``_sample_random`` comes after vLLM's edits,
 temperature and min-p: tokendraw does the filters and the draw. Subclasses keep their ``_sample_random``; the sampler of
 watermarks calls the replaced method for batches without any watermark.
+
+``_verify`` of the ``RejectionSampler`` verifies drafts. Those that were chosen, by an argmax or an n-gram, are verified
+in the mode ``coupled``: it accepts as many as vLLM's rule, and emits the tokens that plain steps draw at the same seeds
+and positions. Drafts that were drawn come from the temperature of the request without its filters, and from logits that
+vLLM's cache keeps: see :mod:`._v2_drafts`.
 
 The load of the sampler begins with ``RequestState``, which the runner makes before it loads the model's weights.
 """
@@ -21,14 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.engines import format_error
-from tokendraw_vllm import _log, _ranks, _v2_drafting, _v2_logprobs
-from tokendraw_vllm._v2_loading import PART, BackgroundLoad, Setup, load_during_weights
-from tokendraw_vllm._v2_mirror import TOKENS_ATTRIBUTE, RequestTokens
-from tokendraw_vllm._v2_processed import needs_processed
+from tokendraw.plugin import VerifyMode
+from tokendraw_vllm import _log, _ranks, _v2_drafts, _v2_logprobs
+from tokendraw_vllm._v2_drafts import VerifiedRows
+from tokendraw_vllm._v2_edits import TOKENS_ATTRIBUTE, RequestTokens
+from tokendraw_vllm._v2_loading import BackgroundLoad, Setup, load_during_weights
+from tokendraw_vllm._v2_logprobs import drafts_need_processed, needs_processed
 from tokendraw_vllm._v2_rules import log_lost
-from tokendraw_vllm._v2_slots import ATTRIBUTE, Drawn, Slots
-from tokendraw_vllm._v2_verification import wrap_verify
+from tokendraw_vllm._v2_slots import ATTRIBUTE, Drawn, Slots, Verified
 
 Method = Callable[..., Any]
 
@@ -57,21 +62,10 @@ def install() -> None:
 def _wrap_init(original: Method) -> Method:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807 (the name of the replaced method)
         original(self, *arguments, **keywords)
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.SAMPLER):
             values = inspect.signature(original).bind(self, *arguments, **keywords).arguments
-            setattr(
-                self,
-                ATTRIBUTE,
-                _slots(
-                    self,
-                    values["vllm_config"],
-                    values["device"],
-                    values.get("req_states"),
-                ),
-            )
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=PART)
+            slots = _slots(self, values["vllm_config"], values["device"], values.get("req_states"))
+            setattr(self, ATTRIBUTE, slots)
 
     return __init__
 
@@ -217,7 +211,7 @@ def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any)
     if loading is None or loading.setup != setup:
         loading = BackgroundLoad(setup)
     if setup.draws_drafts:
-        _v2_drafting.install(setup.device, states.vocab_size, loading.result)
+        _v2_drafts.install(setup.device, states.vocab_size, loading.result)
     # a subclass may do anything between the logits and its draw
     is_plain = type(sampler) is _sampler_class()
     return Slots(
@@ -235,3 +229,93 @@ def _sampler_class() -> type:
 
     kind: type = VllmSampler
     return kind
+
+
+def wrap_verify(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Have tokendraw verify where possible, and vLLM elsewhere."""
+
+    def _verify(
+        self: Any,
+        logits: Tensor,
+        draft_logits: Tensor | None,
+        draft_sampled: Tensor,
+        pos: Tensor,
+        cu_num_logits: Tensor,
+        idx_mapping: Tensor,
+        idx_mapping_np: np.ndarray,
+        expanded_idx_mapping: Tensor,
+        expanded_local_pos: Tensor,
+        seq_lens_upper_bound_np: np.ndarray,
+        verify_draft_sampled: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        slots: Slots | None = getattr(self.sampler, ATTRIBUTE, None)
+        if slots is not None and slots.can_draw():
+
+            def verify() -> Verified | None:
+                slots.catch_up(idx_mapping_np)
+                if not slots.may_draw_raw(idx_mapping_np):
+                    return None
+                are_drawn = draft_logits is not None
+                if slots.leaves_drafts(idx_mapping_np, logits.shape[0], are_drawn=are_drawn):
+                    return None
+                if not _is_supported(self, draft_logits, logits.shape[1]):
+                    return None
+                rows = VerifiedRows(
+                    logits,
+                    draft_logits,
+                    draft_sampled,
+                    pos,
+                    cu_num_logits,
+                    idx_mapping_np,
+                    expanded_idx_mapping,
+                    expanded_local_pos,
+                    verify_draft_sampled,
+                    getattr(self, "enable_adaptive_verification", False),
+                )
+                slots.needs_processed = drafts_need_processed(self.sampler, idx_mapping_np)
+                return slots.verify(rows, self.num_speculative_steps, _verify_mode(self, draft_logits))
+
+            verified = slots.attempt(verify, verifies=True)
+            if verified is not None:
+                processed, output = verified.processed, verified.output
+                return (
+                    logits if processed is None else processed,
+                    output.token_ids,
+                    output.num_accepted + 1,
+                )
+        if slots is not None:
+            slots.log_unverified(idx_mapping_np)
+        result: tuple[Tensor, Tensor, Tensor] = original(
+            self,
+            logits,
+            draft_logits,
+            draft_sampled,
+            pos,
+            cu_num_logits,
+            idx_mapping,
+            idx_mapping_np,
+            expanded_idx_mapping,
+            expanded_local_pos,
+            seq_lens_upper_bound_np,
+            verify_draft_sampled,
+        )
+        return result
+
+    return _verify
+
+
+def _is_supported(sampler: Any, draft_logits: Tensor | None, vocab_size: int) -> bool:
+    """Return whether tokendraw has the way in which a ``RejectionSampler`` of vLLM judges drafts."""
+    return (
+        sampler.synthetic_conditional_rates is None
+        and not getattr(sampler, "fly_window_size", 0)
+        and sampler.watermark_key is None
+        and (draft_logits is None or draft_logits.shape[-1] == vocab_size)
+    )
+
+
+def _verify_mode(sampler: Any, draft_logits: Tensor | None) -> VerifyMode:
+    """Return the mode in which tokendraw verifies for a ``RejectionSampler`` of vLLM."""
+    if draft_logits is None:
+        return "coupled"
+    return "block" if sampler.use_block_verification else "rejection"

@@ -15,22 +15,15 @@ from typing import Any, Self
 import torch
 
 from tokendraw import Need, Sampler
-from tokendraw.engines import format_error
-from tokendraw.plugin import GumbelDtype
+from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_vllm import _log, _ranks
-from tokendraw_vllm._draft_setup import DraftSetup
+from tokendraw_vllm._engine import DraftSetup
 from tokendraw_vllm._ranks import Names, choose_for_all, names_or_reason
-from tokendraw_vllm._replacement import DRAFTING, Replacement, choose, load
-from tokendraw_vllm._v2_drafts import PART as VERIFICATION
-from tokendraw_vllm._v2_logprobs import PART as SCORING
-from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of
+from tokendraw_vllm._replacement import Replacement, choose, load
+from tokendraw_vllm._v2_edits import choose_processor, load_processor
+from tokendraw_vllm._v2_logprobs import choose_scorer, load_scorer, max_best_of, may_need_processed
 from tokendraw_vllm._v2_metadata import example_batches
-from tokendraw_vllm._v2_processed import may_need_processed
-from tokendraw_vllm._v2_processor import PART as EDITING
-from tokendraw_vllm._v2_processor import choose_processor, load_processor
 
-PART = "V2 sampler"
-"""The replaced part of vLLM, for the log."""
 _LOGITS_PADDING = 64
 """vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
 
@@ -93,13 +86,13 @@ class Setup:
     def choose(self) -> dict[str, Names | str]:
         """Choose the plugins for several ranks: names for each part, or why that part of vLLM stays."""
         parts: dict[str, Callable[[], Names | str]] = {
-            PART: lambda: choose(
+            _log.SAMPLER: lambda: choose(
                 self.device, self._need(), reference_is_faster=False, verifies=self.verifies_drafts
             ),
-            SCORING: lambda: choose_scorer(self.device, **self._score_need()),
+            _log.SCORING: lambda: choose_scorer(self.device, self._score_need()),
         }
         if not self.batch_invariant:
-            parts[EDITING] = lambda: choose_processor(self.device)
+            parts[_log.EDITING] = lambda: choose_processor(self.device)
         return {part: names_or_reason(choose_part) for part, choose_part in parts.items()}
 
     def load(self, names: Mapping[str, Names | str] | None = None) -> Replacement | None:
@@ -114,12 +107,12 @@ class Setup:
             torch.accelerator.set_device_index(self.device.index or 0)
         by_part = names or {}
         replacement = load(
-            PART,
+            _log.SAMPLER,
             self.device,
             self._need(),
             reference_is_faster=False,
             prepare=self._warm_up,
-            names=by_part.get(PART),
+            names=by_part.get(_log.SAMPLER),
         )
         if replacement is None or replacement.sampler is None:
             return replacement
@@ -127,9 +120,9 @@ class Setup:
             self.device,
             self.vocab_size,
             self._layouts() if self.scores_processed else self._layouts()[:1],
+            need=self._score_need(),
             max_best=self.max_best,
-            **self._score_need(),
-            names=by_part.get(SCORING),
+            names=by_part.get(_log.SCORING),
         )
         if not self.batch_invariant:
             most = 0 if self.drafts is None else self.drafts.most
@@ -138,10 +131,10 @@ class Setup:
                 self.vocab_size,
                 replacement.sampler.name,
                 max_drafts=most,
-                names=by_part.get(EDITING),
+                names=by_part.get(_log.EDITING),
             )
             replacement.verifies = self._warm_up_drafts(
-                replacement.sampler, replacement.seeds_every_row, by_part.get(PART)
+                replacement.sampler, replacement.seeds_every_row, by_part.get(_log.SAMPLER)
             )
             replacement.draws_drafts = (
                 replacement.verifies and replacement.seeds_every_row and self._warm_up_drawing()
@@ -157,45 +150,37 @@ class Setup:
         gumbel_dtype: GumbelDtype = "fp64" if self.use_fp64 else "fp32"
         return Need(gumbel_dtype=gumbel_dtype, batch_invariant=self.batch_invariant, threshold=self.threshold)
 
-    def _score_need(self) -> dict[str, bool]:
-        return {
-            "returns_logits": self.logprobs_mode.endswith("logits"),
-            "batch_invariant": self.batch_invariant,
-        }
+    def _score_need(self) -> Need:
+        mode: LogprobsMode = "raw_logits" if self.logprobs_mode.endswith("logits") else "raw_logprobs"
+        return Need(logprobs_mode=mode, batch_invariant=self.batch_invariant)
 
     def _warm_up_drafts(self, sampler: Sampler, seeds_every_row: bool, names: Names | str | None) -> bool:
         """Verify made-up drafts; return whether tokendraw verifies those of vLLM."""
         if self.drafts is None or not self.verifies_drafts:
             return False
         if names is not None and "verify" not in names:
-            _log.log_kept("no plugin verifies on the first rank", part=VERIFICATION)
+            _log.log_kept("no plugin verifies on the first rank", part=_log.VERIFICATION)
             return False
         verifications: list[dict[str, Any]] = [{"verify_modes": ["coupled"], "draft_kinds": ["chosen"]}]
         if self.drafts.mode is not None:
             verifications.append({"verify_modes": [self.drafts.mode], "draft_kinds": ["probs"]})
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.VERIFICATION):
             for verification in verifications:
                 self._warm_up(sampler, seeds_every_row, max_drafts=self.drafts.most, **verification)
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=VERIFICATION)
-            return False
-        return True
+            return True
+        return False
 
     def _warm_up_drawing(self) -> bool:
         """Compile the kernels of drawn drafts; return whether tokendraw draws the drafts of vLLM."""
         if not self.draws_drafts:
             return False
-        try:
+        with _ranks.vllm_stays_if_it_raises(_log.DRAFTING):
             if self.device.type != "cpu":
                 from tokendraw_vllm._v2_draft_kernels import warm_up
 
                 warm_up(self.device, self.dtype, self.vocab_size)
-        except Exception as error:
-            _ranks.raise_if_several(error)
-            _log.log_kept(format_error(error), part=DRAFTING)
-            return False
-        return True
+            return True
+        return False
 
     def _layouts(self) -> list[tuple[int, torch.dtype]]:
         """Return row stride and dtype of the model's logits, and of edited logits: float32, rows without padding."""

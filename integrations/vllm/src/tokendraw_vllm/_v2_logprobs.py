@@ -1,9 +1,14 @@
-"""Log-probabilities of the V2 runner, by tokendraw's ``score`` in the place of vLLM's ``compute_topk_scores``.
+"""Log-probabilities of the V2 runner, and the filtered logits that it reads for some.
 
-vLLM computes all log-probabilities of the runner in this function, for draws, verifications and prompts: of the token
-of each row, and of the N best or of ids by request, and the token's rank. vLLM searches the N best, normalises and
-ranks in kernels of their own, each of which reads the logits; tokendraw reads the logits once or twice. The values are
-vLLM's but for the last bits of float32. Among equal logits the lowest ids are best.
+tokendraw's ``score`` takes the place of ``compute_topk_scores``, in which vLLM computes all log-probabilities of the
+runner, for draws, verifications and prompts: of the token of each row, and of the N best or of ids by request, and the
+token's rank. vLLM searches the N best, normalises and ranks in kernels of their own, each of which reads the logits;
+tokendraw reads the logits once or twice. The values are vLLM's but for the last bits of float32. Among equal logits the
+lowest ids are best.
+
+vLLM reads filtered logits for log-probabilities of the modes ``processed_*`` and for sampling masks. tokendraw draws
+and verifies without writing such logits. Where a batch needs them, they are written behind the draw or the
+verification, from the thresholds of its rows.
 """
 
 from __future__ import annotations
@@ -16,19 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import tokendraw
-from tokendraw import BatchFacts, Need, SamplingMetadata
-from tokendraw.engines import format_error
-from tokendraw.plugin import LogprobsMode
+from tokendraw import BatchFacts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput, kept_mask
 from tokendraw_vllm import _log, _ranks
 from tokendraw_vllm._ranks import Names
 from tokendraw_vllm._replacement import REFERENCE
 
-PART = "V2 scoring"
-"""The replaced part of vLLM, for the log."""
 FUNCTION = "compute_topk_scores"
 _RUNNER = "vllm.v1.worker.gpu"
 _CALLERS = ("sample.sampler", "sample.prompt_logprob", "spec_decode.rejection_sampler")
@@ -143,7 +145,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                     cu_num_generated_tokens_tensor=cu_num_logits if is_tensor else None,
                 )
             except Exception as error:
-                _ranks.give_up(PART, scorer.name, error)
+                _ranks.give_up(_log.SCORING, scorer.name, error)
                 _scorers.pop(key, None)
         return original(
             logits,
@@ -178,15 +180,13 @@ def _described(num_best: int, own_ids: Tensor | None = None) -> SamplingMetadata
     return SamplingMetadata(logprob_token_ids=own_ids, facts=facts)
 
 
-def choose_scorer(device: torch.device, *, returns_logits: bool, batch_invariant: bool) -> Names | str:
+def choose_scorer(device: torch.device, need: Need) -> Names | str:
     """Choose for several ranks: the names of a scorer that can be loaded here, or why vLLM's own stays."""
-    need = _need(returns_logits=returns_logits, batch_invariant=batch_invariant)
     chosen = _best_scorer(device, need)
-    return (
-        chosen
-        if isinstance(chosen, str)
-        else tokendraw.load("score", chosen, device=device, need=need).choices
-    )
+    if isinstance(chosen, str):
+        return chosen
+    names: Names = tokendraw.load("score", chosen, device=device, need=need).choices
+    return names
 
 
 def _best_scorer(device: torch.device, need: Need) -> Names | str:
@@ -196,19 +196,13 @@ def _best_scorer(device: torch.device, need: Need) -> Names | str:
     return {"score": resolution.names}
 
 
-def _need(*, returns_logits: bool, batch_invariant: bool) -> Need:
-    mode: LogprobsMode = "raw_logits" if returns_logits else "raw_logprobs"
-    return Need(logprobs_mode=mode, batch_invariant=batch_invariant)
-
-
 def load_scorer(
     device: torch.device,
     vocab_size: int,
     layouts: Layouts,
     *,
-    returns_logits: bool,
+    need: Need,
     max_best: int,
-    batch_invariant: bool,
     names: Names | str | None = None,
 ) -> None:
     """Load the scorer for a device, and compile its kernels; with a line in the log if vLLM's stays.
@@ -216,23 +210,69 @@ def load_scorer(
     Raises nothing, unless other ranks draw the same tokens.
 
     :param layouts: the layouts of the logits to come.
-    :param returns_logits: whether vLLM returns logits in the place of log-probabilities.
+    :param need: of the mode ``raw_logits`` where vLLM returns logits in the place of log-probabilities.
     :param max_best: see :class:`Scorer`.
-    :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
     :param names: what the first of several ranks chose for all, by :func:`choose_scorer`; None: chosen here.
     """
-    need = _need(returns_logits=returns_logits, batch_invariant=batch_invariant)
-    try:
+    with _ranks.vllm_stays_if_it_raises(_log.SCORING):
         chosen = _best_scorer(device, need) if names is None else names
         if isinstance(chosen, str):
-            _log.log_kept(chosen, part=PART)
+            _log.log_kept(chosen, part=_log.SCORING)
             return
         # by its name, so that no other plugin takes over after a failure
         scorer = Scorer(tokendraw.load("score", chosen, device=device, need=need), max_best)
         if device.type != "cpu":
             scorer.warm_up(device, vocab_size, layouts)
-    except Exception as error:
-        _ranks.raise_if_several(error)
-        _log.log_kept(format_error(error), part=PART)
-        return
-    _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
+        returns_logits = need.logprobs_mode == "raw_logits"
+        _scorers[torch.empty(0, device=device, dtype=torch.float32).device, returns_logits] = scorer
+
+
+_INF = float("inf")
+
+
+def may_need_processed(logprobs_mode: str, return_sampling_mask: bool) -> bool:
+    """Return whether vLLM may read filtered logits at all."""
+    from vllm.config.model import PROCESSED_LOGPROBS_MODES
+
+    return bool(return_sampling_mask or logprobs_mode in PROCESSED_LOGPROBS_MODES)
+
+
+def needs_processed(sampler: Any, return_logprobs: bool) -> bool:
+    """Return whether vLLM reads the filtered logits of a batch.
+
+    :param sampler: vLLM's ``Sampler``.
+    :param return_logprobs: whether a request of the batch has log-probabilities.
+    """
+    mode = sampler.logprobs_mode if return_logprobs else ""
+    return may_need_processed(mode, sampler.return_sampling_mask)
+
+
+def drafts_need_processed(sampler: Any, requests: np.ndarray) -> bool:
+    """Return whether vLLM reads the filtered logits of a batch with drafts.
+
+    :param sampler: vLLM's ``Sampler``.
+    :param requests: slots of the requests.
+    """
+    if not may_need_processed(sampler.logprobs_mode, sampler.return_sampling_mask):
+        return False
+    return needs_processed(sampler, sampler.get_logprobs_dims(requests) is not None)
+
+
+def processed_logits(logits: Tensor, output: SamplerOutput | VerifyOutput, temperature: Tensor) -> Tensor:
+    """Return logits [rows, V] float32 with -inf where a filter dropped the token, not divided by the temperature.
+
+    :param logits: [rows, V], as the sampler got them. Not changed.
+    :param output: of the draw or the verification, with thresholds.
+    :param temperature: [rows] float32: a greedy row keeps all its logits, as in vLLM.
+    """
+    threshold, ceiling = output.threshold, output.ceiling
+    if threshold is None:
+        raise PluginError("filtered logits need the thresholds that the sampler was loaded for, found none")
+    is_greedy = temperature == 0.0
+    kept = kept_mask(
+        logits,
+        torch.where(is_greedy, -_INF, threshold),
+        None if ceiling is None else torch.where(is_greedy, _INF, ceiling),
+    )
+    floats = torch.empty(logits.shape, dtype=torch.float32, device=logits.device).copy_(logits)
+    return floats.masked_fill_(kept.logical_not_(), -_INF)

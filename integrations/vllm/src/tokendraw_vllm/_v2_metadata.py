@@ -1,10 +1,15 @@
-"""The metadata of the V2 runner's batches, and made-up batches to compile kernels for."""
+"""The requests and batches of the V2 runner as tokendraw's metadata, and made-up batches to compile kernels for.
+
+vLLM keeps the parameters in pinned host memory that the device reads, in alternating buffers. A copy in device memory,
+with an entry a slot, changes only when a request is added, and keeps its address, so a step builds nothing but the
+host's facts about its rows. These are kept too while no request comes: steps of a running batch are equal.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +17,8 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw.engines import RULE_FIELDS, warmup_rules
-from tokendraw_vllm._v2_rules import filled_column, metadata_fields
+from tokendraw_vllm._v2_edits import EditedRows, Edits
+from tokendraw_vllm._v2_rules import Orders, Rules, filled_column, metadata_fields
 
 _DTYPES = {  # as in kernels without the parameter, so that a missing parameter compiles nothing
     "temperature": torch.float32,
@@ -116,3 +122,112 @@ def batch_facts(
         any_joint="joint" in rules,
         filters=tuple(name for name in rules if name not in RULE_FIELDS),
     )
+
+
+MAX_CACHED = 64
+"""Limit of cached batches, and of cached metadata, one for each set of facts: mixed traffic may bring many."""
+
+
+class BatchSummary(NamedTuple):
+    """Host facts about the requests of a batch."""
+
+    all_greedy: bool
+    may_draw_raw: bool
+    """Whether the model's logits need no edit of vLLM's."""
+    edited: EditedRows | None
+    """The rows that tokendraw edits."""
+    is_plain: bool
+    """Whether no request has a filter, a seed, a rule or an edit."""
+    metadata_by_stage: dict[bool, SamplingMetadata]
+    """Metadata without rows, by whether it describes the model's logits."""
+
+
+class BatchSummaries:
+    """Summaries of batches, by the slots of their requests."""
+
+    def __init__(self, states: Any, edits: Edits, rules: Rules) -> None:
+        """Hold vLLM's ``SamplingStates``."""
+        self._states, self._edits, self._rules = states, edits, rules
+        self._summaries: dict[bytes, BatchSummary] = {}
+        self._last: tuple[bytes, BatchSummary] | None = None
+
+    def clear(self) -> None:
+        """Forget all batches, since a request came or is edited elsewhere."""
+        self._summaries.clear()
+        self._last = None
+
+    def of(self, requests: np.ndarray) -> BatchSummary:
+        """Return the summary of a batch of requests."""
+        key = requests.tobytes()
+        if self._last is not None and key == self._last[0]:  # a comparison is quicker than a hash
+            return self._last[1]
+        batch = self._summaries.get(key)
+        if batch is None:
+            all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
+            edited = self._edits.rows(requests)
+            batch = BatchSummary(
+                all_greedy,
+                not (all_greedy or self._edits.by_vllm[requests].any()),
+                edited,
+                edited is None and self._is_plain(requests),
+                {},
+            )
+            if len(self._summaries) >= MAX_CACHED:
+                self._summaries.clear()
+            self._summaries[key] = batch
+        self._last = key, batch
+        return batch
+
+    def _is_plain(self, requests: np.ndarray) -> bool:
+        states = self._states
+        return not (
+            self._rules.active(requests)
+            or states.any_explicit_seed(requests)
+            or (states.top_k.np[requests] < states.vocab_size).any()
+            or (states.top_p.np[requests] < 1.0).any()
+            or (states.min_p.np[requests] > 0.0).any()
+        )
+
+
+class RequestColumns:
+    """The parameters of all requests of a sampler of vLLM: columns with an entry a slot."""
+
+    def __init__(self, states: Any, rules: Rules, orders: Orders, device: torch.device) -> None:
+        """Hold vLLM's ``SamplingStates`` of a new sampler, without requests."""
+        self._states, self._rules, self._orders = states, rules, orders
+        self.columns = empty_columns(states.max_num_reqs, device)
+        self.is_stale = True
+        """Whether a request came since the last copy."""
+        self._metadata_by_facts: dict[Hashable, SamplingMetadata] = {}
+
+    def refresh(self) -> None:
+        """Copy the parameters, if stale, after the draws of earlier steps, on the current stream."""
+        if not self.is_stale:
+            return
+        for name, column in self.columns.items():
+            column.copy_(getattr(self._states, name).gpu, non_blocking=True)
+        self._orders.refresh(self.columns)
+        self._rules.refresh()
+        self.is_stale = False
+
+    def metadata(self, requests: np.ndarray, *, raw: bool, seeds_every_row: bool) -> SamplingMetadata:
+        """Describe a batch of requests; equal facts share metadata, and so the samplers' caches on it.
+
+        :param requests: slots of the requests.
+        :param raw: whether temperature and min-p are still to be applied.
+        :param seeds_every_row: whether rows without a user's seed get one.
+        """
+        rules = self._rules.active(requests)
+        facts = batch_facts(
+            self._states, requests, rules, any_min_p=None if raw else self._orders.any_min_p(requests)
+        )
+        has_seeds = seeds_every_row or self._states.any_explicit_seed(requests)
+        key = facts, raw, has_seeds, rules
+        if key not in self._metadata_by_facts:
+            while len(self._metadata_by_facts) >= MAX_CACHED:
+                del self._metadata_by_facts[next(iter(self._metadata_by_facts))]
+            columns = self.columns if raw else {**self.columns, **self._orders.columns}
+            self._metadata_by_facts[key] = make_metadata(
+                columns, facts, self._rules.tensors(rules), has_seeds=has_seeds
+            )
+        return self._metadata_by_facts[key]

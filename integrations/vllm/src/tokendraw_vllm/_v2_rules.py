@@ -1,23 +1,89 @@
-"""The rules of the V2 runner's requests beyond vLLM's parameters: filters from moments and fields of tokendraw's own.
+"""The rules that requests ask tokendraw for, ``extra_args["tokendraw"]``, beyond vLLM's parameters.
 
-A column [slots] on the device for each rule, made when a request first asks for it.
+They are filters from moments and fields of tokendraw's own. ``InputProcessor._validate_params`` runs in the process
+that takes requests: a ValueError there, for bad rules, is the answer to the request, and the engine goes on. The V2
+runner has a column [slots] on the device for each rule, made when a request first asks for it.
+
+vLLM divides edited logits and drops tokens by min-p before a draw. Filters of the order ``temperature_last`` come
+before both, and those of ``joint`` count what min-p drops. So vLLM reads, while it edits the logits of a step, columns
+without the temperature and min-p of the requests with an order of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.engines import RULE_FIELDS, rule_off, rule_values
+from tokendraw.engines import RULE_FIELDS, changed_signature, read_rules, rule_off, rule_values
 from tokendraw_vllm import _log
-from tokendraw_vllm._admission import rules_of
+from tokendraw_vllm._engine import verification_obstacle
+
+KEY = "tokendraw"
+SOURCE = f"extra_args[{KEY!r}]"
+_ATTRIBUTE = "_tokendraw"
+
+
+def install() -> None:
+    """Have vLLM's input processor of this process refuse bad rules."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    original = getattr(InputProcessor, "_validate_params", None)
+    reason = changed_signature("InputProcessor._validate_params", original, ("self", "params"))
+    if reason is not None:
+        _log.log_kept(f"{reason}, so {SOURCE} is checked late, by the sampler", part="admission")
+    elif original is not None and not hasattr(original, _ATTRIBUTE):
+        InputProcessor._validate_params = _checked(original)
+
+
+def rules_of(sampling_params: Any) -> SamplingParams:
+    """Read the rules of a request.
+
+    :param sampling_params: of vLLM.
+    :raises InvalidParameterError: a ValueError: a name or a value is bad, or ``min_p`` stands beside a filter.
+    """
+    params = read_rules((getattr(sampling_params, "extra_args", None) or {}).get(KEY), SOURCE)
+    if params.filters and sampling_params.min_p:
+        raise InvalidParameterError(
+            f"{SOURCE} needs min_p=0 beside filters, whose floors are those of the whole row, found "
+            f"{sampling_params.min_p:g}. Leave out min_p or the filters."
+        )
+    return params
+
+
+def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _validate_params(self: Any, params: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = original(self, params, *arguments, **keywords)
+        if (getattr(params, "extra_args", None) or {}).get(KEY) is not None:
+            rules_of(params)
+            _check_engine(self.vllm_config)
+        return result
+
+    setattr(_validate_params, _ATTRIBUTE, True)
+    return _validate_params
+
+
+def _check_engine(config: Any) -> None:
+    """Refuse rules where vLLM draws or verifies the tokens of every request."""
+    if not getattr(config, "use_v2_model_runner", True):
+        raise InvalidParameterError(
+            f"{SOURCE} needs vLLM's V2 runner, whose sampler knows requests, found V1. Set VLLM_USE_V2_MODEL_RUNNER=1."
+        )
+    obstacle = verification_obstacle(config)
+    if obstacle is not None:
+        raise InvalidParameterError(
+            f"{SOURCE} needs drafts that tokendraw verifies, found {obstacle}, by which vLLM verifies. Leave out "
+            "one of them."
+        )
+
 
 _PLAIN = SamplingParams()
 NOT_REPLACED = "vLLM's own V2 sampler draws"
@@ -117,3 +183,83 @@ def _names(requests: Sequence[SamplingParams]) -> list[str]:
     }
     filters = {name for params in requests for name in params.filters or ()}
     return sorted(fields - {"filters"} | filters)
+
+
+class _Column(NamedTuple):
+    """A column [slots] as vLLM's methods read it."""
+
+    np: np.ndarray
+    gpu: Tensor
+
+
+class Orders:
+    """The parameters that either side applies to edited logits, by request."""
+
+    def __init__(self, states: Any, device: torch.device) -> None:
+        """Hold vLLM's ``SamplingStates``, without a request."""
+        self._states = states
+        self._has_order = np.zeros(states.max_num_reqs, dtype=bool)
+        zeros = torch.zeros(states.max_num_reqs, dtype=torch.float32, device=device)
+        self.columns: Mapping[str, Tensor] = {"temperature": zeros, "min_p": zeros.clone()}
+        """What tokendraw applies: 1 or, to greedy requests, 0, and no min-p, where vLLM applies the request's own."""
+        self._of_vllm: dict[str, _Column] = {}
+        self._of_tokendraw: dict[str, _Column] = {}
+
+    def add_request(self, slot: int, *, has_order: bool) -> None:
+        """Note whether a request has a filter order other than vLLM's."""
+        self._has_order[slot] = has_order
+
+    def any(self, requests: np.ndarray) -> bool:
+        """Return whether a request of a batch has an order of its own."""
+        return bool(self._has_order[requests].any())
+
+    def any_min_p(self, requests: np.ndarray) -> bool:
+        """Return whether tokendraw has to apply min-p to edited logits of a batch."""
+        return self.any(requests) and bool((self._of_tokendraw["min_p"].np[requests] > 0.0).any())
+
+    def refresh(self, columns: Mapping[str, Tensor]) -> None:
+        """Divide the parameters of all requests, on the current stream.
+
+        :param columns: those of vLLM, as of this step.
+        """
+        torch.ne(columns["temperature"], 0.0, out=self.columns["temperature"])
+        if not self._has_order.any():
+            return
+        states, has_order = self._states, self._has_order
+        on_device = torch.from_numpy(has_order).to(columns["min_p"].device, non_blocking=True)
+        hosts = {"temperature": states.temperature.np, "min_p": states.min_p.np}
+        neutral_hosts = {
+            "temperature": (hosts["temperature"] != 0.0).astype(np.float32),
+            "min_p": np.zeros_like(hosts["min_p"]),
+        }
+        self.columns["min_p"].zero_()
+        for name, neutral in self.columns.items():
+            host, neutral_host, column = hosts[name], neutral_hosts[name], columns[name]
+            self._of_vllm[name] = _Column(
+                np.where(has_order, neutral_host, host), torch.where(on_device, neutral, column)
+            )
+            torch.where(on_device, column, neutral, out=neutral)
+            self._of_tokendraw[name] = _Column(np.where(has_order, host, neutral_host), neutral)
+
+    @contextlib.contextmanager
+    def withheld(self) -> Iterator[None]:
+        """Let vLLM edit logits without the parameters that tokendraw applies."""
+        with self._read_by_vllm(self._of_vllm):
+            yield
+
+    def apply(self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray) -> None:
+        """Have vLLM apply in place what was withheld, since it draws after all."""
+        with self._read_by_vllm(self._of_tokendraw):
+            self._states.apply_temperature(logits, slot_of_row, requests)
+            self._states.apply_min_p(logits, slot_of_row, requests)
+
+    @contextlib.contextmanager
+    def _read_by_vllm(self, columns: Mapping[str, _Column]) -> Iterator[None]:
+        before = {name: getattr(self._states, name) for name in columns}
+        try:
+            for name, column in columns.items():
+                setattr(self._states, name, column)
+            yield
+        finally:
+            for name, column in before.items():
+                setattr(self._states, name, column)
