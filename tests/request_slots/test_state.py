@@ -9,7 +9,7 @@ from cuda_batches import NoWait, Operations
 from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw._torch import upload
-from tokendraw.request_slots import slot_writes
+from tokendraw.edits import slot_writes
 from tokendraw_testing import sync_is_an_error
 
 EVERYTHING = SamplingParams(

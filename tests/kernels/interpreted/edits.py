@@ -9,7 +9,7 @@ import torch
 import edit_model
 from calling import loaded, selection_of
 from tokendraw import Drafts, RequestSlots, SamplingParams
-from tokendraw.operations.process_logits.warmup import ProcessWarmup
+from tokendraw.edits.warmup import ProcessWarmup
 from tokendraw.plugin import ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
 from tokendraw_testing import Effort, Subject

@@ -26,7 +26,7 @@ FOLDERS: dict[str, str] = {
     "sample": "tokendraw.operations.sample",
     "verify": "tokendraw.operations.verify",
     "score": "tokendraw.operations.score",
-    "process_logits": "tokendraw.operations.process_logits",
+    "process_logits": "tokendraw.edits",
 }
 """Packages by the name of an operation of the core; the ``OPERATION`` of each is the record."""
 

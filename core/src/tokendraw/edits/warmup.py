@@ -15,11 +15,11 @@ import torch
 from tokendraw.calls.selection import Selection
 from tokendraw.calls.warmup import CallGroup
 from tokendraw.calls.warmup_batches import Batches, checked_choices, checked_integer, dtypes_by_name
-from tokendraw.operations.process_logits.calls import Process
+from tokendraw.edits.process import Process
+from tokendraw.edits.slots import RequestSlots
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import EDITS, Edit
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.request_slots.slots import RequestSlots
 
 _Fields: TypeAlias = dict[str, Any]
 """Fields of a request that ask for edits."""

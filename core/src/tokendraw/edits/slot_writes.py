@@ -11,21 +11,19 @@ from torch import Tensor
 
 from tokendraw._torch.threads import one_thread
 from tokendraw._torch.upload import uploaded_words
-from tokendraw.parameters.edits import CheckedEdits
-from tokendraw.parameters.history_edits import MAX_ID
-from tokendraw.request_slots.capacity import SlotSizes
-from tokendraw.request_slots.memory import SlotTensors
-from tokendraw.request_slots.requests import SlotRequest, TokenHistory
-from tokendraw.request_slots.tables import (
+from tokendraw.edits.requests import SlotRequest, TokenHistory, are_within, host_ids
+from tokendraw.edits.tables import (
     ENDS_BAD_WORD,
     HAS_BIAS,
     IN_PROMPT,
     IS_STOP,
     OCCURRENCES,
     ONE_OUTPUT,
+    SlotSizes,
+    SlotTensors,
     layout_on,
 )
-from tokendraw.request_slots.token_ids import are_within, host_ids
+from tokendraw.parameters.edits import MAX_ID, CheckedEdits
 
 _PACKED_BITS = 0x0102040810204080
 """Factor for 8 bytes of 0 or 1 as an int64: bit i of the product's last byte is byte i."""

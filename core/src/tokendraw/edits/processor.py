@@ -12,20 +12,20 @@ from tokendraw._torch.untraced import untraced
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
 from tokendraw.calls.warmup import warm_up
-from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.process_logits import (
+from tokendraw.edits import (
     OPERATION,
     LogitsProcessorBackend,
     ProcessCapabilities,
     ProcessNeed,
 )
-from tokendraw.operations.process_logits.calls import Process
-from tokendraw.operations.process_logits.warmup import ProcessWarmup
+from tokendraw.edits.process import Process
+from tokendraw.edits.slots import RequestSlots
+from tokendraw.edits.tables import ONE_OUTPUT, RequestTables
+from tokendraw.edits.warmup import ProcessWarmup
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.request_slots.slots import RequestSlots
-from tokendraw.request_slots.tables import ONE_OUTPUT, RequestTables
 
 _VOCAB_SIZE = 40
 _OFF = float("-inf")

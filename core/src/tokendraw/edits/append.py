@@ -6,14 +6,16 @@ nothing has to be left out: what is not kept adds 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.history_edits import MAX_ID
-from tokendraw.request_slots.tables import OCCURRENCES, ONE_OUTPUT
+from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT, SlotSizes
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.parameters.edits import MAX_ID
 
 
 class TokenBounds(NamedTuple):
@@ -142,3 +144,69 @@ def _drop_repeated(w: Workspace) -> None:
     ids, new = w.ids_of_slots, w.new_of_slots
     same = (ids.unsqueeze(2) == ids.unsqueeze(1)) & new.unsqueeze(1)
     new.logical_and_(same.tril_(-1).any(2).logical_not_())
+
+
+class Room:
+    """A lower bound of the free places in each request's history.
+
+    The tokens of a step with slots known to the device alone may belong to any request: such a step counts as use by
+    every request, in a single addition.
+    """
+
+    def __init__(self) -> None:
+        self._used = 0
+        self._full_at: dict[int, int] = {}
+        """By slot: the value of ``_used`` at which the history is full."""
+        self._first_full_at = 0
+
+    def set(self, slot: int, left: int) -> None:
+        """Set the exact number of free places of a request."""
+        full_at = self._used + left
+        self._first_full_at = min(self._first_full_at, full_at) if self._full_at else full_at
+        self._full_at[slot] = full_at
+
+    def drop(self, slot: int) -> None:
+        """Forget a request."""
+        if self._full_at.pop(slot) == self._first_full_at:
+            self._first_full_at = min(self._full_at.values(), default=0)
+
+    def take(self, slots: Sequence[int] | None, width: int) -> bool:
+        """Take ``width`` places of each of these requests, or return False: a request may have fewer.
+
+        :param slots: None: only the device knows.
+        """
+        if not self._full_at:
+            return True
+        if slots is None:
+            if self._used + width > self._first_full_at:
+                return False
+            self._used += width
+            return True
+        left = [self._full_at[slot] - width for slot in slots]
+        if min(left, default=self._used) < self._used:
+            return False
+        self._full_at.update(zip(slots, left, strict=True))
+        self._first_full_at = min(self._first_full_at, min(left, default=self._first_full_at))
+        return True
+
+    def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor, sizes: SlotSizes) -> None:
+        """Take a place for each token, after reading the lengths of the histories from the device, which waits.
+
+        :param num_tokens: by slot.
+        :param row_index: [B] integer: the slot of each row.
+        :param tokens: [B] or [B, K] integer.
+        """
+        most = sizes.max_tokens
+        lengths: list[int] = num_tokens.tolist()
+        added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()
+        rows = [*zip(row_index.tolist(), added, strict=True)]
+        for row, (slot, more) in enumerate(rows):
+            if slot in self._full_at and lengths[slot] + more > most:
+                raise InvalidParameterError(
+                    f"'token_ids' of row {row} needs room for {more} in slot {slot}, found {lengths[slot]} tokens of "
+                    f"'max_tokens', {most}. Remove the request, or make RequestSlots with a larger max_tokens."
+                )
+        tokens_of_slot = dict(rows)
+        for slot in self._full_at:
+            self._full_at[slot] = self._used + most - lengths[slot] - tokens_of_slot.get(slot, 0)
+        self._first_full_at = min(self._full_at.values())

@@ -20,12 +20,12 @@ from tokendraw._torch.tensor_checks import (
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import wrong_object
+from tokendraw.edits import LogitsProcessorBackend, ProcessNeed
+from tokendraw.edits.slots import RequestSlots
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import type_name
-from tokendraw.operations.process_logits import LogitsProcessorBackend, ProcessNeed
 from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
-from tokendraw.request_slots.slots import RequestSlots
 
 
 def check_logits(logits: Tensor, device: torch.device) -> None:

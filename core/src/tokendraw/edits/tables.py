@@ -1,0 +1,527 @@
+"""The tensors of requests on their device: small parameters as columns of blocks, and tables for edits of logits."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import accumulate
+from math import prod
+from struct import Struct
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
+from tokendraw._torch.upload import uploaded, uploaded_words
+from tokendraw.filters.installed import find_filter
+from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.edits import EDITS, Edit
+from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
+from tokendraw.parameters.ranges import integer
+from tokendraw.parameters.request_columns import field_dtypes
+
+STATE_COLUMNS = {
+    # A step reads the first three together.
+    **dict.fromkeys(
+        ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
+    ),
+    **dict.fromkeys(("min_tokens", "num_bad", "penalty_last_n"), torch.int32),
+    **dict.fromkeys(("dry_allowed_length", "dry_max_match", "dry_last_n", "num_dry_breakers"), torch.int32),
+    **dict.fromkeys(("thinking_budget", "num_thinking_start", "num_thinking_end"), torch.int32),
+    **dict.fromkeys(("dry_multiplier", "dry_base"), torch.float32),
+    **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
+    "is_restricted": torch.bool,
+}
+"""Small parameters beside the fields of the metadata."""
+_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
+BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
+"""Dtype of each block; a block holds the parameters of every dtype of its size."""
+_WORD_BYTES = 4
+VALUES_AT_REST: dict[str, float] = {
+    **dict.fromkeys((*SLOT_FIELDS, *STATE_COLUMNS), 0),
+    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
+    "repetition": 1,
+    "penalty_last_n": -1,
+    "dry_base": 1,
+    "thinking_budget": -1,
+}
+"""Values in a slot without a request: the neutral value of each parameter."""
+
+
+class ParameterLayout(NamedTuple):
+    """The parameters of a slot, block by block."""
+
+    dtypes: dict[str, torch.dtype]
+    """By parameter, in the order of the blocks."""
+    rows: dict[str, list[str]]
+    """Names of the first rows of each block."""
+    sizes: dict[str, int]
+    """Number of rows of each block; with those beyond the named ones a column is whole words of 32 bits."""
+    packer: Struct
+
+    def packed(self, values: Mapping[str, float]) -> Tensor:
+        """Pack the column of a slot into a vector of int32 on the host."""
+        packed = self.packer.pack(*[values[name] for name in self.dtypes])
+        return torch.frombuffer(bytearray(packed), dtype=torch.int32)
+
+
+@cache
+def layout_on(device_type: str) -> ParameterLayout:
+    """Lay out the parameters for devices of a type."""
+    dtype_of = field_dtypes(device_type) | STATE_COLUMNS
+    dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
+    rows = {
+        block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]
+        for block, stored in BLOCKS.items()
+    }
+    padding = -len(rows["bytes"]) % _WORD_BYTES
+    sizes = {block: len(names) + (padding if block == "bytes" else 0) for block, names in rows.items()}
+    codes = "".join(_CODES[dtype] for dtype in dtypes.values())
+    return ParameterLayout(dtypes, rows, sizes, Struct(f"={codes}{padding}x"))
+
+
+ONE_OUTPUT = 16
+"""Step of ``RequestTables.counts`` for each time that an id is in the output."""
+IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
+"""The flags of ``RequestTables.counts``."""
+OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
+"""The bits of ``RequestTables.counts`` that are set where an id occurs in prompt or output."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTables:
+    """The tensors of requests read by a provider of ``process_logits``. All lie dense on one device, and never move.
+
+    NB, NS, NW, LW, ND, LT and the words of ``allowed`` are 0 until a request may ask for such an edit. Then
+    ``slots.tables`` is another object, in which those tensors are new and the others are the same.
+
+    S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
+    counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
+    more. A provider changes none of them.
+
+    :ivar history: [S, M] int32: ids of the prompt, then ids of the output. A number outside [0, V) is a placeholder,
+        such as an image has: a token that no bad word matches.
+    :ivar num_prompt: [S] int32: number of tokens in the prompt.
+    :ivar num_tokens: [S] int32: number of tokens in prompt and output, at most M.
+    :ivar limit: [S] int32: most tokens in prompt and output: M, or 0 in a slot without a request.
+    :ivar distinct: [S, M] int32: ids in [0, V) that occur in prompt or output, each once, in any order.
+    :ivar num_distinct: [S] int32: number of ids in ``distinct``.
+    :ivar counts: [S, V] int32: 16 times the number of occurrences of the id in the output, plus flags: 1, the id is in
+        the prompt; 2, in ``bias_ids``; 4, in ``stop_ids``; 8, the id is the last of one of ``bad_words``.
+    :ivar repetition: [S] float32: repetition penalty; 1: off.
+    :ivar frequency: [S] float32: frequency penalty; 0: off.
+    :ivar presence: [S] float32: presence penalty; 0: off.
+    :ivar penalty_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that the
+        penalties count; -1: all.
+    :ivar bias_ids: [S, NB] int32: ids of ``logit_bias``, each once; -1 behind the last.
+    :ivar bias: [S, NB] float32: value that is added to the logit of each id in ``bias_ids``.
+    :ivar num_bias: [S] int32: number of ids in ``bias_ids``.
+    :ivar allowed: [S, ceil(V / 32)] int32: bit i % 32 of word i // 32 is set where id i is allowed. Undefined where the
+        request is not restricted.
+    :ivar is_restricted: [S] bool: whether the request has ``allowed_token_ids``.
+    :ivar stop_ids: [S, NS] int32: ids that ``min_tokens`` holds back, each once; -1 behind the last.
+    :ivar num_stop: [S] int32: number of ids in ``stop_ids``; 0 where ``min_tokens`` is 0.
+    :ivar min_tokens: [S] int32: number of tokens in the output below which ``stop_ids`` are not drawn; 0: off.
+    :ivar bad_words: [S, NW, LW] int32: sequences, each right-aligned with -1 before its first id: the last id is in
+        column LW - 1.
+    :ivar bad_lens: [S, NW] int32: number of ids in each sequence, from 1 to LW; 0 behind the last sequence.
+    :ivar num_bad: [S] int32: number of sequences in ``bad_words``.
+    :ivar dry_multiplier: [S] float32: cost of a match of ``dry_allowed_length`` tokens; 0: off.
+    :ivar dry_base: [S] float32: factor for each further token, >= 1.
+    :ivar dry_allowed_length: [S] int32: length of the shortest match with a cost.
+    :ivar dry_max_match: [S] int32: length that longer matches count as.
+    :ivar dry_last_n: [S] int32: number of tokens, the last of ``history`` and of the drafts before a row, that are
+        searched.
+    :ivar dry_breakers: [S, ND] int32: ids that no match contains, each once; -1 behind the last.
+    :ivar num_dry_breakers: [S] int32: number of ids in ``dry_breakers``.
+    :ivar thinking_budget: [S] int32: tokens in the output, behind the newest start, from which on the end is forced;
+        -1: off.
+    :ivar thinking_start: [S, LT] int32: the ids of the start in their order; -1 behind the last.
+    :ivar num_thinking_start: [S] int32: number of ids in ``thinking_start``.
+    :ivar thinking_end: [S, LT] int32: the ids of the end in their order; -1 behind the last.
+    :ivar num_thinking_end: [S] int32: number of ids in ``thinking_end``.
+    """
+
+    history: Tensor
+    num_prompt: Tensor
+    num_tokens: Tensor
+    limit: Tensor
+    distinct: Tensor
+    num_distinct: Tensor
+    counts: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+    penalty_last_n: Tensor
+    bias_ids: Tensor
+    bias: Tensor
+    num_bias: Tensor
+    allowed: Tensor
+    is_restricted: Tensor
+    stop_ids: Tensor
+    num_stop: Tensor
+    min_tokens: Tensor
+    bad_words: Tensor
+    bad_lens: Tensor
+    num_bad: Tensor
+    dry_multiplier: Tensor
+    dry_base: Tensor
+    dry_allowed_length: Tensor
+    dry_max_match: Tensor
+    dry_last_n: Tensor
+    dry_breakers: Tensor
+    num_dry_breakers: Tensor
+    thinking_budget: Tensor
+    thinking_start: Tensor
+    num_thinking_start: Tensor
+    thinking_end: Tensor
+    num_thinking_end: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EditFacts:
+    """Edits possible for the requests in the slots, by counting them. The defaults say "anything".
+
+    :ivar any_penalty: Whether a request has a repetition, frequency or presence penalty.
+    :ivar any_penalty_last_n: Whether a request with a penalty has ``penalty_last_n``.
+    :ivar any_bias: Whether a request has a ``logit_bias``.
+    :ivar any_allowed: Whether a request has ``allowed_token_ids``.
+    :ivar any_bad_words: Whether a request has ``bad_words``.
+    :ivar any_min_tokens: Whether a request has ``min_tokens``.
+    :ivar any_dry: Whether a request has ``dry_multiplier``.
+    :ivar any_thinking_budget: Whether a request has a ``thinking_budget``.
+    """
+
+    any_penalty: bool = True
+    any_penalty_last_n: bool = True
+    any_bias: bool = True
+    any_allowed: bool = True
+    any_bad_words: bool = True
+    any_min_tokens: bool = True
+    any_dry: bool = True
+    any_thinking_budget: bool = True
+
+    @classmethod
+    def of(cls, edits: Collection[Edit]) -> Self:
+        """Describe requests with exactly the given edits."""
+        names = {FACT_OF_EDIT[edit] for edit in edits if edit in FACT_OF_EDIT}
+        return cls(**{name: name in names for name in EDIT_FACTS})
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Names of the possible edits: all three penalties if any is possible."""
+        return tuple([edit for edit in EDITS if edit in FACT_OF_EDIT and getattr(self, FACT_OF_EDIT[edit])])
+
+    @property
+    def any_edit(self) -> bool:
+        """Whether a request may ask for anything at all, apart from bitmasks."""
+        return (
+            self.any_penalty
+            or self.any_bias
+            or self.any_allowed
+            or self.any_bad_words
+            or self.any_min_tokens
+            or self.any_dry
+            or self.any_thinking_budget
+        )
+
+
+EDIT_FACTS = tuple(field.name for field in fields(EditFacts))
+"""Names of the fields of :class:`EditFacts`."""
+FACT_OF_EDIT: dict[Edit, str] = {
+    "allowed_token_ids": "any_allowed",
+    "bad_words": "any_bad_words",
+    "min_tokens": "any_min_tokens",
+    "logit_bias": "any_bias",
+    "repetition_penalty": "any_penalty",
+    "frequency_penalty": "any_penalty",
+    "presence_penalty": "any_penalty",
+    "penalty_last_n": "any_penalty_last_n",
+    "dry_multiplier": "any_dry",
+    "thinking_budget": "any_thinking_budget",
+}
+"""Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""
+
+
+_MAX_SIZE = 2**31 - 1
+_MAX_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
+
+
+class SlotSizes(NamedTuple):
+    """The capacities of the slots."""
+
+    num_slots: int
+    """S."""
+    max_tokens: int
+    """M."""
+    vocab_size: int
+    """V."""
+    max_bias: int
+    """NB."""
+    max_stop_ids: int
+    """NS."""
+    max_bad_words: int
+    """NW."""
+    max_bad_word_len: int
+    """LW."""
+    max_logprob_token_ids: int
+    max_dry_breakers: int
+    max_thinking_ids: int
+    """LT."""
+
+    @property
+    def num_words(self) -> int:
+        """Words of a bit mask of the vocabulary."""
+        return -(-self.vocab_size // 32)
+
+
+def check_sizes(*sizes: int) -> SlotSizes:
+    """Check the sizes given by a caller, in the order of :class:`SlotSizes`."""
+    most = {"max_tokens": _MAX_TOKENS, "max_bad_word_len": _MAX_TOKENS, "max_thinking_ids": _MAX_TOKENS}
+    by_field = zip(SlotSizes._fields, sizes, strict=True)
+    slot_sizes = SlotSizes(
+        *[integer(name, size, None, 1, most.get(name, _MAX_SIZE)) for name, size in by_field]
+    )
+    ids = slot_sizes.vocab_size  # upper limit of lists of distinct ids
+    of_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids", "max_dry_breakers")
+    return slot_sizes._replace(**{name: min(getattr(slot_sizes, name), ids) for name in of_ids})
+
+
+_ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
+
+
+class Parameters:
+    """The small parameters of all slots. Those of a slot are a column, written by a single operation."""
+
+    def __init__(self, num_slots: int, device: torch.device) -> None:
+        """Allocate slots without requests, and one more."""
+        width = -(-(num_slots + 1) // _ALIGNMENT) * _ALIGNMENT
+        layout = layout_on(device.type)
+        sizes = [rows * width * BLOCKS[block].itemsize for block, rows in layout.sizes.items()]
+        self.at_rest = uploaded_words([layout.packed(VALUES_AT_REST)], device).view(torch.uint8)
+        """[P]: the column of a slot without a request."""
+        self.memory = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        """[P * more than S]: the blocks, one behind the other."""
+        self.blocks: dict[str, Tensor] = {}
+        """[parameters, more than S] each, by its name: views of ``memory``."""
+        first, step = array("q"), array("q")
+        for (block, rows), size, start in zip(
+            layout.sizes.items(), sizes, accumulate(sizes, initial=0), strict=False
+        ):
+            item = BLOCKS[block].itemsize
+            column = self.at_rest[len(first) :][: rows * item].view(BLOCKS[block])
+            self.blocks[block] = self.memory[start : start + size].view(BLOCKS[block]).view(rows, width)
+            self.blocks[block].copy_(column.unsqueeze(1))
+            first.extend(start + row * width * item + byte for row in range(rows) for byte in range(item))
+            step.extend([item] * (rows * item))
+        places = uploaded({"first": (first, torch.int64), "step": (step, torch.int64)}, device)
+        self._first, self._step = places["first"], places["step"]
+        """[P] int64: place of each byte of a column in ``memory``, in slot 0, and bytes from there to the next slot."""
+
+    def write(self, slot: int, column: Tensor) -> None:
+        """Write the parameters of a slot.
+
+        :param column: [P] uint8 on the device.
+        """
+        self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
+
+    @property
+    def num_words(self) -> int:
+        """Words of 32 bits in a column: P / 4."""
+        return self.at_rest.shape[0] // 4
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Tensors that are no views."""
+        return self.memory, self.at_rest, self._first, self._step
+
+
+class ListTable(NamedTuple):
+    """A tensor of a rarely used edit."""
+
+    family: str
+    """The field of :class:`tokendraw.plugin.EditFacts` that tells of the edit."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    padding: int = 0
+    """Value behind the entries of a list."""
+
+
+def _list_tables(sizes: SlotSizes) -> dict[str, ListTable]:
+    """Return the tensors of the families of edits, by field of :class:`tokendraw.plugin.RequestTables`."""
+    slots, words, ids = sizes.num_slots, sizes.max_bad_words, torch.int32
+    return {
+        "bias_ids": ListTable("any_bias", (slots, sizes.max_bias), ids, -1),
+        "bias": ListTable("any_bias", (slots, sizes.max_bias), torch.float32),
+        "allowed": ListTable("any_allowed", (slots, sizes.num_words), ids),
+        "bad_words": ListTable("any_bad_words", (slots, words, sizes.max_bad_word_len), ids, -1),
+        "bad_lens": ListTable("any_bad_words", (slots, words), ids),
+        "stop_ids": ListTable("any_min_tokens", (slots, sizes.max_stop_ids), ids, -1),
+        "dry_breakers": ListTable("any_dry", (slots, sizes.max_dry_breakers), ids, -1),
+        "thinking_start": ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1),
+        "thinking_end": ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1),
+    }
+
+
+@torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+def _full(table: ListTable, device: torch.device) -> Tensor:
+    return torch.full(table.shape, table.padding, dtype=table.dtype, device=device)
+
+
+@torch.inference_mode(False)
+def _unwritten(table: ListTable, device: torch.device) -> Tensor:
+    memory = memory_outside_graphs(prod(table.shape) * table.dtype.itemsize, device)
+    return memory.view(table.dtype).view(table.shape)
+
+
+class SlotTensors:
+    """The tensors of all slots."""
+
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
+        """Allocate slots without requests."""
+        slots = sizes.num_slots
+        layout, self.parameters = layout_on(device.type), Parameters(slots, device)
+        """The small parameters, those of ``tables`` and ``sampling``."""
+        blocks = self.parameters.blocks
+        rows = {  # .data: views would count their changes together
+            name: blocks[block][i, :slots].view(layout.dtypes[name]).data
+            for block, names in layout.rows.items()
+            for i, name in enumerate(names)
+        }
+        first = layout.rows["words"].index("num_tokens")
+        self.lengths = blocks["words"][first : first + 3, : slots + 1]
+        """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the capacity: M, or 0 without a request. Slot S
+        stands for every slot out of range, and is always empty."""
+        self.tokens = torch.zeros(2, slots, sizes.max_tokens, dtype=torch.int32, device=device)
+        """[2, S, M]: ``history`` and ``distinct``, 0 behind their last entry, so that a step adds to them."""
+        self.device = self.tokens.device  # which has an index, unlike 'cuda'
+        self.in_prompt = torch.full((1,), IN_PROMPT, dtype=torch.int32, device=device)
+        """[1]: the count of an id that is in the prompt alone."""
+        self.sampling = {name: rows[name] for name in SLOT_FIELDS}
+        """[S] each, by field of the metadata."""
+        self.lists = _list_tables(sizes)
+        """The tables of rarely used edits."""
+        self.missing = {table.family for table in self.lists.values()}
+        """Families of ``lists`` without memory."""
+        self.unfilled: set[str] = set()
+        """Names of ``lists`` whose memory is still to be filled with padding."""
+        absent = {
+            name: torch.empty(slots, *[0] * len(table.shape[1:]), dtype=table.dtype, device=self.device)
+            for name, table in self.lists.items()
+        }
+        self.tables = RequestTables(
+            history=self.tokens[0],
+            distinct=self.tokens[1],
+            counts=torch.zeros(slots, sizes.vocab_size, dtype=torch.int32, device=device),
+            **{name: rows[name] for name in STATE_COLUMNS},
+            **absent,
+        )
+        """Replaced when a family of lists gets its memory; all other tensors are shared."""
+
+    def give_memory(self, families: Iterable[str]) -> None:
+        """Allocate memory for the lists of some families; if there is too little, nothing has changed.
+
+        During the capture of a CUDA graph the memory stays unwritten, since every replay would write it again: see
+        :meth:`fill`.
+        """
+        families = self.missing.intersection(families)
+        if not families:
+            return
+        lists = {name: table for name, table in self.lists.items() if table.family in families}
+        make = _unwritten if is_capturing() else _full
+        made = {name: make(table, self.device) for name, table in lists.items()}
+        self.tables = replace(self.tables, **made)
+        self.missing -= families
+        if make is _unwritten:
+            self.unfilled.update(lists)
+
+    def fill(self) -> None:
+        """Write padding to newly allocated tensors."""
+        while self.unfilled:
+            name = self.unfilled.pop()
+            getattr(self.tables, name).fill_(self.lists[name].padding)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors on the device."""
+        lists = [getattr(self.tables, name) for name in self.lists]
+        others = (self.in_prompt, self.tokens, self.tables.counts)
+        return sum(tensor.nbytes for tensor in (*self.parameters.tensors, *lists, *others))
+
+
+class FilterValues:
+    """A value for each slot and filter, with memory from the first request on that names the filter."""
+
+    def __init__(self, num_slots: int, device: torch.device) -> None:
+        self._num_slots, self._device = num_slots, device
+        self._values: dict[str, Tensor] = {}
+        """[S] float32 each, by the name of the filter; its ``off`` in slots that do not ask. They never move."""
+
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def allocate(self, filters: Sequence[tuple[str, float]]) -> None:
+        """Allocate memory for the filters of a request."""
+        for name, _ in filters:
+            if name not in self._values:
+                off = find_filter(name).off
+                self._values[name] = torch.full(
+                    (self._num_slots,), off, dtype=torch.float32, device=self._device
+                )
+
+    def write(self, slot: int, filters: Sequence[tuple[str, float]]) -> None:
+        """Write the filters of a request to a clean slot."""
+        for name, value in filters:
+            self._values[name][slot].fill_(value)
+
+    def clean(self, slot: int, filters: Sequence[tuple[str, float]]) -> None:
+        """Remove the filters of a request."""
+        self.write(slot, [(name, find_filter(name).off) for name, _ in filters])
+
+    def named(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the values of some filters in each slot, [S] float32 each."""
+        return {name: self._values[name] for name in names}
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device now."""
+        return sum(values.nbytes for values in self._values.values())
+
+
+class LogprobIds:
+    """A list of ids for each slot, with memory from the first request on that asks for any. It never moves then."""
+
+    def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
+        self._shape, self._device = (sizes.num_slots, sizes.max_logprob_token_ids), device
+        self._table: Tensor | None = None
+        """[S, most] int64, -1 behind the last id of a slot."""
+
+    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+    def uploaded(self, ids: Sequence[int]) -> Tensor | None:
+        """Allocate memory for the ids of a request, and upload them; None without any."""
+        if not ids:
+            return None
+        if self._table is None:
+            self._table = torch.full(self._shape, PAD_TOKEN_ID, dtype=torch.int64, device=self._device)
+        return uploaded({"ids": (ids, torch.int64)}, self._device)["ids"]
+
+    def write(self, slot: int, ids: Tensor | None) -> None:
+        """Write the uploaded ids of a request to a clean slot."""
+        if ids is not None and self._table is not None:
+            self._table[slot, : len(ids)].copy_(ids)
+
+    def clean(self, slot: int, count: int) -> None:
+        """Remove the ids of a request that has so many."""
+        if count and self._table is not None:
+            self._table[slot, :count].fill_(PAD_TOKEN_ID)
+
+    def first(self, width: int) -> Tensor | None:
+        """Return the first ``width`` ids of each slot, [S, width]; None for 0."""
+        return self._table[:, :width] if width and self._table is not None else None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device now."""
+        return 0 if self._table is None else self._table.nbytes
