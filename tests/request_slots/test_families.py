@@ -117,7 +117,7 @@ def test_native_edits_by_one_family_as_where_all_have_memory(edit):
 def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fails_at):
     slots, held, made = small_slots(), {0: Held(SamplingParams(presence_penalty=1.0), [1])}, []
     slots.add(0, held[0].params, held[0].prompt)
-    filled, before = tables_module._full, (slots.tables, slots.num_bytes, slots.facts)
+    filled, before = tables_module._allocated, (slots.tables, slots.num_bytes, slots.facts)
 
     def scarce(*given):
         made.append(given)
@@ -125,12 +125,12 @@ def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fai
             raise torch.OutOfMemoryError
         return filled(*given)
 
-    monkeypatch.setattr(tables_module, "_full", scarce)
+    monkeypatch.setattr(tables_module, "_allocated", scarce)
     with pytest.raises(torch.OutOfMemoryError):
         slots.add(1, EVERYTHING, [1, 2])
     assert (slots.tables, slots.num_bytes, slots.facts) == before
     assert_holds(slots, held)
-    monkeypatch.setattr(tables_module, "_full", filled)
+    monkeypatch.setattr(tables_module, "_allocated", filled)
     slots.add(1, EVERYTHING, [1, 2])
     assert_holds(slots, held | {1: Held(EVERYTHING, [1, 2])})
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT, SlotSizes
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.parameters.edits import MAX_ID
+from tokendraw.parameters.edits import LARGEST_INT32
 
 
 class TokenBounds(NamedTuple):
@@ -86,7 +86,7 @@ class Histories:
         self._tokens = tokens
         self._lengths = lengths
         self._counts = counts
-        most = torch.full((2, 1, 1), MAX_ID, dtype=torch.int64, device=tokens.device)
+        most = torch.full((2, 1, 1), LARGEST_INT32, dtype=torch.int64, device=tokens.device)
         most[1].fill_(counts.shape[1] - 1)
         bounds = TokenBounds(torch.zeros_like(most), most)
         self._workspace = Workspace(lengths, bounds, tokens.shape[2], 1)

@@ -7,7 +7,6 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,42 +14,27 @@ from torch import Tensor
 
 from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.threads import one_thread
-from tokendraw.edits.tables import FACT_OF_EDIT, EditFacts, SlotSizes
+from tokendraw.edits.tables import FACT_OF_EDIT, GIVEN_IDS, EditFacts, SlotSizes
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
-from tokendraw.parameters.edits import EDITS, MAX_ID, NO_EDITS, CheckedEdits, Edit, check_edits
+from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit, check_edits
+from tokendraw.parameters.fields import FILTER_PREFIX
 from tokendraw.parameters.params import SamplingParams, stored_values
 from tokendraw.parameters.ranges import each, integers
 
 
-@dataclass(frozen=True, eq=False)
-class SlotRequest:
+class SlotRequest(NamedTuple):
     """The host's part of a request in a slot."""
 
     params: Mapping[str, Any]
     """Values by name, as stored in tensors."""
+    kind: RowKind
     edits: CheckedEdits
     edit_names: tuple[Edit, ...]
     """Names of the edits in effect."""
-    kind: RowKind
-
-    @property
-    def given_ids(self) -> tuple[int, ...]:
-        """The ids of which the request asks for the log-probabilities."""
-        ids: tuple[int, ...] = self.params["logprob_token_ids"]
-        return ids
-
-    @property
-    def filters(self) -> tuple[tuple[str, float], ...]:
-        """The active filters from moments by name, each with its value."""
-        filters: tuple[tuple[str, float], ...] = self.params["filters"]
-        return filters
-
-    @property
-    def families(self) -> set[str]:
-        """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
-        return {FACT_OF_EDIT[name] for name in self.edit_names}
+    families: frozenset[str]
+    """Families of its lists, see :class:`tokendraw.edits.tables.ListTable`; none where it has nothing but numbers."""
 
 
 def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRequest:
@@ -63,34 +47,33 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
         )
     values = stored_values(params, owner, sizes.vocab_size)
     (kind,) = row_kinds({name: [value] for name, value in values.items()})
-    num_ids, most_ids = len(values["logprob_token_ids"]), sizes.max_logprob_token_ids
-    if num_ids > most_ids:
-        raise _too_many("logprob_token_ids", owner, "max_logprob_token_ids", most_ids, "ids", num_ids)
-    if not params.may_edit:
-        return SlotRequest(values, NO_EDITS, (), kind)
-    edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
-    longest = max(map(len, edits.bad_words), default=0)
-    longest_mark = max(len(edits.thinking.start), len(edits.thinking.end))
-    for field, unit, count, limit, capacity in (
-        ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
-        ("stop_token_ids", "ids", len(edits.stop_ids), "max_stop_ids", sizes.max_stop_ids),
-        ("dry_sequence_breakers", "ids", len(edits.dry.breakers), "max_dry_breakers", sizes.max_dry_breakers),
-        ("thinking_budget", "ids in a sequence", longest_mark, "max_thinking_ids", sizes.max_thinking_ids),
-        ("bad_words", "sequences", len(edits.bad_words), "max_bad_words", sizes.max_bad_words),
-        ("bad_words", "ids in a sequence", longest, "max_bad_word_len", sizes.max_bad_word_len),
-    ):
-        if count > capacity:
-            raise _too_many(field, owner, limit, capacity, unit, count)
-    return SlotRequest(values, edits, edits.names, kind)
+    families = [FILTER_PREFIX + name for name, _ in values["filters"]]
+    if values[GIVEN_IDS]:
+        _check_count(owner, sizes, GIVEN_IDS, "max_logprob_token_ids", len(values[GIVEN_IDS]))
+        families.append(GIVEN_IDS)
+    edits, names = NO_EDITS, NO_EDITS.names
+    if params.may_edit:
+        edits = check_edits(params, owner, sizes.vocab_size, read_allowed=read_ids)
+        names = edits.names
+        longest = max(map(len, edits.bad_words), default=0)
+        marks = max(len(edits.thinking_start), len(edits.thinking_end))
+        _check_count(owner, sizes, "logit_bias", "max_bias", len(edits.bias), "entries")
+        _check_count(owner, sizes, "stop_token_ids", "max_stop_ids", len(edits.stop_ids))
+        _check_count(owner, sizes, "dry_sequence_breakers", "max_dry_breakers", len(edits.dry_breakers))
+        _check_count(owner, sizes, "thinking_budget", "max_thinking_ids", marks, "ids in a sequence")
+        _check_count(owner, sizes, "bad_words", "max_bad_words", len(edits.bad_words), "sequences")
+        _check_count(owner, sizes, "bad_words", "max_bad_word_len", longest, "ids in a sequence")
+        families += [FACT_OF_EDIT[name] for name in names]
+    return SlotRequest(values, kind, edits, names, frozenset(families))
 
 
-def _too_many(
-    field: str, owner: str, limit: str, capacity: int, unit: str, count: int
-) -> InvalidParameterError:
-    return InvalidParameterError(
-        f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
-        f"Ask for fewer, or make RequestSlots with a larger {limit}."
-    )
+def _check_count(owner: str, sizes: SlotSizes, field: str, limit: str, count: int, unit: str = "ids") -> None:
+    capacity = getattr(sizes, limit)
+    if count > capacity:
+        raise InvalidParameterError(
+            f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
+            f"Ask for fewer, or make RequestSlots with a larger {limit}."
+        )
 
 
 class TokenHistory(NamedTuple):
@@ -130,9 +113,8 @@ class Population:
 
     def __init__(self) -> None:
         self.requests: dict[int, SlotRequest] = {}
-        """By slot."""
         self.slots: set[int] = set()
-        """Slots with a request."""
+        """Those with a request."""
         self._kinds: Counter[RowKind] = Counter()
         self._edits: Counter[Edit] = Counter()
         self._facts: BatchFacts | None = None
@@ -143,7 +125,7 @@ class Population:
 
     @property
     def facts(self) -> BatchFacts:
-        """Facts about a batch of any of the requests."""
+        """Facts about a batch of any of the requests; the same object while they have the same kinds."""
         if self._facts is None:
             self._facts = BatchFacts.of_kinds(self._kinds.keys())
         return self._facts
@@ -152,7 +134,7 @@ class Population:
     def most_given_ids(self) -> int:
         """The most ids of which a request asks for the log-probabilities."""
         if self._most_given_ids is None:
-            counts = (len(request.given_ids) for request in self.requests.values())
+            counts = (len(request.params[GIVEN_IDS]) for request in self.requests.values())
             self._most_given_ids = max(counts, default=0)
         return self._most_given_ids
 
@@ -174,7 +156,7 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
-        if request.given_ids:
+        if GIVEN_IDS in request.families:
             self._most_given_ids = None
         if not request.edit_names:
             return
@@ -219,7 +201,7 @@ def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor
     ids = _integers(values)
     if ids is None:
         numbers = integers(name, values, -math.inf, math.inf, "integers", row=owner)
-        ids = host_ids([max(-1, min(number, MAX_ID + 1)) for number in numbers])
+        ids = host_ids([max(-1, min(number, LARGEST_INT32 + 1)) for number in numbers])
     return ids
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -21,21 +21,15 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.edits.append import Histories, Room
 from tokendraw.edits.requests import Population, check_history, check_request
-from tokendraw.edits.slot_writes import RequestPacker, clean_slot, write_request
-from tokendraw.edits.tables import (
-    EditFacts,
-    FilterValues,
-    LogprobIds,
-    RequestTables,
-    SlotTensors,
-    check_sizes,
-)
+from tokendraw.edits.slot_writes import SlotWriter
+from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotTensors, check_sizes
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
-from tokendraw.parameters.edits import MAX_ID, Edit
+from tokendraw.parameters.edits import LARGEST_INT32, Edit
+from tokendraw.parameters.fields import FILTER_PREFIX
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
+from tokendraw.parameters.metadata_checks import MAX_POSITION, ROW_FIELDS, check_positions, missing_positions
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import each, integer, integers
 
@@ -111,74 +105,45 @@ def upload_inputs(device: torch.device, **inputs: RowInput) -> dict[str, Tensor]
     return {name: uploads[name] if rows.tensor is None else rows.tensor for name, rows in inputs.items()}
 
 
-_ROW_FIELDS = frozenset(("row_index", "positions"))
-
-
 class MetadataCache:
     """Makes metadata of changing rows; while the facts stay equal, checks and the memo of samplers are shared."""
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        self._parameters = parameters
-        """[S] each, by field of the metadata."""
+    def __init__(self, state: SlotTensors) -> None:
+        self._state = state
         self._facts: BatchFacts | None = None
         self._values: dict[Hashable, dict[str, Any]] = {}
         """All other attributes of metadata under these facts, by the shapes and dtypes of row_index and positions."""
 
     def of(
-        self,
-        population: Population,
-        given_ids: Tensor | None,
-        filters: Mapping[str, Tensor],
-        row_index: Tensor,
-        positions: Tensor | None = None,
+        self, population: Population, row_index: Tensor, positions: Tensor | None = None
     ) -> SamplingMetadata:
-        """Describe rows.
-
-        :param given_ids: [S, M] int64, ``logprob_token_ids``; None: no request has any.
-        :param filters: [S] float32 each, by name: those that the facts of the population name.
-        """
-        facts = population.facts
+        """Describe rows."""
+        facts, width = population.facts, population.most_given_ids
         if facts is not self._facts:
             self._values.clear()
             self._facts = facts
-        key = (
-            row_index.shape,
-            row_index.dtype,
-            None if positions is None else (positions.shape, positions.dtype),
-            None if given_ids is None else given_ids.shape[1],
-        )
+        of_positions = None if positions is None else (positions.shape, positions.dtype)
+        key = row_index.shape, row_index.dtype, of_positions, width
         values = self._values.get(key)
-        if values is None:
-            metadata = self._checked(population, given_ids, filters, row_index, positions)
-            self._values[key] = {
-                name: value for name, value in vars(metadata).items() if name not in _ROW_FIELDS
-            }
+        if values is not None:
+            metadata = object.__new__(SamplingMetadata)
+            vars(metadata).update(values, row_index=row_index, positions=positions)
             return metadata
-        metadata = object.__new__(SamplingMetadata)
-        vars(metadata).update(values, row_index=row_index, positions=positions)
-        return metadata
-
-    def _checked(
-        self,
-        population: Population,
-        given_ids: Tensor | None,
-        filters: Mapping[str, Tensor],
-        row_index: Tensor,
-        positions: Tensor | None,
-    ) -> SamplingMetadata:
-        tensors: dict[str, Any] = dict(self._parameters)
-        if filters:
-            tensors["filters"] = filters
-        if given_ids is not None:
-            tensors["logprob_token_ids"] = given_ids
+        tensors: dict[str, Any] = dict(self._state.sampling)
+        if facts.filters:
+            tensors["filters"] = {name: self._state.tensors[FILTER_PREFIX + name] for name in facts.filters}
+        if width:
+            tensors[GIVEN_IDS] = self._state.tensors[GIVEN_IDS][:, :width]
         if positions is None:
             for slot, request in population.requests.items():
                 if request.params["seed"] is not None:
                     raise missing_positions(f" of slot {slot}")
             del tensors["seed"], tensors["seeded"]
-        if population.facts.max_logprobs is None:
+        if facts.max_logprobs is None:
             del tensors["logprobs"]
-        return SamplingMetadata(**tensors, row_index=row_index, positions=positions, facts=population.facts)
+        metadata = SamplingMetadata(**tensors, row_index=row_index, positions=positions, facts=facts)
+        self._values[key] = {name: value for name, value in vars(metadata).items() if name not in ROW_FIELDS}
+        return metadata
 
 
 @made_untraced
@@ -235,12 +200,10 @@ class RequestSlots:
         self._state = SlotTensors(self._sizes, device_of(device))
         self._device = self._state.device
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
-        self._packer = RequestPacker(self._sizes, self._device)
-        self._logprob_ids = LogprobIds(self._sizes, self._device)
-        self._filters = FilterValues(self._sizes.num_slots, self._device)
+        self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
         self._room = Room()
-        self._metadata = MetadataCache(self._state.sampling)
+        self._metadata = MetadataCache(self._state)
         self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
         """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
         requests, where it has one."""
@@ -300,8 +263,7 @@ class RequestSlots:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device now."""
-        parts = (self._state, self._histories, self._logprob_ids, self._filters)
-        return sum(part.num_bytes for part in parts)
+        return self._state.num_bytes + self._histories.num_bytes
 
     @untraced
     def add(
@@ -311,9 +273,7 @@ class RequestSlots:
         prompt_token_ids: Iterable[int] | Tensor = (),
         output_token_ids: Iterable[int] | Tensor = (),
     ) -> None:
-        """Put a request into an empty slot. It goes there in one copy, but for ``logprob_token_ids`` and ``filters``.
-
-        Nobody waits for the device.
+        """Put a request into an empty slot. It goes there in one copy, and nobody waits for the device.
 
         A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
         A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
@@ -337,14 +297,10 @@ class RequestSlots:
             )
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
-        packed = self._packer.uploaded(request, tokens)
-        given_ids = self._logprob_ids.uploaded(request.given_ids)
-        self._filters.allocate(request.filters)
+        packed = self._writer.uploaded(request, tokens)
         self._state.give_memory(request.families)
         self._state.fill()
-        write_request(self._state, slot, packed)
-        self._logprob_ids.write(slot, given_ids)
-        self._filters.write(slot, request.filters)
+        self._writer.write(slot, packed)
         self._population.add(slot, request)
         self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
 
@@ -357,10 +313,7 @@ class RequestSlots:
         slot = self._slot(slot)
         if slot not in self._population.requests:
             raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
-        request = self._population.requests[slot]
-        clean_slot(self._state, slot, request)
-        self._logprob_ids.clean(slot, len(request.given_ids))
-        self._filters.clean(slot, request.filters)
+        self._writer.clean(slot, self._population.requests[slot])
         self._population.remove(slot)
         self._room.drop(slot)
 
@@ -380,7 +333,7 @@ class RequestSlots:
         :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
         """
         tokens = row_input("token_ids", token_ids, self._device)
-        integers("token_ids", tokens.values or (), -1, MAX_ID)
+        integers("token_ids", tokens.values or (), -1, LARGEST_INT32)
         rows = row_input("row_index", row_index, self._device)
         tensors = upload_inputs(self._device, row_index=rows, token_ids=tokens)
         self._append(rows.values, tensors["row_index"], tensors["token_ids"])
@@ -427,11 +380,7 @@ class RequestSlots:
         inputs = {"row_index": rows}
         if positions is not None:
             inputs["positions"] = position_input(positions, self._device)
-        given_ids = self._logprob_ids.first(self._population.most_given_ids)
-        filters = self._filters.named(self._population.facts.filters or ())
-        return self._metadata.of(
-            self._population, given_ids, filters, **upload_inputs(self._device, **inputs)
-        )
+        return self._metadata.of(self._population, **upload_inputs(self._device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
         """Append tokens [B] or [B, K], if the histories have space for them.

@@ -1,15 +1,14 @@
-"""The tensors of requests on their device: small parameters as columns of blocks, and tables for edits of logits."""
+"""The tensors of requests on their device: capacities, small parameters, histories, and tables for edits of logits."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from itertools import accumulate
 from math import prod
+from operator import itemgetter
 from struct import Struct
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -18,70 +17,10 @@ from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
 from tokendraw._torch.upload import uploaded, uploaded_words
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
-from tokendraw.parameters.edits import EDITS, Edit
-from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
+from tokendraw.parameters.edits import EDITS, NO_EDITS, CheckedEdits, Edit
+from tokendraw.parameters.fields import FILTER_PREFIX, PARAMETERS, SLOT_FIELDS
 from tokendraw.parameters.ranges import integer
 from tokendraw.parameters.request_columns import field_dtypes
-
-STATE_COLUMNS = {
-    # A step reads the first three together.
-    **dict.fromkeys(
-        ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
-    ),
-    **dict.fromkeys(("min_tokens", "num_bad", "penalty_last_n"), torch.int32),
-    **dict.fromkeys(("dry_allowed_length", "dry_max_match", "dry_last_n", "num_dry_breakers"), torch.int32),
-    **dict.fromkeys(("thinking_budget", "num_thinking_start", "num_thinking_end"), torch.int32),
-    **dict.fromkeys(("dry_multiplier", "dry_base"), torch.float32),
-    **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
-    "is_restricted": torch.bool,
-}
-"""Small parameters beside the fields of the metadata."""
-_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
-BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
-"""Dtype of each block; a block holds the parameters of every dtype of its size."""
-_WORD_BYTES = 4
-VALUES_AT_REST: dict[str, float] = {
-    **dict.fromkeys((*SLOT_FIELDS, *STATE_COLUMNS), 0),
-    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
-    "repetition": 1,
-    "penalty_last_n": -1,
-    "dry_base": 1,
-    "thinking_budget": -1,
-}
-"""Values in a slot without a request: the neutral value of each parameter."""
-
-
-class ParameterLayout(NamedTuple):
-    """The parameters of a slot, block by block."""
-
-    dtypes: dict[str, torch.dtype]
-    """By parameter, in the order of the blocks."""
-    rows: dict[str, list[str]]
-    """Names of the first rows of each block."""
-    sizes: dict[str, int]
-    """Number of rows of each block; with those beyond the named ones a column is whole words of 32 bits."""
-    packer: Struct
-
-    def packed(self, values: Mapping[str, float]) -> Tensor:
-        """Pack the column of a slot into a vector of int32 on the host."""
-        packed = self.packer.pack(*[values[name] for name in self.dtypes])
-        return torch.frombuffer(bytearray(packed), dtype=torch.int32)
-
-
-@cache
-def layout_on(device_type: str) -> ParameterLayout:
-    """Lay out the parameters for devices of a type."""
-    dtype_of = field_dtypes(device_type) | STATE_COLUMNS
-    dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
-    rows = {
-        block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]
-        for block, stored in BLOCKS.items()
-    }
-    padding = -len(rows["bytes"]) % _WORD_BYTES
-    sizes = {block: len(names) + (padding if block == "bytes" else 0) for block, names in rows.items()}
-    codes = "".join(_CODES[dtype] for dtype in dtypes.values())
-    return ParameterLayout(dtypes, rows, sizes, Struct(f"={codes}{padding}x"))
-
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
@@ -245,7 +184,6 @@ FACT_OF_EDIT: dict[Edit, str] = {
 }
 """Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""
 
-
 _MAX_SIZE = 2**31 - 1
 _MAX_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
 
@@ -290,69 +228,117 @@ def check_sizes(*sizes: int) -> SlotSizes:
     return slot_sizes._replace(**{name: min(getattr(slot_sizes, name), ids) for name in of_ids})
 
 
+STATE_COLUMNS = {
+    **dict.fromkeys(
+        (
+            *("num_tokens", "num_distinct", "limit"),  # a step reads these together
+            *("num_prompt", "num_bias", "num_stop", "min_tokens", "num_bad", "penalty_last_n"),
+            *("dry_allowed_length", "dry_max_match", "dry_last_n", "num_dry_breakers"),
+            *("thinking_budget", "num_thinking_start", "num_thinking_end"),
+        ),
+        torch.int32,
+    ),
+    **dict.fromkeys(("repetition", "frequency", "presence", "dry_multiplier", "dry_base"), torch.float32),
+    "is_restricted": torch.bool,
+}
+"""Dtypes of the small parameters beside the fields of the metadata, by field of :class:`RequestTables`."""
+
+
+def columns_of(edits: CheckedEdits) -> dict[str, Any]:
+    """Return, among others, the small parameters of edits by name."""
+    return edits._asdict() | {
+        "num_bias": len(edits.bias),
+        "num_stop": len(edits.stop_ids),
+        "num_bad": len(edits.bad_words),
+        "num_dry_breakers": len(edits.dry_breakers),
+        "num_thinking_start": len(edits.thinking_start),
+        "num_thinking_end": len(edits.thinking_end),
+        "is_restricted": len(edits.allowed) > 0,
+    }
+
+
+VALUES_AT_REST: dict[str, Any] = {
+    **dict.fromkeys((*SLOT_FIELDS, *STATE_COLUMNS), 0),
+    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
+    **columns_of(NO_EDITS),
+}
+"""The small parameters of a slot without a request, among others."""
+_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
+_WORD_BYTES = 4
 
 
 class Parameters:
-    """The small parameters of all slots. Those of a slot are a column, written by a single operation."""
+    """The small parameters of all slots, a row of memory each. Those of a slot are written by a single operation."""
 
     def __init__(self, num_slots: int, device: torch.device) -> None:
         """Allocate slots without requests, and one more."""
         width = -(-(num_slots + 1) // _ALIGNMENT) * _ALIGNMENT
-        layout = layout_on(device.type)
-        sizes = [rows * width * BLOCKS[block].itemsize for block, rows in layout.sizes.items()]
-        self.at_rest = uploaded_words([layout.packed(VALUES_AT_REST)], device).view(torch.uint8)
-        """[P]: the column of a slot without a request."""
-        self.memory = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-        """[P * more than S]: the blocks, one behind the other."""
-        self.blocks: dict[str, Tensor] = {}
-        """[parameters, more than S] each, by its name: views of ``memory``."""
-        first, step = array("q"), array("q")
-        for (block, rows), size, start in zip(
-            layout.sizes.items(), sizes, accumulate(sizes, initial=0), strict=False
-        ):
-            item = BLOCKS[block].itemsize
-            column = self.at_rest[len(first) :][: rows * item].view(BLOCKS[block])
-            self.blocks[block] = self.memory[start : start + size].view(BLOCKS[block]).view(rows, width)
-            self.blocks[block].copy_(column.unsqueeze(1))
-            first.extend(start + row * width * item + byte for row in range(rows) for byte in range(item))
-            step.extend([item] * (rows * item))
-        places = uploaded({"first": (first, torch.int64), "step": (step, torch.int64)}, device)
-        self._first, self._step = places["first"], places["step"]
-        """[P] int64: place of each byte of a column in ``memory``, in slot 0, and bytes from there to the next slot."""
+        dtypes = field_dtypes(device.type) | STATE_COLUMNS
+        names = sorted(dtypes, key=lambda name: -dtypes[name].itemsize)  # so that each row lies aligned
+        sizes = [dtypes[name].itemsize for name in names]
+        padding = -sum(sizes) % _WORD_BYTES
+        self._packer = Struct(f"={''.join(_CODES[dtypes[name]] for name in names)}{padding}x")
+        self._values_of = itemgetter(*names)
+        self.at_rest = uploaded_words([self.packed(VALUES_AT_REST)], device).view(torch.uint8)
+        """[P]: the column of a slot without a request. The upload refuses a device that is not here."""
+        sizes += [1] * padding
+        *starts, num_bytes = accumulate(sizes, lambda start, size: start + size * width, initial=0)
+        self.memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self.rows: dict[str, Tensor] = {}
+        """[more than S] each, by name: views of ``memory``."""
+        for name, start, size in zip(names, starts, sizes, strict=False):
+            self.rows[name] = self.memory[start : start + size * width].view(dtypes[name])
+            self.rows[name].fill_(VALUES_AT_REST[name])
+        first = names.index("num_tokens")
+        self.lengths = self.memory[starts[first] : starts[first + 3]].view(torch.int32).view(3, width)
+        """[3, more than S] int32: ``num_tokens``, ``num_distinct`` and ``limit``."""
+        places = {
+            "first": [s + byte for s, size in zip(starts, sizes, strict=True) for byte in range(size)],
+            "step": [size for size in sizes for _ in range(size)],
+        }
+        self._places = uploaded({name: (place, torch.int64) for name, place in places.items()}, device)
+        """[P] each: place of each byte of a column in ``memory``, in slot 0, and bytes from there to the next slot."""
+
+    def packed(self, values: Mapping[str, Any]) -> Tensor:
+        """Pack the column of a slot into a vector of int32 on the host."""
+        packed = self._packer.pack(*self._values_of(values))
+        return torch.frombuffer(bytearray(packed), dtype=torch.int32)
 
     def write(self, slot: int, column: Tensor) -> None:
-        """Write the parameters of a slot.
-
-        :param column: [P] uint8 on the device.
-        """
-        self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
+        """Write the column [P] uint8 of a slot, on the device."""
+        places = torch.add(self._places["first"], self._places["step"], alpha=slot)
+        self.memory.index_copy_(0, places, column)
 
     @property
     def num_words(self) -> int:
         """Words of 32 bits in a column: P / 4."""
-        return self.at_rest.shape[0] // 4
+        return self.at_rest.shape[0] // _WORD_BYTES
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Tensors that are no views."""
-        return self.memory, self.at_rest, self._first, self._step
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        return sum(tensor.nbytes for tensor in (self.memory, self.at_rest, *self._places.values()))
 
 
 class ListTable(NamedTuple):
-    """A tensor of a rarely used edit."""
+    """A tensor of a rarely used parameter, with memory from the first request on that asks for its family."""
 
     family: str
-    """The field of :class:`tokendraw.plugin.EditFacts` that tells of the edit."""
+    """The field of :class:`EditFacts` that tells of the edit, or the name itself."""
     shape: tuple[int, ...]
     dtype: torch.dtype
-    padding: int = 0
-    """Value behind the entries of a list."""
+    padding: float = 0
+    """Value behind the entries of a list, and of a filter that is off."""
+
+
+GIVEN_IDS = "logprob_token_ids"
 
 
 def _list_tables(sizes: SlotSizes) -> dict[str, ListTable]:
-    """Return the tensors of the families of edits, by field of :class:`tokendraw.plugin.RequestTables`."""
+    """Return the lists by name: fields of :class:`RequestTables`, and of the metadata."""
     slots, words, ids = sizes.num_slots, sizes.max_bad_words, torch.int32
+    marks = ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1)
     return {
         "bias_ids": ListTable("any_bias", (slots, sizes.max_bias), ids, -1),
         "bias": ListTable("any_bias", (slots, sizes.max_bias), torch.float32),
@@ -361,20 +347,18 @@ def _list_tables(sizes: SlotSizes) -> dict[str, ListTable]:
         "bad_lens": ListTable("any_bad_words", (slots, words), ids),
         "stop_ids": ListTable("any_min_tokens", (slots, sizes.max_stop_ids), ids, -1),
         "dry_breakers": ListTable("any_dry", (slots, sizes.max_dry_breakers), ids, -1),
-        "thinking_start": ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1),
-        "thinking_end": ListTable("any_thinking_budget", (slots, sizes.max_thinking_ids), ids, -1),
+        "thinking_start": marks,
+        "thinking_end": marks,
+        GIVEN_IDS: ListTable(GIVEN_IDS, (slots, sizes.max_logprob_token_ids), torch.int64, PAD_TOKEN_ID),
     }
 
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
-def _full(table: ListTable, device: torch.device) -> Tensor:
+def _allocated(table: ListTable, device: torch.device) -> Tensor:
+    if is_capturing():
+        memory = memory_outside_graphs(prod(table.shape) * table.dtype.itemsize, device)
+        return memory.view(table.dtype).view(table.shape)
     return torch.full(table.shape, table.padding, dtype=table.dtype, device=device)
-
-
-@torch.inference_mode(False)
-def _unwritten(table: ListTable, device: torch.device) -> Tensor:
-    memory = memory_outside_graphs(prod(table.shape) * table.dtype.itemsize, device)
-    return memory.view(table.dtype).view(table.shape)
 
 
 class SlotTensors:
@@ -384,16 +368,11 @@ class SlotTensors:
     def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
         """Allocate slots without requests."""
         slots = sizes.num_slots
-        layout, self.parameters = layout_on(device.type), Parameters(slots, device)
+        self.parameters = Parameters(slots, device)
         """The small parameters, those of ``tables`` and ``sampling``."""
-        blocks = self.parameters.blocks
-        rows = {  # .data: views would count their changes together
-            name: blocks[block][i, :slots].view(layout.dtypes[name]).data
-            for block, names in layout.rows.items()
-            for i, name in enumerate(names)
-        }
-        first = layout.rows["words"].index("num_tokens")
-        self.lengths = blocks["words"][first : first + 3, : slots + 1]
+        # .data: views would count their changes together
+        rows = {name: row[:slots].data for name, row in self.parameters.rows.items()}
+        self.lengths = self.parameters.lengths[:, : slots + 1]
         """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the capacity: M, or 0 without a request. Slot S
         stands for every slot out of range, and is always empty."""
         self.tokens = torch.zeros(2, slots, sizes.max_tokens, dtype=torch.int32, device=device)
@@ -404,14 +383,19 @@ class SlotTensors:
         self.sampling = {name: rows[name] for name in SLOT_FIELDS}
         """[S] each, by field of the metadata."""
         self.lists = _list_tables(sizes)
-        """The tables of rarely used edits."""
-        self.missing = {table.family for table in self.lists.values()}
-        """Families of ``lists`` without memory."""
+        """Those of filters are added when they get their memory."""
+        self.families: set[str] = set()
+        """Families with memory."""
+        self.missing = {table.family for table in self.lists.values()} - {GIVEN_IDS}
+        """Families of edits without memory."""
+        self.tensors: dict[str, Tensor] = {}
+        """Those of ``lists`` that have memory. They never move."""
         self.unfilled: set[str] = set()
         """Names of ``lists`` whose memory is still to be filled with padding."""
         absent = {
             name: torch.empty(slots, *[0] * len(table.shape[1:]), dtype=table.dtype, device=self.device)
             for name, table in self.lists.items()
+            if name != GIVEN_IDS
         }
         self.tables = RequestTables(
             history=self.tokens[0],
@@ -420,7 +404,7 @@ class SlotTensors:
             **{name: rows[name] for name in STATE_COLUMNS},
             **absent,
         )
-        """Replaced when a family of lists gets its memory; all other tensors are shared."""
+        """Replaced when a family of edits gets its memory; all other tensors are shared."""
 
     def give_memory(self, families: Iterable[str]) -> None:
         """Allocate memory for the lists of some families; if there is too little, nothing has changed.
@@ -428,100 +412,32 @@ class SlotTensors:
         During the capture of a CUDA graph the memory stays unwritten, since every replay would write it again: see
         :meth:`fill`.
         """
-        families = self.missing.intersection(families)
+        families = {*families} - self.families
         if not families:
             return
+        for name in families:
+            if name.startswith(FILTER_PREFIX):
+                off = find_filter(name.removeprefix(FILTER_PREFIX)).off
+                self.lists[name] = ListTable(name, self.tokens.shape[1:2], torch.float32, off)
         lists = {name: table for name, table in self.lists.items() if table.family in families}
-        make = _unwritten if is_capturing() else _full
-        made = {name: make(table, self.device) for name, table in lists.items()}
-        self.tables = replace(self.tables, **made)
+        made = {name: _allocated(table, self.device) for name, table in lists.items()}
+        if is_capturing():
+            self.unfilled.update(made)
+        self.tensors |= made
+        self.families |= families
         self.missing -= families
-        if make is _unwritten:
-            self.unfilled.update(lists)
+        of_edits = {name: tensor for name, tensor in made.items() if hasattr(self.tables, name)}
+        if of_edits:
+            self.tables = replace(self.tables, **of_edits)
 
     def fill(self) -> None:
         """Write padding to newly allocated tensors."""
         while self.unfilled:
             name = self.unfilled.pop()
-            getattr(self.tables, name).fill_(self.lists[name].padding)
+            self.tensors[name].fill_(self.lists[name].padding)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device."""
-        lists = [getattr(self.tables, name) for name in self.lists]
-        others = (self.in_prompt, self.tokens, self.tables.counts)
-        return sum(tensor.nbytes for tensor in (*self.parameters.tensors, *lists, *others))
-
-
-class FilterValues:
-    """A value for each slot and filter, with memory from the first request on that names the filter."""
-
-    def __init__(self, num_slots: int, device: torch.device) -> None:
-        self._num_slots, self._device = num_slots, device
-        self._values: dict[str, Tensor] = {}
-        """[S] float32 each, by the name of the filter; its ``off`` in slots that do not ask. They never move."""
-
-    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
-    def allocate(self, filters: Sequence[tuple[str, float]]) -> None:
-        """Allocate memory for the filters of a request."""
-        for name, _ in filters:
-            if name not in self._values:
-                off = find_filter(name).off
-                self._values[name] = torch.full(
-                    (self._num_slots,), off, dtype=torch.float32, device=self._device
-                )
-
-    def write(self, slot: int, filters: Sequence[tuple[str, float]]) -> None:
-        """Write the filters of a request to a clean slot."""
-        for name, value in filters:
-            self._values[name][slot].fill_(value)
-
-    def clean(self, slot: int, filters: Sequence[tuple[str, float]]) -> None:
-        """Remove the filters of a request."""
-        self.write(slot, [(name, find_filter(name).off) for name, _ in filters])
-
-    def named(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return the values of some filters in each slot, [S] float32 each."""
-        return {name: self._values[name] for name in names}
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes on the device now."""
-        return sum(values.nbytes for values in self._values.values())
-
-
-class LogprobIds:
-    """A list of ids for each slot, with memory from the first request on that asks for any. It never moves then."""
-
-    def __init__(self, sizes: SlotSizes, device: torch.device) -> None:
-        self._shape, self._device = (sizes.num_slots, sizes.max_logprob_token_ids), device
-        self._table: Tensor | None = None
-        """[S, most] int64, -1 behind the last id of a slot."""
-
-    @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
-    def uploaded(self, ids: Sequence[int]) -> Tensor | None:
-        """Allocate memory for the ids of a request, and upload them; None without any."""
-        if not ids:
-            return None
-        if self._table is None:
-            self._table = torch.full(self._shape, PAD_TOKEN_ID, dtype=torch.int64, device=self._device)
-        return uploaded({"ids": (ids, torch.int64)}, self._device)["ids"]
-
-    def write(self, slot: int, ids: Tensor | None) -> None:
-        """Write the uploaded ids of a request to a clean slot."""
-        if ids is not None and self._table is not None:
-            self._table[slot, : len(ids)].copy_(ids)
-
-    def clean(self, slot: int, count: int) -> None:
-        """Remove the ids of a request that has so many."""
-        if count and self._table is not None:
-            self._table[slot, :count].fill_(PAD_TOKEN_ID)
-
-    def first(self, width: int) -> Tensor | None:
-        """Return the first ``width`` ids of each slot, [S, width]; None for 0."""
-        return self._table[:, :width] if width and self._table is not None else None
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes on the device now."""
-        return 0 if self._table is None else self._table.nbytes
+        others = (self.in_prompt, self.tokens, self.tables.counts, *self.tensors.values())
+        return self.parameters.num_bytes + sum(tensor.nbytes for tensor in others)
