@@ -9,7 +9,8 @@ import torch
 import edit_model
 from calling import loaded, selection_of
 from tokendraw import Drafts, RequestSlots, SamplingParams
-from tokendraw.edits.warmup import ProcessWarmup
+from tokendraw.calls.warmup import Batches
+from tokendraw.edits.process import Process
 from tokendraw.plugin import ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
 from tokendraw_testing import Effort, Subject
@@ -77,11 +78,10 @@ def appends(seed):
 def warmup():
     """Make every seventh call of a warmup, and count the calls."""
     processor, result = TritonLogitsProcessor(CPU), 0
-    plan = ProcessWarmup(
-        40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
-    )
-    (group,) = plan.groups(selection_of(loaded("triton", processor), operation="process_logits"), CPU)
-    for call in islice(group.calls, 0, None, 7):
+    batches = Batches(CPU, 40, dtypes=[torch.float32], batch_sizes=[2])
+    selection = selection_of(loaded("triton", processor), operation="process_logits")
+    ((_, _, parts),) = batches.edited(Process, RequestSlots, [torch.int64], 1, True, selection)
+    for (call,) in islice(parts, 0, None, 7):
         call.check(CPU, ProcessNeed())
         call.run(processor)
         result += 1

@@ -1,61 +1,71 @@
-"""Makes the calls of a warmup, so that no request waits for a kernel to be compiled or loaded.
+"""Makes up the calls of a warmup and makes them, so that no request waits for a kernel to be compiled or loaded.
 
-An operation makes up the calls, in groups.
+Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
+of their rows and another set of parameters. A verification depends, beside these, on its mode, on what is known of the
+drafts' distribution, on how their ids lie and, by powers of two, on the most drafts of a request; an edit on the dtypes
+of all indices, on the drafts, and on which edits occur together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from itertools import compress, product
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing
+from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call
 from tokendraw.calls.dispatch import dispatch
+from tokendraw.calls.drawing import Draft, Sample
 from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.routing import is_served
 from tokendraw.calls.selection import Selection
 from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import one_of
+from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.fields import FILTER_PARAMETERS
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 
 _log = logging.getLogger("tokendraw")
-
-
-class CallGroup(NamedTuple):
-    """Calls of a warmup. Each is made up when the calls before it are in flight, or over if not ``in_parallel``."""
-
-    title: str
-    """Text that is shown beside the count of calls."""
-    calls: Iterable[Call]
-    total: int | None
-    """Number of the calls; None if it is not known yet."""
-    in_parallel: bool = True
-
-
-CallGroups: TypeAlias = Callable[[Selection, torch.device], Iterable[CallGroup]]
-"""Makes up calls of every kind for the selected backends on a device, from checked arguments."""
-ShowCount: TypeAlias = Callable[[str, int | None], Callable[[], object]]
-"""Shows a title beside a count of calls with a total, None if unknown; returns the function that adds one."""
+_Fields: TypeAlias = dict[str, Any]
+_EDITS: tuple[_Fields, ...] = (
+    {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1, "penalty_last_n": 1},
+    {"logit_bias": {0: 1.0}},
+    {"allowed_token_ids": [0]},
+    {"bad_words": [[0]]},
+    {"min_tokens": 1, "stop_token_ids": [0]},
+    {"dry_multiplier": 1.0, "thinking_budget": (0, [0], [0])},
+)
+"""Fields of a request that are asked for together, in every combination with the others."""
+_DraftForm: TypeAlias = tuple[torch.dtype, torch.dtype, bool]
+"""Dtypes of the drafts' ids and offsets, and whether the ids are padded."""
+CallGroup: TypeAlias = tuple[str, int, Iterable[Sequence[Call]]]
+"""Title, number of calls, and lists of calls: those of a list are made side by side, when those before are over."""
+CallGroups: TypeAlias = Callable[[Selection], Iterable[CallGroup]]
+"""Makes up calls of every kind for the selected backends."""
 
 
 def warm_up(
     negotiator: Negotiator, warmups: Sequence[tuple[Operation, CallGroups]], *, progress: bool | None
 ) -> float:
-    """Make the calls of each warmup, and restore torch's random state and the counted rows.
+    """Make the calls of each warmup in several threads, and restore torch's random state and the counted rows.
 
-    :param negotiator: that of the loaded object.
-    :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
-    :returns: the seconds until the device was done; 0.0 on a CPU, where there is nothing to compile.
-    :raises InvalidInputError: a CUDA graph is being captured.
     :raises SamplerUnavailableError: no backend serves an operation, or the plainest call of it.
     """
     if is_capturing():
@@ -67,21 +77,38 @@ def warm_up(
     for operation, _ in warmups:
         negotiator.select(operation)
     device = torch.empty(0, device=negotiator.device, dtype=torch.float32).device  # with its index
-    if not max_calls_in_flight(device):
+    if not (most := max_calls_in_flight(device)):
         _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0
-    rows = negotiator.stats()
-    with random_state_kept(device), torch.no_grad(), _progress_line(progress) as show:
+    stream = None if device.type == "cpu" else torch.accelerator.current_stream(device)
+    rows, context = negotiator.stats(), copy_context()
+
+    def begin_thread() -> None:
+        torch.set_grad_enabled(False)
+        if stream is not None:
+            torch.accelerator.set_stream(stream)
+
+    def make(operation: Operation, selection: Selection, call: Call) -> None:
+        if negotiator.select(operation) is selection:
+            context.copy().run(dispatch, negotiator, operation, call)
+
+    with (
+        random_state_kept(device),
+        torch.no_grad(),
+        _progress_line(progress) as show,
+        ThreadPoolExecutor(most, initializer=begin_thread) as pool,
+    ):
         for operation, groups in warmups:
             selection = None
             while selection is not negotiator.select(operation):  # a successor starts from the beginning
                 selection = negotiator.select(operation)
-                for group in groups(selection, device):
-                    _make(negotiator, operation, group, device, show(group.title, group.total))
-                    if selection is not negotiator.select(operation):
-                        break
+                for title, total, parts in groups(selection):
+                    count_one = show(title, total)
+                    for part in parts:
+                        for _ in pool.map(partial(make, operation, selection), part):
+                            count_one()
     negotiator.restore_stats(rows)
-    if device.type != "cpu":
+    if stream is not None:
         torch.accelerator.synchronize(device)
     return time.perf_counter() - start
 
@@ -97,45 +124,9 @@ def max_calls_in_flight(device: torch.device) -> int:
     return 64 if sys.hexversion >= 0x030C0000 else 1
 
 
-def _make(
-    negotiator: Negotiator,
-    operation: Operation,
-    group: CallGroup,
-    device: torch.device,
-    count_one: Callable[[], object],
-) -> None:
-    """Make calls in several threads, for most time goes to compilers, until the selection changes.
-
-    The first call is made alone: a backend builds some things once.
-    """
-    most = max_calls_in_flight(device) if group.in_parallel else 1
-    stream = None if device.type == "cpu" else torch.accelerator.current_stream(device)
-    selection, pending = negotiator.select(operation), deque[Future[Any]]()
-
-    def wait_until(in_flight: int) -> None:
-        while len(pending) > in_flight:
-            pending.popleft().result()
-            count_one()
-
-    with ThreadPoolExecutor(most, initializer=_begin_thread, initargs=(stream,)) as pool:
-        for i, call in enumerate(group.calls):
-            pending.append(pool.submit(copy_context().run, dispatch, negotiator, operation, call))
-            wait_until(most - 1 if i else 0)
-            if negotiator.select(operation) is not selection:
-                break
-        wait_until(0)
-
-
-def _begin_thread(stream: torch.Stream | None) -> None:
-    """Launch in the stream of the warmup's caller, from a new thread."""
-    torch.set_grad_enabled(False)
-    if stream is not None:
-        torch.accelerator.set_stream(stream)
-
-
 @contextlib.contextmanager
-def _progress_line(is_shown: bool | None) -> Iterator[ShowCount]:
-    """Show a line on stderr that is erased at the end; None: if stderr is a terminal."""
+def _progress_line(is_shown: bool | None) -> Iterator[Callable[[str, int], Callable[[], object]]]:
+    """Show a title beside a count with a total on stderr, by a function that returns the one that adds one."""
     if not (sys.stderr.isatty() if is_shown is None else is_shown):
         yield lambda title, total: lambda: None
         return
@@ -145,3 +136,234 @@ def _progress_line(is_shown: bool | None) -> Iterator[ShowCount]:
     columns = (TextColumn("tokendraw warms up: {task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as line:
         yield lambda title, total: partial(line.advance, line.add_task(title, total=total))
+
+
+class Batches:
+    """The batches of a warmup, from the checked arguments of :meth:`tokendraw.Sampler.warmup`."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        vocab_size: int,
+        *,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int] = (1, 64),
+        row_stride: int | None = None,
+        seeds: bool = True,
+        logprobs: Iterable[int] = (5,),
+        row_index: bool = False,
+        metadata: Iterable[SamplingMetadata] | None = None,
+    ) -> None:
+        self.device, self.vocab_size = device, checked_integer("vocab_size", vocab_size, 1)
+        permitted = [getattr(torch, name) for name in INPUT_DTYPES]
+        self.dtypes = checked_choices("dtypes", dtypes, "dtypes of logits", permitted)
+        sizes = _items("batch_sizes", batch_sizes, "numbers")
+        # Ascending, so that the first, which may be drawn from a copy, is small.
+        self.batch_sizes = sorted({checked_integer("batch_sizes", size, 1) for size in sizes})
+        stride = self.vocab_size if row_stride is None else row_stride
+        self.row_stride = checked_integer("row_stride", stride, self.vocab_size)
+        # Rows that have a seed; those of ``none`` have no position either.
+        self.seedings = ("none", "positions", "some", "all") if seeds else ("none",)
+        counts = _items("logprobs", logprobs, "numbers", least=0)
+        self.logprobs = dict.fromkeys((None, *(checked_integer("logprobs", n, -1) for n in counts)))
+        self.row_index = bool(row_index)
+        self.examples = None if metadata is None else _items("metadata", metadata, "SamplingMetadata")
+        for example in self.examples or ():
+            if not isinstance(example, SamplingMetadata):
+                raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
+
+    def logits(self, rows: int) -> list[Tensor]:
+        """Make logits [rows, V] of each dtype, all 0, in one memory: a warmup depends on no values."""
+        width = max(dtype.itemsize for dtype in self.dtypes)
+        buffer = torch.zeros(rows * self.row_stride * width, dtype=torch.uint8, device=self.device)
+        flat = [buffer.view(dtype)[: rows * self.row_stride] for dtype in self.dtypes]
+        return [logits.view(rows, self.row_stride)[:, : self.vocab_size] for logits in flat]
+
+    def drawn(self, title: str, call: type[Sample], selection: Selection) -> Iterator[CallGroup]:
+        """Draw every batch in each dtype, kinds without a supporting backend left out."""
+        batches, calls = list(self._each(self.seedings, self.row_index)), []
+        for logits in self.logits(max(rows for rows, _ in batches)):
+            for i, (rows, metadata) in enumerate(batches):
+                draw = call(logits[:rows], metadata)
+                # The plainest is drawn in any case, to report what no backend supports.
+                is_drawn = i == 0 or self.examples is not None or selection.companion is not None
+                calls += [draw] if is_drawn or is_served(selection, draw) else []
+        yield title, len(calls), (calls[:1], calls[1:])
+
+    def verified(
+        self, call: Callable[..., Call], max_drafts: int, ways: list[tuple[str, str]], selection: Selection
+    ) -> Iterator[CallGroup]:
+        """Draw drafts for every batch, and verify them.
+
+        :param ways: modes, each with a kind of draft distribution.
+        """
+        yield from self.drawn("drafts", Draft, selection)
+        batches, calls, kinds = list(self._with_drafts(max_drafts)), [], {kind for _, kind in ways}
+        rows, most = (max(column) for column in zip(*(each[:2] for each in batches), strict=True))
+        shape = (most * ("probs" in kinds), self.vocab_size)
+        uniform = torch.full(shape, 1 / self.vocab_size, device=self.device, dtype=torch.float32)
+        memory = zip(self.logits(rows), self.logits(most * ("logits" in kinds)), strict=True)
+        for (target, q), (rows, count, chosen, metadata, is_required) in product(memory, batches):
+            distributions: dict[str, Any] = {"probs": uniform[:count], "logits": q[:count]}
+            # An empty draft has no distribution.
+            for mode, kind in ways if count else dict.fromkeys((mode, "chosen") for mode, _ in ways):
+                given = {} if kind == "chosen" else {f"draft_{kind}": distributions[kind]}
+                drafts = replace(chosen, **given)
+                vague = replace(drafts, num_drafts=None, any_placeholder=True)
+                # A companion may get drafts of which the host knows little.
+                for each in (drafts, vague)[: 1 + (selection.companion is not None)]:
+                    verification = call(target[:rows], each, metadata, mode=mode)
+                    is_verified = (is_required and each is drafts) or is_served(selection, verification)
+                    calls += [verification] if is_verified else []
+        yield "verifications", len(calls), (calls[:1], calls[1:])
+
+    def edited(
+        self,
+        call: Callable[..., Call],
+        make_slots: Callable[..., Any],
+        index_dtypes: Sequence[torch.dtype],
+        max_drafts: int,
+        bitmask: bool,
+        selection: Selection,
+    ) -> Iterator[CallGroup]:
+        """Edit logits in every combination; a processor without these logits, or without drafts, reports so.
+
+        :param max_drafts: 0: no verification is edited.
+        """
+        most, device, requests = max(self.batch_sizes), self.device, _edit_requests(selection, bitmask)
+        layouts = [None, *product(index_dtypes, index_dtypes, (False, True))][: None if max_drafts else 1]
+        forms = [
+            (torch.arange(n, dtype=dtype, device=device), form and _drafts([max_drafts] * n, form, device))
+            for n, dtype, form in product(self.batch_sizes, index_dtypes, layouts)
+        ]
+
+        def edits() -> Iterator[Sequence[Call]]:
+            slots = make_slots(most, 8, self.vocab_size, device=device)
+            memory = self.logits(most * (1 + max_drafts))
+            words = memory[0].new_full((len(memory[0]), -(-self.vocab_size // 32)), -1, dtype=torch.int32)
+            for logits, (fields, is_masked) in product(memory, requests):
+                slots.add(0, SamplingParams(**fields), prompt_token_ids=[0])
+                for index, drafts in forms:
+                    rows = len(index) if drafts is None else drafts.num_rows
+                    mask = words[:rows] if is_masked else None
+                    # One after the other: they edit the same logits, for requests in the same slots.
+                    yield [call(logits[:rows], slots, index, mask, drafts)]
+                slots.remove(0)
+
+        yield "edits", len(self.dtypes) * len(requests) * len(forms), edits()
+
+    def _each(self, seedings: Iterable[str], by_slot: bool = False) -> Iterator[tuple[int, SamplingMetadata]]:
+        """Make every combination of filters, seeds and logprobs, ``by_slot`` with a ``row_index`` too; or examples.
+
+        :returns: numbers of rows or requests, and their metadata; the plainest combination first.
+        """
+        device = self.device
+        for example in self.examples or ():
+            rows = example.num_rows
+            yield from ((n, example) for n in (self.batch_sizes if rows is None else (rows,)))
+        for rows in self.batch_sizes if self.examples is None else ():
+            index = torch.arange(rows, device=device)
+            for requests, seeding, count in product(_requests(self.vocab_size), seedings, self.logprobs):
+                params = [replace(requests[row % len(requests)], logprobs=count) for row in range(rows)]
+                for row in {"some": range(1, rows, 2), "all": range(rows)}.get(seeding, ()):
+                    params[row] = replace(params[row], seed=row)
+                positions = None if seeding == "none" else index
+                describe = partial(SamplingMetadata.from_params, params, device=device, positions=positions)
+                yield from ((rows, describe(row_index=slots)) for slots in (None, index)[: 1 + by_slot])
+
+    def _with_drafts(self, most: int) -> Iterator[tuple[int, int, Drafts, SamplingMetadata, bool]]:
+        """Make batches with K drafts and fewer, with flat and with padded ids; last, without drafts.
+
+        How ids lie and how many there are has little to do with seeds, so but for one layout, none meets batches in
+        which some rows have a seed. Kernels are compiled for numbers of steps that are powers of two from 8 on.
+
+        :returns: numbers of rows and of drafts, both, and whether they are verified in any case, as in :meth:`drawn`.
+        """
+        widths = (most, *(steps - 1 for steps in (8 << n for n in range(8)) if steps <= most))
+        for width, is_padded in (*product(widths, (False, True)), (0, False)):
+            is_main = width == most and not is_padded  # with every seeding
+            seedings = self.seedings if is_main else dict.fromkeys((self.seedings[0], self.seedings[-1]))
+            # Rows that are verified have a row_index in any case, so parameters by slot are no other kind.
+            for i, (rows, metadata) in enumerate(self._each(seedings)):
+                counts, by_row = [width] * rows, metadata.row_index is not None
+                if by_row:  # as many requests as these rows make
+                    requests, rest = divmod(rows, width + 1)
+                    counts = [width] * requests + ([rest - 1] if rest else [])
+                is_required = is_main and not by_row and (i == 0 or self.examples is not None)
+                drafts = _drafts(counts, (torch.int64, torch.int64, is_padded), self.device)
+                yield sum(counts) + len(counts), sum(counts), drafts, metadata, is_required
+
+
+def _requests(vocab_size: int) -> Iterator[tuple[SamplingParams, ...]]:
+    """List sets of requests, to alternate in a batch."""
+    examples: _Fields = {p.name: p.example for p in FILTER_PARAMETERS}
+    examples["top_k"] = k = min(examples["top_k"], vocab_size)
+    alone = {name: SamplingParams(**{name: value}) for name, value in examples.items()}
+    plain, greedy = SamplingParams(), SamplingParams(temperature=0.0)
+    filtered = SamplingParams(temperature=0.8, top_k=k, top_p=examples["top_p"])
+    yield (plain,)
+    yield from ((params,) for params in alone.values())
+    yield (filtered,)
+    yield (filtered, plain, greedy, alone["min_p"])
+    yield (replace(filtered, filter_order="joint"), filtered, greedy, alone["min_p"])
+    yield (replace(filtered, filter_order="temperature_last"),)
+    yield (greedy,)
+
+
+def _drafts(counts: Sequence[int], form: _DraftForm, device: torch.device) -> Drafts:
+    """Make drafts without a distribution, and with everything known to the host."""
+    (ids, offsets, is_padded), widest = form, max(counts, default=0)
+    padded = [[0] * count + [PAD_TOKEN_ID] * (widest - count) for count in counts]
+    tokens = torch.tensor(padded if is_padded else [0] * sum(counts), dtype=ids, device=device)
+    drafts = Drafts.from_counts(tokens, counts, any_placeholder=False)
+    return replace(drafts, cu_num_logits=drafts.cu_num_logits.to(offsets))
+
+
+def _edit_requests(selection: Selection, bitmask: bool) -> list[tuple[_Fields, bool]]:
+    """List fields of requests, and whether a bitmask stands beside them, the largest sets of edits first.
+
+    Requests that the chosen processor serves come before all those that its companion may get.
+    """
+    families, capabilities = [(_EDITS, bitmask)], selection.backend.capabilities
+    if capabilities is not None:
+        names = {*capabilities.edits, *(["stop_token_ids"] if "min_tokens" in capabilities.edits else [])}
+        served = [{name: edit[name] for name in edit if name in names} for edit in _EDITS]
+        own = (tuple(filter(None, served)), bitmask and "bitmask" in names)
+        families = [own, *families[: selection.companion is not None]]
+    return [
+        ({name: value for edit in compress(edits, chosen) for name, value in edit.items()}, is_masked)
+        for edits, may_be_masked in families
+        for *chosen, is_masked in product((True, False), repeat=len(edits) + 1)
+        if (is_masked or any(chosen)) and is_masked <= may_be_masked
+    ]
+
+
+def checked_integer(name: str, value: Any, least: int) -> int:
+    """Check an argument for an integer of at least ``least``."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InvalidInputError(f"'{name}' needs integers >= {least}, found {value!r}.")
+    return number
+
+
+def checked_choices(name: str, values: Any, what: str, permitted: Sequence[Any]) -> tuple[Any, ...]:
+    """Check an argument for a sequence of permitted values, described by ``what``, and drop repetitions."""
+    items = _items(name, values, what)
+    for value in items:
+        if value not in permitted:
+            names = [str(each).removeprefix("torch.") for each in permitted]
+            raise InvalidInputError(f"'{name}' needs {one_of(names)}, found {value!r}.")
+    return tuple(dict.fromkeys(items))
+
+
+def _items(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:
+    try:
+        items = None if isinstance(values, (str, bytes)) else tuple(values)
+    except TypeError:
+        items = None
+    if items is None or len(items) < least:
+        raise InvalidInputError(f"'{name}' needs a sequence of {what}, found {values!r}.")
+    return items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from tokendraw._torch.untraced import untraced
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.provider import Provider
-from tokendraw.calls.warmup import warm_up
+from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
 from tokendraw.edits import (
     OPERATION,
     LogitsProcessorBackend,
@@ -21,7 +22,6 @@ from tokendraw.edits import (
 from tokendraw.edits.process import Process
 from tokendraw.edits.slots import RequestSlots
 from tokendraw.edits.tables import ONE_OUTPUT, RequestTables
-from tokendraw.edits.warmup import ProcessWarmup
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
@@ -104,16 +104,15 @@ class LogitsProcessor(Provider):
         :returns: the duration in seconds; 0.0 on a CPU.
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         """
-        warmup = ProcessWarmup(
-            vocab_size,
-            dtypes=dtypes,
-            batch_sizes=batch_sizes,
-            row_stride=row_stride,
-            index_dtypes=index_dtypes,
-            bitmask=bitmask,
-            max_drafts=max_drafts,
+        batches = Batches(
+            self.device, vocab_size, dtypes=dtypes, batch_sizes=batch_sizes, row_stride=row_stride
         )
-        return warm_up(self._negotiator, [(OPERATION, warmup.groups)], progress=progress)
+        indices = checked_choices(
+            "index_dtypes", index_dtypes, "dtypes of indices", (torch.int64, torch.int32)
+        )
+        most = 0 if max_drafts is None else checked_integer("max_drafts", max_drafts, 1)
+        edited = partial(batches.edited, Process, RequestSlots, indices, most, bool(bitmask))
+        return warm_up(self._negotiator, [(OPERATION, edited)], progress=progress)
 
 
 def prove(

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.calls.drawing import Sample
-from tokendraw.calls.warmup import warm_up
-from tokendraw.calls.warmup_batches import Batches
+from tokendraw.calls.warmup import Batches, CallGroups, warm_up
 from tokendraw.operations.sample import OPERATION as SAMPLE
 from tokendraw.operations.sample.provider import SampleProvider
 from tokendraw.operations.score import OPERATION as SCORE
 from tokendraw.operations.score.provider import ScoreProvider
 from tokendraw.operations.verify import OPERATION as VERIFY
 from tokendraw.operations.verify import VerifyMode
-from tokendraw.operations.verify.provider import VerifyProvider
-from tokendraw.operations.verify.warmup import VerifyWarmup
+from tokendraw.operations.verify.provider import VerifyProvider, verified_by
 from tokendraw.parameters.metadata import SamplingMetadata
 
 
@@ -107,6 +107,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
         :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
         batches = Batches(
+            self.device,
             vocab_size,
             dtypes=dtypes,
             batch_sizes=batch_sizes,
@@ -116,10 +117,7 @@ class Sampler(SampleProvider, VerifyProvider, ScoreProvider):
             row_index=row_index,
             metadata=metadata,
         )
-        verifications = VerifyWarmup(
-            batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
-        )
-        warmups = [(SAMPLE, batches.drawn_by("batches", Sample))]
-        if max_drafts is not None:
-            warmups.append((VERIFY, verifications.groups))
-        return warm_up(self._negotiator, warmups, progress=progress)
+        drawn = partial(batches.drawn, "batches", Sample)
+        verified = verified_by(batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds)
+        warmups: list[tuple[Operation, CallGroups]] = [(SAMPLE, drawn), (VERIFY, verified)]
+        return warm_up(self._negotiator, warmups[: 1 if max_drafts is None else 2], progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +15,7 @@ from tokendraw.calls import proof_rows
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.drawing import Sample
 from tokendraw.calls.provider import Provider
-from tokendraw.calls.warmup import warm_up
-from tokendraw.calls.warmup_batches import Batches
+from tokendraw.calls.warmup import Batches, warm_up
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.install_commands import how_to_install
 from tokendraw.operations.sample import OPERATION, SamplerBackend
@@ -63,10 +63,8 @@ class SampleProvider(Provider):
 
         :param options: arguments of that method about logits and their parameters.
         """
-        batches = Batches(vocab_size, **options)
-        return warm_up(
-            self._negotiator, [(OPERATION, batches.drawn_by("batches", Sample))], progress=progress
-        )
+        drawn = partial(Batches(self.device, vocab_size, **options).drawn, "batches", Sample)
+        return warm_up(self._negotiator, [(OPERATION, drawn)], progress=progress)
 
 
 def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:

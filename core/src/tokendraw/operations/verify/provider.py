@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,12 +16,17 @@ from tokendraw.calls import proof_rows
 from tokendraw.calls.dispatch import dispatch
 from tokendraw.calls.drawing import Draft
 from tokendraw.calls.provider import Provider
-from tokendraw.calls.warmup import warm_up
-from tokendraw.calls.warmup_batches import Batches
+from tokendraw.calls.warmup import Batches, CallGroups, checked_choices, checked_integer, warm_up
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.verify import OPERATION, VerifierBackend, VerifyCapabilities, VerifyMode
+from tokendraw.operations.verify import (
+    DRAFT_KINDS,
+    OPERATION,
+    VERIFY_MODES,
+    VerifierBackend,
+    VerifyCapabilities,
+    VerifyMode,
+)
 from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.warmup import VerifyWarmup
 from tokendraw.output import SamplerOutput, VerifyOutput
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -93,8 +99,22 @@ class VerifyProvider(Provider):
 
         :param options: other arguments of that method.
         """
-        warmup = VerifyWarmup(Batches(vocab_size, **options), max_drafts, verify_modes, draft_kinds)
-        return warm_up(self._negotiator, [(OPERATION, warmup.groups)], progress=progress)
+        verified = verified_by(
+            Batches(self.device, vocab_size, **options), max_drafts, verify_modes, draft_kinds
+        )
+        return warm_up(self._negotiator, [(OPERATION, verified)], progress=progress)
+
+
+def verified_by(
+    batches: Batches, max_drafts: int, verify_modes: Iterable[VerifyMode], draft_kinds: Iterable[DraftKind]
+) -> CallGroups:
+    """Make up drafts and verifications of batches, from arguments of :meth:`tokendraw.Sampler.warmup`."""
+    max_drafts = checked_integer("max_drafts", max_drafts, 1)
+    modes = checked_choices("verify_modes", verify_modes, "modes", VERIFY_MODES)
+    kinds = checked_choices("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS)
+    # ``coupled`` reads no distribution.
+    ways = [(mode, kind) for mode in modes for kind in (kinds[:1] if mode == "coupled" else kinds)]
+    return partial(batches.verified, Verify, max_drafts, ways)
 
 
 def prove(
