@@ -6,7 +6,7 @@ import torch
 from calling import provider_of
 from tokendraw import PluginError, RequestSlots, SamplingParams, VerifyOutput
 from tokendraw.edits.append import Histories
-from tokendraw.edits.processor import prove
+from tokendraw.edits.process import prove
 from tokendraw.plugin import EDITS, ProcessCapabilities, ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
 

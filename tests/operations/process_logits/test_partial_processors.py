@@ -7,7 +7,7 @@ import tokendraw
 from calling import provider_of
 from fake_dists import offering
 from tokendraw import PluginError, RequestSlots, SamplingParams
-from tokendraw.edits.processor import prove
+from tokendraw.edits.process import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw.resolution import State
 from tokendraw_native.logits_processing import NativeProcessor

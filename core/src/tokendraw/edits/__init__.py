@@ -126,7 +126,7 @@ def _of_edit(edit: Edit) -> Requirement:
 
 OPERATION = Operation(
     name="process_logits",
-    module="tokendraw.edits.processor",
+    module="tokendraw.edits.process",
     capabilities=ProcessCapabilities,
     need=ProcessNeed,
     methods=("process",),

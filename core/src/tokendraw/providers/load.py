@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.discovery.settings import Settings
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.provider import Provider
-    from tokendraw.edits.processor import LogitsProcessor
+    from tokendraw.edits.process import LogitsProcessor
     from tokendraw.operations.sample.provider import SampleProvider
     from tokendraw.operations.verify.provider import VerifyProvider
     from tokendraw.providers.sampler import Sampler
