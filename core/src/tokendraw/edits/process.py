@@ -19,9 +19,9 @@ from tokendraw._torch.tensor_checks import (
     check_vector,
 )
 from tokendraw._torch.untraced import untraced
-from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.dispatch import dispatch
+from tokendraw.calls.input_checks import check_logits, check_type
 from tokendraw.calls.output_checks import wrong_object
 from tokendraw.calls.provider import Provider
 from tokendraw.calls.warmup import Batches, checked_choices, checked_integer, warm_up
@@ -34,76 +34,6 @@ from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.params import SamplingParams
-
-
-def check_logits(logits: Tensor, device: torch.device) -> None:
-    """Refuse logits unfit for editing in place."""
-    input_checks.check_logits("logits", logits, device, built="processor")
-    if logits.requires_grad:
-        raise InvalidInputError(
-            "'logits' needs to be free of gradients, since it is edited in place, found requires_grad. "
-            "Pass logits.detach()."
-        )
-    rows, vocab_size = logits.shape
-    check_dense_rows("logits", logits, "ids", ", and use what is returned")
-    if rows > 1 and logits.stride(0) < vocab_size:
-        raise InvalidInputError(
-            f"'logits' needs rows with memory of their own, since it is edited in place, found row stride "
-            f"{logits.stride(0)} of {vocab_size} ids. Pass logits.contiguous(), and use what is returned."
-        )
-
-
-def check_slots(slots: RequestSlots, logits: Tensor) -> None:
-    """Refuse anything but slots for these logits."""
-    input_checks.check_type("slots", slots, RequestSlots, "Pass the one that the requests were added to.")
-    mend = "Make the slots with device= of the logits."
-    check_device_of("slots", slots.device, "'logits'", logits.device, mend)
-    if slots.vocab_size != logits.shape[1]:
-        raise InvalidInputError(
-            f"'logits' needs the vocabulary of 'slots', {slots.vocab_size}, found {logits.shape[1]}. "
-            "Pass slots that were made with the vocab_size of the logits."
-        )
-
-
-def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, drafts: Drafts | None) -> None:
-    """Refuse anything but a slot for each row, or for each request with drafts."""
-    check_vector("row_index", row_index, "Pass a tensor of slots on the device of the logits.")
-    check_integers("row_index", row_index)
-    _check_device("row_index", row_index, logits)
-    each, needed = ("row", logits.shape[0]) if drafts is None else ("request", drafts.num_requests)
-    if row_index.shape[0] != needed:
-        raise InvalidInputError(
-            f"'row_index' needs one slot for each {each}, {needed}, found {row_index.shape[0]}."
-        )
-    if row_index.is_cpu:
-        check_range(row_index, slots)
-
-
-def check_range(row_index: Tensor, slots: RequestSlots) -> None:
-    """Refuse slots out of range. Waits for the device of ``row_index``."""
-    if row_index.shape[0]:
-        least, largest = row_index.aminmax()
-        if least < 0 or largest >= slots.num_slots:
-            slots_of_rows(row_index.tolist(), slots.num_slots)
-
-
-def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
-    """Refuse anything but a mask [R, ceil(V / 32)] of int32."""
-    check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
-    rows, vocab_size = logits.shape
-    words = -(-vocab_size // 32)
-    if bitmask.shape != (rows, words):
-        raise InvalidInputError(
-            f"'bitmask' needs shape {[rows, words]}, one bit for each of {vocab_size} ids, found {list(bitmask.shape)}."
-        )
-    check_dtype("bitmask", bitmask, torch.int32, "Pass 32 ids a word, as xgrammar does.")
-    _check_device("bitmask", bitmask, logits)
-    check_dense_rows("bitmask", bitmask, "words")
-
-
-def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
-    check_device_of(name, tensor.device, "'logits'", logits.device, f"Pass {name}.to('{logits.device}').")
-
 
 _DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")
 
@@ -121,21 +51,49 @@ class Process(Call):
     """The caller's logits, where the backend edits a copy of them."""
 
     def check(self, device: torch.device, need: ProcessNeed) -> None:
-        check_logits(self.logits, device)
-        check_slots(self.slots, self.logits)
+        logits, slots = self.logits, self.slots
+        _check_logits(logits, device)
+        check_type("slots", slots, RequestSlots, "Pass the one that the requests were added to.")
+        mend = "Make the slots with device= of the logits."
+        check_device_of("slots", slots.device, "'logits'", logits.device, mend)
+        if slots.vocab_size != logits.shape[1]:
+            raise InvalidInputError(
+                f"'logits' needs the vocabulary of 'slots', {slots.vocab_size}, found {logits.shape[1]}. "
+                "Pass slots that were made with the vocab_size of the logits."
+            )
         if self.drafts is not None:
             if not isinstance(self.drafts, Drafts):
                 raise InvalidInputError(
                     f"'drafts' needs a tokendraw.Drafts or None, found {type_name(self.drafts)}. "
                     "Pass Drafts.from_lists(draft_token_ids, device=...)."
                 )
-            self.drafts.check(self.logits, "logits")
-        check_row_index(self.row_index, self.slots, self.logits, self.drafts)
+            self.drafts.check(logits, "logits")
+        self._check_row_index()
         if self.bitmask is not None:
-            check_bitmask(self.bitmask, self.logits)
+            _check_bitmask(self.bitmask, logits)
+
+    def _check_row_index(self) -> None:
+        row_index, drafts = self.row_index, self.drafts
+        check_vector("row_index", row_index, "Pass a tensor of slots on the device of the logits.")
+        check_integers("row_index", row_index)
+        _check_device("row_index", row_index, self.logits)
+        each, needed = ("row", self.num_rows) if drafts is None else ("request", drafts.num_requests)
+        if row_index.shape[0] != needed:
+            raise InvalidInputError(
+                f"'row_index' needs one slot for each {each}, {needed}, found {row_index.shape[0]}."
+            )
+        if row_index.is_cpu:
+            self._check_range()
+
+    def _check_range(self) -> None:
+        """Refuse slots out of range. Waits for the device of ``row_index``."""
+        if self.row_index.shape[0]:
+            least, largest = self.row_index.aminmax()
+            if least < 0 or largest >= self.slots.num_slots:
+                slots_of_rows(self.row_index.tolist(), self.slots.num_slots)
 
     def check_values(self) -> None:
-        check_range(self.row_index, self.slots)
+        self._check_range()
         if self.drafts is not None:
             self.drafts.check_values()
 
@@ -165,12 +123,16 @@ class Process(Call):
             ids = drafts.draft_token_ids
             form = ids.dim(), ids.dtype, drafts.cu_num_logits.dtype, drafts.max_drafts.bit_length()
         masked, facts = self.bitmask is not None, self.slots.facts
-        return self.logits.dtype, self.logits.shape[1], self.row_index.dtype, masked, facts, form
+        return self.logits.dtype, self.vocab_size, self.row_index.dtype, masked, facts, form
 
     @property
     def vocab_size(self) -> int:
-        """Return the number V of token ids."""
+        """V, which a requirement looks at."""
         return self.logits.shape[1]
+
+    @property
+    def num_rows(self) -> int:
+        return self.logits.shape[0]
 
     def run(self, backend: LogitsProcessorBackend) -> Any:
         logits, target = self.logits, self.target
@@ -188,9 +150,40 @@ class Process(Call):
         needed = self.logits if self.target is None else self.target
         return lambda output: wrong_object(output, needed, "the logits that it was given")
 
-    @property
-    def num_rows(self) -> int:
-        return self.logits.shape[0]
+
+def _check_logits(logits: Tensor, device: torch.device) -> None:
+    """Refuse logits unfit for editing in place."""
+    check_logits("logits", logits, device, built="processor")
+    if logits.requires_grad:
+        raise InvalidInputError(
+            "'logits' needs to be free of gradients, since it is edited in place, found requires_grad. "
+            "Pass logits.detach()."
+        )
+    rows, vocab_size = logits.shape
+    check_dense_rows("logits", logits, "ids", ", and use what is returned")
+    if rows > 1 and logits.stride(0) < vocab_size:
+        raise InvalidInputError(
+            f"'logits' needs rows with memory of their own, since it is edited in place, found row stride "
+            f"{logits.stride(0)} of {vocab_size} ids. Pass logits.contiguous(), and use what is returned."
+        )
+
+
+def _check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
+    """Refuse anything but a mask [R, ceil(V / 32)] of int32."""
+    check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
+    rows, vocab_size = logits.shape
+    words = -(-vocab_size // 32)
+    if bitmask.shape != (rows, words):
+        raise InvalidInputError(
+            f"'bitmask' needs shape {[rows, words]}, one bit for each of {vocab_size} ids, found {list(bitmask.shape)}."
+        )
+    check_dtype("bitmask", bitmask, torch.int32, "Pass 32 ids a word, as xgrammar does.")
+    _check_device("bitmask", bitmask, logits)
+    check_dense_rows("bitmask", bitmask, "words")
+
+
+def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
+    check_device_of(name, tensor.device, "'logits'", logits.device, f"Pass {name}.to('{logits.device}').")
 
 
 _VOCAB_SIZE = 40
@@ -295,31 +288,31 @@ def prove(
 
     :raises PluginError: the logits, or the history, are not what they have to be.
     """
+    edits = {*capabilities.edits}
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     slots = RequestSlots(num_slots=2, max_tokens=4, vocab_size=_VOCAB_SIZE, device=device)
     params: dict[str, Any] = {}
     needed = [8.0] * _VOCAB_SIZE
-    for edit in {*capabilities.edits}:
+    for edit in edits:
         fields, changes = _EDITS[edit]
         params |= fields
         for token, change in changes.items():
             needed[token] += change
-    if {"repetition_penalty", "penalty_last_n"} <= {*capabilities.edits}:
+    if {"repetition_penalty", "penalty_last_n"} <= edits:
         needed[0] -= _EDITS["repetition_penalty"][1][0]  # it left the window
     slots.add(1, SamplingParams(**params), prompt_token_ids=[0])
-    row_index = torch.ones(1, dtype=torch.int64, device=device)
-    slots.append(row_index, row_index)
-    rows = [needed]
-    if "thinking_budget" in capabilities.edits:
+    slots.append([1], [1])
+    rows, row_index = [needed], [1]
+    if "thinking_budget" in edits:
         slots.add(0, SamplingParams(thinking_budget=(0, [0], [_FORCED_ID])), prompt_token_ids=[0])
-        row_index = torch.tensor([1, 0], device=device, dtype=torch.int64)
         rows.append([8.0 if i == _FORCED_ID else _OFF for i in range(_VOCAB_SIZE)])
+        row_index.append(0)
     logits = torch.full((len(rows), _VOCAB_SIZE), 8.0, dtype=dtype, device=device)
     bitmask = None
-    if "bitmask" in capabilities.edits:
+    if "bitmask" in edits:
         bitmask = torch.full((len(rows), 2), -1, dtype=torch.int32, device=device)
         bitmask[:, 1:] = ~(1 << 7)  # id 39
-    output = backend.process(logits, slots, row_index, bitmask)
+    output = backend.process(logits, slots, _int64(row_index, device), bitmask)
     if output is not logits:
         raise PluginError(f"the proof call needs the logits that it was given, found {type(output).__name__}")
     for row, (wanted, found) in enumerate(zip(rows, logits.tolist(), strict=True)):
@@ -330,38 +323,30 @@ def prove(
     if len(rows) > 1:
         slots.remove(0)
     if hasattr(backend, "append"):
-        tokens = torch.tensor([[1, 3, 5], [1, 3, 5]], device=device, dtype=torch.int64)
-        _prove_append(
-            backend.append, slots.tables, torch.tensor([1, 2], device=device, dtype=torch.int64), tokens
-        )
+        _prove_append(backend.append, slots.tables, device)
 
 
-def _prove_append(append: Any, tables: RequestTables, row_index: Tensor, tokens: Tensor) -> None:
+def _prove_append(append: Any, tables: RequestTables, device: torch.device) -> None:
     """Append tokens to slot 1, whose history is 0, 1 of at most 4; the other row has no slot.
 
     :raises PluginError: the tables are not what they have to be.
     """
-    flags = tables.counts & (ONE_OUTPUT - 1)
-    append(tables, row_index, tokens)
-    counts = torch.zeros_like(tables.counts)
-    counts[1, 1], counts[1, 3] = 2 * ONE_OUTPUT, ONE_OUTPUT
-    found = {
-        "history": tables.history.tolist(),
-        "num_tokens": tables.num_tokens.tolist(),
-        "distinct ids": sorted(tables.distinct[1].tolist()),
-        "num_distinct": tables.num_distinct.tolist(),
-        "counts": tables.counts.tolist(),
-    }
-    needed = {
-        "history": [[0] * 4, [0, 1, 1, 3]],
-        "num_tokens": [0, 4],
-        "distinct ids": [0, 0, 1, 3],
-        "num_distinct": [0, 3],
-        "counts": (flags + counts).tolist(),
-    }
-    for name, want in needed.items():
-        if found[name] != want:
-            raise PluginError(f"the proof call of append needs {want} as {name}, found {found[name]}")
+    counts = tables.counts & (ONE_OUTPUT - 1)
+    counts[1, 1], counts[1, 3] = counts[1, 1] + 2 * ONE_OUTPUT, counts[1, 3] + ONE_OUTPUT
+    append(tables, _int64([1, 2], device), _int64([[1, 3, 5]] * 2, device))
+    for name, found, want in (
+        ("history", tables.history.tolist(), [[0] * 4, [0, 1, 1, 3]]),
+        ("num_tokens", tables.num_tokens.tolist(), [0, 4]),
+        ("distinct ids", sorted(tables.distinct[1].tolist()), [0, 0, 1, 3]),
+        ("num_distinct", tables.num_distinct.tolist(), [0, 3]),
+        ("counts", tables.counts.tolist(), counts.tolist()),
+    ):
+        if found != want:
+            raise PluginError(f"the proof call of append needs {want} as {name}, found {found}")
+
+
+def _int64(values: Any, device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device, dtype=torch.int64)
 
 
 CALLS = {"process": Process}
