@@ -114,7 +114,7 @@ class Population:
     def __init__(self) -> None:
         self.requests: dict[int, SlotRequest] = {}
         self.slots: set[int] = set()
-        """Those with a request."""
+        """Those with a request, once more: 256 are looked up at once."""
         self._kinds: Counter[RowKind] = Counter()
         self._edits: Counter[Edit] = Counter()
         self._facts: BatchFacts | None = None
@@ -168,15 +168,6 @@ class Population:
 
 
 NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
-_BUFFER_DTYPES = {
-    "b": torch.int8,
-    "B": torch.uint8,
-    "h": torch.int16,
-    "i": torch.int32,
-    "q": torch.int64,
-    "l": torch.int64 if array("l").itemsize == torch.int64.itemsize else torch.int32,
-}
-"""Dtype of integers in a buffer, by the format of the buffer."""
 _LONG_LIST_IDS = 512
 _MARSHAL_VERSION = 2  # the last without references to earlier objects
 _MARSHAL_HEADER = 5
@@ -199,10 +190,10 @@ def read_tokens(name: str, tokens: Iterable[int] | Tensor, owner: str) -> Tensor
         return NO_IDS
     values = _sequence(name, tokens, owner)
     ids = _integers(values)
-    if ids is None:
-        numbers = integers(name, values, -math.inf, math.inf, "integers", row=owner)
-        ids = host_ids([max(-1, min(number, LARGEST_INT32 + 1)) for number in numbers])
-    return ids
+    if ids is not None:
+        return ids
+    numbers = integers(name, values, -math.inf, math.inf, "integers", row=owner)
+    return host_ids([max(-1, min(number, LARGEST_INT32 + 1)) for number in numbers])
 
 
 def read_ids(field: str, ids: Iterable[int] | None, owner: str, vocab_size: int) -> Tensor:
@@ -242,31 +233,19 @@ def _sequence(name: str, values: Iterable[Any], owner: str) -> Sequence[Any]:
     return list(each(name, values, "integers", owner))
 
 
-def _integers(values: Sequence[Any]) -> Tensor | None:
+def _integers(values: Sequence[Any] | Tensor) -> Tensor | None:
     """Return integers as [n] int64, or None: a value is of another type, or too large."""
-    if isinstance(values, Tensor):
-        is_vector = is_plain(values) and values.dim() == 1 and values.dtype in INTEGERS
-        return values.to("cpu", torch.int64) if is_vector else None
-    if not isinstance(values, (list, tuple)):
-        return _of_buffer(values)
-    if len(values) >= _LONG_LIST_IDS:
-        return _of_long_list(values)
     try:
+        if not isinstance(values, (list, tuple)):
+            if not isinstance(values, Tensor):  # an array, of its own dtype
+                values = torch.tensor(values, dtype=None, device="cpu")
+            is_vector = is_plain(values) and values.dim() == 1 and values.dtype in INTEGERS
+            return values.to("cpu", torch.int64) if is_vector else None
+        if len(values) >= _LONG_LIST_IDS:
+            return _of_long_list(values)
         return host_ids(values) if {*map(type, values)} <= {int} else None
-    except OverflowError:
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
-
-
-def _of_buffer(values: Any) -> Tensor | None:
-    """Read a vector such as an array of numpy."""
-    try:
-        view = memoryview(values)
-    except (TypeError, ValueError, BufferError):
-        return None
-    dtype = _BUFFER_DTYPES.get(view.format)
-    if dtype is None or view.ndim != 1:
-        return None
-    return torch.frombuffer(bytearray(view), dtype=dtype).to(torch.int64) if len(view) else NO_IDS
 
 
 def _of_long_list(values: Any) -> Tensor | None:
@@ -274,10 +253,7 @@ def _of_long_list(values: Any) -> Tensor | None:
 
     Where every fifth byte is the tag, each value is an int: the type of a value is seen from the tag in front of it.
     """
-    try:
-        written = marshal.dumps(values, _MARSHAL_VERSION)
-    except ValueError:
-        return None
+    written = marshal.dumps(values, _MARSHAL_VERSION)
     size = _MARSHAL_HEADER + _MARSHAL_INT_BYTES * len(values)
     if len(written) != size or written[_MARSHAL_HEADER::_MARSHAL_INT_BYTES] != _MARSHAL_INT * len(values):
         return None

@@ -84,18 +84,16 @@ def check_slots(slots: Sequence[int], live: set[int], num_slots: int, *, once: b
     integers("row_index", slots, 0, num_slots - 1)
     if live.issuperset(slots) and not (once and len({*slots}) < len(slots)):
         return
-    seen = set()
     for row, slot in enumerate(slots):
         if slot not in live:
             raise InvalidParameterError(
                 f"'row_index' of row {row} needs a slot with a request, found {slot}, which has none. "
                 "Add the request with slots.add first."
             )
-        if once and slot in seen:
+        if once and slot in slots[:row]:
             raise InvalidParameterError(
                 f"'row_index' of row {row} needs each slot at most once, found {slot} again."
             )
-        seen.add(slot)
 
 
 def upload_inputs(device: torch.device, **inputs: RowInput) -> dict[str, Tensor]:
@@ -198,7 +196,10 @@ class RequestSlots:
             max_thinking_ids,
         )
         self._state = SlotTensors(self._sizes, device_of(device))
-        self._device = self._state.device
+        self.num_slots, self.max_tokens, self.vocab_size = self._sizes[:3]
+        """S, M and V."""
+        self.device = self._state.device
+        """Device of all tensors."""
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
         self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
@@ -210,26 +211,6 @@ class RequestSlots:
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
-
-    @property
-    def num_slots(self) -> int:
-        """S."""
-        return self._sizes.num_slots
-
-    @property
-    def max_tokens(self) -> int:
-        """M: the most tokens of a request."""
-        return self._sizes.max_tokens
-
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self._sizes.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """Device of all tensors."""
-        return self._device
 
     @property
     def tables(self) -> RequestTables:
@@ -332,10 +313,10 @@ class RequestSlots:
             less than -1, or a request is full; nothing has changed.
         :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
         """
-        tokens = row_input("token_ids", token_ids, self._device)
+        tokens = row_input("token_ids", token_ids, self.device)
         integers("token_ids", tokens.values or (), -1, LARGEST_INT32)
-        rows = row_input("row_index", row_index, self._device)
-        tensors = upload_inputs(self._device, row_index=rows, token_ids=tokens)
+        rows = row_input("row_index", row_index, self.device)
+        tensors = upload_inputs(self.device, row_index=rows, token_ids=tokens)
         self._append(rows.values, tensors["row_index"], tensors["token_ids"])
 
     @untraced
@@ -356,9 +337,9 @@ class RequestSlots:
         if tokens.dim() != 2:
             raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
         check_integers(name, tokens)
-        check_device_of(name, tokens.device, "the slots", self._device)
-        rows = row_input("row_index", row_index, self._device)
-        self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
+        check_device_of(name, tokens.device, "the slots", self.device)
+        rows = row_input("row_index", row_index, self.device)
+        self._append(rows.values, upload_inputs(self.device, row_index=rows)["row_index"], tokens)
 
     @untraced
     def metadata(
@@ -374,13 +355,13 @@ class RequestSlots:
         :raises InvalidParameterError: a ValueError that names the row: a slot or position on the host is out of range.
         :raises InvalidInputError: a ValueError: a tensor of another form or device.
         """
-        rows = row_input("row_index", row_index, self._device)
+        rows = row_input("row_index", row_index, self.device)
         if rows.values is not None and not self._population.slots.issuperset(rows.values):
             check_slots(rows.values, self._population.slots, self.num_slots)
         inputs = {"row_index": rows}
         if positions is not None:
-            inputs["positions"] = position_input(positions, self._device)
-        return self._metadata.of(self._population, **upload_inputs(self._device, **inputs))
+            inputs["positions"] = position_input(positions, self.device)
+        return self._metadata.of(self._population, **upload_inputs(self.device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
         """Append tokens [B] or [B, K], if the histories have space for them.
