@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT, SlotSizes
+from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.edits import LARGEST_INT32
 
-
-class TokenBounds(NamedTuple):
-    """Bounds [2, 1, 1] int64 of the tokens of a history, placeholders included, and of ids."""
-
-    least: Tensor
-    most: Tensor
+TokenBounds: TypeAlias = tuple[Tensor, Tensor]
+"""Least and most, [2, 1, 1] int64 each, of the tokens of a history, placeholders included, and of ids."""
 
 
 class Workspace:
@@ -68,7 +64,7 @@ class Workspace:
         self.ids_of_slots = self.values[1, :slots]
         self.inputs = bounds, self.none, self.values, self.changes
         if width == 1:
-            vectors = TokenBounds(*(bound[..., 0] for bound in bounds))
+            vectors = bounds[0][..., 0], bounds[1][..., 0]
             self.vector_inputs = vectors, self.none[:, 0], self.values[..., 0], self.changes[..., 0]
             """The inputs without their last dimension."""
 
@@ -88,8 +84,7 @@ class Histories:
         self._counts = counts
         most = torch.full((2, 1, 1), LARGEST_INT32, dtype=torch.int64, device=tokens.device)
         most[1].fill_(counts.shape[1] - 1)
-        bounds = TokenBounds(torch.zeros_like(most), most)
-        self._workspace = Workspace(lengths, bounds, tokens.shape[2], 1)
+        self._workspace = Workspace(lengths, (torch.zeros_like(most), most), tokens.shape[2], 1)
         self.num_bytes = self._workspace.num_bytes
 
     def append(self, row_index: Tensor, token_ids: Tensor) -> None:
@@ -153,19 +148,20 @@ class Room:
     every request, in a single addition.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
         self._used = 0
         self._full_at: dict[int, int] = {}
         """By slot: the value of ``_used`` at which the history is full."""
         self._first_full_at = 0
 
-    def set(self, slot: int, left: int) -> None:
-        """Set the exact number of free places of a request."""
-        full_at = self._used + left
+    def add(self, slot: int, num_tokens: int) -> None:
+        """Count a new request with so many tokens."""
+        full_at = self._used + self._max_tokens - num_tokens
         self._first_full_at = min(self._first_full_at, full_at) if self._full_at else full_at
         self._full_at[slot] = full_at
 
-    def drop(self, slot: int) -> None:
+    def remove(self, slot: int) -> None:
         """Forget a request."""
         if self._full_at.pop(slot) == self._first_full_at:
             self._first_full_at = min(self._full_at.values(), default=0)
@@ -189,15 +185,14 @@ class Room:
         self._first_full_at = min(self._first_full_at, min(left, default=self._first_full_at))
         return True
 
-    def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor, sizes: SlotSizes) -> None:
+    def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor) -> None:
         """Take a place for each token, after reading the lengths of the histories from the device, which waits.
 
         :param num_tokens: by slot.
         :param row_index: [B] integer: the slot of each row.
         :param tokens: [B] or [B, K] integer.
         """
-        most = sizes.max_tokens
-        lengths: list[int] = num_tokens.tolist()
+        most, lengths = self._max_tokens, num_tokens.tolist()
         added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()
         rows = [*zip(row_index.tolist(), added, strict=True)]
         for row, (slot, more) in enumerate(rows):

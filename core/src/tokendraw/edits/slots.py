@@ -203,7 +203,7 @@ class RequestSlots:
         self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
         self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
-        self._room = Room()
+        self._room = Room(self.max_tokens)
         self._metadata = MetadataCache(self._state)
         self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
         """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
@@ -222,7 +222,7 @@ class RequestSlots:
         """
         missing = self._state.missing
         if missing and is_capturing():  # requests that the graph serves later may ask for them
-            self._state.give_memory([name for name in missing if getattr(self.captured_edits, name)])
+            self._state.give_memory([name for name in missing if getattr(self.captured_edits, name, False)])
         return self._state.tables
 
     @property
@@ -283,7 +283,7 @@ class RequestSlots:
         self._state.fill()
         self._writer.write(slot, packed)
         self._population.add(slot, request)
-        self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
+        self._room.add(slot, tokens.num_tokens)
 
     @untraced
     def remove(self, slot: int) -> None:
@@ -296,7 +296,7 @@ class RequestSlots:
             raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
         self._writer.clean(slot, self._population.requests[slot])
         self._population.remove(slot)
-        self._room.drop(slot)
+        self._room.remove(slot)
 
     @untraced
     def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
@@ -375,7 +375,7 @@ class RequestSlots:
         if slots is not None:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
-            self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
+            self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens)
         if self.appender is None:
             self._histories.append(row_index, tokens)
         else:

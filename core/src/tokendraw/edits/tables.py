@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from math import prod
@@ -17,7 +17,7 @@ from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
 from tokendraw._torch.upload import uploaded, uploaded_words
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
-from tokendraw.parameters.edits import EDITS, NO_EDITS, CheckedEdits, Edit
+from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX, PARAMETERS, SLOT_FIELDS
 from tokendraw.parameters.ranges import integer
 from tokendraw.parameters.request_columns import field_dtypes
@@ -147,7 +147,7 @@ class EditFacts:
     def of(cls, edits: Collection[Edit]) -> Self:
         """Describe requests with exactly the given edits."""
         names = {FACT_OF_EDIT[edit] for edit in edits if edit in FACT_OF_EDIT}
-        return cls(**{name: name in names for name in EDIT_FACTS})
+        return cls(**{field.name: field.name in names for field in fields(cls)})
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -168,8 +168,6 @@ class EditFacts:
         )
 
 
-EDIT_FACTS = tuple(field.name for field in fields(EditFacts))
-"""Names of the fields of :class:`EditFacts`."""
 FACT_OF_EDIT: dict[Edit, str] = {
     "allowed_token_ids": "any_allowed",
     "bad_words": "any_bad_words",
@@ -184,31 +182,22 @@ FACT_OF_EDIT: dict[Edit, str] = {
 }
 """Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""
 
-_MAX_SIZE = 2**31 - 1
 _MAX_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
 
 
 class SlotSizes(NamedTuple):
-    """The capacities of the slots."""
+    """The capacities of the slots: S, M, V, NB, NS, NW, LW, the most given ids, ND and LT."""
 
     num_slots: int
-    """S."""
     max_tokens: int
-    """M."""
     vocab_size: int
-    """V."""
     max_bias: int
-    """NB."""
     max_stop_ids: int
-    """NS."""
     max_bad_words: int
-    """NW."""
     max_bad_word_len: int
-    """LW."""
     max_logprob_token_ids: int
     max_dry_breakers: int
     max_thinking_ids: int
-    """LT."""
 
     @property
     def num_words(self) -> int:
@@ -218,30 +207,13 @@ class SlotSizes(NamedTuple):
 
 def check_sizes(*sizes: int) -> SlotSizes:
     """Check the sizes given by a caller, in the order of :class:`SlotSizes`."""
-    most = {"max_tokens": _MAX_TOKENS, "max_bad_word_len": _MAX_TOKENS, "max_thinking_ids": _MAX_TOKENS}
-    by_field = zip(SlotSizes._fields, sizes, strict=True)
-    slot_sizes = SlotSizes(
-        *[integer(name, size, None, 1, most.get(name, _MAX_SIZE)) for name, size in by_field]
+    most = dict.fromkeys(("max_tokens", "max_bad_word_len", "max_thinking_ids"), _MAX_TOKENS)
+    by_name = zip(SlotSizes._fields, sizes, strict=True)
+    found = SlotSizes(
+        *[integer(name, size, None, 1, most.get(name, LARGEST_INT32)) for name, size in by_name]
     )
-    ids = slot_sizes.vocab_size  # upper limit of lists of distinct ids
-    of_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids", "max_dry_breakers")
-    return slot_sizes._replace(**{name: min(getattr(slot_sizes, name), ids) for name in of_ids})
-
-
-STATE_COLUMNS = {
-    **dict.fromkeys(
-        (
-            *("num_tokens", "num_distinct", "limit"),  # a step reads these together
-            *("num_prompt", "num_bias", "num_stop", "min_tokens", "num_bad", "penalty_last_n"),
-            *("dry_allowed_length", "dry_max_match", "dry_last_n", "num_dry_breakers"),
-            *("thinking_budget", "num_thinking_start", "num_thinking_end"),
-        ),
-        torch.int32,
-    ),
-    **dict.fromkeys(("repetition", "frequency", "presence", "dry_multiplier", "dry_base"), torch.float32),
-    "is_restricted": torch.bool,
-}
-"""Dtypes of the small parameters beside the fields of the metadata, by field of :class:`RequestTables`."""
+    of_distinct_ids = ("max_bias", "max_stop_ids", "max_logprob_token_ids", "max_dry_breakers")
+    return found._replace(**{name: min(getattr(found, name), found.vocab_size) for name in of_distinct_ids})
 
 
 def columns_of(edits: CheckedEdits) -> dict[str, Any]:
@@ -257,12 +229,20 @@ def columns_of(edits: CheckedEdits) -> dict[str, Any]:
     }
 
 
-VALUES_AT_REST: dict[str, Any] = {
-    **dict.fromkeys((*SLOT_FIELDS, *STATE_COLUMNS), 0),
-    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
-    **columns_of(NO_EDITS),
+_STATE_AT_REST: dict[str, float] = {
+    **dict.fromkeys(("num_tokens", "num_distinct", "limit"), 0),  # a step reads these together
+    "num_prompt": 0,
+    **{name: value for name, value in columns_of(NO_EDITS).items() if isinstance(value, (int, float))},
 }
-"""The small parameters of a slot without a request, among others."""
+_DTYPES = {int: torch.int32, float: torch.float32, bool: torch.bool}
+STATE_COLUMNS = {name: _DTYPES[type(value)] for name, value in _STATE_AT_REST.items()}
+"""Dtypes of the small parameters beside the fields of the metadata, by field of :class:`RequestTables`."""
+VALUES_AT_REST: dict[str, Any] = {
+    **dict.fromkeys(SLOT_FIELDS, 0),
+    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
+    **_STATE_AT_REST,
+}
+"""The small parameters of a slot without a request."""
 _CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
 _WORD_BYTES = 4
@@ -297,8 +277,10 @@ class Parameters:
             "first": [s + byte for s, size in zip(starts, sizes, strict=True) for byte in range(size)],
             "step": [size for size in sizes for _ in range(size)],
         }
-        self._places = uploaded({name: (place, torch.int64) for name, place in places.items()}, device)
+        uploads = uploaded({name: (place, torch.int64) for name, place in places.items()}, device)
+        self._first, self._step = uploads["first"], uploads["step"]
         """[P] each: place of each byte of a column in ``memory``, in slot 0, and bytes from there to the next slot."""
+        self.tensors = self.memory, self.at_rest, self._first, self._step
 
     def packed(self, values: Mapping[str, Any]) -> Tensor:
         """Pack the column of a slot into a vector of int32 on the host."""
@@ -307,18 +289,12 @@ class Parameters:
 
     def write(self, slot: int, column: Tensor) -> None:
         """Write the column [P] uint8 of a slot, on the device."""
-        places = torch.add(self._places["first"], self._places["step"], alpha=slot)
-        self.memory.index_copy_(0, places, column)
+        self.memory.index_copy_(0, torch.add(self._first, self._step, alpha=slot), column)
 
     @property
     def num_words(self) -> int:
         """Words of 32 bits in a column: P / 4."""
         return self.at_rest.shape[0] // _WORD_BYTES
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes on the device."""
-        return sum(tensor.nbytes for tensor in (self.memory, self.at_rest, *self._places.values()))
 
 
 class ListTable(NamedTuple):
@@ -384,10 +360,8 @@ class SlotTensors:
         """[S] each, by field of the metadata."""
         self.lists = _list_tables(sizes)
         """Those of filters are added when they get their memory."""
-        self.families: set[str] = set()
-        """Families with memory."""
-        self.missing = {table.family for table in self.lists.values()} - {GIVEN_IDS}
-        """Families of edits without memory."""
+        self.missing = {table.family for table in self.lists.values()}
+        """Families of ``lists`` without memory."""
         self.tensors: dict[str, Tensor] = {}
         """Those of ``lists`` that have memory. They never move."""
         self.unfilled: set[str] = set()
@@ -406,26 +380,26 @@ class SlotTensors:
         )
         """Replaced when a family of edits gets its memory; all other tensors are shared."""
 
-    def give_memory(self, families: Iterable[str]) -> None:
+    def give_memory(self, families: Collection[str]) -> None:
         """Allocate memory for the lists of some families; if there is too little, nothing has changed.
 
         During the capture of a CUDA graph the memory stays unwritten, since every replay would write it again: see
         :meth:`fill`.
         """
-        families = {*families} - self.families
-        if not families:
-            return
         for name in families:
-            if name.startswith(FILTER_PREFIX):
+            if name.startswith(FILTER_PREFIX) and name not in self.lists:
                 off = find_filter(name.removeprefix(FILTER_PREFIX)).off
                 self.lists[name] = ListTable(name, self.tokens.shape[1:2], torch.float32, off)
-        lists = {name: table for name, table in self.lists.items() if table.family in families}
+                self.missing.add(name)
+        asked = self.missing.intersection(families)
+        if not asked:
+            return
+        lists = {name: table for name, table in self.lists.items() if table.family in asked}
         made = {name: _allocated(table, self.device) for name, table in lists.items()}
         if is_capturing():
             self.unfilled.update(made)
         self.tensors |= made
-        self.families |= families
-        self.missing -= families
+        self.missing -= asked
         of_edits = {name: tensor for name, tensor in made.items() if hasattr(self.tables, name)}
         if of_edits:
             self.tables = replace(self.tables, **of_edits)
@@ -439,5 +413,5 @@ class SlotTensors:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device."""
-        others = (self.in_prompt, self.tokens, self.tables.counts, *self.tensors.values())
-        return self.parameters.num_bytes + sum(tensor.nbytes for tensor in others)
+        others = (self.in_prompt, self.tokens, self.tables.counts, *self.parameters.tensors)
+        return sum(tensor.nbytes for tensor in (*others, *self.tensors.values()))
