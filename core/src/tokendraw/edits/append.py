@@ -28,12 +28,7 @@ class Workspace:
     """
 
     def __init__(self, lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int) -> None:
-        """Allocate the tensors.
-
-        :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the most tokens.
-        :param max_tokens: M.
-        :param width: K.
-        """
+        """Allocate the tensors for the lengths that :class:`Histories` has, M and K."""
         rows, empty = lengths.shape[1], partial(torch.empty, device=lengths.device)
         full = partial(torch.full, dtype=torch.int64, device=lengths.device)
         slots, columns = rows - 1, lengths.unsqueeze(2)
@@ -88,7 +83,7 @@ class Histories:
         self.num_bytes = self._workspace.num_bytes
 
     def append(self, row_index: Tensor, token_ids: Tensor) -> None:
-        """Append tokens.
+        """Append the tokens of rows.
 
         A token without an id, V or more, takes its place in the history and is counted by no id. Left out are negative
         numbers, rows whose slot has no request, and tokens beyond M.

@@ -30,10 +30,10 @@ from tokendraw.edits.slots import RequestSlots
 from tokendraw.edits.tables import ONE_OUTPUT, RequestTables
 from tokendraw.errors.exceptions import InvalidInputError, PluginError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.ranges import integers
 
 _DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")
 
@@ -90,7 +90,7 @@ class Process(Call):
         if self.row_index.shape[0]:
             least, largest = self.row_index.aminmax()
             if least < 0 or largest >= self.slots.num_slots:
-                slots_of_rows(self.row_index.tolist(), self.slots.num_slots)
+                integers("row_index", self.row_index.tolist(), 0, self.slots.num_slots - 1)
 
     def check_values(self) -> None:
         self._check_range()

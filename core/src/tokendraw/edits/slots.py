@@ -29,7 +29,7 @@ from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.edits import LARGEST_INT32, Edit
 from tokendraw.parameters.fields import FILTER_PREFIX
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import MAX_POSITION, ROW_FIELDS, check_positions, missing_positions
+from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import each, integer, integers
 
@@ -110,7 +110,7 @@ class MetadataCache:
         self._state = state
         self._facts: BatchFacts | None = None
         self._values: dict[Hashable, dict[str, Any]] = {}
-        """All other attributes of metadata under these facts, by the shapes and dtypes of row_index and positions."""
+        """Attributes of metadata under these facts, by the shapes and dtypes of row_index and positions."""
 
     def of(
         self, population: Population, row_index: Tensor, positions: Tensor | None = None
@@ -140,7 +140,7 @@ class MetadataCache:
         if facts.max_logprobs is None:
             del tensors["logprobs"]
         metadata = SamplingMetadata(**tensors, row_index=row_index, positions=positions, facts=facts)
-        self._values[key] = {name: value for name, value in vars(metadata).items() if name not in ROW_FIELDS}
+        self._values[key] = vars(metadata) | {"row_index": None, "positions": None}
         return metadata
 
 
@@ -200,7 +200,9 @@ class RequestSlots:
         """S, M and V."""
         self.device = self._state.device
         """Device of all tensors."""
-        self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
+        self._histories = Histories(
+            self._state.tokens, self._state.parameters.lengths, self._state.tables.counts
+        )
         self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
         self._room = Room(self.max_tokens)

@@ -266,13 +266,15 @@ class Parameters:
         *starts, num_bytes = accumulate(sizes, lambda start, size: start + size * width, initial=0)
         self.memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         self.rows: dict[str, Tensor] = {}
-        """[more than S] each, by name: views of ``memory``."""
+        """[S] each, by name. They lie in ``memory``, but torch counts their changes apart: they are no views."""
         for name, start, size in zip(names, starts, sizes, strict=False):
-            self.rows[name] = self.memory[start : start + size * width].view(dtypes[name])
-            self.rows[name].fill_(VALUES_AT_REST[name])
+            row = self.memory[start : start + size * width].view(dtypes[name])
+            self.rows[name] = row.fill_(VALUES_AT_REST[name])[:num_slots].data
         first = names.index("num_tokens")
-        self.lengths = self.memory[starts[first] : starts[first + 3]].view(torch.int32).view(3, width)
-        """[3, more than S] int32: ``num_tokens``, ``num_distinct`` and ``limit``."""
+        lengths = self.memory[starts[first] : starts[first + 3]].view(torch.int32).view(3, width)
+        self.lengths = lengths[:, : num_slots + 1]
+        """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the capacity: M, or 0 without a request. Slot S
+        stands for every slot out of range, and is always empty."""
         places = {
             "first": [s + byte for s, size in zip(starts, sizes, strict=True) for byte in range(size)],
             "step": [size for size in sizes for _ in range(size)],
@@ -346,11 +348,7 @@ class SlotTensors:
         slots = sizes.num_slots
         self.parameters = Parameters(slots, device)
         """The small parameters, those of ``tables`` and ``sampling``."""
-        # .data: views would count their changes together
-        rows = {name: row[:slots].data for name, row in self.parameters.rows.items()}
-        self.lengths = self.parameters.lengths[:, : slots + 1]
-        """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the capacity: M, or 0 without a request. Slot S
-        stands for every slot out of range, and is always empty."""
+        rows = self.parameters.rows
         self.tokens = torch.zeros(2, slots, sizes.max_tokens, dtype=torch.int32, device=device)
         """[2, S, M]: ``history`` and ``distinct``, 0 behind their last entry, so that a step adds to them."""
         self.device = self.tokens.device  # which has an index, unlike 'cuda'
