@@ -163,7 +163,7 @@ class SlotWriter:
         flags = [HAS_BIAS] * len(edits.bias) + [IS_STOP] * len(edits.stop_ids) + [ENDS_BAD_WORD] * len(ends)
         num_prompt, num_output = prompt.shape[0], output.shape[0]
         if not num_output and not flags:
-            return Occurrences(self._distinct(prompt)[0] if num_prompt else prompt, None, None)
+            return Occurrences(self._distinct(prompt)[0] if num_prompt else _filled(0, 0), None, None)
         ids = torch.cat((prompt, output, host_ids([*edits.bias, *edits.stop_ids, *ends])))
         distinct, is_kept = self._distinct(ids)
         places = self._place_of_id.index_select(0, ids)
