@@ -71,8 +71,10 @@ class SlotWriter:
         :raises InvalidInputError: a CUDA graph is being captured.
         """
         num_tokens, device = tokens.num_tokens, self._state.device
-        if not num_tokens and not request.families:
-            return PackedRequest(uploaded_words([self._column(request, tokens, 0)], device), 0, 0, {})
+        if not num_tokens and not request.edit_names:
+            lists = self._lists(request) if request.families else {}
+            words = uploaded_words([self._column(request, tokens, 0), *lists.values()], device)
+            return PackedRequest(words, 0, 0, {name: piece.shape[0] for name, piece in lists.items()})
         with one_thread():
             stored, in_vocabulary = self._without_placeholders(tokens)
             ids = self._occurrences(request.edits, in_vocabulary)
