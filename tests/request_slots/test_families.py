@@ -8,9 +8,9 @@ import torch
 import cuda_batches
 from request_slots_model import Held, assert_holds
 from tokendraw import RequestSlots, SamplingParams
+from tokendraw.edits import slots as slots_module
+from tokendraw.edits import tables as tables_module
 from tokendraw.plugin import EditFacts
-from tokendraw.request_slots import memory
-from tokendraw.request_slots import slots as slots_module
 from tokendraw_native.logits_processing import NativeProcessor
 
 S, M, V = 3, 8, 70
@@ -117,7 +117,7 @@ def test_native_edits_by_one_family_as_where_all_have_memory(edit):
 def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fails_at):
     slots, held, made = small_slots(), {0: Held(SamplingParams(presence_penalty=1.0), [1])}, []
     slots.add(0, held[0].params, held[0].prompt)
-    filled, before = memory._full, (slots.tables, slots.num_bytes, slots.facts)
+    filled, before = tables_module._allocated, (slots.tables, slots.num_bytes, slots.facts)
 
     def scarce(*given):
         made.append(given)
@@ -125,12 +125,12 @@ def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fai
             raise torch.OutOfMemoryError
         return filled(*given)
 
-    monkeypatch.setattr(memory, "_full", scarce)
+    monkeypatch.setattr(tables_module, "_allocated", scarce)
     with pytest.raises(torch.OutOfMemoryError):
         slots.add(1, EVERYTHING, [1, 2])
     assert (slots.tables, slots.num_bytes, slots.facts) == before
     assert_holds(slots, held)
-    monkeypatch.setattr(memory, "_full", filled)
+    monkeypatch.setattr(tables_module, "_allocated", filled)
     slots.add(1, EVERYTHING, [1, 2])
     assert_holds(slots, held | {1: Held(EVERYTHING, [1, 2])})
 
@@ -141,8 +141,10 @@ def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatc
     slots.add(0, ASKING["any_bias"], [1])
     tables = slots.tables
     with monkeypatch.context() as capture:
-        capture.setattr(memory, "memory_outside_graphs", lambda size, device: torch.full((size,), 77).byte())
-        for module in (memory, slots_module):
+        capture.setattr(
+            tables_module, "memory_outside_graphs", lambda size, device: torch.full((size,), 77).byte()
+        )
+        for module in (tables_module, slots_module):
             capture.setattr(module, "is_capturing", lambda: True)
         found, facts = slots.tables, slots.facts
     assert facts == EditFacts()

@@ -9,7 +9,6 @@ from cuda_batches import NoWait, Operations
 from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw._torch import upload
-from tokendraw.request_slots import slot_writes
 from tokendraw_testing import sync_is_an_error
 
 EVERYTHING = SamplingParams(
@@ -80,7 +79,7 @@ def test_no_write_waits_for_the_device():
     with NoWait("meta"):
         slots._histories.append(rows, one)
         slots._histories.append(rows, several)
-        slot_writes.clean_slot(slots._state, 1, slots._population.requests[1])
+        slots._writer.clean(1, slots._population.requests[1])
         slots.add(2, EVERYTHING, [1, 1, -1], [2, 40])
         slots.remove(2)
 

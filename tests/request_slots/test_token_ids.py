@@ -75,6 +75,12 @@ def test_a_number_out_of_range_is_a_placeholder_in_a_short_and_a_long_prompt(cou
     assert_holds(slots, {0: Held(SamplingParams(), [*ids, stored, ids[0]])})
 
 
+def test_a_prompt_may_be_placeholders_alone():
+    slots = RequestSlots(2, M, V)
+    slots.add(0, SamplingParams(), [V, -1])
+    assert_holds(slots, {0: Held(SamplingParams(), [V, -1])})
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_placeholders_come_in_tensors(dtype):
     slots = RequestSlots(2, M, V)

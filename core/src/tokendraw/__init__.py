@@ -14,6 +14,7 @@ from tokendraw._lazy import lazy_names
 if TYPE_CHECKING:
     from tokendraw._version import __version__ as __version__
     from tokendraw.backends.description.capabilities import Need as Need
+    from tokendraw.edits.slots import RequestSlots as RequestSlots
     from tokendraw.errors.exceptions import InvalidInputError as InvalidInputError
     from tokendraw.errors.exceptions import InvalidParameterError as InvalidParameterError
     from tokendraw.errors.exceptions import PluginError as PluginError
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from tokendraw.providers.resolve import discover as discover
     from tokendraw.providers.resolve import resolve as resolve
     from tokendraw.providers.sampler import Sampler as Sampler
-    from tokendraw.request_slots.slots import RequestSlots as RequestSlots
 
 _MODULES = (
     "filters",
@@ -72,7 +72,7 @@ _NAMES = {
     "tokendraw.providers.load": "load load_sampler",
     "tokendraw.providers.resolve": "discover resolve",
     "tokendraw.providers.sampler": "Sampler",
-    "tokendraw.request_slots.slots": "RequestSlots",
+    "tokendraw.edits.slots": "RequestSlots",
 }
 _MOVED = {"PagedKVPlan": "tokendraw_engine_ops.paged_kv"}
 _REMOVED = {"VocabShard": "gather the logits of all ranks, and draw from whole rows"}

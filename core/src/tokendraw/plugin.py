@@ -97,6 +97,13 @@ if TYPE_CHECKING:
     from tokendraw.calls.provider import Provider as Provider
     from tokendraw.calls.tensor_function import TensorFunction as TensorFunction
     from tokendraw.calls.tensor_function import tensor_operation as tensor_operation
+    from tokendraw.edits import (
+        LogitsProcessorBackend as LogitsProcessorBackend,
+    )
+    from tokendraw.edits import ProcessCapabilities as ProcessCapabilities
+    from tokendraw.edits import ProcessNeed as ProcessNeed
+    from tokendraw.edits.tables import EditFacts as EditFacts
+    from tokendraw.edits.tables import RequestTables as RequestTables
     from tokendraw.errors.formatting import printable as printable
     from tokendraw.kept_set import KeptExtremes as KeptExtremes
     from tokendraw.kept_set import kept_extremes as kept_extremes
@@ -108,11 +115,6 @@ if TYPE_CHECKING:
     from tokendraw.logprobs import logprobs_by_step as logprobs_by_step
     from tokendraw.logprobs import mode_values as mode_values
     from tokendraw.logprobs import pad_logprobs as pad_logprobs
-    from tokendraw.operations.process_logits import (
-        LogitsProcessorBackend as LogitsProcessorBackend,
-    )
-    from tokendraw.operations.process_logits import ProcessCapabilities as ProcessCapabilities
-    from tokendraw.operations.process_logits import ProcessNeed as ProcessNeed
     from tokendraw.operations.records import DRAFT_KINDS as DRAFT_KINDS
     from tokendraw.operations.records import VERIFY_MODES as VERIFY_MODES
     from tokendraw.operations.records import SamplerBackend as SamplerBackend
@@ -127,8 +129,6 @@ if TYPE_CHECKING:
     from tokendraw.parameters.ranges import check_flag as check_flag
     from tokendraw.parameters.ranges import integer as integer
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
-    from tokendraw.request_slots.tables import EditFacts as EditFacts
-    from tokendraw.request_slots.tables import RequestTables as RequestTables
 
 _NAMES = {
     "tokendraw._torch.graphs": "is_capturing",
@@ -158,7 +158,7 @@ _NAMES = {
         RowMasses best_token_ids least_shown log_kept_mass_by_step logprobs_by_step
         mode_values pad_logprobs
     """,
-    "tokendraw.operations.process_logits": """
+    "tokendraw.edits": """
         LogitsProcessorBackend ProcessCapabilities ProcessNeed
     """,
     "tokendraw.operations.records": """
@@ -169,7 +169,7 @@ _NAMES = {
     "tokendraw.parameters.edits": "EDITS Edit",
     "tokendraw.parameters.ranges": "check_flag integer",
     "tokendraw.philox": "numpy_is_usable",
-    "tokendraw.request_slots.tables": "EditFacts RequestTables",
+    "tokendraw.edits.tables": "EditFacts RequestTables",
 }
 _MOVED = {"Sm90W4Capabilities": "tokendraw_engine_ops.operations"}
 __getattr__, __dir__ = lazy_names(__name__, _NAMES, moved_names=_MOVED)

@@ -10,7 +10,7 @@ import edit_model
 from calling import loaded, selection_of
 from tokendraw import Drafts, RequestSlots, SamplingParams
 from tokendraw.calls.warmup import Batches
-from tokendraw.operations.process_logits.calls import Process
+from tokendraw.edits.process import Process
 from tokendraw.plugin import ProcessNeed
 from tokendraw_native.logits_processing import NativeProcessor
 from tokendraw_testing import Effort, Subject

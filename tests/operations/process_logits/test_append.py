@@ -5,9 +5,9 @@ import torch
 
 from calling import provider_of
 from tokendraw import PluginError, RequestSlots, SamplingParams, VerifyOutput
-from tokendraw.operations.process_logits.provider import prove
+from tokendraw.edits.append import Histories
+from tokendraw.edits.process import prove
 from tokendraw.plugin import EDITS, ProcessCapabilities, ProcessNeed
-from tokendraw.request_slots.append import Histories
 from tokendraw_native.logits_processing import NativeProcessor
 
 CPU = torch.device("cpu")

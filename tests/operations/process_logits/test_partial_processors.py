@@ -7,7 +7,7 @@ import tokendraw
 from calling import provider_of
 from fake_dists import offering
 from tokendraw import PluginError, RequestSlots, SamplingParams
-from tokendraw.operations.process_logits.provider import prove
+from tokendraw.edits.process import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw.resolution import State
 from tokendraw_native.logits_processing import NativeProcessor
@@ -71,7 +71,7 @@ def test_all_edits_have_their_order():
 
 def test_a_graph_under_capture_may_serve_what_captured_edits_say(monkeypatch):
     slots = slots_of({})
-    monkeypatch.setattr("tokendraw.request_slots.slots.is_capturing", lambda: True)
+    monkeypatch.setattr("tokendraw.edits.slots.is_capturing", lambda: True)
     assert slots.edits == EDITS[1:]
     slots.captured_edits = EditFacts.of(["bitmask", "logit_bias", "presence_penalty"])
     assert slots.edits == ("logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty")

@@ -25,7 +25,7 @@ RECORDS: dict[str, str] = {
     "sample": "tokendraw.operations.records:SAMPLE",
     "verify": "tokendraw.operations.records:VERIFY",
     "score": "tokendraw.operations.records:SCORE",
-    "process_logits": "tokendraw.operations.process_logits:OPERATION",
+    "process_logits": "tokendraw.edits:OPERATION",
 }
 """Records by the name of an operation of the core."""
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields
+from struct import pack, unpack
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
-from tokendraw.parameters.history_edits import (
-    LARGEST_COUNT,
-    LAST_N,
-    NO_BUDGET,
-    NO_DRY,
-    Dry,
-    ThinkingBudget,
-    check_dry,
-    check_thinking_budget,
-    read_ids,
-)
-from tokendraw.parameters.ranges import LARGEST_FLOAT32, each, integer, of_row, real
+from tokendraw.parameters.ranges import LARGEST_FLOAT32, each, integer, integers, of_row, real
 
 Edit: TypeAlias = Literal[
     "bitmask",
@@ -42,6 +33,8 @@ _LATER_EDITS = ("thinking_budget", "penalty_last_n", "dry_multiplier")
 BASIC_EDITS = tuple([edit for edit in EDITS if edit not in _LATER_EDITS])
 """Names of the edits that a processor serves which does not name any."""
 
+LARGEST_INT32 = 2**31 - 1
+"""Largest id of a token, and what larger counts are stored as."""
 _SHARES = (-2.0, 2.0, "a number in [-2, 2] (0: off)")
 _PENALTIES = {
     "repetition_penalty": (2.0**-149, LARGEST_FLOAT32, "a finite float32 > 0 (1: off)"),
@@ -49,39 +42,47 @@ _PENALTIES = {
     "presence_penalty": _SHARES,
 }
 """Least and largest value of each penalty, and the range in words."""
+_NO_PENALTIES = 1.0, 0.0, 0.0
+_LAST_N = "an integer >= -1 (-1: all tokens, 0: off)"
 
 
 class CheckedEdits(NamedTuple):
-    """The edits of a request, each value in its range, in the order of :data:`EDITS`."""
+    """The edits of a request by the names of their tables in ``RequestTables``. The defaults are off."""
 
-    allowed: Any
+    allowed: Any = ()
     """Token ids as ``read_allowed`` returned them, which may repeat; none: all are allowed."""
-    bad_words: tuple[tuple[int, ...], ...]
-    stop_ids: tuple[int, ...]
-    """Distinct token ids; none where ``min_tokens`` is 0."""
-    thinking: ThinkingBudget
-    bias: dict[int, float]
-    """Values that are not 0, by token id."""
-    repetition: float
-    frequency: float
-    presence: float
-    last_n: int
-    """Number of tokens that the penalties count, -1: all; -1 without a penalty."""
-    dry: Dry
-    min_tokens: int
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
     """0 where there are no ids to hold back."""
+    thinking_budget: int = -1
+    bias: Mapping[int, float] = MappingProxyType({})
+    """Values that are not 0, by token id."""
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    penalty_last_n: int = -1
+    """-1 without a penalty."""
+    dry_multiplier: float = 0.0
+    stop_ids: tuple[int, ...] = ()
+    """Distinct token ids; none where ``min_tokens`` is 0."""
+    thinking_start: tuple[int, ...] = ()
+    thinking_end: tuple[int, ...] = ()
+    dry_base: float = 1.0
+    dry_allowed_length: int = 0
+    dry_max_match: int = 0
+    """Length of a match above which the cost does not grow, so that no power of the base overflows float32."""
+    dry_last_n: int = 0
+    dry_breakers: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[Edit, ...]:
-        """Names of the edits in effect."""
-        names = [
-            name for name, value, off in zip(EDITS[2:], self[1:], NO_EDITS[1:], strict=False) if value != off
-        ]
-        return ("allowed_token_ids", *names) if len(self.allowed) else tuple(names)
+        """Names of the edits in effect; the first fields stand in the order of :data:`EDITS`."""
+        pairs = zip(EDITS[2:], self[1:], NO_EDITS[1:], strict=False)
+        names = tuple([name for name, value, off in pairs if value != off])
+        return ("allowed_token_ids", *names) if len(self.allowed) else names
 
 
-_NO_PENALTIES = 1.0, 0.0, 0.0
-NO_EDITS = CheckedEdits((), (), (), NO_BUDGET, {}, 1.0, 0.0, 0.0, -1, NO_DRY, 0)
+NO_EDITS = CheckedEdits()
 
 
 def check_edits(
@@ -98,13 +99,13 @@ def check_edits(
     :param vocab_size: None: it is not known, and ids are only held against the least.
     :param read_allowed: checks ``allowed_token_ids``, from (field, ids, row, vocab_size); None: in Python.
     """
-    repetition, frequency, presence = [
-        real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()
-    ]
-    last_n = integer("penalty_last_n", params.penalty_last_n, row, -1, math.inf, LAST_N)
-    if last_n == 0:
-        repetition, frequency, presence = _NO_PENALTIES
-    has_penalty = (repetition, frequency, presence) != _NO_PENALTIES
+    penalties = tuple(
+        [real(name, getattr(params, name), row, *limits) for name, limits in _PENALTIES.items()]
+    )
+    last_n = integer("penalty_last_n", params.penalty_last_n, row, -1, math.inf, _LAST_N)
+    if last_n == 0 or penalties == _NO_PENALTIES:
+        penalties, last_n = _NO_PENALTIES, -1
+    repetition, frequency, presence = penalties
     bias = _bias(params.logit_bias, row, vocab_size)
     read_allowed = read_ids if read_allowed is None else read_allowed
     allowed = read_allowed("allowed_token_ids", params.allowed_token_ids, row, vocab_size)
@@ -120,20 +121,20 @@ def check_edits(
             f"'bad_words'{of_row(row)} needs at least one token id in each sequence, found an empty one."
         )
     needed = "an integer >= 0 (0: off)"
-    min_tokens = min(integer("min_tokens", params.min_tokens, row, 0, math.inf, needed), LARGEST_COUNT)
+    min_tokens = integer("min_tokens", params.min_tokens, row, 0, math.inf, needed)
     stop_ids = read_ids("stop_token_ids", params.stop_token_ids, row, vocab_size)
     return CheckedEdits(
-        allowed,
-        bad_words,
-        tuple(dict.fromkeys(stop_ids)) if min_tokens else (),
-        check_thinking_budget(params, row, vocab_size),
-        {token: value for token, value in bias.items() if value != 0.0},
-        repetition,
-        frequency,
-        presence,
-        min(last_n, LARGEST_COUNT) if has_penalty else -1,
-        check_dry(params, row, vocab_size),
-        min_tokens if stop_ids else 0,
+        allowed=allowed,
+        bad_words=bad_words,
+        stop_ids=tuple(dict.fromkeys(stop_ids)) if min_tokens else (),
+        min_tokens=min(min_tokens, LARGEST_INT32) if stop_ids else 0,
+        **_thinking_budget(params.thinking_budget, row, vocab_size),
+        bias={token: value for token, value in bias.items() if value != 0.0},
+        repetition=repetition,
+        frequency=frequency,
+        presence=presence,
+        penalty_last_n=min(last_n, LARGEST_INT32),
+        **_dry(params, row, vocab_size),
     )
 
 
@@ -152,6 +153,17 @@ def refuse_edits(params: Any, row: int) -> None:
         )
 
 
+def read_ids(
+    field: str, found: Iterable[int] | None, row: int | str | None, vocab_size: int | None
+) -> list[int]:
+    """Return token ids as a list of ints, empty for None; ``row`` and ``vocab_size`` as in :func:`check_edits`."""
+    if found is None:
+        return []
+    largest = LARGEST_INT32 if vocab_size is None else vocab_size - 1
+    needed = "token ids >= 0" if vocab_size is None else f"token ids in [0, {vocab_size})"
+    return integers(field, found, 0, largest, needed, row="" if row is None else row)
+
+
 def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[int, float]:
     if found is None:
         return {}
@@ -166,3 +178,51 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
         for value in found.values()
     ]
     return dict(zip(ids, values, strict=True))
+
+
+def _thinking_budget(found: Any, row: int | str | None, vocab_size: int | None) -> dict[str, Any]:
+    """Check a thinking budget: the fields of :class:`CheckedEdits`, none for None."""
+    if found is None:
+        return {}
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)) or len(found) != 3:
+        raise InvalidParameterError(
+            f"'thinking_budget'{of_row(row)} needs (n, start_token_ids, end_token_ids), found {format_value(found)}. "
+            "Pass these three in a tuple."
+        )
+    needed = "a number n of tokens, an integer >= 0"
+    num_tokens = integer("thinking_budget", found[0], row, 0, math.inf, needed)
+    start, end = [tuple(read_ids("thinking_budget", ids, row, vocab_size)) for ids in found[1:]]
+    for name, ids in (("start_token_ids", start), ("end_token_ids", end)):
+        if not ids:
+            raise InvalidParameterError(
+                f"'thinking_budget'{of_row(row)} needs at least one token id in {name}, found none."
+            )
+    return {
+        "thinking_budget": min(num_tokens, LARGEST_INT32),
+        "thinking_start": start,
+        "thinking_end": end,
+    }
+
+
+def _dry(params: Any, row: int | str | None, vocab_size: int | None) -> dict[str, Any]:
+    """Check the settings of DRY: the fields of :class:`CheckedEdits`, none where it is off."""
+    needed = "a finite float32 >= 0 (0: off)"
+    multiplier = real("dry_multiplier", params.dry_multiplier, row, 0.0, LARGEST_FLOAT32, needed)
+    base = real("dry_base", params.dry_base, row, 1.0, LARGEST_FLOAT32, "a finite float32 >= 1")
+    allowed = integer("dry_allowed_length", params.dry_allowed_length, row, 0, math.inf, "an integer >= 0")
+    last_n = integer("dry_penalty_last_n", params.dry_penalty_last_n, row, -1, math.inf, _LAST_N)
+    breakers = read_ids("dry_sequence_breakers", params.dry_sequence_breakers, row, vocab_size)
+    if not multiplier or not last_n:
+        return {}
+    (stored_base,) = unpack("f", pack("f", base))
+    exponent = LARGEST_INT32
+    if stored_base > 1:
+        exponent = math.floor(math.log(LARGEST_FLOAT32) / math.log(stored_base))
+    return {
+        "dry_multiplier": multiplier,
+        "dry_base": base,
+        "dry_allowed_length": min(allowed, LARGEST_INT32),
+        "dry_max_match": min(allowed + exponent, LARGEST_INT32),
+        "dry_last_n": LARGEST_INT32 if last_n < 0 else min(last_n, LARGEST_INT32),
+        "dry_breakers": tuple(dict.fromkeys(breakers)),
+    }

@@ -12,9 +12,8 @@ from tokendraw.errors.exceptions import FilterError, InvalidParameterError
 from tokendraw.errors.formatting import format_error, type_name
 from tokendraw.filters.base import Filter
 from tokendraw.filters.installed import find_filter
-from tokendraw.parameters.edits import check_edits
+from tokendraw.parameters.edits import check_edits, read_ids
 from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
-from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.ranges import LARGEST_FLOAT32, check_logprobs, integer, of_row, out_of_range, real
 
 _PLAIN_DRY = 0.0, 1.75, 2, -1

@@ -16,7 +16,7 @@ from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
-from tokendraw.parameters.edits import check_edits, refuse_edits
+from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits
 from tokendraw.parameters.fields import (
     COLUMNS,
     FILTER_PARAMETERS,
@@ -25,7 +25,6 @@ from tokendraw.parameters.fields import (
     SLOT_FIELDS,
     Columns,
 )
-from tokendraw.parameters.history_edits import read_ids
 from tokendraw.parameters.params import SamplingParams, read_filters, stored_values
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.discovery.settings import Settings
     from tokendraw.calls.negotiator import Negotiator
     from tokendraw.calls.provider import Provider
-    from tokendraw.operations.process_logits.provider import LogitsProcessor
+    from tokendraw.edits.process import LogitsProcessor
     from tokendraw.operations.row_methods import SampleProvider, VerifyProvider
     from tokendraw.providers.sampler import Sampler
 

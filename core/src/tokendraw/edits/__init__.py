@@ -15,8 +15,8 @@ from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tokendraw.edits.slots import RequestSlots
     from tokendraw.parameters.drafts import Drafts
-    from tokendraw.request_slots.slots import RequestSlots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def _of_edit(edit: Edit) -> Requirement:
 
 OPERATION = Operation(
     name="process_logits",
-    module="tokendraw.operations.process_logits.provider",
+    module="tokendraw.edits.process",
     capabilities=ProcessCapabilities,
     need=ProcessNeed,
     methods=("process",),

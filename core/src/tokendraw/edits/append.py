@@ -6,21 +6,19 @@ nothing has to be left out: what is not kept adds 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.history_edits import MAX_ID
-from tokendraw.request_slots.tables import OCCURRENCES, ONE_OUTPUT
+from tokendraw.edits.tables import OCCURRENCES, ONE_OUTPUT
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.parameters.edits import LARGEST_INT32
 
-
-class TokenBounds(NamedTuple):
-    """Bounds [2, 1, 1] int64 of the tokens of a history, placeholders included, and of ids."""
-
-    least: Tensor
-    most: Tensor
+TokenBounds: TypeAlias = tuple[Tensor, Tensor]
+"""Least and most, [2, 1, 1] int64 each, of the tokens of a history, placeholders included, and of ids."""
 
 
 class Workspace:
@@ -30,12 +28,7 @@ class Workspace:
     """
 
     def __init__(self, lengths: Tensor, bounds: TokenBounds, max_tokens: int, width: int) -> None:
-        """Allocate the tensors.
-
-        :param lengths: [3, S + 1] int32: ``num_tokens``, ``num_distinct`` and the most tokens.
-        :param max_tokens: M.
-        :param width: K.
-        """
+        """Allocate the tensors for the lengths that :class:`Histories` has, M and K."""
         rows, empty = lengths.shape[1], partial(torch.empty, device=lengths.device)
         full = partial(torch.full, dtype=torch.int64, device=lengths.device)
         slots, columns = rows - 1, lengths.unsqueeze(2)
@@ -66,7 +59,7 @@ class Workspace:
         self.ids_of_slots = self.values[1, :slots]
         self.inputs = bounds, self.none, self.values, self.changes
         if width == 1:
-            vectors = TokenBounds(*(bound[..., 0] for bound in bounds))
+            vectors = bounds[0][..., 0], bounds[1][..., 0]
             self.vector_inputs = vectors, self.none[:, 0], self.values[..., 0], self.changes[..., 0]
             """The inputs without their last dimension."""
 
@@ -84,14 +77,13 @@ class Histories:
         self._tokens = tokens
         self._lengths = lengths
         self._counts = counts
-        most = torch.full((2, 1, 1), MAX_ID, dtype=torch.int64, device=tokens.device)
+        most = torch.full((2, 1, 1), LARGEST_INT32, dtype=torch.int64, device=tokens.device)
         most[1].fill_(counts.shape[1] - 1)
-        bounds = TokenBounds(torch.zeros_like(most), most)
-        self._workspace = Workspace(lengths, bounds, tokens.shape[2], 1)
+        self._workspace = Workspace(lengths, (torch.zeros_like(most), most), tokens.shape[2], 1)
         self.num_bytes = self._workspace.num_bytes
 
     def append(self, row_index: Tensor, token_ids: Tensor) -> None:
-        """Append tokens.
+        """Append the tokens of rows.
 
         A token without an id, V or more, takes its place in the history and is counted by no id. Left out are negative
         numbers, rows whose slot has no request, and tokens beyond M.
@@ -142,3 +134,69 @@ def _drop_repeated(w: Workspace) -> None:
     ids, new = w.ids_of_slots, w.new_of_slots
     same = (ids.unsqueeze(2) == ids.unsqueeze(1)) & new.unsqueeze(1)
     new.logical_and_(same.tril_(-1).any(2).logical_not_())
+
+
+class Room:
+    """A lower bound of the free places in each request's history.
+
+    The tokens of a step with slots known to the device alone may belong to any request: such a step counts as use by
+    every request, in a single addition.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._used = 0
+        self._full_at: dict[int, int] = {}
+        """By slot: the value of ``_used`` at which the history is full."""
+        self._first_full_at = 0
+
+    def add(self, slot: int, num_tokens: int) -> None:
+        """Count a new request with so many tokens."""
+        full_at = self._used + self._max_tokens - num_tokens
+        self._first_full_at = min(self._first_full_at, full_at) if self._full_at else full_at
+        self._full_at[slot] = full_at
+
+    def remove(self, slot: int) -> None:
+        """Forget a request."""
+        if self._full_at.pop(slot) == self._first_full_at:
+            self._first_full_at = min(self._full_at.values(), default=0)
+
+    def take(self, slots: Sequence[int] | None, width: int) -> bool:
+        """Take ``width`` places of each of these requests, or return False: a request may have fewer.
+
+        :param slots: None: only the device knows.
+        """
+        if not self._full_at:
+            return True
+        if slots is None:
+            if self._used + width > self._first_full_at:
+                return False
+            self._used += width
+            return True
+        left = [self._full_at[slot] - width for slot in slots]
+        if min(left, default=self._used) < self._used:
+            return False
+        self._full_at.update(zip(slots, left, strict=True))
+        self._first_full_at = min(self._first_full_at, min(left, default=self._first_full_at))
+        return True
+
+    def take_exactly(self, num_tokens: Tensor, row_index: Tensor, tokens: Tensor) -> None:
+        """Take a place for each token, after reading the lengths of the histories from the device, which waits.
+
+        :param num_tokens: by slot.
+        :param row_index: [B] integer: the slot of each row.
+        :param tokens: [B] or [B, K] integer.
+        """
+        most, lengths = self._max_tokens, num_tokens.tolist()
+        added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()
+        rows = [*zip(row_index.tolist(), added, strict=True)]
+        for row, (slot, more) in enumerate(rows):
+            if slot in self._full_at and lengths[slot] + more > most:
+                raise InvalidParameterError(
+                    f"'token_ids' of row {row} needs room for {more} in slot {slot}, found {lengths[slot]} tokens of "
+                    f"'max_tokens', {most}. Remove the request, or make RequestSlots with a larger max_tokens."
+                )
+        tokens_of_slot = dict(rows)
+        for slot in self._full_at:
+            self._full_at[slot] = self._used + most - lengths[slot] - tokens_of_slot.get(slot, 0)
+        self._first_full_at = min(self._full_at.values())

@@ -2,37 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_plain
+from tokendraw._torch.tensor_checks import (
+    INTEGERS,
+    check_device_of,
+    check_integers,
+    check_plain,
+    check_vector,
+    is_plain,
+)
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of
+from tokendraw._torch.upload import device_of, uploaded
+from tokendraw.edits.append import Histories, Room
+from tokendraw.edits.requests import Population, check_history, check_request
+from tokendraw.edits.slot_writes import SlotWriter
+from tokendraw.edits.tables import GIVEN_IDS, EditFacts, RequestTables, SlotTensors, check_sizes
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.edits import Edit
-from tokendraw.parameters.history_edits import MAX_ID
+from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.edits import LARGEST_INT32, Edit
+from tokendraw.parameters.fields import FILTER_PREFIX
 from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integer, integers
-from tokendraw.request_slots.append import Histories
-from tokendraw.request_slots.capacity import Room, check_sizes
-from tokendraw.request_slots.memory import SlotTensors
-from tokendraw.request_slots.metadata import (
-    HasTokenIds,
-    MetadataCache,
-    check_slots,
-    position_input,
-    row_input,
-    upload_inputs,
-)
-from tokendraw.request_slots.rare_parameters import FilterValues, LogprobIds
-from tokendraw.request_slots.requests import Population, check_history, check_request
-from tokendraw.request_slots.slot_writes import RequestPacker, clean_slot, write_request
-from tokendraw.request_slots.tables import EditFacts, RequestTables
+from tokendraw.parameters.ranges import each, integer, integers
+
+
+class HasTokenIds(Protocol):
+    """The appended part of an output with several tokens a request."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """[B, K + 1] integer, padded with -1."""
+
+
+class RowInput(NamedTuple):
+    """A vector or matrix of integers, on the host or on a device."""
+
+    values: list[int] | None
+    """The integers of a vector on the host."""
+    tensor: Tensor | None
+    """The tensor, if on the device of the slots."""
+
+
+def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -> RowInput:
+    """Read an integer for each row, from the host or a device."""
+    if not isinstance(values, Tensor):
+        return RowInput(list(each(name, values, "integers")), None)
+    if not is_plain(values) or values.dim() != 1 or values.dtype not in INTEGERS:
+        check_vector(name, values)
+        check_integers(name, values)
+    if values.is_cpu:
+        return RowInput(values.tolist(), values if device.type == "cpu" else None)
+    check_device_of(name, values.device, "the slots", device)
+    return RowInput(None, values)
+
+
+def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
+    """Read the position of each row, from the host or a device; values on the device stay unread."""
+    if isinstance(positions, Tensor) and positions.device == device:
+        check_vector("positions", positions)
+        check_integers("positions", positions)
+        check_positions(positions)
+        return RowInput(None, positions)
+    row_positions = row_input("positions", positions, device)
+    integers("positions", row_positions.values or (), 0, MAX_POSITION)
+    return row_positions
+
+
+def check_slots(slots: Sequence[int], live: set[int], num_slots: int, *, once: bool = False) -> None:
+    """Refuse slots out of range, or without a request.
+
+    :param once: also refuse one that is named twice.
+    """
+    integers("row_index", slots, 0, num_slots - 1)
+    if live.issuperset(slots) and not (once and len({*slots}) < len(slots)):
+        return
+    for row, slot in enumerate(slots):
+        if slot not in live:
+            raise InvalidParameterError(
+                f"'row_index' of row {row} needs a slot with a request, found {slot}, which has none. "
+                "Add the request with slots.add first."
+            )
+        if once and slot in slots[:row]:
+            raise InvalidParameterError(
+                f"'row_index' of row {row} needs each slot at most once, found {slot} again."
+            )
+
+
+def upload_inputs(device: torch.device, **inputs: RowInput) -> dict[str, Tensor]:
+    """Return the tensors, by name, after a single upload of all inputs on the host."""
+    columns = {name: (rows.values or (), torch.int64) for name, rows in inputs.items() if rows.tensor is None}
+    uploads = uploaded(columns, device) if columns else {}
+    return {name: uploads[name] if rows.tensor is None else rows.tensor for name, rows in inputs.items()}
+
+
+class MetadataCache:
+    """Makes metadata of changing rows; while the facts stay equal, checks and the memo of samplers are shared."""
+
+    def __init__(self, state: SlotTensors) -> None:
+        self._state = state
+        self._facts: BatchFacts | None = None
+        self._values: dict[Hashable, dict[str, Any]] = {}
+        """Attributes of metadata under these facts, by the shapes and dtypes of row_index and positions."""
+
+    def of(
+        self, population: Population, row_index: Tensor, positions: Tensor | None = None
+    ) -> SamplingMetadata:
+        """Describe rows."""
+        facts, width = population.facts, population.most_given_ids
+        if facts is not self._facts:
+            self._values.clear()
+            self._facts = facts
+        of_positions = None if positions is None else (positions.shape, positions.dtype)
+        key = row_index.shape, row_index.dtype, of_positions, width
+        values = self._values.get(key)
+        if values is not None:
+            metadata = object.__new__(SamplingMetadata)
+            vars(metadata).update(values, row_index=row_index, positions=positions)
+            return metadata
+        tensors: dict[str, Any] = dict(self._state.sampling)
+        if facts.filters:
+            tensors["filters"] = {name: self._state.tensors[FILTER_PREFIX + name] for name in facts.filters}
+        if width:
+            tensors[GIVEN_IDS] = self._state.tensors[GIVEN_IDS][:, :width]
+        if positions is None:
+            for slot, request in population.requests.items():
+                if request.params["seed"] is not None:
+                    raise missing_positions(f" of slot {slot}")
+            del tensors["seed"], tensors["seeded"]
+        if facts.max_logprobs is None:
+            del tensors["logprobs"]
+        metadata = SamplingMetadata(**tensors, row_index=row_index, positions=positions, facts=facts)
+        self._values[key] = vars(metadata) | {"row_index": None, "positions": None}
+        return metadata
 
 
 @made_untraced
@@ -87,40 +196,23 @@ class RequestSlots:
             max_thinking_ids,
         )
         self._state = SlotTensors(self._sizes, device_of(device))
-        self._device = self._state.device
-        self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
-        self._packer = RequestPacker(self._sizes, self._device)
-        self._logprob_ids = LogprobIds(self._sizes, self._device)
-        self._filters = FilterValues(self._sizes.num_slots, self._device)
+        self.num_slots, self.max_tokens, self.vocab_size = self._sizes[:3]
+        """S, M and V."""
+        self.device = self._state.device
+        """Device of all tensors."""
+        self._histories = Histories(
+            self._state.tokens, self._state.parameters.lengths, self._state.tables.counts
+        )
+        self._writer = SlotWriter(self._sizes, self._state)
         self._population = Population()
-        self._room = Room()
-        self._metadata = MetadataCache(self._state.sampling)
+        self._room = Room(self.max_tokens)
+        self._metadata = MetadataCache(self._state)
         self.appender: Callable[[RequestTables, Tensor, Tensor], None] | None = None
         """Appends the tokens of a step in place of torch: ``append`` of the processor that last edited logits of these
         requests, where it has one."""
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
-
-    @property
-    def num_slots(self) -> int:
-        """S."""
-        return self._sizes.num_slots
-
-    @property
-    def max_tokens(self) -> int:
-        """M: the most tokens of a request."""
-        return self._sizes.max_tokens
-
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self._sizes.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """Device of all tensors."""
-        return self._device
 
     @property
     def tables(self) -> RequestTables:
@@ -132,7 +224,7 @@ class RequestSlots:
         """
         missing = self._state.missing
         if missing and is_capturing():  # requests that the graph serves later may ask for them
-            self._state.give_memory([name for name in missing if getattr(self.captured_edits, name)])
+            self._state.give_memory([name for name in missing if getattr(self.captured_edits, name, False)])
         return self._state.tables
 
     @property
@@ -154,8 +246,7 @@ class RequestSlots:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors on the device now."""
-        parts = (self._state, self._histories, self._logprob_ids, self._filters)
-        return sum(part.num_bytes for part in parts)
+        return self._state.num_bytes + self._histories.num_bytes
 
     @untraced
     def add(
@@ -165,9 +256,7 @@ class RequestSlots:
         prompt_token_ids: Iterable[int] | Tensor = (),
         output_token_ids: Iterable[int] | Tensor = (),
     ) -> None:
-        """Put a request into an empty slot. It goes there in one copy, but for ``logprob_token_ids`` and ``filters``.
-
-        Nobody waits for the device.
+        """Put a request into an empty slot. It goes there in one copy, and nobody waits for the device.
 
         A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
         A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
@@ -191,16 +280,12 @@ class RequestSlots:
             )
         request = check_request(slot, params, sizes)
         tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
-        packed = self._packer.uploaded(request, tokens)
-        given_ids = self._logprob_ids.uploaded(request.given_ids)
-        self._filters.allocate(request.filters)
+        packed = self._writer.uploaded(request, tokens)
         self._state.give_memory(request.families)
         self._state.fill()
-        write_request(self._state, slot, packed)
-        self._logprob_ids.write(slot, given_ids)
-        self._filters.write(slot, request.filters)
+        self._writer.write(slot, packed)
         self._population.add(slot, request)
-        self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
+        self._room.add(slot, tokens.num_tokens)
 
     @untraced
     def remove(self, slot: int) -> None:
@@ -211,12 +296,9 @@ class RequestSlots:
         slot = self._slot(slot)
         if slot not in self._population.requests:
             raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
-        request = self._population.requests[slot]
-        clean_slot(self._state, slot, request)
-        self._logprob_ids.clean(slot, len(request.given_ids))
-        self._filters.clean(slot, request.filters)
+        self._writer.clean(slot, self._population.requests[slot])
         self._population.remove(slot)
-        self._room.drop(slot)
+        self._room.remove(slot)
 
     @untraced
     def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
@@ -233,10 +315,10 @@ class RequestSlots:
             less than -1, or a request is full; nothing has changed.
         :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
         """
-        tokens = row_input("token_ids", token_ids, self._device)
-        integers("token_ids", tokens.values or (), -1, MAX_ID)
-        rows = row_input("row_index", row_index, self._device)
-        tensors = upload_inputs(self._device, row_index=rows, token_ids=tokens)
+        tokens = row_input("token_ids", token_ids, self.device)
+        integers("token_ids", tokens.values or (), -1, LARGEST_INT32)
+        rows = row_input("row_index", row_index, self.device)
+        tensors = upload_inputs(self.device, row_index=rows, token_ids=tokens)
         self._append(rows.values, tensors["row_index"], tensors["token_ids"])
 
     @untraced
@@ -257,9 +339,9 @@ class RequestSlots:
         if tokens.dim() != 2:
             raise InvalidInputError(f"'{name}' needs two dimensions, found shape {list(tokens.shape)}.")
         check_integers(name, tokens)
-        check_device_of(name, tokens.device, "the slots", self._device)
-        rows = row_input("row_index", row_index, self._device)
-        self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
+        check_device_of(name, tokens.device, "the slots", self.device)
+        rows = row_input("row_index", row_index, self.device)
+        self._append(rows.values, upload_inputs(self.device, row_index=rows)["row_index"], tokens)
 
     @untraced
     def metadata(
@@ -275,17 +357,13 @@ class RequestSlots:
         :raises InvalidParameterError: a ValueError that names the row: a slot or position on the host is out of range.
         :raises InvalidInputError: a ValueError: a tensor of another form or device.
         """
-        rows = row_input("row_index", row_index, self._device)
+        rows = row_input("row_index", row_index, self.device)
         if rows.values is not None and not self._population.slots.issuperset(rows.values):
             check_slots(rows.values, self._population.slots, self.num_slots)
         inputs = {"row_index": rows}
         if positions is not None:
-            inputs["positions"] = position_input(positions, self._device)
-        given_ids = self._logprob_ids.first(self._population.most_given_ids)
-        filters = self._filters.named(self._population.facts.filters or ())
-        return self._metadata.of(
-            self._population, given_ids, filters, **upload_inputs(self._device, **inputs)
-        )
+            inputs["positions"] = position_input(positions, self.device)
+        return self._metadata.of(self._population, **upload_inputs(self.device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
         """Append tokens [B] or [B, K], if the histories have space for them.
@@ -299,7 +377,7 @@ class RequestSlots:
         if slots is not None:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
-            self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
+            self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens)
         if self.appender is None:
             self._histories.append(row_index, tokens)
         else:

@@ -1,1 +1,0 @@
-"""Request state kept on the device for an engine's life: parameters, histories, lists of edits."""
