@@ -12,7 +12,7 @@ from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import plugin
 from tokendraw import Need, operations
-from tokendraw.backends.machine import detect as _host
+from tokendraw.backends import machine as _host
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli.verbs import doctor as _doctor
 from tokendraw.plugin import Release, Upstream

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from tokendraw.errors.formatting import all_of as all_of
     from tokendraw.errors.formatting import format_error as format_error
     from tokendraw.errors.formatting import format_value as format_value
+    from tokendraw.errors.formatting import how_to_install as how_to_install
     from tokendraw.errors.formatting import nearest as nearest
     from tokendraw.errors.formatting import one_of as one_of
-    from tokendraw.errors.install_commands import how_to_install as how_to_install
     from tokendraw.html_pages import PageSection as PageSection
     from tokendraw.html_pages import draw_chart as draw_chart
     from tokendraw.html_pages import require_html as require_html
@@ -74,8 +74,7 @@ _NAMES = {
     "tokendraw.backends.resolution.admission": "FIRST_PARTY",
     "tokendraw.calls.device_faults": "is_out_of_memory",
     "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
-    "tokendraw.errors.formatting": "all_of format_error format_value nearest one_of",
-    "tokendraw.errors.install_commands": "how_to_install",
+    "tokendraw.errors.formatting": "all_of format_error format_value how_to_install nearest one_of",
     "tokendraw.html_pages": "PageSection draw_chart require_html write_page",
     "tokendraw.operations": "find_operation operation_names",
     "tokendraw.providers.load": "find_device",

@@ -18,8 +18,7 @@ from fake_candidates import (
     V100,
 )
 from tokendraw import Need, operations
-from tokendraw.backends.resolution.checks import HOST_CHECKS, first_reason, promises
-from tokendraw.backends.resolution.row_checks import processed_logprobs
+from tokendraw.backends.resolution.checks import HOST_CHECKS, first_reason, processed_logprobs, promises
 from tokendraw.plugin import Capabilities, Host
 
 NEED = Need()

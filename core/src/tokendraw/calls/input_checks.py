@@ -11,8 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import check_device_of, check_plain, is_plain, same_device
+from tokendraw._torch.tensors import check_device_of, check_plain, is_capturing, is_plain, same_device
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, Need
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw.backends.resolution.refusals import install
+from tokendraw._torch.tensors import is_capturing
+from tokendraw.backends.resolution.messages import install
 from tokendraw.calls.call import Call
 from tokendraw.calls.drawing import Sample
 from tokendraw.calls.row_requirements import RowGroup

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensors import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.proof import random_state_kept
 from tokendraw.calls.call import Call

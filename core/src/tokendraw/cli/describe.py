@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tokendraw.backends.description.capabilities import HostCapabilities
-from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.capabilities import Host, HostCapabilities
 from tokendraw.backends.description.plugin_info import PluginInfo
 from tokendraw.backends.discovery.settings import Settings
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State

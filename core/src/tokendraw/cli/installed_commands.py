@@ -20,8 +20,7 @@ from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
 from tokendraw.cli.terminal.tables import plugins_at_work
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import printable, type_name
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw.errors.formatting import how_to_install, printable, type_name
 
 ENTRY_POINT_GROUP = "tokendraw.commands"
 BUILT_IN: Mapping[str, str] = {

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
-from tokendraw._torch.upload import uploaded, uploaded_words
+from tokendraw._torch.tensors import is_capturing, memory_outside_graphs, uploaded, uploaded_words
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.tables import (

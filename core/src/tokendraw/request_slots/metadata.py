@@ -8,8 +8,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, check_device_of, check_integers, check_vector, is_plain
-from tokendraw._torch.upload import uploaded
+from tokendraw._torch.tensors import (
+    INTEGERS,
+    check_device_of,
+    check_integers,
+    check_vector,
+    is_plain,
+    uploaded,
+)
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata

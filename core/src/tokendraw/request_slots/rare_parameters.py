@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from tokendraw._torch.upload import uploaded
+from tokendraw._torch.tensors import uploaded
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.request_slots.capacity import SlotSizes

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw._torch.tensors import uploaded_words
 from tokendraw._torch.threads import one_thread
-from tokendraw._torch.upload import uploaded_words
 from tokendraw.parameters.edits import CheckedEdits
 from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.request_slots.capacity import SlotSizes

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_plain
+from tokendraw._torch.tensors import check_device_of, check_integers, check_plain, device_of, is_capturing
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import Edit

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
+from tokendraw._torch.tensors import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.threads import one_thread
 from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.parameters.ranges import each, integers

@@ -1,11 +1,12 @@
-"""Capabilities of backends and needs of callers, two of the three sides of every negotiation.
+"""Hosts, capabilities of backends and needs of callers: the three sides of every negotiation.
 
 All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
-a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a need when the need is
-made, of capabilities when a plugin describes itself.
+a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a host and a need when
+they are made, of capabilities when a plugin describes itself.
 
-Every operation has a type of each, derived from :class:`HostCapabilities` and :class:`HostNeed`. Those of sampling,
-:class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build on them.
+Every operation has a type of capabilities and of needs, derived from :class:`HostCapabilities` and :class:`HostNeed`.
+Those of sampling, :class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build
+on them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,44 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from tokendraw.backends.description.declared import Rule, among, at_least, check_fields, rule_of, some_of
 from tokendraw.errors.formatting import is_printable, one_of
+
+_Count: TypeAlias = Annotated[int, at_least(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The facts about a device and the software around it, gathered by :func:`tokendraw.resolution.detect_host`.
+
+    :ivar device_type: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...
+    :ivar name: Name of the device, as its driver gives it; "" if unknown.
+    :ivar compute_capability: CUDA compute capability (major, minor) of an NVIDIA GPU; None on other devices.
+    :ivar rocm_arch: Architecture of an AMD GPU, such as ``gfx942``; None on other devices.
+    :ivar sm_count: Number of streaming multiprocessors or compute units; None if unknown.
+    :ivar cuda_version: CUDA version of the installed driver.
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
+    """
+
+    device_type: str = "cpu"
+    name: str = ""
+    compute_capability: tuple[_Count, _Count] | None = None
+    rocm_arch: str | None = None
+    sm_count: _Count | None = None
+    cuda_version: tuple[_Count, _Count] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.compute_capability:
+            parts.append("compute capability {}.{}".format(*self.compute_capability))
+        if self.rocm_arch:
+            parts.append(self.rocm_arch)
+        if self.sm_count:
+            parts.append(f"{self.sm_count} SMs")
+        label = f"{self.device_type} ({self.name})" if self.name else self.device_type
+        return ", ".join([label, *parts])
+
 
 LogprobsMode: TypeAlias = Literal[
     "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
@@ -52,7 +91,6 @@ def _worded(words: str, hint: Any) -> Rule:
     return Rule((words,), rule_of(hint).fits)
 
 
-_Count: TypeAlias = Annotated[int, at_least(0)]
 _Number: TypeAlias = Annotated[
     int,
     Rule(("an integer from 0 to 2**63 - 1",), lambda value: type(value) is int and 0 <= value < 2**63),

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tokendraw.backends.description.capabilities import Capabilities, HostCapabilities, HostNeed
-from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.capabilities import Capabilities, Host, HostCapabilities, HostNeed
 from tokendraw.backends.description.requirement import Requirement
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]

@@ -1,4 +1,4 @@
-"""Lists the entry points of plugins and commands and their distributions, without running any of their code.
+"""Lists the entry points of tokendraw's groups and their distributions, without running any of their code.
 
 The core walks them itself, since a loader that stops at the first broken plugin would let one distribution switch off
 all others. Versions come from metadata, never from an import and never from ``find_spec``: a folder or another project
@@ -8,7 +8,6 @@ may have the same import name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +16,15 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
-from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP
 from tokendraw.backends.resolution.admission import is_first_party
 from tokendraw.backends.resolution.candidate import Candidate, State
 from tokendraw.errors.formatting import format_value, is_printable, printable
+
+PLUGIN_GROUP = "tokendraw.plugins"
+FILTER_GROUP = "tokendraw.filters"
+"""Entry point group of filters from moments: see :mod:`tokendraw.filters`."""
+OPERATION_GROUP = "tokendraw.operations"
+"""Entry point group of operations beside the core's own: see :class:`tokendraw.plugin.Operation`."""
 
 
 class Declaration(NamedTuple):
@@ -95,26 +99,33 @@ def fault_of(
 
 def printable_name(declaration: Declaration) -> str:
     """Make the name of an entry point printable; ``''`` stands for an empty name."""
-    return declaration.name if is_name(declaration.name) else printable(declaration.name) or "''"
+    return printable(declaration.name) or "''"
+
+
+def printed(declaration: Declaration) -> dict[str, Any]:
+    """Return the fields of an :class:`~tokendraw.backends.resolution.candidate.Extension`, fit to print."""
+    return {
+        "name": printable_name(declaration),
+        "distribution": printable(declaration.distribution),
+        "version": printable(declaration.version),
+        "entry_point": printable(declaration.value),
+    }
 
 
 def find_entry_points() -> tuple[Candidate, ...]:
     """List every entry point of plugins, sorted by name, without running any plugin's code."""
-    candidates = map(_candidate, declarations(ENTRY_POINT_GROUP))
+    candidates = map(_candidate, declarations(PLUGIN_GROUP))
     return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
 
 
 def _candidate(declaration: Declaration) -> Candidate:
-    candidate = Candidate(
-        name=printable_name(declaration),
-        state=State.FOUND,
-        distribution=printable(declaration.distribution),
-        version=printable(declaration.version),
-        entry_point=printable(declaration.value),
-        first_party=is_first_party(declaration.name, declaration.distribution),
-    )
     fault = fault_of(declaration)
-    return candidate if fault is None else replace(candidate, state=State.BROKEN, reason=fault)
+    return Candidate(
+        state=State.FOUND if fault is None else State.BROKEN,
+        reason=fault,
+        first_party=is_first_party(declaration.name, declaration.distribution),
+        **printed(declaration),
+    )
 
 
 def _entry_points(distribution: Any, group: str) -> Iterator[importlib_metadata.EntryPoint]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokendraw.backends.discovery.entry_points import declarations
-from tokendraw.backends.discovery.hooks import FILTER_GROUP, OPERATION_GROUP
+from tokendraw.backends.discovery.entry_points import FILTER_GROUP, OPERATION_GROUP, declarations
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError

@@ -38,18 +38,18 @@ from packaging.specifiers import SpecifierSet
 import tokendraw
 from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
-from tokendraw.backends.description.host import Host
+from tokendraw.backends import machine
+from tokendraw.backends.description.capabilities import Host
 from tokendraw.backends.description.plugin_info import API_VERSION
 from tokendraw.backends.discovery import new_process
+from tokendraw.backends.discovery.entry_points import PLUGIN_GROUP as PLUGINS
 from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP as PLUGINS
 from tokendraw.backends.discovery.settings import read_settings
-from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
-from tokendraw.backends.resolution.advice import disable_setting, using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution, State
+from tokendraw.backends.resolution.messages import disable_setting, using
 from tokendraw.cli import describe, options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import (
@@ -64,10 +64,22 @@ from tokendraw.cli.installed_commands import InstalledCommand, examined, install
 from tokendraw.cli.terminal.tables import plugins_at_work, print_heading, print_json, print_table, progress
 from tokendraw.cli.terminal.verbose import StderrHandler, is_verbose, logged_by
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
-from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, TokendrawError, TokendrawWarning
-from tokendraw.errors.formatting import all_of, format_line, format_value, printable
-from tokendraw.errors.install_commands import NATIVE, pip_install, where
-from tokendraw.errors.notices import as_error
+from tokendraw.errors.exceptions import (
+    PluginError,
+    SamplerUnavailableError,
+    TokendrawError,
+    TokendrawWarning,
+    as_error,
+)
+from tokendraw.errors.formatting import (
+    NATIVE,
+    all_of,
+    format_line,
+    format_value,
+    pip_install,
+    printable,
+    where,
+)
 from tokendraw.providers import resolve as _resolve
 
 LOAD_SECONDS = 60
@@ -100,7 +112,7 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     For each operation, the plugin that a program gets is built and makes the call that proves it. Exits with 1 if a
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
-    host = detect.detect_host()
+    host = machine.detect_host()
     facts = _examine(host, builds=not no_build, verbose=is_verbose(ctx))
     if as_json:
         print_json(facts)

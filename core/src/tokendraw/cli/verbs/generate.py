@@ -18,7 +18,7 @@ from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.errors.exceptions import TokendrawError
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw.errors.formatting import how_to_install
 from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.params import SamplingParams, stored_values
 

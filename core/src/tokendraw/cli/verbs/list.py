@@ -14,7 +14,7 @@ import tokendraw
 from tokendraw import operations
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.candidate import State
-from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.backends.resolution.messages import INSTALL
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.describe import CANDIDATE_HEADER, candidate_json, candidate_rows, rank

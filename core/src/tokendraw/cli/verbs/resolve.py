@@ -20,8 +20,8 @@ from tokendraw import operations
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, INPUT_DTYPES, HostNeed
 from tokendraw.backends.description.declared import read_field
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Decision, Resolution
+from tokendraw.backends.resolution.messages import using
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force

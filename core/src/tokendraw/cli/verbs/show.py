@@ -16,7 +16,7 @@ import click
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.resolution.candidate import Candidate
-from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.backends.resolution.messages import INSTALL
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli import options
 from tokendraw.cli.command import GuardedCommand

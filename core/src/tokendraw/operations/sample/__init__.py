@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.resolution import row_checks
+from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import ROW_REQUIREMENTS
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ OPERATION = Operation(
     capabilities=Capabilities,
     need=Need,
     methods=("sample",),
-    checks=row_checks.CHECKS,
-    default_checks=(row_checks.processed_logprobs,),
+    checks=checks.ROW_CHECKS,
+    default_checks=(checks.processed_logprobs,),
     requirements=ROW_REQUIREMENTS,
 )

@@ -17,7 +17,7 @@ from tokendraw.calls.provider import Provider
 from tokendraw.calls.warmup import warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw.errors.formatting import how_to_install
 from tokendraw.operations.sample import OPERATION, SamplerBackend
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import Capabilities, Need
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.resolution import row_checks
+from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ OPERATION = Operation(
     need=Need,
     methods=("score",),
     checks=(
-        row_checks.dtype,
-        row_checks.vocab_size,
-        row_checks.filter_orders,
-        row_checks.tie_rule,
-        row_checks.logprobs_mode,
+        checks.dtype,
+        checks.vocab_size,
+        checks.filter_orders,
+        checks.tie_rule,
+        checks.logprobs_mode,
     ),
     requirements=tuple(each for each in ROW_REQUIREMENTS if each not in (SEEDED, LOGPROBS)),
 )

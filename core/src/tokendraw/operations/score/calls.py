@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_vector
+from tokendraw._torch.tensors import check_device_of, check_integers, check_vector
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runti
 from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.requirement import Requirement
-from tokendraw.backends.resolution import row_checks
+from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import ROW_REQUIREMENTS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ OPERATION = Operation(
     capabilities=VerifyCapabilities,
     need=Need,
     methods=("verify", "sample"),
-    checks=row_checks.CHECKS,
-    default_checks=(row_checks.processed_logprobs,),
+    checks=checks.ROW_CHECKS,
+    default_checks=(checks.processed_logprobs,),
     requirements=(*ROW_REQUIREMENTS, *DRAFT_REQUIREMENTS),
 )

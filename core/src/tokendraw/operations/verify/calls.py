@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import speculative
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensors import is_capturing
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import OutputCheck
