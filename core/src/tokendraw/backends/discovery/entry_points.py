@@ -7,13 +7,11 @@ may have the same import name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import importlib_metadata
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.resolution.admission import is_first_party
@@ -40,43 +38,31 @@ class Declaration(NamedTuple):
 
 
 def declarations(group: str) -> Iterator[Declaration]:
-    """Yield every entry point of a group, once for each name in a distribution."""
-    copies: dict[str, list[list[Declaration]]] = {}
-    for distribution in importlib_metadata.distributions():
-        entry_points = tuple(_entry_points(distribution, group))
-        if not entry_points:
-            continue
-        name, version = _identity(distribution)
-        folder = str(distribution.locate_file(""))
-        entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
-        copy = [Declaration(entry, value, name, version, folder) for entry, value in entries.items()]
-        copies.setdefault(canonicalize_name(name) or folder, []).append(copy)
-    for same in copies.values():
-        yield from same[0] if len(same) == 1 else _imported(same)
+    """Yield every entry point of a group, once for each name in a distribution.
 
-
-def _imported(copies: Sequence[Sequence[Declaration]]) -> Sequence[Declaration]:
-    """Return the copy of a distribution whose code an import finds; another is no rival of it.
-
-    That is the first on ``sys.path`` with its module beside it. Of two in one folder, as an interrupted upgrade leaves
-    them, it is the newer.
+    Of a distribution that lies on ``sys.path`` twice the first copy counts, as for an import.
     """
+    seen: set[str] = set()
+    for distribution in importlib_metadata.distributions():
+        try:
+            found = [*distribution.entry_points.select(group=group)]
+        except Exception:  # another project's malformed entry_points.txt is not ours to report
+            continue
+        if not found:
+            continue
+        name, folder = _read(distribution, "name"), str(distribution.locate_file(""))
+        version = _read(distribution, "version") if name else ""
+        if (key := canonicalize_name(name) or folder) not in seen:
+            seen.add(key)
+            entries = {entry_point.name: entry_point.value for entry_point in reversed(found)}
+            yield from (Declaration(*entry, name, version, folder) for entry in entries.items())
 
-    def has_module(copy: Sequence[Declaration]) -> bool:
-        top = Path(copy[0].folder, copy[0].value.partition(":")[0].partition(".")[0].strip())
-        return top.is_dir() or top.with_suffix(".py").is_file()
 
-    candidates = [copy for copy in copies if has_module(copy)] or copies
-    in_folder = [copy for copy in candidates if copy[0].folder == candidates[0][0].folder]
-    return max(in_folder, key=lambda copy: _order(copy[0].version))
-
-
-def _order(version: str) -> Version:
-    """Order versions; the least is one that is none of PEP 440."""
+def _read(distribution: importlib_metadata.Distribution, field: str) -> str:
     try:
-        return Version(version)
-    except InvalidVersion:
-        return Version("0.dev0")
+        return getattr(distribution, field) or ""
+    except Exception:  # which one depends on the damage of the metadata and on the library's version
+        return ""
 
 
 def fault_of(
@@ -128,31 +114,9 @@ def _candidate(declaration: Declaration) -> Candidate:
     )
 
 
-def _entry_points(distribution: Any, group: str) -> Iterator[importlib_metadata.EntryPoint]:
-    try:
-        yield from distribution.entry_points.select(group=group)
-    except Exception:  # another project's malformed entry_points.txt is not ours to report
-        return
-
-
-def _identity(distribution: Any) -> tuple[str, str]:
-    """Read name and version; damaged metadata give empty strings."""
-    try:
-        name = distribution.name or ""
-    except Exception:  # which one depends on the damage and on the library's version
-        return "", ""
-    try:
-        return name, distribution.version or ""
-    except Exception:
-        return name, ""
-
-
 def installed_version(distribution: str) -> str | None:
     """Read the installed version of a distribution; ``""`` if the metadata hold none, None if not installed."""
     try:
-        version: str | None = importlib_metadata.version(distribution)
+        return printable(_read(importlib_metadata.distribution(distribution), "version"))
     except importlib_metadata.PackageNotFoundError:
         return None
-    except Exception:  # damaged metadata: KeyError, FileNotFoundError, UnicodeDecodeError, by their damage
-        return ""
-    return printable(version or "")

@@ -34,11 +34,7 @@ WARMUP_RULES = "TOKENDRAW_WARMUP_RULES"
 ENGINE_SWITCHES = ("TOKENDRAW_VLLM", WARMUP_RULES)
 """Variables that adapters to engines read; no sampler depends on them."""
 _KNOWN = (*VARIABLES, *ENGINE_SWITCHES)
-_FLAGS = {
-    "first_party_only": "TOKENDRAW_NO_PLUGINS",
-    "strict": "TOKENDRAW_STRICT",
-    "debug": "TOKENDRAW_DEBUG",
-}
+_FLAGS = {"first_party_only": "NO_PLUGINS", "strict": "STRICT", "debug": "DEBUG"}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a list of strings"}
 
@@ -140,7 +136,10 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     }
     path = _config_path(variables, environ)
     table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
-    values: dict[str, Any] = {name: _boolean(variables, variable) for name, variable in _FLAGS.items()}
+    values: dict[str, Any] = {
+        field: _boolean(f"{_PREFIX}{word}", variables.get(f"{_PREFIX}{word}", "0"))
+        for field, word in _FLAGS.items()
+    }
     for field, key in (("sampler", "sampler"), ("priority", "priority"), ("disabled", "disable")):
         text = variables.get(variable := f"{_PREFIX}{key.upper()}")
         if text is not None:
@@ -158,7 +157,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def is_debugging() -> bool:
     """Whether ``TOKENDRAW_DEBUG`` is set."""
-    return _is_set("TOKENDRAW_DEBUG", default="0")
+    return _boolean("TOKENDRAW_DEBUG", os.environ.get("TOKENDRAW_DEBUG", "").strip() or "0")
 
 
 def is_switched_off(variable: str) -> bool:
@@ -166,18 +165,13 @@ def is_switched_off(variable: str) -> bool:
 
     :raises SettingsError: it is set to something else than a boolean.
     """
-    return not _is_set(variable, default="1")
+    return not _boolean(variable, os.environ.get(variable, "").strip() or "1")
 
 
-def _is_set(name: str, *, default: str) -> bool:
-    return _boolean({name: os.environ.get(name, "").strip() or default}, name)
-
-
-def _boolean(variables: Mapping[str, str], name: str) -> bool:
-    text = variables.get(name, "0")
+def _boolean(variable: str, text: str) -> bool:
     if text.lower() not in _BOOLEANS:
         raise SettingsError(
-            f"{name!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
+            f"{variable!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
         )
     return _BOOLEANS[text.lower()]
 
