@@ -27,8 +27,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from packaging.version import InvalidVersion, Version
-
 from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.settings import is_switched_off
@@ -165,16 +163,9 @@ def _reason_against(
         return str(error).removesuffix(".")
     if installed is None:
         return f"{engine} is not installed"
-    if _public(installed) not in tested:
+    if installed.partition("+")[0] not in tested:  # without a local part such as +cu128
         return f"{engine} {installed} is untested, tested are {all_of(tested)}"
     try:
         return guarded(f"importing {engine} {installed}", misfit)
     except PluginError as error:
         return str(error)
-
-
-def _public(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version

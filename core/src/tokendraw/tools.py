@@ -1,25 +1,5 @@
 """The face for tests and benchmarks of a single plugin: building it, calling it, wording messages, pages of HTML.
 
-================================================  =====================================================================
-:class:`InstalledPlugin`                          an installed plugin on one device: judged, built and proven
-:func:`make_call`, :func:`find_unsupported`       a call of an operation's method; the part of it beyond a plugin
-:func:`run_call`, :func:`dispatch_call`           its output on an object, checked; or what a provider makes of it
-:func:`find_operation`, :func:`operation_names`   the records of operations
-:func:`find_device`, :func:`find_entry_points`    a device with the facts about it; entry points of installed plugins
-``NAME_RULE``, ``FIRST_PARTY``, :func:`is_name`   names that plugins may have, and those that are reserved
-:func:`require_torch`, :func:`is_out_of_memory`   torch, or a sentence about what it lacks; errors that prove no fault
-:func:`num_threads`, :func:`random_state_kept`    contexts: threads of the caller's operations; torch's random state
-:class:`TensorCall`, :func:`example`               the call of a pure function of tensors, and one of random arguments
-:func:`on_device`, :func:`tensors_of`             its arguments on a device; the tensors of its result, by name
-:func:`difference`                                the first value of its result that is not that of a reference
-:func:`all_of`, :func:`one_of`, :func:`nearest`   lists and misspelled words in messages
-:func:`format_error`, :func:`format_value`        exceptions and values on one printable line
-:func:`how_to_install`                            the command that installs one of tokendraw's distributions
-:func:`write_page`, :func:`require_html`          a page of HTML in one file; what it needs, ahead of the work
-:class:`PageSection`, :func:`draw_chart`          its texts and tables; its lines and bars
-:func:`lazy_names`                                ``__getattr__`` and ``__dir__`` of a module that imports at first use
-================================================  =====================================================================
-
 Decisions and their reasons are in :mod:`tokendraw.resolution`, commands in :mod:`tokendraw.commands`. A tool that uses
 these functions goes with one version of tokendraw: they may change where the three other faces do not.
 """

@@ -86,11 +86,6 @@ def are_words(value: Any) -> bool:
     return isinstance(value, tuple) and all(is_printable(word, MAX_WORD_CHARS) for word in value)
 
 
-def _worded(words: str, hint: Any) -> Rule:
-    """Make the rule of a type with other words."""
-    return Rule((words,), rule_of(hint).fits)
-
-
 _Number: TypeAlias = Annotated[
     int,
     Rule(("an integer from 0 to 2**63 - 1",), lambda value: type(value) is int and 0 <= value < 2**63),
@@ -99,17 +94,15 @@ _Words: TypeAlias = Annotated[
     tuple[str, ...],
     Rule(("a tuple of at least one short string",), lambda value: are_words(value) and len(value) > 0),
 ]
-_Dtype: TypeAlias = Annotated[str, among(INPUT_DTYPES)]
-_Dtypes: TypeAlias = Annotated[tuple[str, ...], some_of(INPUT_DTYPES)]
 _Version: TypeAlias = tuple[_Number, _Number]
 _Range: TypeAlias = Annotated[
     tuple[_Version, _Version | None],
-    _worded("((major, minor), (major, minor) or None)", tuple[_Version, _Version | None]),
+    Rule(("((major, minor), (major, minor) or None)",), rule_of(tuple[_Version, _Version | None]).fits),
 ]
 _FILTER_WORDS = f"{one_of(map(repr, FILTERS))}, {one_of(map(repr, get_args(Granularity)))}"
 _Filters: TypeAlias = Annotated[
     tuple[tuple[Filter, Granularity], ...],
-    _worded(f"a tuple of ({_FILTER_WORDS})", tuple[tuple[Filter, Granularity], ...]),
+    Rule((f"a tuple of ({_FILTER_WORDS})",), rule_of(tuple[tuple[Filter, Granularity], ...]).fits),
 ]
 
 
@@ -138,11 +131,9 @@ class HostCapabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities(HostCapabilities):
-    """The capabilities of a sampler. The defaults promise nothing: advertise what you have tested.
+    """The capabilities of a sampler, beside those of :class:`HostCapabilities`.
 
     A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
-
-    Inherits the fields of :class:`HostCapabilities`.
 
     :ivar dtypes: Dtypes of the logits, by their torch names.
     :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
@@ -165,7 +156,7 @@ class Capabilities(HostCapabilities):
         as little as it can, or what the first batch will need, where the need says the dtype.
     """
 
-    dtypes: _Dtypes = ("float32",)
+    dtypes: Annotated[tuple[str, ...], some_of(INPUT_DTYPES)] = ("float32",)
     logprobs_modes: tuple[LogprobsMode, ...] = ()
     logprob_token_ids: bool = False
     filters: _Filters = ()
@@ -201,12 +192,10 @@ class HostNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Need(HostNeed):
-    """A caller's conditions on a sampler, independent of the rows of later batches.
+    """A caller's conditions on a sampler, independent of the rows of later batches; with those of :class:`HostNeed`.
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
-
-    Inherits the fields of :class:`HostNeed`.
 
     :ivar logprobs_mode: Mode of the logprobs of rows that ask for some. For processed ones the default choice takes
         only a sampler that returns such logprobs without a companion; an explicit choice, and every other mode, may use
@@ -234,7 +223,7 @@ class Need(HostNeed):
     logprob_ranks: bool = True
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     gumbel_dtype: GumbelDtype = "fp32"
-    dtype: _Dtype | None = None
+    dtype: Annotated[str, among(INPUT_DTYPES)] | None = None
     vocab_size: Annotated[int, at_least(1)] | None = None
     valid_flag: bool = False
     threshold: bool = False

@@ -58,7 +58,7 @@ def declarations(group: str) -> Iterator[Declaration]:
             yield from (Declaration(*entry, name, version, folder) for entry in entries.items())
 
 
-def _read(distribution: importlib_metadata.Distribution, field: str) -> str:
+def _read(distribution: Any, field: str) -> str:
     try:
         return getattr(distribution, field) or ""
     except Exception:  # which one depends on the damage of the metadata and on the library's version

@@ -43,12 +43,11 @@ _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a l
 class Settings:
     """The settings in force, each with its source: a variable, or the path of the configuration file.
 
+    A ``*_source`` is the variable or the file that the value comes from; "" where none is set.
+
     :ivar sampler: Name of the sampler that was chosen explicitly; None: the best available one.
-    :ivar sampler_source: Variable or file that ``sampler`` comes from; "" where none is set.
     :ivar priority: Names of the plugins to prefer, the most preferred first.
-    :ivar priority_source: Variable or file that ``priority`` comes from; "" where none is set.
     :ivar disabled: Names of the plugins that are switched off and never imported.
-    :ivar disabled_source: Variable or file that ``disabled`` comes from; "" where none is set.
     :ivar first_party_only: Whether third-party plugins are left out: ``TOKENDRAW_NO_PLUGINS``.
     :ivar strict: Whether warnings are errors: ``TOKENDRAW_STRICT``.
     :ivar debug: Whether every call is checked in full, which waits for the device: ``TOKENDRAW_DEBUG``.
@@ -71,12 +70,10 @@ class Settings:
     def all_warnings(self, installed: Iterable[str], *, sampler: bool = False) -> tuple[str, ...]:
         """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
 
-        Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
-
         :param installed: names of the plugins that are installed, in whatever state.
         :param sampler: whether to warn of an unknown ``sampler`` too, which is an error where one is chosen.
         """
-        known = sorted({*installed, *FIRST_PARTY})
+        known = sorted({*installed, *FIRST_PARTY})  # one configuration may serve many machines
         extensions: set[str] = set()
         if {*self.disabled}.difference(known):  # filters from moments and operations may be disabled, too
             groups = (FILTER_GROUP, OPERATION_GROUP)
@@ -84,19 +81,16 @@ class Settings:
         named = {
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
+            _label("sampler", self.sampler_source): (self.sampler,) if sampler and self.sampler else (),
         }
-        if sampler and self.sampler:
-            named[_label("sampler", self.sampler_source)] = (self.sampler,)
-        return (
-            *self.warnings,
-            *(
-                f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
-                "Correct it, or take it out."
-                for label, names in named.items()
-                for name in dict.fromkeys(names)
-                if name not in known and name not in extensions
-            ),
-        )
+        misnamed = [
+            f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
+            "Correct it, or take it out."
+            for label, names in named.items()
+            for name in dict.fromkeys(names)
+            if name not in known and name not in extensions
+        ]
+        return (*self.warnings, *misnamed)
 
     def choice(
         self,
@@ -110,11 +104,10 @@ class Settings:
         :param sampler: a name, or the names of each operation, as :attr:`Choice.names`.
         :param binds: whether the sampler of the settings counts: for the operations of the core alone.
         """
-        names = sampler if isinstance(sampler, Mapping) else None
         is_default = sampler is None and binds
         return Choice(
             sampler=self.sampler if is_default else sampler if isinstance(sampler, str) else None,
-            names=names,
+            names=sampler if isinstance(sampler, Mapping) else None,
             source=self.sampler_source if is_default else source if sampler is not None else "",
             priority=self.priority,
             priority_source=self.priority_source or "TOKENDRAW_PRIORITY",

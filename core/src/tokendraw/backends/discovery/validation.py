@@ -102,9 +102,9 @@ def check_upstream(upstream: Upstream) -> Upstream:
     operations = dict.fromkeys(row.operation for row in releases)
     are_told = isinstance(found, Mapping) and all(words and is_printable(words) for words in found.values())
     _require(are_told, "Upstream.found", "words by operation", found)
-    for operation in found:
-        is_known = operation is not None and operation in operations
-        _require(is_known, "Upstream.found", "operations that Upstream.releases has rows about", operation)
+    for about in found:
+        is_known = about is not None and about in operations
+        _require(is_known, "Upstream.found", "operations that Upstream.releases has rows about", about)
     for operation in operations:
         rows = [row for row in releases if row.operation == operation]
         _check_rows(rows, upstream, f"Upstream.releases about {operation or 'all operations'}")

@@ -76,15 +76,12 @@ class Candidate(Extension):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The user's decisions, each with its source.
+    """The user's decisions, each with its source: an argument, an option, a variable, or the configuration file's path.
 
     :ivar sampler: Name of the one sampler to use; None for the default choice.
-    :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's
-        path.
+    :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER`` ...
     :ivar priority: Names that go before all others, in this order.
-    :ivar priority_source: Source of ``priority``: the variable, or the path of the configuration file.
     :ivar disabled: Names that are not even imported.
-    :ivar disabled_source: Source of ``disabled``: the variable, or the path of the configuration file.
     :ivar first_party_only: Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships.
     :ivar names: Names of the plugin and the companions of each operation, as another rank chose them
         (:attr:`Resolution.names`); None: the companions, and the plugin if ``sampler`` is None, are tokendraw's choice.
@@ -116,11 +113,8 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The decision on a candidate: accepted or rejected, with the reason.
+    """The decision on a candidate: accepted if it can serve, with the reason.
 
-    :ivar name: Name of the candidate.
-    :ivar accepted: Whether the candidate can serve.
-    :ivar state: State of the candidate.
     :ivar reason: Sentence that says why the candidate was chosen, kept in reserve, or rejected.
     :ivar priority: Priority that the plugin declares.
     """
@@ -147,13 +141,10 @@ class Decision:
 class Resolution:
     """The plugin chosen to serve an operation on a host, with every decision on the way, best first.
 
-    :ivar operation: Name of the operation.
-    :ivar host: Device and software that the decision is for.
     :ivar need: Need of the caller, of the operation's need type.
     :ivar choice: Choice of the user that the decision honours.
     :ivar chosen: Name of the chosen plugin.
-    :ivar companion: Name of the plugin that serves the rows or calls that ``chosen`` cannot; None if ``chosen`` can
-        serve all, or if no plugin on this machine can.
+    :ivar companion: Name of the plugin that serves the rows or calls that ``chosen`` cannot; None without one.
     :ivar decisions: Decision on each candidate, the best first.
     :ivar warnings: Warnings to give once: a plugin was passed over, an upstream version is untested.
     :ivar fallback: The entry of ``warnings`` about plugins that were passed over.

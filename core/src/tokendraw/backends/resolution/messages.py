@@ -45,9 +45,8 @@ def unknown_name(
 ) -> SamplerUnavailableError:
     """Refuse a sampler by name that is not installed."""
     near = nearest(name, [c.name for c in assessed])
-    reason = "no plugin of that name is installed"
-    if near is not None:
-        reason += f", the nearest installed name is {near!r}"
+    hint = "" if near is None else f", the nearest installed name is {near!r}"
+    reason = f"no plugin of that name is installed{hint}"
     return explicit_refusal(reason, name, assessed, operation, host, choice)
 
 
@@ -75,12 +74,9 @@ def duplicate_name(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) 
     found = "; ".join(
         f"{name!r} is claimed by {all_of(claimants(owners))}" for name, owners in disputed.items()
     )
-    if choice.sampler is not None:
-        return DuplicatePluginError(f"{found}. Uninstall all but one of them.")
     names = all_of(map(repr, disputed))
-    return DuplicatePluginError(
-        f"{found}. Uninstall all but one of them, or take {names} out of {choice.priority_source}."
-    )
+    way_out = "" if choice.sampler is not None else f", or take {names} out of {choice.priority_source}"
+    return DuplicatePluginError(f"{found}. Uninstall all but one of them{way_out}.")
 
 
 def install(what: str, decisions: Iterable[Decision]) -> str:
@@ -120,11 +116,8 @@ def fallback_warning(
 ) -> str | None:
     """Warn about installed, higher-ranked plugins that were passed over; None without any."""
     served = {c.name for c in assessed if c.state is State.AVAILABLE}
-    passed = [
-        c
-        for c in assessed
-        if c.name not in served and _is_expected(c, operation, host) and _outranks(c, chosen, choice)
-    ]
+    better = [c for c in assessed if c.name not in served and _outranks(c, chosen, choice)]
+    passed = [c for c in better if _is_expected(c, operation, host)]
     if not passed:
         return None
     # Two claimants of one name share its reason.
@@ -183,10 +176,8 @@ def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
 
 
 def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
-    """Whether a candidate has a higher rank than the chosen candidate.
-
-    A plugin too broken to state its priority does: silence would hide the loss of a fast plugin.
-    """
-    if candidate.info is None:
+    if (
+        candidate.info is None
+    ):  # too broken to state its priority: silence would hide the loss of a fast plugin
         return choice.place(candidate.name) <= choice.place(chosen.name)
     return choice.rank(candidate) < choice.rank(chosen)
