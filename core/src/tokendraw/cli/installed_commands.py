@@ -15,12 +15,13 @@ import importlib_metadata
 from packaging.utils import canonicalize_name
 
 from tokendraw.backends.discovery import guard
-from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of, printable_name
+from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
+from tokendraw.backends.resolution.candidate import Extension
 from tokendraw.cli.terminal.tables import plugins_at_work
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import how_to_install, printable, type_name
+from tokendraw.errors.formatting import how_to_install, type_name
 
 ENTRY_POINT_GROUP = "tokendraw.commands"
 BUILT_IN: Mapping[str, str] = {
@@ -112,14 +113,9 @@ def missing_distribution(name: str) -> str:
     return f"{name!r} needs the distribution {owner}, which is not installed; run {how_to_install(owner)}."
 
 
-def _command(declaration: Declaration) -> InstalledCommand:
-    command = InstalledCommand(
-        printable_name(declaration),
-        printable(declaration.distribution),
-        printable(declaration.version),
-        printable(declaration.value),
-    )
-    reason = fault_of(declaration)
+def _command(declared: Extension) -> InstalledCommand:
+    command = InstalledCommand(declared.name, declared.distribution, declared.version, declared.entry_point)
+    reason = declared.reason
     if reason is None and not command.is_callable:
         reason = reserved_reason(command.name, OWNERS.get(command.name, "tokendraw"), command.owner)
     return replace(command, reason=reason)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,40 +22,22 @@ from packaging.utils import canonicalize_name
 from tokendraw.backends.description.capabilities import Host, HostNeed
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
-from tokendraw.backends.discovery import guard
-from tokendraw.backends.discovery.entry_points import (
-    PLUGIN_GROUP,
-    Declaration,
-    declarations,
-    fault_of,
-    find_entry_points,
-    installed_version,
-    printed,
-)
+from tokendraw.backends.discovery import entry_points, guard
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
-from tokendraw.backends.resolution.admission import admit, author_of, disabled_reason, reserved_reason
+from tokendraw.backends.resolution.admission import admit, disabled_reason, reserved_reason
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Extension, State
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.backends.resolution.messages import disable_setting
-from tokendraw.errors.exceptions import PluginError, is_first
-from tokendraw.errors.formatting import (
-    MAX_REASON_CHARS,
-    all_of,
-    format_line,
-    format_message,
-    format_value,
-    printable,
-)
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors.formatting import all_of, format_line, format_value, printable
 
 if TYPE_CHECKING:
     import torch
 
 _T = TypeVar("_T")
-_log = logging.getLogger("tokendraw")
 
-_SLOW_PROBE_SECONDS = 1.0  # a probe looks at files and finds programs, it compiles and imports nothing
 _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 _PROJECT = "tokendraw"
 hookspec = pluggy.HookspecMarker(_PROJECT)
@@ -118,17 +98,13 @@ class Discovery:
         return info.operations[operation.name]
 
     def _assess(self, candidate: Candidate, operation: Operation, need: HostNeed) -> Candidate:
-        """Assess a plugin, and call its probe unless its declared capabilities already rule out this machine.
-
-        The probe is waited for, however long it takes.
-        """
+        """Assess a plugin, and call its probe unless its declared capabilities already rule out this machine."""
         if candidate.state is not State.LOADED:
             return candidate
         explicit, relay = candidate.name == self.choice.sampler, self.hooks[candidate.name]
         candidate = assess(candidate, operation, self.host, need, explicit=explicit)
         if candidate.state is not State.AVAILABLE:
             return candidate
-        start = time.monotonic()
         try:
             reason = guarded(
                 "tokendraw_probe",
@@ -136,12 +112,6 @@ class Discovery:
             )
         except PluginError as error:
             return _broken(candidate, error)
-        finally:
-            seconds = time.monotonic() - start
-            if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", candidate.name)):
-                text = "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s."
-                author = author_of(candidate.name)
-                _log.warning(text, candidate.name, seconds, _SLOW_PROBE_SECONDS, author)
         if reason is None:
             return candidate
         words = format_line(reason) if isinstance(reason, str) else ""
@@ -158,7 +128,7 @@ def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
     """
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
-    for candidate in admit(find_entry_points(), choice):
+    for candidate in admit(entry_points.find_entry_points(), choice):
         if candidate.state is not State.FOUND:
             plugins.append(candidate)
             continue
@@ -186,14 +156,14 @@ def _described(candidate: Candidate, relay: pluggy.HookRelay, type_of: Capabilit
         reason = f"needs plugin API {version}, found {API_VERSION}; upgrade {outdated}"
         return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason)
     info = guarded("reading PluginInfo", lambda: check_description(info, type_of))
-    installed = installed_version(info.upstream.distribution) if info.upstream else None
+    installed = entry_points.installed_version(info.upstream.distribution) if info.upstream else None
     return replace(candidate, state=State.LOADED, info=info, upstream_version=installed)
 
 
 def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     """Import the plugin object and let pluggy check its hooks against the specification."""
     value = candidate.entry_point
-    plugin = _imported(PLUGIN_GROUP, candidate)
+    plugin = _imported(entry_points.PLUGIN_GROUP, candidate)
     if inspect.isclass(plugin):
         kind = printable(plugin.__name__)
         raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")
@@ -214,8 +184,7 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
 
 
 def _broken(candidate: Candidate, error: PluginError) -> Candidate:
-    # The error may be one that the plugin itself has raised, in words of its own.
-    return replace(candidate, state=State.BROKEN, reason=format_message(error, MAX_REASON_CHARS))
+    return replace(candidate, state=State.BROKEN, reason=str(error))
 
 
 def _imported(group: str, record: Extension, package: str = "") -> Any:
@@ -252,7 +221,8 @@ def find_extensions(
     :param owners: the one distribution that may claim a name.
     """
     choice = read_settings().choice()
-    records = [_record(declaration, choice, owners) for declaration in declarations(group)]
+    declared = entry_points.declarations(group, _NAME.fullmatch, _NAME_RULE)
+    records = [_admitted(record, choice, owners) for record in declared]
     loaded: list[tuple[Extension, _T | None]] = []
     for record in sorted(records, key=lambda record: (record.name, record.distribution)):
         rivals = [r.distribution for r in records if r.name == record.name and r.state is State.FOUND]
@@ -267,9 +237,8 @@ def find_extensions(
     return loaded
 
 
-def _record(declaration: Declaration, choice: Choice, owners: Mapping[str, str]) -> Extension:
+def _admitted(record: Extension, choice: Choice, owners: Mapping[str, str]) -> Extension:
     """Decide from names alone whether an object may be imported."""
-    record = Extension(state=State.FOUND, **printed(declaration))
     owner = owners.get(record.name)
     is_ours = owner is not None and canonicalize_name(record.distribution) == owner
     if owner is not None and not is_ours:
@@ -277,8 +246,7 @@ def _record(declaration: Declaration, choice: Choice, owners: Mapping[str, str])
         return replace(record, state=State.BROKEN, reason=broken)
     if reason := disabled_reason(record.name, choice, first_party=is_ours):
         return replace(record, state=State.DISABLED, reason=reason)
-    fault = fault_of(declaration, lambda name: _NAME.fullmatch(name) is not None, _NAME_RULE)
-    return record if fault is None else replace(record, state=State.BROKEN, reason=fault)
+    return record
 
 
 def _load(

@@ -8,14 +8,14 @@ may have the same import name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import importlib_metadata
 from packaging.utils import canonicalize_name
 
 from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.resolution.admission import is_first_party
-from tokendraw.backends.resolution.candidate import Candidate, State
+from tokendraw.backends.resolution.candidate import Candidate, Extension, State
 from tokendraw.errors.formatting import format_value, is_printable, printable
 
 PLUGIN_GROUP = "tokendraw.plugins"
@@ -25,22 +25,14 @@ OPERATION_GROUP = "tokendraw.operations"
 """Entry point group of operations beside the core's own: see :class:`tokendraw.plugin.Operation`."""
 
 
-class Declaration(NamedTuple):
-    """An entry point as the metadata of a distribution declare it."""
-
-    name: str
-    value: str
-    distribution: str
-    """Name of the distribution; "" where damaged metadata do not tell."""
-    version: str
-    folder: str
-    """Where the distribution lies."""
-
-
-def declarations(group: str) -> Iterator[Declaration]:
-    """Yield every entry point of a group, once for each name in a distribution.
+def declarations(
+    group: str, fits: Callable[[str], object] = is_name, rule: str = NAME_RULE
+) -> Iterator[Extension]:
+    """Yield every entry point of a group, once for each name in a distribution: found, or broken by its form alone.
 
     Of a distribution that lies on ``sys.path`` twice the first copy counts, as for an import.
+
+    :param fits: whether the name is one, as ``rule`` says in words.
     """
     seen: set[str] = set()
     for distribution in importlib_metadata.distributions():
@@ -50,12 +42,29 @@ def declarations(group: str) -> Iterator[Declaration]:
             continue
         if not found:
             continue
-        name, folder = _read(distribution, "name"), str(distribution.locate_file(""))
-        version = _read(distribution, "version") if name else ""
-        if (key := canonicalize_name(name) or folder) not in seen:
-            seen.add(key)
-            entries = {entry_point.name: entry_point.value for entry_point in reversed(found)}
-            yield from (Declaration(*entry, name, version, folder) for entry in entries.items())
+        owner, folder = _read(distribution, "name"), str(distribution.locate_file(""))
+        version = _read(distribution, "version") if owner else ""
+        if (key := canonicalize_name(owner) or folder) in seen:
+            continue
+        seen.add(key)
+        for name, value in {entry_point.name: entry_point.value for entry_point in reversed(found)}.items():
+            fault = None
+            if not owner:
+                place = format_value(folder)
+                fault = f"needs the metadata of its distribution, found none in {place}; reinstall it"
+            elif not fits(name):
+                fault = f"its name needs {rule}, found {format_value(name)}; rename the entry point"
+            elif not is_printable(value):
+                needed = "its entry point needs to be package.module:object"
+                fault = f"{needed}, found {format_value(value)}; correct it"
+            yield Extension(
+                name=printable(name) or "''",
+                state=State.FOUND if fault is None else State.BROKEN,
+                reason=fault,
+                distribution=printable(owner),
+                version=printable(version),
+                entry_point=printable(value),
+            )
 
 
 def _read(distribution: Any, field: str) -> str:
@@ -65,53 +74,13 @@ def _read(distribution: Any, field: str) -> str:
         return ""
 
 
-def fault_of(
-    declaration: Declaration, fits: Callable[[str], bool] = is_name, rule: str = NAME_RULE
-) -> str | None:
-    """Find the fault of a declaration in its distribution, name or form; None if there is no fault.
-
-    :param fits: whether the name is one, as ``rule`` says in words.
-    """
-    if not declaration.distribution:
-        place = format_value(declaration.folder)
-        return f"needs the metadata of its distribution, found none in {place}; reinstall it"
-    if not fits(declaration.name):
-        return f"its name needs {rule}, found {format_value(declaration.name)}; rename the entry point"
-    if not is_printable(declaration.value):
-        value = format_value(declaration.value)
-        return f"its entry point needs to be package.module:object, found {value}; correct it"
-    return None
-
-
-def printable_name(declaration: Declaration) -> str:
-    """Make the name of an entry point printable; ``''`` stands for an empty name."""
-    return printable(declaration.name) or "''"
-
-
-def printed(declaration: Declaration) -> dict[str, Any]:
-    """Return the fields of an :class:`~tokendraw.backends.resolution.candidate.Extension`, fit to print."""
-    return {
-        "name": printable_name(declaration),
-        "distribution": printable(declaration.distribution),
-        "version": printable(declaration.version),
-        "entry_point": printable(declaration.value),
-    }
-
-
 def find_entry_points() -> tuple[Candidate, ...]:
     """List every entry point of plugins, sorted by name, without running any plugin's code."""
-    candidates = map(_candidate, declarations(PLUGIN_GROUP))
+    candidates = [
+        Candidate(**vars(each), first_party=is_first_party(each.name, each.distribution))
+        for each in declarations(PLUGIN_GROUP)
+    ]
     return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
-
-
-def _candidate(declaration: Declaration) -> Candidate:
-    fault = fault_of(declaration)
-    return Candidate(
-        state=State.FOUND if fault is None else State.BROKEN,
-        reason=fault,
-        first_party=is_first_party(declaration.name, declaration.distribution),
-        **printed(declaration),
-    )
 
 
 def installed_version(distribution: str) -> str | None:

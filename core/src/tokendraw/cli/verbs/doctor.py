@@ -369,7 +369,7 @@ def _loaded(name: str, before_build: Callable[[str], None], log: StderrHandler) 
 def engines() -> list[EngineState]:
     """Ask each adapter, in a new process, whether it would replace its engine's sampler: it imports the engine."""
     states = []
-    for name, value in sorted({(each.name, each.value) for each in declarations(ENTRY_POINT_GROUP)}):
+    for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
         ending = f"ended the process: exit status {status}"
         if status is None:
