@@ -75,14 +75,19 @@ def parse_device(device: str | None) -> tuple[str | None, int | None]:
     if device is None:
         return None, None
     match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::([0-9]{1,9}))?", device)
-    if match is None or not _is_kind(match[1]):
-        raise _no_device(device, *_advice(device))
-    kind, index = match[1], None if match[2] is None else int(match[2])
-    if kind not in _WITHOUT_INDEX:
-        return kind, index
-    if index:
-        raise _no_device(device, f", but there is one {kind}", f"device={kind!r}")
-    return kind, None
+    found, advice = "", "one of those"
+    if match is not None and _is_kind(kind := match[1]):
+        index = None if match[2] is None else int(match[2])
+        if not index or kind not in _WITHOUT_INDEX:
+            return kind, None if kind in _WITHOUT_INDEX else index
+        found, advice = f", but there is one {kind}", f"device={kind!r}"
+    elif (word := re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]) == "meta":
+        found = ", which holds no values"
+    elif near := _ALIASES.get(word) or nearest(word, _KINDS, likeness=_MIN_SIMILARITY):
+        advice = f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")
+    raise InvalidParameterError(
+        f"'device' needs a name such as cpu, cuda or cuda:1, found {format_value(device)}{found}. Pass {advice}."
+    )
 
 
 def _is_kind(kind: str) -> bool:
@@ -93,20 +98,3 @@ def _is_kind(kind: str) -> bool:
     if hasattr(torch, "_C"):
         return bool(torch._C._get_privateuse1_backend_name() == kind)
     return bool(importlib_metadata.entry_points(group="torch.backends"))
-
-
-def _advice(device: str) -> tuple[str, str]:
-    """Word the fault of a device name, and the advice."""
-    word = re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]
-    if word == "meta":
-        return ", which holds no values", "one of those"
-    near = _ALIASES.get(word) or nearest(word, _KINDS, likeness=_MIN_SIMILARITY)
-    if near is None:
-        return "", "one of those"
-    return "", f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")
-
-
-def _no_device(device: str, found: str, advice: str) -> InvalidParameterError:
-    return InvalidParameterError(
-        f"'device' needs a name such as cpu, cuda or cuda:1, found {format_value(device)}{found}. Pass {advice}."
-    )

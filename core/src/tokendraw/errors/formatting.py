@@ -36,10 +36,11 @@ def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
     :param likeness: least similarity, from 0 to 1, of words that do not consist of the same letters.
     """
+    digits = sorted(filter(str.isdigit, word))
     for near in difflib.get_close_matches(word[:MAX_TEXT_CHARS], list(known), n=3):
         has_same_letters = sorted(near) == sorted(word)
         is_similar = difflib.SequenceMatcher(None, near, word).ratio() >= likeness
-        if (has_same_letters or is_similar) and _digits(word) in ("", _digits(near)):
+        if (has_same_letters or is_similar) and digits in ([], sorted(filter(str.isdigit, near))):
             return near
     return None
 
@@ -48,10 +49,6 @@ def nearest_or_all(word: object, known: Sequence[str]) -> str:
     """Write ``the nearest is 'top_k'``, or ``known are top_k and top_p`` for a word like none of them."""
     near = nearest(word, known) if isinstance(word, str) else None
     return f"known are {all_of(known)}" if near is None else f"the nearest is {near!r}"
-
-
-def _digits(word: str) -> str:
-    return "".join(sorted(filter(str.isdigit, word)))
 
 
 def dotted(version: tuple[int, ...]) -> str:

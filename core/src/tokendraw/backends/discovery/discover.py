@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 _PROJECT = "tokendraw"
 hookspec = pluggy.HookspecMarker(_PROJECT)
 hookimpl = pluggy.HookimplMarker(_PROJECT)
@@ -111,7 +110,7 @@ class Discovery:
                 lambda: relay.tokendraw_probe(operation=operation.name, host=self.host, need=need),
             )
         except PluginError as error:
-            return _broken(candidate, error)
+            return replace(candidate, state=State.BROKEN, reason=str(error))
         if reason is None:
             return candidate
         words = format_line(reason) if isinstance(reason, str) else ""
@@ -137,7 +136,7 @@ def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
                 relay = _hooks(candidate)
                 loaded = _described(candidate, relay, type_of)
             except PluginError as error:
-                loaded = _broken(candidate, error)
+                loaded = replace(candidate, state=State.BROKEN, reason=str(error))
         plugins.append(loaded)
         if loaded.state is State.LOADED:
             hooks[loaded.name] = relay
@@ -169,22 +168,14 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
         raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")
     manager = pluggy.PluginManager(_PROJECT)
     manager.add_hookspecs(HookSpecs)
-
-    def register() -> None:
-        manager.register(plugin, candidate.name)
-        manager.check_pending()
-
-    guarded(f"registering {value!r}", register)
-    for hook in _REQUIRED_HOOKS:
+    guarded(f"registering {value!r}", lambda: manager.register(plugin, candidate.name))
+    guarded(f"registering {value!r}", manager.check_pending)
+    for hook in ("tokendraw_describe", "tokendraw_build"):
         if not getattr(manager.hook, hook).get_hookimpls():
             raise PluginError(
                 f"{value!r} needs the hook {hook}, found none; define it with @tokendraw.plugin.hookimpl"
             )
     return manager.hook
-
-
-def _broken(candidate: Candidate, error: PluginError) -> Candidate:
-    return replace(candidate, state=State.BROKEN, reason=str(error))
 
 
 def _imported(group: str, record: Extension, package: str = "") -> Any:

@@ -185,11 +185,10 @@ def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Pa
     if "TOKENDRAW_CONFIG" in variables:
         return Path(variables["TOKENDRAW_CONFIG"]).expanduser()
     base = Path(environ.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():  # the XDG base directory specification says to ignore a relative one
-        try:
-            base = Path.home() / ".config"
-        except RuntimeError:  # a container without a home directory has no configuration file either
-            return None
+    try:  # the XDG base directory specification says to ignore a relative one
+        base = base if base.is_absolute() else Path.home() / ".config"
+    except RuntimeError:  # a container without a home directory has no configuration file either
+        return None
     return base / "tokendraw" / "config.toml"
 
 
