@@ -87,3 +87,22 @@ def test_no_plugin_sees_another(dists):
     dists.add_plugin("acme", plugin("acme", priority=1))
     dists.add_plugin("beta", plugin("beta", priority=2))
     assert [discovered(name).priority for name in ("acme", "beta")] == [1, 2]
+
+
+def add_copy(dists, where, version, source):
+    modules = {} if source is None else {"fake_acme": source}
+    dists.add("acme-tokendraw", version, plugins={"acme": "fake_acme:plugin"}, modules=modules, where=where)
+
+
+@pytest.mark.parametrize(("source", "version"), [(None, "2.0"), (plugin("acme"), "1.0")])
+def test_of_two_copies_of_a_distribution_the_one_that_an_import_finds_is_listed(dists, source, version):
+    add_copy(dists, "later", "2.0", plugin("acme"))
+    add_copy(dists, "first", "1.0", source)
+    assert discovered().version == version
+
+
+@pytest.mark.parametrize("versions", [("1.9", "1.10"), ("1.10", "1.9"), ("x", "1.10")])
+def test_of_two_copies_in_one_folder_the_newer_is_listed(dists, versions):
+    for version in versions:
+        add_copy(dists, "both", version, plugin("acme"))
+    assert discovered().version == "1.10"

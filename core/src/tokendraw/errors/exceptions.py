@@ -111,17 +111,21 @@ def announce(
     """
     if strict:
         raise category(as_error(text, outcome))
-    subject = (category, text if once_for is None else once_for)
-    with _lock:
-        if subject in _announced:
-            return
-        _announced.add(subject)
-    warnings.warn(text, category, stacklevel=_depth_of_caller())
+    if is_first((category, text if once_for is None else once_for)):
+        warnings.warn(text, category, stacklevel=_depth_of_caller())
 
 
 def as_error(text: str, outcome: str = "") -> str:
     """Word a warning, less its ``outcome``, as an error of ``TOKENDRAW_STRICT=1``."""
     return f"{text.replace(outcome, '', 1)} TOKENDRAW_STRICT=1 makes this warning an error."
+
+
+def is_first(subject: Hashable) -> bool:
+    """Whether this subject comes up for the first time in this process."""
+    with _lock:
+        is_new = subject not in _announced
+        _announced.add(subject)
+    return is_new
 
 
 def _depth_of_caller() -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,17 +28,19 @@ from tokendraw.backends.discovery import entry_points, guard
 from tokendraw.backends.discovery.guard import guarded, package_of
 from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
-from tokendraw.backends.resolution.admission import admit, disabled_reason, reserved_reason
+from tokendraw.backends.resolution.admission import admit, author_of, disabled_reason, reserved_reason
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Extension, State
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.backends.resolution.messages import disable_setting
-from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors.exceptions import PluginError, is_first
 from tokendraw.errors.formatting import all_of, format_line, format_value, printable
 
 if TYPE_CHECKING:
     import torch
 
 _T = TypeVar("_T")
+_log = logging.getLogger("tokendraw")
+_SLOW_PROBE_SECONDS = 1.0  # a probe looks at files and finds programs, it compiles and imports nothing
 
 _PROJECT = "tokendraw"
 hookspec = pluggy.HookspecMarker(_PROJECT)
@@ -104,6 +108,7 @@ class Discovery:
         candidate = assess(candidate, operation, self.host, need, explicit=explicit)
         if candidate.state is not State.AVAILABLE:
             return candidate
+        start = time.monotonic()
         try:
             reason = guarded(
                 "tokendraw_probe",
@@ -111,6 +116,11 @@ class Discovery:
             )
         except PluginError as error:
             return replace(candidate, state=State.BROKEN, reason=str(error))
+        finally:
+            seconds, name = time.monotonic() - start, candidate.name
+            if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", name)):
+                text = "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s."
+                _log.warning(text, name, seconds, _SLOW_PROBE_SECONDS, author_of(name))
         if reason is None:
             return candidate
         words = format_line(reason) if isinstance(reason, str) else ""

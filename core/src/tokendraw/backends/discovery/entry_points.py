@@ -8,14 +8,17 @@ may have the same import name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import importlib_metadata
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.resolution.admission import is_first_party
 from tokendraw.backends.resolution.candidate import Candidate, Extension, State
+from tokendraw.backends.resolution.upstream import is_version
 from tokendraw.errors.formatting import format_value, is_printable, printable
 
 PLUGIN_GROUP = "tokendraw.plugins"
@@ -30,24 +33,10 @@ def declarations(
 ) -> Iterator[Extension]:
     """Yield every entry point of a group, once for each name in a distribution: found, or broken by its form alone.
 
-    Of a distribution that lies on ``sys.path`` twice the first copy counts, as for an import.
-
     :param fits: whether the name is one, as ``rule`` says in words.
     """
-    seen: set[str] = set()
-    for distribution in importlib_metadata.distributions():
-        try:
-            found = [*distribution.entry_points.select(group=group)]
-        except Exception:  # another project's malformed entry_points.txt is not ours to report
-            continue
-        if not found:
-            continue
-        owner, folder = _read(distribution, "name"), str(distribution.locate_file(""))
-        version = _read(distribution, "version") if owner else ""
-        if (key := canonicalize_name(owner) or folder) in seen:
-            continue
-        seen.add(key)
-        for name, value in {entry_point.name: entry_point.value for entry_point in reversed(found)}.items():
+    for owner, version, folder, entries in _distributions(group):
+        for name, value in entries.items():
             fault = None
             if not owner:
                 place = format_value(folder)
@@ -65,6 +54,34 @@ def declarations(
                 version=printable(version),
                 entry_point=printable(value),
             )
+
+
+def _distributions(group: str) -> Iterator[tuple[str, str, str, dict[str, str]]]:
+    """Return name, version, folder and entry points of each distribution that has some in the group.
+
+    Of several copies of a distribution it is the one that an import finds: the first on ``sys.path`` with its module
+    beside it; of two in one folder, as an interrupted upgrade leaves them, the newer.
+    """
+    folders: dict[str, int] = {}
+    copies: dict[str, tuple[tuple[bool, int, Version], tuple[str, str, str, dict[str, str]]]] = {}
+    for distribution in importlib_metadata.distributions():
+        try:
+            found = [*distribution.entry_points.select(group=group)]
+        except Exception:  # another project's malformed entry_points.txt is not ours to report
+            continue
+        if not found:
+            continue
+        owner, folder = _read(distribution, "name"), str(distribution.locate_file(""))
+        version = _read(distribution, "version") if owner else ""
+        module = Path(folder, found[0].value.partition(":")[0].partition(".")[0].strip())
+        has_module = module.is_dir() or module.with_suffix(".py").is_file()
+        number = Version(version) if is_version(version) else Version("0.dev0")
+        rank = has_module, -folders.setdefault(folder, len(folders)), number
+        key = canonicalize_name(owner) or folder
+        if key not in copies or rank > copies[key][0]:
+            entries = {entry_point.name: entry_point.value for entry_point in reversed(found)}
+            copies[key] = rank, (owner, version, folder, entries)
+    return (facts for _, facts in copies.values())
 
 
 def _read(distribution: Any, field: str) -> str:
