@@ -43,11 +43,12 @@ _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a l
 class Settings:
     """The settings in force, each with its source: a variable, or the path of the configuration file.
 
-    A ``*_source`` is the variable or the file that the value comes from; "" where none is set.
-
     :ivar sampler: Name of the sampler that was chosen explicitly; None: the best available one.
+    :ivar sampler_source: Variable or file that ``sampler`` comes from; "" where none is set.
     :ivar priority: Names of the plugins to prefer, the most preferred first.
+    :ivar priority_source: Variable or file that ``priority`` comes from; "" where none is set.
     :ivar disabled: Names of the plugins that are switched off and never imported.
+    :ivar disabled_source: Variable or file that ``disabled`` comes from; "" where none is set.
     :ivar first_party_only: Whether third-party plugins are left out: ``TOKENDRAW_NO_PLUGINS``.
     :ivar strict: Whether warnings are errors: ``TOKENDRAW_STRICT``.
     :ivar debug: Whether every call is checked in full, which waits for the device: ``TOKENDRAW_DEBUG``.

@@ -81,7 +81,9 @@ class Choice:
     :ivar sampler: Name of the one sampler to use; None for the default choice.
     :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER`` ...
     :ivar priority: Names that go before all others, in this order.
+    :ivar priority_source: Source of ``priority``: the variable, or the path of the configuration file.
     :ivar disabled: Names that are not even imported.
+    :ivar disabled_source: Source of ``disabled``: the variable, or the path of the configuration file.
     :ivar first_party_only: Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships.
     :ivar names: Names of the plugin and the companions of each operation, as another rank chose them
         (:attr:`Resolution.names`); None: the companions, and the plugin if ``sampler`` is None, are tokendraw's choice.
@@ -113,8 +115,11 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The decision on a candidate: accepted if it can serve, with the reason.
+    """The decision on a candidate: accepted or rejected, with the reason.
 
+    :ivar name: Name of the candidate.
+    :ivar accepted: Whether the candidate can serve.
+    :ivar state: State of the candidate.
     :ivar reason: Sentence that says why the candidate was chosen, kept in reserve, or rejected.
     :ivar priority: Priority that the plugin declares.
     """
@@ -141,6 +146,8 @@ class Decision:
 class Resolution:
     """The plugin chosen to serve an operation on a host, with every decision on the way, best first.
 
+    :ivar operation: Name of the operation.
+    :ivar host: Device and software that the decision is for.
     :ivar need: Need of the caller, of the operation's need type.
     :ivar choice: Choice of the user that the decision honours.
     :ivar chosen: Name of the chosen plugin.
