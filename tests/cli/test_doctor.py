@@ -13,7 +13,7 @@ from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import EVERYTHING, fake_dists, place, plugin
 from tokendraw import Need, operations
-from tokendraw.backends.machine import detect as _host
+from tokendraw.backends import machine as _host
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli import doctor as _doctor
 from tokendraw.plugin import Release, Upstream

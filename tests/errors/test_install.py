@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tokendraw.errors import install_commands as _install
-from tokendraw.errors.install_commands import how_to_install, pip_install, where
+from tokendraw.errors import formatting as _install
+from tokendraw.errors.formatting import how_to_install, pip_install, where
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from tokendraw import InvalidParameterError, SamplingParams
-from tokendraw.backends.discovery import extensions
-from tokendraw.backends.discovery.entry_points import declarations
-from tokendraw.backends.discovery.hooks import FILTER_GROUP
+from tokendraw.backends.discovery import entry_points
+from tokendraw.backends.discovery.entry_points import FILTER_GROUP, declarations
 from tokendraw.filters import installed, installed_filters, required_moments
 
 SOURCE = """
@@ -52,8 +51,8 @@ def test_the_shipped_filters_are_found_like_any_other():
 
 def test_without_the_metadata_of_tokendraw_the_cause_is_told(monkeypatch):
     found_elsewhere = [each for each in declarations(FILTER_GROUP) if each.distribution != "tokendraw"]
-    for module in (installed, extensions):
-        monkeypatch.setattr(module, "declarations", lambda group: iter(found_elsewhere))
+    for module in (installed, entry_points):
+        monkeypatch.setattr(module, "declarations", lambda *group_and_rule: iter(found_elsewhere))
     monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere"])  # the filters of a process are kept by it
     assert refusal(top_n_sigma=1.0) == (
         "'filters' needs names of installed filters, found 'top_n_sigma', and no metadata of the distribution "

@@ -9,7 +9,7 @@ import torch
 from calling import refused
 from fake_candidates import BAD_VALUES
 from tokendraw import BatchFacts, InvalidParameterError, RowKinds, SamplingMetadata, SamplingParams
-from tokendraw._torch import upload
+from tokendraw._torch import tensors
 
 MIX = [
     SamplingParams(
@@ -126,8 +126,8 @@ def test_a_batch_holds_what_its_rows_hold(rows):
 
 def test_everything_comes_to_the_device_in_one_copy(monkeypatch):
     copies = []
-    copied = upload._copy
-    monkeypatch.setattr(upload, "_copy", lambda host, device: copies.append(device) or copied(host, device))
+    copied = tensors._copy
+    monkeypatch.setattr(tensors, "_copy", lambda host, device: copies.append(device) or copied(host, device))
     metadata = SamplingMetadata.from_params(MIX, device="meta", positions=range(64), row_index=range(64))
     assert [device.type for device in copies] == ["meta"]
     metadata.with_positions(range(64))

@@ -7,7 +7,7 @@ import torch
 
 from cuda_batches import Operations
 from tokendraw import Drafts, SamplingMetadata, SamplingParams
-from tokendraw._torch.upload import uploaded
+from tokendraw._torch.tensors import uploaded
 
 FIELDS = (
     "temperature",

@@ -17,7 +17,7 @@ import distributions
 import pages
 import tokendraw
 from pages import ROOT
-from tokendraw.errors import install_commands
+from tokendraw.errors import formatting
 from tokendraw.tools import FIRST_PARTY
 
 PROJECTS = distributions.projects()
@@ -39,7 +39,7 @@ def test_the_lists_of_distributions_agree():
     workspace = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["uv"]
     assert set(workspace["sources"]) == set(MANIFESTS)
     folders = {f"./{path.relative_to(ROOT)}" for path in PROJECTS}
-    assert set(install_commands._FOLDERS.values()) == folders
+    assert set(formatting._FOLDERS.values()) == folders
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)

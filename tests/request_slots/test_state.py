@@ -8,7 +8,7 @@ import torch
 from cuda_batches import NoWait, Operations
 from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
-from tokendraw._torch import upload
+from tokendraw._torch import tensors
 from tokendraw_testing import sync_is_an_error
 
 EVERYTHING = SamplingParams(
@@ -47,9 +47,9 @@ def test_tensors_never_move_and_lie_aligned():
 
 def test_a_request_comes_in_one_copy_and_goes_without_one(monkeypatch):
     copies = []
-    copied = upload._copy
+    copied = tensors._copy
     slots = RequestSlots(4, 10, 33, device="meta")
-    monkeypatch.setattr(upload, "_copy", lambda host, device: copies.append(device) or copied(host, device))
+    monkeypatch.setattr(tensors, "_copy", lambda host, device: copies.append(device) or copied(host, device))
     slots.add(1, EVERYTHING, [1, 2])
     assert len(copies) == 1
     slots.remove(1)

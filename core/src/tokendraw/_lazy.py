@@ -16,11 +16,10 @@ def lazy_names(
     removed: Mapping[str, str] = MappingProxyType({}),
     moved_names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
+    """Build ``__getattr__`` and ``__dir__`` of the module ``face`` for public names defined in other modules.
 
     Type checkers read the same names in the module's block ``if TYPE_CHECKING``. A program may have no sources to read.
 
-    :param face: name of the module.
     :param names: the public names by the module that defines them, separated by blanks. They are also the ``__all__``
         of the face.
     :param modules: submodules of a package, which are no part of its ``__all__``.
@@ -58,7 +57,7 @@ def lazy_names(
 
 def moved(old: str, new: str) -> ImportError:
     """Word the error about a name that another distribution has now. Goes with the release after 0.1."""
-    from tokendraw.errors.install_commands import how_to_install
+    from tokendraw.errors.formatting import how_to_install
 
     distribution = new.partition(".")[0].replace("_", "-")
     return ImportError(
@@ -80,7 +79,7 @@ def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[]
         except ModuleNotFoundError as error:
             if error.name != package:
                 raise
-            from tokendraw.errors.install_commands import how_to_install
+            from tokendraw.errors.formatting import how_to_install
 
             distribution = package.replace("_", "-")
             raise ImportError(

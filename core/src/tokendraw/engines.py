@@ -27,8 +27,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from packaging.version import InvalidVersion, Version
-
 from tokendraw.backends.discovery.entry_points import installed_version
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.settings import is_switched_off
@@ -95,7 +93,19 @@ def examine(
     """
     versions = (installed_version(name) for name in distributions)
     installed = next((version for version in versions if version is not None), None)
-    reason = _reason_against(engine, installed, tested, misfit, switch)
+    try:
+        if switch is not None and is_switched_off(switch):
+            reason: str | None = f"switched off by {switch}"
+        elif installed is None:
+            reason = f"{engine} is not installed"
+        elif installed.partition("+")[0] not in tested:
+            reason = f"{engine} {installed} is untested, tested are {all_of(tested)}"
+        else:
+            reason = guarded(f"importing {engine} {installed}", misfit)
+    except SettingsError as error:
+        reason = str(error).removesuffix(".")
+    except PluginError as error:
+        reason = str(error)
     return EngineState(
         engine=engine,
         installed=installed,
@@ -149,32 +159,3 @@ def changed_signature(name: str, function: object, leading: Sequence[str]) -> st
     if found[: len(leading)] == list(leading):
         return None
     return f"{name!r} needs the parameters {', '.join(leading)}, found {', '.join(found) or 'none'}"
-
-
-def _reason_against(
-    engine: str,
-    installed: str | None,
-    tested: Sequence[str],
-    misfit: Callable[[], str | None],
-    switch: str | None,
-) -> str | None:
-    try:
-        if switch is not None and is_switched_off(switch):
-            return f"switched off by {switch}"
-    except SettingsError as error:
-        return str(error).removesuffix(".")
-    if installed is None:
-        return f"{engine} is not installed"
-    if _public(installed) not in tested:
-        return f"{engine} {installed} is untested, tested are {all_of(tested)}"
-    try:
-        return guarded(f"importing {engine} {installed}", misfit)
-    except PluginError as error:
-        return str(error)
-
-
-def _public(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version

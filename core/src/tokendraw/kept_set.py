@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_device_of, check_dtype, check_plain
+from tokendraw._torch.tensors import check_device_of, check_dtype, check_plain
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 
 _INF = float("inf")

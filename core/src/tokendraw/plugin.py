@@ -48,16 +48,16 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw._torch.graphs import is_capturing as is_capturing
-    from tokendraw._torch.tensor_checks import check_dense_rows as check_dense_rows
-    from tokendraw._torch.tensor_checks import check_device as check_device
-    from tokendraw._torch.tensor_checks import check_device_of as check_device_of
-    from tokendraw._torch.tensor_checks import check_dtype as check_dtype
-    from tokendraw._torch.tensor_checks import check_integers as check_integers
-    from tokendraw._torch.tensor_checks import check_plain as check_plain
-    from tokendraw._torch.tensor_checks import check_vector as check_vector
-    from tokendraw._torch.tensor_checks import first_of as first_of
-    from tokendraw._torch.tensor_checks import misfit as misfit
+    from tokendraw._torch.tensors import check_dense_rows as check_dense_rows
+    from tokendraw._torch.tensors import check_device as check_device
+    from tokendraw._torch.tensors import check_device_of as check_device_of
+    from tokendraw._torch.tensors import check_dtype as check_dtype
+    from tokendraw._torch.tensors import check_integers as check_integers
+    from tokendraw._torch.tensors import check_plain as check_plain
+    from tokendraw._torch.tensors import check_vector as check_vector
+    from tokendraw._torch.tensors import first_of as first_of
+    from tokendraw._torch.tensors import is_capturing as is_capturing
+    from tokendraw._torch.tensors import misfit as misfit
     from tokendraw._torch.threads import one_thread as one_thread
     from tokendraw._torch.untraced import untraced as untraced
     from tokendraw.backends.description.capabilities import FILTER_ORDERS as FILTER_ORDERS
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import FilterOrder as FilterOrder
     from tokendraw.backends.description.capabilities import Granularity as Granularity
     from tokendraw.backends.description.capabilities import GumbelDtype as GumbelDtype
+    from tokendraw.backends.description.capabilities import Host as Host
     from tokendraw.backends.description.capabilities import HostCapabilities as HostCapabilities
     from tokendraw.backends.description.capabilities import HostNeed as HostNeed
     from tokendraw.backends.description.capabilities import LogprobsMode as LogprobsMode
@@ -80,14 +81,13 @@ if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import Seeding as Seeding
     from tokendraw.backends.description.capabilities import TieNeed as TieNeed
     from tokendraw.backends.description.capabilities import TieRule as TieRule
-    from tokendraw.backends.description.host import Host as Host
     from tokendraw.backends.description.operation import Operation as Operation
     from tokendraw.backends.description.operation import Requirement as Requirement
     from tokendraw.backends.description.plugin_info import API_VERSION as API_VERSION
     from tokendraw.backends.description.plugin_info import PluginInfo as PluginInfo
     from tokendraw.backends.description.plugin_info import Release as Release
     from tokendraw.backends.description.plugin_info import Upstream as Upstream
-    from tokendraw.backends.discovery.hooks import hookimpl as hookimpl
+    from tokendraw.backends.discovery.discover import hookimpl as hookimpl
     from tokendraw.backends.resolution.upstream import release_of as release_of
     from tokendraw.calls.call import Call as Call
     from tokendraw.calls.call import OutputCheck as OutputCheck
@@ -131,22 +131,20 @@ if TYPE_CHECKING:
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
 
 _NAMES = {
-    "tokendraw._torch.graphs": "is_capturing",
-    "tokendraw._torch.tensor_checks": """
+    "tokendraw._torch.tensors": """
         check_dense_rows check_device check_device_of check_dtype check_integers check_plain
-        check_vector first_of misfit
+        check_vector first_of is_capturing misfit
     """,
     "tokendraw._torch.threads": "one_thread",
     "tokendraw._torch.untraced": "untraced",
     "tokendraw.backends.description.capabilities": """
         Capabilities DraftKind FILTERS FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
-        Granularity GumbelDtype HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
+        Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
         LogprobsMode MOMENTS Moment Need Seeding TieNeed TieRule
     """,
-    "tokendraw.backends.description.host": "Host",
     "tokendraw.backends.description.plugin_info": "API_VERSION PluginInfo Release Upstream",
     "tokendraw.backends.description.operation": "Operation Requirement",
-    "tokendraw.backends.discovery.hooks": "hookimpl",
+    "tokendraw.backends.discovery.discover": "hookimpl",
     "tokendraw.backends.resolution.upstream": "release_of",
     "tokendraw.calls.call": "Call OutputCheck check_type wrong_object",
     "tokendraw.calls.dispatch": "dispatch",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.host import Host as Host
+    from tokendraw.backends.description.capabilities import Host as Host
     from tokendraw.backends.discovery.entry_points import installed_version as installed_version
     from tokendraw.backends.discovery.settings import Settings as Settings
     from tokendraw.backends.discovery.settings import read_settings as read_settings
-    from tokendraw.backends.machine.detect import detect_host as detect_host
+    from tokendraw.backends.machine import detect_host as detect_host
     from tokendraw.backends.resolution.candidate import Candidate as Candidate
     from tokendraw.backends.resolution.candidate import Choice as Choice
     from tokendraw.backends.resolution.candidate import Decision as Decision
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tokendraw.providers.resolve import decide as decide
 
 _NAMES = {
-    "tokendraw.backends.description.host": "Host",
+    "tokendraw.backends.description.capabilities": "Host",
     "tokendraw.backends.discovery.entry_points": "installed_version",
     "tokendraw.backends.discovery.settings": "Settings read_settings",
-    "tokendraw.backends.machine.detect": "detect_host",
+    "tokendraw.backends.machine": "detect_host",
     "tokendraw.backends.resolution.candidate": "Candidate Choice Decision Resolution State",
     "tokendraw.errors.exceptions": "DuplicatePluginError",
     "tokendraw.providers.resolve": "decide",

@@ -1,25 +1,5 @@
 """The face for tests and benchmarks of a single plugin: building it, calling it, wording messages, pages of HTML.
 
-================================================  =====================================================================
-:class:`InstalledPlugin`                          an installed plugin on one device: judged, built and proven
-:func:`make_call`, :func:`find_unsupported`       a call of an operation's method; the part of it beyond a plugin
-:func:`run_call`, :func:`dispatch_call`           its output on an object, checked; or what a provider makes of it
-:func:`find_operation`, :func:`operation_names`   the records of operations
-:func:`find_device`, :func:`find_entry_points`    a device with the facts about it; entry points of installed plugins
-``NAME_RULE``, ``FIRST_PARTY``, :func:`is_name`   names that plugins may have, and those that are reserved
-:func:`require_torch`, :func:`is_out_of_memory`   torch, or a sentence about what it lacks; errors that prove no fault
-:func:`num_threads`, :func:`random_state_kept`    contexts: threads of the caller's operations; torch's random state
-:class:`TensorCall`, :func:`example`               the call of a pure function of tensors, and one of random arguments
-:func:`on_device`, :func:`tensors_of`             its arguments on a device; the tensors of its result, by name
-:func:`difference`                                the first value of its result that is not that of a reference
-:func:`all_of`, :func:`one_of`, :func:`nearest`   lists and misspelled words in messages
-:func:`format_error`, :func:`format_value`        exceptions and values on one printable line
-:func:`how_to_install`                            the command that installs one of tokendraw's distributions
-:func:`write_page`, :func:`require_html`          a page of HTML in one file; what it needs, ahead of the work
-:class:`PageSection`, :func:`draw_chart`          its texts and tables; its lines and bars
-:func:`lazy_names`                                ``__getattr__`` and ``__dir__`` of a module that imports at first use
-================================================  =====================================================================
-
 Decisions and their reasons are in :mod:`tokendraw.resolution`, commands in :mod:`tokendraw.commands`. A tool that uses
 these functions goes with one version of tokendraw: they may change where the three other faces do not.
 """
@@ -48,9 +28,9 @@ if TYPE_CHECKING:
     from tokendraw.errors.formatting import all_of as all_of
     from tokendraw.errors.formatting import format_error as format_error
     from tokendraw.errors.formatting import format_value as format_value
+    from tokendraw.errors.formatting import how_to_install as how_to_install
     from tokendraw.errors.formatting import nearest as nearest
     from tokendraw.errors.formatting import one_of as one_of
-    from tokendraw.errors.install_commands import how_to_install as how_to_install
     from tokendraw.html_pages import PageSection as PageSection
     from tokendraw.html_pages import draw_chart as draw_chart
     from tokendraw.html_pages import require_html as require_html
@@ -74,8 +54,7 @@ _NAMES = {
     "tokendraw.backends.resolution.admission": "FIRST_PARTY",
     "tokendraw.calls.negotiator": "is_out_of_memory",
     "tokendraw.calls.tensor_function": "TensorCall difference example on_device tensors_of",
-    "tokendraw.errors.formatting": "all_of format_error format_value nearest one_of",
-    "tokendraw.errors.install_commands": "how_to_install",
+    "tokendraw.errors.formatting": "all_of format_error format_value how_to_install nearest one_of",
     "tokendraw.html_pages": "PageSection draw_chart require_html write_page",
     "tokendraw.operations": "find_operation operation_names",
     "tokendraw.providers.load": "find_device",

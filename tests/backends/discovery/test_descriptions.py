@@ -4,7 +4,6 @@ Whatever a plugin or its metadata hold, such as endless numbers or escape codes,
 """
 
 import re
-import sys
 import warnings
 from dataclasses import fields
 
@@ -47,12 +46,6 @@ def offering(operation, capabilities):
     return described(operations=f"{{{operation!r}: {HOME}.{capabilities}}}")
 
 
-def cut(value):
-    """Return the form of a long value in a message."""
-    return f"{str(value)[:200].rstrip()} ..."
-
-
-HUNDRED_AND_ONE = f"{{str(i): {HOME}.Capabilities() for i in range(101)}}"
 BROKEN = {
     # The plugin object and its hooks
     "plugin = None": f"'fake_acme:plugin' needs the hook tokendraw_describe, {HOOKIMPL}",
@@ -73,9 +66,6 @@ BROKEN = {
     f"raise OSError('{EVIL}')": f"loading 'fake_acme:plugin' raised OSError: {TAMED}",
     f"raise type('{EVIL}', (OSError,), {{}})('gone')": f"loading 'fake_acme:plugin' raised {EVIL}: gone",
     f"import tokendraw\nraise tokendraw.PluginError('{EVIL}')": TAMED,
-    "import tokendraw\nclass Odd(tokendraw.PluginError):\n    def __str__(self): return 1\nraise Odd()": (
-        "(its message cannot be printed)"
-    ),
     plugin("acme", describe="raise ValueError('no')"): "tokendraw_describe raised ValueError: no",
     plugin("acme", describe="import sys; sys.exit()"): "tokendraw_describe raised SystemExit",
     described(api_version=""): (
@@ -89,13 +79,9 @@ BROKEN = {
         f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {EVIL}"
     ),
     described(name=f"'{EVIL}'"): f"PluginInfo.name needs to be the entry point's name 'acme', found '{EVIL}'",
-    described(name="type('Text', (str,), {'__ne__': lambda a, b: False})('other')"): (
-        "PluginInfo.name needs to be the entry point's name 'acme', found 'other'"
-    ),
+    described(name="'other'"): "PluginInfo.name needs to be the entry point's name 'acme', found 'other'",
     described(api_version="'2'"): f"PluginInfo.api_version {FROM_TO}, found '2'",
     described(api_version="True"): f"PluginInfo.api_version {FROM_TO}, found True",
-    described(api_version="10**5000"): f"PluginInfo.api_version {FROM_TO}, found int that cannot be printed",
-    described(priority="-(10**5000)"): f"PluginInfo.priority {FROM_TO}, found int that cannot be printed",
     described(priority="1000001"): f"PluginInfo.priority {FROM_TO}, found 1000001",
     described(priority="float('nan')"): f"PluginInfo.priority {FROM_TO}, found nan",
     described(summary=f"'{EVIL}'"): f"PluginInfo.summary {ONE_LINE}, found '{EVIL}'",
@@ -103,11 +89,7 @@ BROKEN = {
     described(verified="'a\\tb'"): rf"PluginInfo.verified {ONE_LINE}, found 'a\tb'",
     described(kernels="None"): f"PluginInfo.kernels {ONE_LINE}, found None",
     # Operations and capabilities
-    described(operations="{}"): "PluginInfo.operations needs 1 to 100 operations, found {}",
-    described(operations=HUNDRED_AND_ONE): (
-        "PluginInfo.operations needs 1 to 100 operations, found "
-        + cut({str(i): tokendraw.plugin.Capabilities() for i in range(101)})
-    ),
+    described(operations="{}"): "PluginInfo.operations needs at least one operation, found {}",
     described(operations="{'sample': 3}"): "PluginInfo.operations needs Capabilities by name, found int",
     described(operations=f"{{'{EVIL}': {HOME}.Capabilities()}}"): (
         f"PluginInfo.operations needs Capabilities by name, found '{EVIL}'"
@@ -141,22 +123,14 @@ BROKEN = {
     described(upstream=f"{HOME}.Upstream('a', '>=1', '1.0')"): (
         "Upstream.tested needs a tuple of PEP 440 versions or ranges, found '1.0'"
     ),
-    described(upstream=f"{HOME}.Upstream('a', '>=1', ('1.0',) * 101)"): (
-        f"Upstream.tested needs a tuple of PEP 440 versions or ranges, found {cut(('1.0',) * 101)}"
-    ),
 }
 """Reason by source; three dots stand for any text."""
 CAPABILITIES = {
     "device_types=('cuda')": f"device_types needs {SHORT}, found 'cuda'",
-    "device_types=('cpu',) * 101": f"device_types needs {SHORT}, found {cut(('cpu',) * 101)}",
     "rocm_archs=['gfx942']": f"rocm_archs needs {SHORT}, found ['gfx942']",
     f"rocm_archs=('{EVIL}',)": f"rocm_archs needs {SHORT}, found ('{EVIL}',)",
     "compute_capability=(8, 0)": (
         "compute_capability needs ((major, minor), (major, minor) or None) or None, found (8, 0)"
-    ),
-    "compute_capability=((8, 10**5000), None)": (
-        "compute_capability needs ((major, minor), (major, minor) or None) or None, "
-        "found tuple that cannot be printed"
     ),
     "min_sm_count='17'": "min_sm_count needs an integer from 0 to 2**63 - 1, found '17'",
     "dtypes=('fp32',)": f"dtypes needs {DTYPES}, found ('fp32',)",
@@ -167,9 +141,6 @@ CAPABILITIES = {
     ),
     "seeding='row'": "seeding needs 'none', 'launch' or 'counter', found 'row'",
     "greedy=1": "greedy needs True or False, found 1",
-    "max_top_k=10**5000": (
-        "max_top_k needs an integer from 0 to 2**63 - 1 or None, found int that cannot be printed"
-    ),
     "max_top_k=-1": "max_top_k needs an integer from 0 to 2**63 - 1 or None, found -1",
 }
 BROKEN |= {
@@ -246,14 +217,6 @@ def test_of_an_unknown_operation_what_the_host_has_to_be_is_read(dists):
     assert discovered().capabilities("paint") == HostCapabilities(graph_safe=True)
 
 
-def test_what_a_plugin_does_to_its_description_later_changes_nothing(dists):
-    source = f"{described(operations='OPERATIONS')}\nOPERATIONS = {{'sample': {HOME}.Capabilities()}}\n"
-    module = dists.add_plugin("acme", source)
-    result = discovered()
-    sys.modules[module].OPERATIONS["sample"] = None
-    assert result.capabilities("sample") == tokendraw.plugin.Capabilities()
-
-
 # The table of an upstream's releases
 
 
@@ -274,7 +237,7 @@ OLD = row("'0', 'lacks it', refused=True")
     [
         (
             "tokendraw.plugin.Upstream('a', '>=2', (), [])",
-            "Upstream.releases needs a tuple of at most 100 Release, found []",
+            "Upstream.releases needs a tuple of Release, found []",
         ),
         (rows("'2.0'"), "Upstream.releases needs a tuple of Release, found '2.0' in it"),
         (rows(row("'new', 'w'")), "Release.since needs a final or post release, found 'new'"),
@@ -337,14 +300,6 @@ OLD = row("'0', 'lacks it', refused=True")
 def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(dists, upstream, reason):
     dists.add_plugin("acme", plugin("acme", upstream=upstream))
     assert verdict() == (State.BROKEN, reason)
-
-
-def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists):
-    dists.add_plugin("acme", plugin("acme", upstream=rows(*[OLD] * 101)))
-    state, reason = verdict()
-    assert state is State.BROKEN
-    assert str(reason).startswith("Upstream.releases needs a tuple of at most 100 Release, found (Release(")
-    assert str(reason).endswith(" ...")
 
 
 def test_a_sound_table_is_kept_as_it_is(dists):

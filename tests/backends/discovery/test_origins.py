@@ -1,14 +1,12 @@
 """The line of a plugin's code behind a failure, and the traceback on request."""
 
 import logging
-from pathlib import Path
 
 import pytest
 import torch
 
 from fake_dists import EVERYTHING, faulty, place, plugin
 from tokendraw import SamplerFallbackWarning, SamplingMetadata, load_sampler
-from tokendraw.backends.discovery.guard import format_origin, package_of
 
 KERNELS = """
 import torch
@@ -58,20 +56,6 @@ def test_a_reason_ends_with_the_innermost_line_of_the_plugins_own_files(dists, b
         sampler = load_sampler(device="cpu")
     here = place(plugin("acme", capabilities=EVERYTHING, build=build), build)
     assert reason(sampler) == expected.format(here=here.replace("fake_acme.py", "acme_tokendraw/__init__.py"))
-
-
-def test_an_error_of_a_library_has_no_origin_in_the_plugin():
-    with pytest.raises(RuntimeError) as raised:
-        torch.zeros(2) @ torch.zeros(3)
-    assert [format_origin(raised.value, package) for package in ("acme_tokendraw", "")] == ["", ""]
-    assert format_origin(raised.value, package_of(install)).startswith(
-        " (tests/backends/discovery/test_origins.py:"
-    )
-
-
-def test_a_plugin_may_be_a_module_a_class_or_an_object():
-    assert package_of(logging) == "logging"
-    assert package_of(Path) == package_of(Path()) == "pathlib"
 
 
 def logged(caplog, level):

@@ -10,8 +10,9 @@ import torch
 
 import tokendraw
 from tokendraw import InvalidParameterError, SamplerUnavailableError, load_sampler
-from tokendraw.backends.machine import cuda_driver, detect, kfd
+from tokendraw.backends import machine
 from tokendraw.plugin import Host
+from tokendraw.resolution import detect_host
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
 
@@ -53,59 +54,9 @@ def h200(index=0):
     return f"NVIDIA H200 #{index}", {75: 9, 76: 0, 16: 132}
 
 
-def test_the_driver_tells_name_compute_capability_sms_and_version():
-    driver = FakeDriver(h200(0), h200(1))
-    assert cuda_driver.device_count(driver) == 2
-    assert cuda_driver.describe(driver, 1) == Host(
-        device_type="cuda",
-        name="NVIDIA H200 #1",
-        compute_capability=(9, 0),
-        sm_count=132,
-        cuda_version=(12, 9),
-    )
-
-
-def test_a_driver_without_a_device_counts_none():
-    assert cuda_driver.device_count(FakeDriver(init_status=100)) == 0
-
-
-def test_a_driver_that_fails_says_which_call_failed():
-    with pytest.raises(cuda_driver.DriverError) as error:
-        cuda_driver.device_count(FakeDriver(init_status=803))
-    assert str(error.value) == "the NVIDIA driver's cuInit failed with status 803"
-    with pytest.raises(cuda_driver.DriverError) as error:
-        cuda_driver.describe(FakeDriver(("bare", {})), 0)
-    assert str(error.value) == "the NVIDIA driver's cuDeviceGetAttribute failed with status 1"
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [(90402, "gfx942"), (90010, "gfx90a"), (90500, "gfx950"), (120001, "gfx1201"), (120500, "gfx1250")],
-)
-def test_a_gfx_target_version_is_spelled_as_its_architecture(version, name):
-    assert kfd.architecture(version) == name
-
-
-def test_the_topology_lists_gpus_in_numerical_order_and_leaves_out_cpus(tmp_path):
-    for node, text in {
-        "0": "cpu_cores_count 96\ngfx_target_version 0\n",
-        "10": "cpu_cores_count 0\ngfx_target_version 90402\n",
-        "2": "cpu_cores_count 0\ngfx_target_version 90010\n",
-        "3": "",
-        "4": "gfx_target_version unknown\n",
-    }.items():
-        (tmp_path / node).mkdir()
-        (tmp_path / node / "properties").write_text(text, encoding="ascii")
-    assert kfd.architectures(tmp_path) == ("gfx90a", "gfx942")
-
-
-def test_a_machine_without_the_amd_driver_has_no_architectures(tmp_path):
-    assert kfd.architectures(tmp_path / "absent") == ()
-
-
 def test_the_cpu_is_the_cpu():
-    assert detect.detect_host("cpu") == Host(device_type="cpu")
-    assert str(detect.detect_host("cpu")) == "cpu"
+    assert detect_host("cpu") == Host(device_type="cpu")
+    assert str(detect_host("cpu")) == "cpu"
 
 
 ABSENT = ["xpu", "xpu:1", "mps", "hpu", "mtia", "privateuseone", "vulkan", "xla", "ipu", "maia", "ve"]
@@ -114,12 +65,12 @@ ABSENT = ["xpu", "xpu:1", "mps", "hpu", "mtia", "privateuseone", "vulkan", "xla"
 @pytest.mark.parametrize("is_loaded", [True, False])
 @pytest.mark.parametrize("name", ABSENT)
 def test_a_device_that_is_not_there_is_refused_with_what_is_there(monkeypatch, name, is_loaded):
-    if torch.cuda.is_available() or detect.detect_host().device_type == "mps":
+    if torch.cuda.is_available() or detect_host().device_type == "mps":
         pytest.skip("needs a machine with a CPU alone")
     if not is_loaded:
         monkeypatch.delitem(sys.modules, "torch")
     with pytest.raises(SamplerUnavailableError) as error:
-        detect.detect_host(name)
+        detect_host(name)
     assert str(error.value) == (
         f"{name!r} needs a device of that name, found cpu. Pass device='cpu', or mend that."
     )
@@ -130,7 +81,7 @@ def test_what_brings_a_device_to_torch_is_taken_at_its_word_while_torch_is_not_l
     folder = dists.add("torch-hpu")
     (info,) = folder.glob("*.dist-info")
     (info / "entry_points.txt").write_text("[torch.backends]\nhpu = torch_hpu:start\n", encoding="utf-8")
-    assert detect.detect_host("hpu:1") == Host(device_type="hpu")
+    assert detect_host("hpu:1") == Host(device_type="hpu")
 
 
 NEEDS = "'device' needs a name such as cpu, cuda or cuda:1, found"
@@ -165,7 +116,7 @@ REFUSED = {
 def test_what_is_no_device_is_the_same_error_for_every_caller(device):
     expected = f"{NEEDS} {REFUSED[device]}"
     for call in (
-        detect.detect_host,
+        detect_host,
         lambda name: tokendraw.resolve(device=name),
         lambda n: load_sampler(device=n),
     ):
@@ -182,7 +133,7 @@ def test_a_device_of_torch_is_refused_and_normalised_like_its_name():
             assert str(error.value) == f"{NEEDS} {REFUSED[device]}"
     assert load_sampler("native", device=torch.device("cpu:0")).device == torch.device("cpu")
     assert load_sampler("native", device="cpu:0").device == torch.device("cpu")
-    assert detect.detect_host("cpu:0") == Host(device_type="cpu")
+    assert detect_host("cpu:0") == Host(device_type="cpu")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:7", "meta"])
@@ -206,24 +157,24 @@ def test_a_device_from_outside_torch_is_taken_at_its_word_where_a_distribution_b
     tmp_path, monkeypatch, torch_not_loaded
 ):
     with pytest.raises(InvalidParameterError):
-        detect.detect_host("npu")
+        detect_host("npu")
     info = tmp_path / "torch_npu-2.7.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: torch-npu\nVersion: 2.7\n", encoding="utf-8")
     (info / "entry_points.txt").write_text("[torch.backends]\ntorch_npu = torch_npu:load\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert detect.detect_host("npu:1") == Host(device_type="npu")
+    assert detect_host("npu:1") == Host(device_type="npu")
     for device in ("gpu", "meta"):
         with pytest.raises(InvalidParameterError):
-            detect.detect_host(device)
+            detect_host(device)
 
 
 @no_gpu
 def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not():
-    assert detect.detect_host() == Host(device_type="cpu")
+    assert detect_host() == Host(device_type="cpu")
     reason = "sees no device" if torch.version.cuda or torch.version.hip else "is built for the CPU alone"
     with pytest.raises(SamplerUnavailableError) as error:
-        detect.detect_host("cuda:0")
+        detect_host("cuda:0")
     assert str(error.value) == (
         f"'cuda:0' needs a CUDA or ROCm device, found none to use: the installed torch {reason}. "
         "Pass device='cpu', or mend that."
@@ -232,7 +183,7 @@ def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not()
 
 @pytest.mark.gpu
 def test_torch_and_the_driver_tell_the_same():
-    by_torch = detect.detect_host("cuda:0")
+    by_torch = detect_host("cuda:0")
     code = (
         "import sys; from tokendraw.resolution import detect_host; "
         "print(detect_host('cuda:0')); assert 'torch' not in sys.modules"
@@ -246,7 +197,7 @@ def test_torch_and_the_driver_tell_the_same():
 def test_an_index_beyond_the_last_gpu_says_how_many_there_are():
     count = torch.cuda.device_count()
     with pytest.raises(SamplerUnavailableError) as error:
-        detect.detect_host(f"cuda:{count}")
+        detect_host(f"cuda:{count}")
     assert str(error.value) == (
         f"'cuda:{count}' needs a CUDA or ROCm device, found none to use: "
         f"its index needs {count + 1} devices, found {count}. Pass device='cpu', or mend that."
@@ -282,55 +233,96 @@ ROCM_BUILD = "cuda: Optional[str] = None\nhip: Optional[str] = '7.0.1'\n"
 
 
 @pytest.mark.parametrize(
-    ("version", "version_py", "expected"),
+    ("version", "version_py"),
     [
-        ("2.13.0+cpu", "cuda: Optional[str] = None\nhip: Optional[str] = None\n", "cpu"),
-        ("2.13.0", "cuda: Optional[str] = None\nhip: Optional[str] = None\n", "cpu"),
-        ("2.13.0", CUDA_BUILD, "cuda"),
-        ("2.13.0+cu130", CUDA_BUILD, "cuda"),
-        ("2.13.0+rocm7.0", ROCM_BUILD, "rocm"),
-        ("2.13.0+xpu", XPU_BUILD, "xpu"),
-        ("2.13.0a0", "debug = False\n", None),
+        ("2.13.0+cpu", ""),
+        ("2.13.0+cpu", CUDA_BUILD),
+        ("2.13.0", "cuda: Optional[str] = None\nhip: Optional[str] = None\n"),
     ],
 )
-def test_what_torch_was_built_for_is_read_without_importing_it(built_for, version, version_py, expected):
+def test_a_cpu_build_makes_the_host_a_cpu_whatever_the_driver_says(
+    built_for, monkeypatch, version, version_py
+):
+    monkeypatch.setattr(machine, "_cuda_driver", lambda: FakeDriver(h200()))
     built_for(version, version_py)
-    assert detect._torch_build() == expected
+    assert detect_host().device_type in ("cpu", "mps")
     assert "torch" not in sys.modules
-
-
-def test_a_cpu_build_makes_the_host_a_cpu_whatever_the_driver_says(built_for, monkeypatch):
-    monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200()))
-    built_for("2.13.0+cpu", "")
-    assert detect.detect_host().device_type in ("cpu", "mps")
 
 
 def test_a_build_for_xpu_is_taken_at_its_word_and_has_no_other_gpu(built_for):
     built_for("2.13.0+xpu", XPU_BUILD)
-    assert detect.detect_host("xpu") == Host(device_type="xpu")
+    assert detect_host("xpu") == Host(device_type="xpu")
     with pytest.raises(SamplerUnavailableError, match="the installed torch is built for the XPU alone"):
-        detect.detect_host("cuda")
+        detect_host("cuda")
 
 
-def test_a_cuda_build_asks_the_nvidia_driver(built_for, monkeypatch):
-    monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200(0), h200(1)))
+@pytest.mark.parametrize(
+    ("version", "version_py"),
+    [("2.13.0", CUDA_BUILD), ("2.13.0+cu130", CUDA_BUILD), ("2.13.0a0", "debug = False\n")],
+)
+def test_a_cuda_build_and_an_unknown_one_ask_the_nvidia_driver(
+    built_for, tmp_path, monkeypatch, version, version_py
+):
+    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "absent")
+    monkeypatch.setattr(machine, "_cuda_driver", lambda: FakeDriver(h200(0), h200(1)))
+    built_for(version, version_py)
+    assert detect_host().name == "NVIDIA H200 #0"
+    assert detect_host("cuda:1") == Host(
+        device_type="cuda",
+        name="NVIDIA H200 #1",
+        compute_capability=(9, 0),
+        sm_count=132,
+        cuda_version=(12, 9),
+    )
+    assert "torch" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("driver", "device", "reason"),
+    [
+        (FakeDriver(h200(0), h200(1)), "cuda:2", "its index needs 3 devices, found 2"),
+        (FakeDriver(init_status=100), "cuda", "the driver lists no device"),
+        (FakeDriver(init_status=803), "cuda", "the NVIDIA driver's cuInit failed with status 803"),
+        (FakeDriver(("bare", {})), "cuda", "the NVIDIA driver's cuDeviceGetAttribute failed with status 1"),
+    ],
+)
+def test_a_driver_without_the_device_or_that_fails_says_so(built_for, monkeypatch, driver, device, reason):
+    monkeypatch.setattr(machine, "_cuda_driver", lambda: driver)
     built_for("2.13.0", CUDA_BUILD)
-    assert detect.detect_host().name == "NVIDIA H200 #0"
-    assert detect.detect_host("cuda:1").name == "NVIDIA H200 #1"
     with pytest.raises(SamplerUnavailableError) as error:
-        detect.detect_host("cuda:2")
+        detect_host(device)
     assert str(error.value) == (
-        "'cuda:2' needs a CUDA or ROCm device, found none to use: its index needs 3 devices, found 2. "
-        "Pass device='cpu', or mend that."
+        f"{device!r} needs a CUDA or ROCm device, found none to use: {reason}. Pass device='cpu', or mend that."
     )
 
 
-def test_a_rocm_build_asks_the_amd_driver(built_for, tmp_path, monkeypatch):
-    (tmp_path / "nodes" / "1").mkdir(parents=True)
-    (tmp_path / "nodes" / "1" / "properties").write_text("gfx_target_version 90402\n", encoding="ascii")
-    monkeypatch.setattr(kfd, "TOPOLOGY", tmp_path / "nodes")
+def test_a_rocm_build_asks_the_amd_driver_for_gpus_in_numerical_order_without_cpus(
+    built_for, tmp_path, monkeypatch
+):
+    for node, text in {
+        "0": "cpu_cores_count 96\ngfx_target_version 0\n",
+        "10": "cpu_cores_count 0\ngfx_target_version 90402\n",
+        "2": "cpu_cores_count 0\ngfx_target_version 90010\n",
+        "3": "",
+        "4": "gfx_target_version unknown\n",
+        "11": "gfx_target_version 90500\n",
+        "12": "gfx_target_version 120001\n",
+        "13": "gfx_target_version 120500\n",
+    }.items():
+        (tmp_path / "nodes" / node).mkdir(parents=True)
+        (tmp_path / "nodes" / node / "properties").write_text(text, encoding="ascii")
+    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "nodes")
     built_for("2.13.0+rocm7.0", ROCM_BUILD)
-    assert detect.detect_host() == Host(device_type="rocm", rocm_arch="gfx942")
+    architectures = ("gfx90a", "gfx942", "gfx950", "gfx1201", "gfx1250")
+    assert [detect_host(f"cuda:{index}").rocm_arch for index in range(5)] == list(architectures)
+    assert detect_host() == Host(device_type="rocm", rocm_arch="gfx90a")
+
+
+def test_a_rocm_build_without_the_amd_driver_has_no_gpu(built_for, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "TOPOLOGY", tmp_path / "absent")
+    built_for("2.13.0+rocm7.0", ROCM_BUILD)
+    with pytest.raises(SamplerUnavailableError, match="absent lists no GPU"):
+        detect_host("cuda")
 
 
 # With torch in the process
@@ -346,7 +338,7 @@ def test_a_loaded_rocm_torch_tells_the_architecture(monkeypatch):
     )
     version = types.SimpleNamespace(cuda=None, hip="7.0.1")
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, version=version))
-    assert detect.detect_host() == Host(device_type="rocm", name="AMD Instinct MI300X", rocm_arch="gfx942")
+    assert detect_host() == Host(device_type="rocm", name="AMD Instinct MI300X", rocm_arch="gfx942")
 
 
 def test_another_accelerator_that_torch_sees_goes_before_the_cpu(monkeypatch):
@@ -358,4 +350,4 @@ def test_another_accelerator_that_torch_sees_goes_before_the_cpu(monkeypatch):
         ),
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
-    assert detect.detect_host() == Host(device_type="xpu")
+    assert detect_host() == Host(device_type="xpu")

@@ -6,7 +6,6 @@ import pytest
 
 from fake_candidates import (
     A100,
-    ALL_DTYPES,
     EVERYTHING,
     GFX1250,
     H100,
@@ -16,20 +15,26 @@ from fake_candidates import (
     RTX5090,
     T4,
     V100,
+    candidate,
 )
-from tokendraw import Need, operations
-from tokendraw.backends.resolution.checks import HOST_CHECKS, first_reason, promises
-from tokendraw.backends.resolution.row_checks import processed_logprobs
+from tokendraw import Need, SamplerUnavailableError, resolve
 from tokendraw.plugin import Capabilities, Host
+from tokendraw.resolution import Choice
 
 NEED = Need()
-SAMPLE = operations.find_operation("sample")
-CHECKS = (*HOST_CHECKS, *SAMPLE.checks, promises)
-covers, unsupported_kinds = SAMPLE.covers, SAMPLE.unsupported_kinds
 
 
-def reason(capabilities, host=LAPTOP, need=NEED):
-    return first_reason(SAMPLE, {"sample": capabilities}, host, need)
+def resolved(capabilities, host=LAPTOP, need=NEED, **options):
+    return resolve([candidate("acme", 0, capabilities)], host, need, Choice(), **options)
+
+
+def reason(*arguments, **options):
+    """Return the reason against a sampler with these capabilities; None if it is chosen."""
+    try:
+        resolved(*arguments, **options)
+    except SamplerUnavailableError as refusal:
+        return refusal.decisions[0].reason
+    return None
 
 
 @pytest.mark.parametrize("host", [LAPTOP, T4, H100, MI300X, GFX1250], ids=str)
@@ -157,11 +162,8 @@ def test_one_of_two_filter_orders_is_enough_since_a_companion_serves_the_other()
 
 
 def test_an_operation_that_is_not_offered_is_the_first_reason():
-    offered = {"sample": replace(EVERYTHING, device_types=("cuda",))}
-    assert (
-        first_reason(operations.find_operation("verify"), offered, LAPTOP, NEED)
-        == "needs the operation verify, found sample"
-    )
+    offered = replace(EVERYTHING, device_types=("cuda",))
+    assert reason(offered, need=None, operation="verify") == "needs the operation verify, found sample"
 
 
 def test_the_machine_is_looked_at_before_the_request():
@@ -171,13 +173,10 @@ def test_the_machine_is_looked_at_before_the_request():
 
 def test_processed_logprobs_are_the_business_of_the_sampler_that_filters():
     bare = replace(EVERYTHING, logprobs_modes=("raw_logprobs", "raw_logits"))
-    need = Need(logprobs_mode="processed_logits")
     expected = "the request needs processed_logits, found raw_logprobs and raw_logits"
-    assert processed_logprobs(bare, LAPTOP, need) == expected
-    assert processed_logprobs(EVERYTHING, LAPTOP, need) is None
+    assert reason(bare, need=Need(logprobs_mode="processed_logits")) == expected
     for mode in ("raw_logprobs", "raw_logits", "temperature_logprobs"):
-        nothing = replace(EVERYTHING, logprobs_modes=())
-        assert processed_logprobs(nothing, LAPTOP, Need(logprobs_mode=mode)) is None
+        assert reason(replace(EVERYTHING, logprobs_modes=()), need=Need(logprobs_mode=mode)) is None
 
 
 def test_every_field_of_a_need_is_looked_at_by_some_check():
@@ -200,15 +199,14 @@ def test_every_field_of_a_need_is_looked_at_by_some_check():
     of_batches = {"max_logprobs", "logprob_ranks"}
     assert set(demanding) == {field.name for field in fields(Need)} - of_batches
     poor = Capabilities(max_vocab_size=1000)
+    assert reason(poor) is None
     for field, value in demanding.items():
-        need = replace(NEED, **{field: value})
-        found = [check(poor, LAPTOP, need) for check in (*CHECKS, processed_logprobs)]
-        assert len([text for text in found if text]) == 1, field
+        assert reason(poor, need=replace(NEED, **{field: value})), field
 
 
 def test_the_kinds_of_rows_beyond_a_sampler_are_named():
     poor = Capabilities(max_top_k=1024, max_vocab_size=65536, filters=(("top_k", "scalar"),))
-    assert unsupported_kinds(poor, NEED) == (
+    assert resolved(poor).beyond == (
         "greedy rows",
         "seeded rows",
         "top_k per row",
@@ -225,18 +223,6 @@ def test_the_kinds_of_rows_beyond_a_sampler_are_named():
     )
 
 
-def test_nothing_is_beyond_a_sampler_that_can_do_everything():
-    assert unsupported_kinds(EVERYTHING, NEED) == ()
-
-
-def test_a_known_vocabulary_within_the_limit_is_not_beyond_a_sampler():
-    limited = replace(EVERYTHING, max_vocab_size=65536)
-    assert unsupported_kinds(limited, Need(vocab_size=50257)) == ()
-
-
-def test_a_companion_has_to_serve_every_kind_that_is_beyond_the_chosen_one():
-    without_greedy = replace(EVERYTHING, greedy=False)
-    unseeded = replace(EVERYTHING, seeding="none")
-    assert covers(unseeded, without_greedy, NEED)
-    assert not covers(unseeded, replace(unseeded, greedy=False), NEED)
-    assert covers(EVERYTHING, Capabilities(dtypes=ALL_DTYPES), NEED)
+def test_nothing_is_beyond_a_sampler_that_can_do_everything_nor_a_known_vocabulary_within_its_limit():
+    assert resolved(EVERYTHING).beyond == ()
+    assert resolved(replace(EVERYTHING, max_vocab_size=65536), need=Need(vocab_size=50257)).beyond == ()

@@ -1,1 +1,1 @@
-"""Helpers around torch: lazy import, uploads, checks of tensors, CUDA graphs, forks, threads and ``torch.compile``."""
+"""Helpers around torch: lazy import, checks and uploads of tensors, threads, forks and ``torch.compile``."""

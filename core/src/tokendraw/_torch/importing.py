@@ -1,15 +1,17 @@
-"""Imports torch at its first use, and words the error for a missing or a damaged torch."""
+"""Imports torch at its first use, and reads names of devices as torch writes them, without importing it."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from types import ModuleType
+from typing import Any
 
 import importlib_metadata
 
-from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.errors.formatting import format_error, format_value
-from tokendraw.errors.install_commands import NATIVE
+from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError
+from tokendraw.errors.formatting import NATIVE, format_error, format_value, nearest
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:
@@ -55,3 +57,44 @@ def _location() -> str:
         return ""
     location = next(iter(spec.submodule_search_locations or ()), spec.origin)
     return f" in {format_value(location)}" if location else ""
+
+
+_KINDS = ("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "privateuseone", "ve", "vulkan", "xla", "xpu")
+"""Torch's own kinds of devices that hold values and compute on them."""
+_WITHOUT_INDEX = ("cpu", "mps")
+_ALIASES = {**dict.fromkeys(("gpu", "nvidia", "rocm", "hip", "amd"), "cuda"), "metal": "mps", "tpu": "xla"}
+_MIN_SIMILARITY = 0.7
+"""Least similarity of a misspelled name: of three letters, one other letter is another device, as tpu and xpu are."""
+
+
+def parse_device(device: str | None) -> tuple[str | None, int | None]:
+    """Split a name such as ``cuda:1`` into kind and index; the index is None without a choice, both are None for None.
+
+    :raises InvalidParameterError: tensors cannot be on a device of this name.
+    """
+    if device is None:
+        return None, None
+    match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::([0-9]{1,9}))?", device)
+    found, advice = "", "one of those"
+    if match is not None and _is_kind(kind := match[1]):
+        index = None if match[2] is None else int(match[2])
+        if not index or kind not in _WITHOUT_INDEX:
+            return kind, None if kind in _WITHOUT_INDEX else index
+        found, advice = f", but there is one {kind}", f"device={kind!r}"
+    elif (word := re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]) == "meta":
+        found = ", which holds no values"
+    elif near := _ALIASES.get(word) or nearest(word, _KINDS, likeness=_MIN_SIMILARITY):
+        advice = f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")
+    raise InvalidParameterError(
+        f"'device' needs a name such as cpu, cuda or cuda:1, found {format_value(device)}{found}. Pass {advice}."
+    )
+
+
+def _is_kind(kind: str) -> bool:
+    """Return whether torch has this kind, or a distribution may bring it to torch, as Ascend's does npu."""
+    if kind in _KINDS or kind == "meta" or kind in _ALIASES:
+        return kind in _KINDS
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "_C"):
+        return bool(torch._C._get_privateuse1_backend_name() == kind)
+    return bool(importlib_metadata.entry_points(group="torch.backends"))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw._torch.forked import reseed_if_due
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensors import is_capturing
+from tokendraw._torch.threads import reseed_if_due
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls import fallback
 from tokendraw.calls.call import Call, OutputCheck

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensors import is_capturing
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
-from tokendraw.backends.resolution import advice
-from tokendraw.backends.resolution.refusals import install, undo
+from tokendraw.backends.resolution import messages
+from tokendraw.backends.resolution.messages import install, undo
 from tokendraw.calls.call import Call
 from tokendraw.calls.negotiator import Negotiator, Rejections, is_out_of_memory, rejected
 from tokendraw.calls.routing import LoadedBackend, Selection
@@ -41,9 +41,9 @@ from tokendraw.errors.exceptions import (
     SamplerFallbackWarning,
     SamplerUnavailableError,
     UntestedUpstreamWarning,
+    announce,
 )
 from tokendraw.errors.formatting import format_error
-from tokendraw.errors.notices import announce
 
 
 class CallFailedError(Exception):
@@ -150,11 +150,11 @@ def warn_of(
     failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
 ) -> None:
     """Warn once a process of each failed backend, and of the successor's untested versions; raise if strict."""
-    resolution, outcome = selection.resolution, advice.using_from_here_on(successor)
+    resolution, outcome = selection.resolution, messages.using_from_here_on(successor)
     for failure in failures:
         name = failure.backend.name
         log_traceback(f"a call of {name!r}", failure.error, aloud=debug)
-        text = advice.failed_call(name, failure.reason, successor, resolution.choice)
+        text = messages.failed_call(name, failure.reason, successor, resolution.choice)
         try:
             announce(SamplerFallbackWarning, text, strict=strict, once_for=("call", name), outcome=outcome)
         except SamplerFallbackWarning as warning:

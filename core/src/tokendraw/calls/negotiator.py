@@ -9,22 +9,22 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tokendraw._torch.forked import reseed_children
+from tokendraw._torch.threads import reseed_children
 from tokendraw.backends import proof
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery.discover import Discovery
-from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Resolution
 from tokendraw.backends.resolution.decide import decide
+from tokendraw.backends.resolution.messages import using
 from tokendraw.calls.routing import LoadedBackend, Selection
 from tokendraw.errors.exceptions import (
     PluginError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     UntestedUpstreamWarning,
+    announce,
 )
 from tokendraw.errors.formatting import MAX_REASON_CHARS, format_message
-from tokendraw.errors.notices import announce
 
 Rejections: TypeAlias = Mapping[tuple[str | None, str], str]
 """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin. The operation is None for a

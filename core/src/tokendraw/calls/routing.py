@@ -17,11 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.upload import uploaded
+from tokendraw._torch.tensors import is_capturing, uploaded
 from tokendraw.backends.description.operation import Operation, Requirement, first_reason
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.backends.resolution.refusals import install
+from tokendraw.backends.resolution.messages import install
 from tokendraw.calls.call import Call
 from tokendraw.calls.row_requirements import LOGPROBS, RowGroup
 from tokendraw.calls.rows import RowCall

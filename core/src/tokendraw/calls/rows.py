@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import (
+from tokendraw._torch.tensors import (
     check_device_of,
     check_integers,
     check_plain,
     check_vector,
     first_of,
+    is_capturing,
     is_plain,
     misfit,
     same_device,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import first_of, misfit
+from tokendraw._torch.tensors import first_of, misfit
 from tokendraw.backends.description.operation import Operation, first_reason
 from tokendraw.calls.call import Call, OutputCheck, wrong_object
 from tokendraw.calls.provider import Provider, method

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensors import is_capturing
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.proof import random_state_kept

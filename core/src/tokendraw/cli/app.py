@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from tokendraw._version import __version__
 from tokendraw.backends.discovery import guard
-from tokendraw.backends.discovery.entry_points import declarations, fault_of, printable_name
+from tokendraw.backends.discovery.entry_points import declarations
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.resolution.admission import disputed_reason, reserved_reason
 from tokendraw.cli.command import (
@@ -32,8 +32,7 @@ from tokendraw.cli.command import (
 )
 from tokendraw.cli.terminal import plugins_at_work
 from tokendraw.errors.exceptions import PluginError, TokendrawError
-from tokendraw.errors.formatting import printable, type_name
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw.errors.formatting import how_to_install, type_name
 
 ENTRY_POINT_GROUP = "tokendraw.commands"
 BUILT_IN: Mapping[str, str] = {
@@ -91,11 +90,11 @@ def installed_commands() -> tuple[InstalledCommand, ...]:
     commands, claimants = [], defaultdict[str, list[str]](list)
     for declaration in sorted(declarations(ENTRY_POINT_GROUP), key=lambda d: (d.name, d.distribution)):
         command = InstalledCommand(
-            name=printable_name(declaration),
-            distribution=printable(declaration.distribution),
-            version=printable(declaration.version),
-            entry_point=printable(declaration.value),
-            reason=fault_of(declaration),
+            name=declaration.name,
+            distribution=declaration.distribution,
+            version=declaration.version,
+            entry_point=declaration.entry_point,
+            reason=declaration.reason,
         )
         if command.reason is None and not command.is_callable:
             owner = OWNERS.get(command.name, "tokendraw")

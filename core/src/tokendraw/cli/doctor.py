@@ -38,28 +38,40 @@ from packaging.specifiers import SpecifierSet
 import tokendraw
 from tokendraw import operations
 from tokendraw._torch.importing import damage, require_torch
-from tokendraw.backends.description.host import Host
+from tokendraw.backends import machine
+from tokendraw.backends.description.capabilities import Host
 from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.discovery import new_process
+from tokendraw.backends.discovery.entry_points import PLUGIN_GROUP as PLUGINS
 from tokendraw.backends.discovery.entry_points import declarations, find_entry_points, installed_version
 from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP as PLUGINS
 from tokendraw.backends.discovery.settings import read_settings
-from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution import upstream as _upstream
 from tokendraw.backends.resolution.admission import FIRST_PARTY, admit, author_of, conflicts
-from tokendraw.backends.resolution.advice import disable_setting, using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.messages import disable_setting, using
 from tokendraw.cli import negotiation, options, terminal
 from tokendraw.cli.app import InstalledCommand, examined, installed_commands
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.negotiation import JsonObject, candidate_json, described, host_json, rank
 from tokendraw.cli.terminal import plugins_at_work, print_heading, print_table
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
-from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError, TokendrawError, TokendrawWarning
-from tokendraw.errors.formatting import all_of, format_line, format_value, printable
-from tokendraw.errors.install_commands import NATIVE, pip_install, where
-from tokendraw.errors.notices import as_error
+from tokendraw.errors.exceptions import (
+    PluginError,
+    SamplerUnavailableError,
+    TokendrawError,
+    TokendrawWarning,
+    as_error,
+)
+from tokendraw.errors.formatting import (
+    NATIVE,
+    all_of,
+    format_line,
+    format_value,
+    pip_install,
+    printable,
+    where,
+)
 from tokendraw.providers import resolve as _resolve
 
 LOAD_SECONDS = 60
@@ -92,7 +104,7 @@ def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     For each operation, the plugin that a program gets is built and makes the call that proves it. Exits with 1 if a
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
-    host = detect.detect_host()
+    host = machine.detect_host()
     facts = _examine(host, builds=not no_build, verbose=terminal.is_verbose(ctx))
     if as_json:
         terminal.print_json(facts)
@@ -347,7 +359,7 @@ def report_builds(*names: str) -> None:
 def engines() -> list[JsonObject]:
     """Ask the adapters in new processes, where engines are imported."""
     states = []
-    for name, value in sorted({(each.name, each.value) for each in declarations(ENTRY_POINT_GROUP)}):
+    for name, value in sorted({(each.name, each.entry_point) for each in declarations(ENTRY_POINT_GROUP)}):
         state, status = new_process.call_in_new_process(f"{__name__}:report_engine", name, value)
         if status is None or not isinstance(state, dict):
             ending = _ending(status, f"took more than {new_process.TIMEOUT_SECONDS} s")

@@ -22,7 +22,7 @@ from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.negotiation import drawn_by, sampler_json
 from tokendraw.cli.terminal import console_width, on_terminal, print_in_width, print_json, progress
 from tokendraw.errors.exceptions import TokendrawError
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw.errors.formatting import how_to_install
 from tokendraw.parameters.fields import FILTER_PARAMETERS
 from tokendraw.parameters.params import SamplingParams, stored_values
 

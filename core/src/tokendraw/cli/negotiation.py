@@ -28,17 +28,16 @@ from tokendraw import operations
 from tokendraw.backends.description.capabilities import (
     FILTER_ORDERS,
     INPUT_DTYPES,
+    Host,
     HostCapabilities,
     HostNeed,
 )
 from tokendraw.backends.description.declared import read_field
-from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo, Upstream
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.settings import Settings
-from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
-from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.backends.resolution.messages import INSTALL, using
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli import options
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
 from tokendraw.backends.description.declared import among, at_least, some_of
 from tokendraw.backends.description.operation import Operation, Requirement
-from tokendraw.backends.resolution import row_checks
+from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import VOCABULARY
 from tokendraw.parameters.edits import BASIC_EDITS, EDITS, Edit
 
@@ -129,7 +129,7 @@ OPERATION = Operation(
     capabilities=ProcessCapabilities,
     need=ProcessNeed,
     methods=("process",),
-    checks=(row_checks.dtype, row_checks.vocab_size),
+    checks=(checks.dtype, checks.vocab_size),
     requirements=(
         *map(_of_dtype, INPUT_DTYPES),
         replace(VOCABULARY, is_named_first=False),

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import (
+from tokendraw._torch.tensors import (
     check_dense_rows,
     check_device_of,
     check_dtype,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
+from tokendraw._torch.tensors import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.threads import one_thread
 from tokendraw.edits.tables import FACT_OF_EDIT, GIVEN_IDS, EditFacts, SlotSizes
 from tokendraw.errors.exceptions import InvalidParameterError

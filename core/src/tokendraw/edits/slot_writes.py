@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw._torch.tensors import uploaded_words
 from tokendraw._torch.threads import one_thread
-from tokendraw._torch.upload import uploaded_words
 from tokendraw.edits.requests import SlotRequest, TokenHistory, are_within, host_ids
 from tokendraw.edits.tables import (
     ENDS_BAD_WORD,

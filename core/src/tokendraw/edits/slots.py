@@ -8,17 +8,18 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing
-from tokendraw._torch.tensor_checks import (
+from tokendraw._torch.tensors import (
     INTEGERS,
     check_device_of,
     check_integers,
     check_plain,
     check_vector,
+    device_of,
+    is_capturing,
     is_plain,
+    uploaded,
 )
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.edits.append import Histories, Room
 from tokendraw.edits.requests import Population, check_history, check_request
 from tokendraw.edits.slot_writes import SlotWriter

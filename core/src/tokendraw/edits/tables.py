@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.graphs import is_capturing, memory_outside_graphs
-from tokendraw._torch.upload import uploaded, uploaded_words
+from tokendraw._torch.tensors import is_capturing, memory_outside_graphs, uploaded, uploaded_words
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit

@@ -1,1 +1,1 @@
-"""Exceptions and warnings, the wording of messages, notices given once per process, and install commands."""
+"""Exceptions and warnings, and the wording of messages."""

@@ -1,4 +1,4 @@
-"""The exceptions and warnings of tokendraw.
+"""The exceptions and warnings of tokendraw; each warning is given once per process.
 
 ::
 
@@ -19,6 +19,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import warnings
+from collections.abc import Hashable
 from typing import Any
 
 from tokendraw.errors.formatting import MAX_REASON_CHARS, format_line
@@ -43,10 +47,7 @@ class InvalidParameterError(TokendrawError, ValueError):
 
 
 class InvalidInputError(TokendrawError, ValueError):
-    """A tensor has the wrong type, layout, shape, dtype or device, or does not fit another argument.
-
-    Nothing has been launched or changed.
-    """
+    """A tensor is wrong in type, layout, shape, dtype or device, or does not fit another. Nothing was launched."""
 
 
 class SettingsError(TokendrawError, ValueError):
@@ -54,43 +55,26 @@ class SettingsError(TokendrawError, ValueError):
 
 
 class PluginError(TokendrawError):
-    """A plugin breaks the plugin API, and its author has to mend the plugin.
-
-    Where a plugin raised, for example ``SystemExit``, that is the cause.
-    """
+    """A plugin breaks the plugin API, and its author has to mend the plugin; what it raised is the cause."""
 
     def __str__(self) -> str:
         return format_line(super().__str__(), MAX_REASON_CHARS)  # plugins raise it too, in words of their own
 
 
 class DuplicatePluginError(PluginError):
-    """Two different distributions claim one plugin name, so neither is imported. Uninstall one of them.
-
-    Raised where the user asked for that name, as the one to use or in ``TOKENDRAW_PRIORITY``. The default choice
-    passes over both with a :class:`SamplerFallbackWarning`, and the choice of another name is honoured.
-    """
+    """Two distributions claim the name of a plugin that the user asked for. Neither is imported: uninstall one."""
 
 
 class FilterError(PluginError):
-    """A filter of :mod:`tokendraw.filters` raised, or returned another form; the message names the filter.
-
-    Nothing was drawn: a batch without one of its filters would be another batch. No sampler is to blame for it.
-    """
+    """A filter of :mod:`tokendraw.filters` raised, or returned another form. Nothing was drawn."""
 
 
 class TokendrawWarning(UserWarning):
-    """Base class of every tokendraw warning.
-
-    With ``TOKENDRAW_STRICT=1`` the warning is raised as an exception of its own class instead.
-    """
+    """Base class of every tokendraw warning, raised as an error with ``TOKENDRAW_STRICT=1``."""
 
 
 class SamplerFallbackWarning(TokendrawWarning):
-    """The default choice draws with another sampler than the user expects.
-
-    Either an installed, higher-ranked plugin was passed over: given once per process. Or a sampler failed a batch
-    that another one drew, which has taken its place: given once per process and plugin.
-    """
+    """The default choice draws with another sampler than the user expects; given once per process and plugin."""
 
 
 class UntestedUpstreamWarning(TokendrawWarning):
@@ -98,12 +82,55 @@ class UntestedUpstreamWarning(TokendrawWarning):
 
 
 class SettingsWarning(TokendrawWarning):
-    """A setting holds a word unknown to tokendraw, probably a misspelling.
-
-    Either a ``TOKENDRAW_*`` variable, or a plugin's name in a list of names, there or in the configuration file.
-    """
+    """A setting is no variable of tokendraw, or names no plugin; probably a misspelling."""
 
 
 for _kind in list(globals().values()):
     if isinstance(_kind, type) and issubclass(_kind, (TokendrawError, TokendrawWarning)):
         _kind.__module__ = "tokendraw"  # tracebacks and pickles name what users import
+
+
+_lock = threading.Lock()
+_announced: set[Hashable] = set()
+_OURS = ("tokendraw.", "tokendraw_testing.", "tokendraw_bench.", "torch._dynamo.")
+
+
+def announce(
+    category: type[TokendrawWarning],
+    text: str,
+    *,
+    strict: bool,
+    once_for: Hashable = None,
+    outcome: str = "",
+) -> None:
+    """Warn once per process, category and subject, at the line of tokendraw's caller.
+
+    :param strict: raise the warning as an exception instead, every time.
+    :param once_for: the subject; None: the text itself.
+    :param outcome: the part of ``text`` about the work that goes on after a warning, and not after an error.
+    """
+    if strict:
+        raise category(as_error(text, outcome))
+    if is_first((category, text if once_for is None else once_for)):
+        warnings.warn(text, category, stacklevel=_depth_of_caller())
+
+
+def as_error(text: str, outcome: str = "") -> str:
+    """Word a warning, less its ``outcome``, as an error of ``TOKENDRAW_STRICT=1``."""
+    return f"{text.replace(outcome, '', 1)} TOKENDRAW_STRICT=1 makes this warning an error."
+
+
+def is_first(subject: Hashable) -> bool:
+    """Whether this subject comes up for the first time in this process."""
+    with _lock:
+        is_new = subject not in _announced
+        _announced.add(subject)
+    return is_new
+
+
+def _depth_of_caller() -> int:
+    """Count the frames from the caller of this function up to the first one outside of tokendraw and torch._dynamo."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,4 +1,4 @@
-"""Words lists, versions and values for messages, and makes foreign text fit to print."""
+"""Words lists, versions, values and commands for messages, and makes foreign text fit to print."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
     :param likeness: least similarity, from 0 to 1, of words that do not consist of the same letters.
     """
+    digits = sorted(filter(str.isdigit, word))
     for near in difflib.get_close_matches(word[:MAX_TEXT_CHARS], list(known), n=3):
         has_same_letters = sorted(near) == sorted(word)
         is_similar = difflib.SequenceMatcher(None, near, word).ratio() >= likeness
-        if (has_same_letters or is_similar) and _digits(word) in ("", _digits(near)):
+        if (has_same_letters or is_similar) and digits in ([], sorted(filter(str.isdigit, near))):
             return near
     return None
 
@@ -48,10 +49,6 @@ def nearest_or_all(word: object, known: Sequence[str]) -> str:
     """Write ``the nearest is 'top_k'``, or ``known are top_k and top_p`` for a word like none of them."""
     near = nearest(word, known) if isinstance(word, str) else None
     return f"known are {all_of(known)}" if near is None else f"the nearest is {near!r}"
-
-
-def _digits(word: str) -> str:
-    return "".join(sorted(filter(str.isdigit, word)))
 
 
 def dotted(version: tuple[int, ...]) -> str:
@@ -111,3 +108,42 @@ def type_name(value: object) -> str:
     separator = "." if kind.__module__.startswith("tokendraw.") else "._"
     module = kind.__module__.partition(separator)[0]
     return printable(kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}")
+
+
+_ON_AN_INDEX = False  # publishing turns this to True
+
+_FOLDERS = {
+    "tokendraw": "./core",
+    "tokendraw-testing": "./testing",
+    "tokendraw-bench": "./bench",
+    "tokendraw-native": "./plugins/native",
+    "tokendraw-cpu": "./plugins/cpu",
+    "tokendraw-flashinfer": "./plugins/flashinfer",
+    "tokendraw-aiter": "./plugins/aiter",
+    "tokendraw-triton-gumbel": "./plugins/triton_gumbel",
+    "tokendraw-engine-ops": "./engine_ops",
+    "tokendraw-sglang": "./integrations/sglang",
+    "tokendraw-transformers": "./integrations/transformers",
+    "tokendraw-vllm": "./integrations/vllm",
+}
+"""Folder of each distribution in a checkout."""
+
+
+def pip_install(distribution: str, extra: str = "", *, options: str = "") -> str:
+    """Write the command to install a distribution: ``pip install './core[files]'``."""
+    source = distribution if _ON_AN_INDEX else _FOLDERS.get(distribution, distribution)
+    target = f"'{source}[{extra}]'" if extra else source
+    return " ".join(filter(None, ("pip install", options, target)))
+
+
+def where(distribution: str) -> str:
+    """Write where to run the command, as a sentence continues: `` in tokendraw's checkout``, or nothing."""
+    return "" if _ON_AN_INDEX or distribution not in _FOLDERS else " in tokendraw's checkout"
+
+
+def how_to_install(distribution: str, extra: str = "") -> str:
+    """Write the command in backquotes and where to run it, as a sentence continues after ``run``."""
+    return f"`{pip_install(distribution, extra)}`{where(distribution)}"
+
+
+NATIVE = how_to_install("tokendraw-native")

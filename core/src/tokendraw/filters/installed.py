@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokendraw.backends.description.capabilities import MOMENTS, Moment
-from tokendraw.backends.discovery.entry_points import declarations
-from tokendraw.backends.discovery.extensions import Extension, find_extensions, sources
-from tokendraw.backends.discovery.hooks import FILTER_GROUP
-from tokendraw.backends.resolution.candidate import State
+from tokendraw.backends.discovery.discover import find_extensions, sources
+from tokendraw.backends.discovery.entry_points import FILTER_GROUP, declarations
+from tokendraw.backends.resolution.candidate import Extension, State
 from tokendraw.errors.exceptions import InvalidParameterError, PluginError
 from tokendraw.errors.formatting import format_value, nearest_or_all, one_of, printable, type_name
 from tokendraw.filters.base import Filter

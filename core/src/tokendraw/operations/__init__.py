@@ -13,13 +13,12 @@ from typing import Any
 
 from tokendraw.backends.description.capabilities import HostCapabilities
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery.extensions import Extension, find_extensions, sources
-from tokendraw.backends.discovery.hooks import OPERATION_GROUP
+from tokendraw.backends.discovery.discover import find_extensions, sources
+from tokendraw.backends.discovery.entry_points import OPERATION_GROUP
 from tokendraw.backends.resolution.admission import FIRST_PARTY_OPERATIONS
-from tokendraw.backends.resolution.candidate import State
+from tokendraw.backends.resolution.candidate import Extension, State
 from tokendraw.errors.exceptions import InvalidParameterError, PluginError
-from tokendraw.errors.formatting import format_value, one_of, type_name
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw.errors.formatting import format_value, how_to_install, one_of, type_name
 
 RECORDS: dict[str, str] = {
     "sample": "tokendraw.operations.records:SAMPLE",

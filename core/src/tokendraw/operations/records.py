@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, runti
 
 from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
 from tokendraw.backends.description.operation import Operation, Requirement
-from tokendraw.backends.resolution import row_checks
+from tokendraw.backends.resolution import checks
 from tokendraw.calls.row_requirements import LOGPROBS, ROW_REQUIREMENTS, SEEDED
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ SAMPLE = Operation(
     capabilities=Capabilities,
     need=Need,
     methods=("sample",),
-    checks=row_checks.CHECKS,
-    default_checks=(row_checks.processed_logprobs,),
+    checks=checks.ROW_CHECKS,
+    default_checks=(checks.processed_logprobs,),
     requirements=ROW_REQUIREMENTS,
 )
 VERIFY = Operation(
@@ -160,8 +160,8 @@ VERIFY = Operation(
     capabilities=VerifyCapabilities,
     need=Need,
     methods=("verify", "sample"),
-    checks=row_checks.CHECKS,
-    default_checks=(row_checks.processed_logprobs,),
+    checks=checks.ROW_CHECKS,
+    default_checks=(checks.processed_logprobs,),
     requirements=(*ROW_REQUIREMENTS, *DRAFT_REQUIREMENTS),
 )
 SCORE = Operation(
@@ -171,11 +171,11 @@ SCORE = Operation(
     need=Need,
     methods=("score",),
     checks=(
-        row_checks.dtype,
-        row_checks.vocab_size,
-        row_checks.filter_orders,
-        row_checks.tie_rule,
-        row_checks.logprobs_mode,
+        checks.dtype,
+        checks.vocab_size,
+        checks.filter_orders,
+        checks.tie_rule,
+        checks.logprobs_mode,
     ),
     requirements=tuple(each for each in ROW_REQUIREMENTS if each not in (SEEDED, LOGPROBS)),
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import speculative
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensors import is_capturing
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import Capabilities, DraftKind, Need
 from tokendraw.backends.description.operation import Operation

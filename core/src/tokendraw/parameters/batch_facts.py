@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw._torch.tensors import check_integers, check_vector
 from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
 from tokendraw.parameters.fields import COLUMNS, FACT_OF_COLUMN, FILTER_PARAMETERS, FILTER_PREFIX, Columns

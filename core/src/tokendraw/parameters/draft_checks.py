@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_device_of, check_integers, check_plain
+from tokendraw._torch.tensors import check_device_of, check_integers, check_plain
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.parameters.ranges import integer

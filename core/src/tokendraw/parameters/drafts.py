@@ -11,9 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_device_of, check_plain, is_plain
+from tokendraw._torch.tensors import check_device_of, check_plain, device_of, is_plain, uploaded
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.parameters.draft_checks import (

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, is_plain
+from tokendraw._torch.tensors import INTEGERS, device_of, is_plain, uploaded
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.filters.installed import find_filter

@@ -13,8 +13,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
-from tokendraw._torch.upload import Column
+from tokendraw._torch.tensors import Column, check_integers, check_plain, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import RowKinds, slots_of_rows

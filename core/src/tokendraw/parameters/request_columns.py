@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tokendraw._torch.upload import Column
+from tokendraw._torch.tensors import Column
 from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from tokendraw import operations as _registry
 from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
-from tokendraw.backends.description.capabilities import LOGPROBS_MODES, HostNeed, LogprobsMode, Need
-from tokendraw.backends.description.host import Host
+from tokendraw.backends import machine
+from tokendraw.backends.description.capabilities import LOGPROBS_MODES, Host, HostNeed, LogprobsMode, Need
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.candidate import Choice
-from tokendraw.errors.exceptions import InvalidParameterError, SettingsWarning
+from tokendraw.errors.exceptions import InvalidParameterError, SettingsWarning, announce
 from tokendraw.errors.formatting import format_value, one_of
-from tokendraw.errors.notices import announce
 from tokendraw.providers.resolve import gather, needed
 
 if TYPE_CHECKING:
@@ -197,7 +195,7 @@ def find_device(device: _Device) -> tuple[torch.device, Host]:
     :raises InvalidParameterError: torch has no such device.
     """
     torch = require_torch()
-    host = detect.detect_host(None if device is None else str(device))
+    host = machine.detect_host(None if device is None else str(device))
     name = device or ("cuda" if host.device_type == "rocm" else host.device_type)
     try:
         target = torch.device(name)

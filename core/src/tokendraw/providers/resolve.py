@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from tokendraw import operations
 from tokendraw._torch.untraced import untraced
-from tokendraw.backends.description.capabilities import HostNeed
-from tokendraw.backends.description.host import Host
+from tokendraw.backends import machine
+from tokendraw.backends.description.capabilities import Host, HostNeed
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.discovery.discover import Discovery
 from tokendraw.backends.discovery.discover import gather as _gather
-from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution
 from tokendraw.backends.resolution.decide import decide as _decide
 from tokendraw.errors.exceptions import InvalidParameterError
@@ -38,7 +37,7 @@ def discover(
     about = operations.find_operation(operation)
     need = needed(about, need)
     choice = _settings.read_settings().choice(binds=operations.is_own(about))
-    return gather(host or detect.detect_host(), choice).candidates(about, need)
+    return gather(host or machine.detect_host(), choice).candidates(about, need)
 
 
 @untraced
@@ -49,7 +48,7 @@ def discover_all(disabled: Iterable[str] = ()) -> dict[str, tuple[Candidate, ...
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     """
     choice = _settings.read_settings().choice()
-    discovery = gather(detect.detect_host(), replace(choice, disabled=(*choice.disabled, *disabled)))
+    discovery = gather(machine.detect_host(), replace(choice, disabled=(*choice.disabled, *disabled)))
     return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
 
@@ -78,7 +77,7 @@ def resolve(
     about = operations.find_operation(operation)
     if choice is None:
         choice = _settings.read_settings().choice(binds=operations.is_own(about))
-    host = detect.detect_host(None if device is None else str(device)) if host is None else host
+    host = machine.detect_host(None if device is None else str(device)) if host is None else host
     need = needed(about, need)
     if candidates is None:
         candidates = gather(host, choice).candidates(about, need)

@@ -1,11 +1,12 @@
-"""Capabilities of backends and needs of callers, two of the three sides of every negotiation.
+"""Hosts, capabilities of backends and needs of callers: the three sides of every negotiation.
 
 All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
-a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a need when the need is
-made, of capabilities when a plugin describes itself.
+a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a host and a need when
+they are made, of capabilities when a plugin describes itself.
 
-Every operation has a type of each, derived from :class:`HostCapabilities` and :class:`HostNeed`. Those of sampling,
-:class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build on them.
+Every operation has a type of capabilities and of needs, derived from :class:`HostCapabilities` and :class:`HostNeed`.
+Those of sampling, :class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build
+on them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,44 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from tokendraw.backends.description.declared import Rule, among, at_least, check_fields, rule_of, some_of
 from tokendraw.errors.formatting import is_printable, one_of
+
+_Count: TypeAlias = Annotated[int, at_least(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The facts about a device and the software around it, gathered by :func:`tokendraw.resolution.detect_host`.
+
+    :ivar device_type: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...
+    :ivar name: Name of the device, as its driver gives it; "" if unknown.
+    :ivar compute_capability: CUDA compute capability (major, minor) of an NVIDIA GPU; None on other devices.
+    :ivar rocm_arch: Architecture of an AMD GPU, such as ``gfx942``; None on other devices.
+    :ivar sm_count: Number of streaming multiprocessors or compute units; None if unknown.
+    :ivar cuda_version: CUDA version of the installed driver.
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
+    """
+
+    device_type: str = "cpu"
+    name: str = ""
+    compute_capability: tuple[_Count, _Count] | None = None
+    rocm_arch: str | None = None
+    sm_count: _Count | None = None
+    cuda_version: tuple[_Count, _Count] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.compute_capability:
+            parts.append("compute capability {}.{}".format(*self.compute_capability))
+        if self.rocm_arch:
+            parts.append(self.rocm_arch)
+        if self.sm_count:
+            parts.append(f"{self.sm_count} SMs")
+        label = f"{self.device_type} ({self.name})" if self.name else self.device_type
+        return ", ".join([label, *parts])
+
 
 LogprobsMode: TypeAlias = Literal[
     "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
@@ -47,12 +86,6 @@ def are_words(value: Any) -> bool:
     return isinstance(value, tuple) and all(is_printable(word, MAX_WORD_CHARS) for word in value)
 
 
-def _worded(words: str, hint: Any) -> Rule:
-    """Make the rule of a type with other words."""
-    return Rule((words,), rule_of(hint).fits)
-
-
-_Count: TypeAlias = Annotated[int, at_least(0)]
 _Number: TypeAlias = Annotated[
     int,
     Rule(("an integer from 0 to 2**63 - 1",), lambda value: type(value) is int and 0 <= value < 2**63),
@@ -61,17 +94,15 @@ _Words: TypeAlias = Annotated[
     tuple[str, ...],
     Rule(("a tuple of at least one short string",), lambda value: are_words(value) and len(value) > 0),
 ]
-_Dtype: TypeAlias = Annotated[str, among(INPUT_DTYPES)]
-_Dtypes: TypeAlias = Annotated[tuple[str, ...], some_of(INPUT_DTYPES)]
 _Version: TypeAlias = tuple[_Number, _Number]
 _Range: TypeAlias = Annotated[
     tuple[_Version, _Version | None],
-    _worded("((major, minor), (major, minor) or None)", tuple[_Version, _Version | None]),
+    Rule(("((major, minor), (major, minor) or None)",), rule_of(tuple[_Version, _Version | None]).fits),
 ]
 _FILTER_WORDS = f"{one_of(map(repr, FILTERS))}, {one_of(map(repr, get_args(Granularity)))}"
 _Filters: TypeAlias = Annotated[
     tuple[tuple[Filter, Granularity], ...],
-    _worded(f"a tuple of ({_FILTER_WORDS})", tuple[tuple[Filter, Granularity], ...]),
+    Rule((f"a tuple of ({_FILTER_WORDS})",), rule_of(tuple[tuple[Filter, Granularity], ...]).fits),
 ]
 
 
@@ -100,11 +131,9 @@ class HostCapabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities(HostCapabilities):
-    """The capabilities of a sampler. The defaults promise nothing: advertise what you have tested.
+    """The capabilities of a sampler, beside those of :class:`HostCapabilities`.
 
     A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
-
-    Inherits the fields of :class:`HostCapabilities`.
 
     :ivar dtypes: Dtypes of the logits, by their torch names.
     :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
@@ -127,7 +156,7 @@ class Capabilities(HostCapabilities):
         as little as it can, or what the first batch will need, where the need says the dtype.
     """
 
-    dtypes: _Dtypes = ("float32",)
+    dtypes: Annotated[tuple[str, ...], some_of(INPUT_DTYPES)] = ("float32",)
     logprobs_modes: tuple[LogprobsMode, ...] = ()
     logprob_token_ids: bool = False
     filters: _Filters = ()
@@ -163,12 +192,10 @@ class HostNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Need(HostNeed):
-    """A caller's conditions on a sampler, independent of the rows of later batches.
+    """A caller's conditions on a sampler, independent of the rows of later batches; with those of :class:`HostNeed`.
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
-
-    Inherits the fields of :class:`HostNeed`.
 
     :ivar logprobs_mode: Mode of the logprobs of rows that ask for some. For processed ones the default choice takes
         only a sampler that returns such logprobs without a companion; an explicit choice, and every other mode, may use
@@ -196,7 +223,7 @@ class Need(HostNeed):
     logprob_ranks: bool = True
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     gumbel_dtype: GumbelDtype = "fp32"
-    dtype: _Dtype | None = None
+    dtype: Annotated[str, among(INPUT_DTYPES)] | None = None
     vocab_size: Annotated[int, at_least(1)] | None = None
     valid_flag: bool = False
     threshold: bool = False

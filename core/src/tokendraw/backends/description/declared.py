@@ -10,7 +10,7 @@ import contextlib
 import functools
 import numbers
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -79,6 +79,14 @@ def rules_of(record: type) -> dict[str, Rule]:
     return dict(zip(names, rules, strict=True))
 
 
+@functools.cache
+def _rules(record: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[Rule, ...]]:
+    """Return names, a function that reads all values at once (facts of every batch are checked), and rules."""
+    hints = get_type_hints(record, include_extras=True)
+    names = tuple(field.name for field in fields(record))
+    return names, operator.attrgetter(*names), tuple(rule_of(hints[name]) for name in names)
+
+
 def read_field(record: type, name: str, text: str) -> Any:
     """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas.
 
@@ -89,7 +97,11 @@ def read_field(record: type, name: str, text: str) -> Any:
         raise InvalidParameterError(
             f"'{name}' needs {one_of(rules_of(record))}, found no such field of {record.__name__}. Name one of these."
         )
-    for value in _readings(text):
+    readings: list[Any] = [text]
+    with contextlib.suppress(ValueError):
+        readings.append(int(text))
+    readings += [value for word, value in {**_YES_OR_NO, "none": None}.items() if word == text.lower()]
+    for value in (*readings, tuple(text.split(","))):
         if rule.fits(value):
             return value
     raise _misfit(record, name, rule, text, "Give one.")
@@ -100,24 +112,6 @@ def _misfit(record: type, name: str, rule: Rule, value: object, mend: str) -> In
     return InvalidParameterError(
         f"'{name}' of {record.__name__} needs {needed}, found {format_value(value)}. {advice}"
     )
-
-
-def _readings(text: str) -> Iterator[Any]:
-    yield text
-    with contextlib.suppress(ValueError):
-        yield int(text)
-    if text.lower() in _YES_OR_NO:
-        yield _YES_OR_NO[text.lower()]
-    if text.lower() == "none":
-        yield None
-    yield tuple(text.split(","))
-
-
-@functools.cache
-def _rules(record: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[Rule, ...]]:
-    hints = get_type_hints(record, include_extras=True)
-    names = tuple(field.name for field in fields(record))
-    return names, operator.attrgetter(*names), tuple(rule_of(hints[name]) for name in names)
 
 
 def rule_of(hint: Any) -> Rule:
@@ -131,15 +125,13 @@ def rule_of(hint: Any) -> Rule:
         return functools.reduce(_either, map(rule_of, arguments))
     if origin is tuple:
         return _tuple_of(arguments)
-    return _PLAIN.get(hint, _ANYTHING)  # a plugin's own subclass may declare what it likes
+    # A plugin's own subclass may declare what it likes.
+    return _PLAIN.get(hint, Rule(("anything",), lambda value: True))
 
 
 def _either(one: Rule, other: Rule) -> Rule:
-    return Rule(
-        one.needed + other.needed,
-        lambda value: one.fits(value) or other.fits(value),
-        one.words + other.words,
-    )
+    needed, words = one.needed + other.needed, one.words + other.words
+    return Rule(needed, lambda value: one.fits(value) or other.fits(value), words)
 
 
 def _tuple_of(arguments: tuple[Any, ...]) -> Rule:
@@ -168,9 +160,6 @@ _PLAIN: dict[type, Rule] = {
 }
 
 
-_ANYTHING = Rule(("anything",), lambda value: True)
-
-
 def _advice(rule: Rule, value: object) -> str:
     if rule is _PLAIN[bool] and (near := _YES_OR_NO.get(str(value).lower())) is not None:
         return f"Pass {near}."
@@ -179,7 +168,6 @@ def _advice(rule: Rule, value: object) -> str:
         if rule.fits(words):
             return f"Pass {words!r}."
     found = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
-    near_word = nearest(str(found).removeprefix("torch."), rule.words)
-    if near_word is not None:
+    if near_word := nearest(str(found).removeprefix("torch."), rule.words):
         return f"Pass {near_word!r}, the nearest."
     return "Pass one of these." if rule.words else ""

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tokendraw.backends.description.capabilities import Capabilities, HostCapabilities, HostNeed
-from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.capabilities import Capabilities, Host, HostCapabilities, HostNeed
 
 Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 """Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""

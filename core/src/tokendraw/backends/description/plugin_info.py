@@ -18,8 +18,6 @@ NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with singl
 """Rule of a plugin's name, which stands in comma-separated lists, in shells and in tables."""
 MAX_PRIORITY = 1_000_000
 """Bound of a priority on both sides of 0, and of an API version."""
-MAX_ITEMS = 100
-"""Bound of the items of a tuple, and of operations."""
 
 _NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -76,7 +74,7 @@ class PluginInfo:
 
     It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
     at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
-    500 for the others. A tuple holds 100 items at most.
+    500 for the others.
 
     :ivar name: Name that users select, equal to the name of the entry point: lowercase letters, digits and single
         hyphens.

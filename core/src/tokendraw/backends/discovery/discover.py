@@ -1,6 +1,7 @@
-"""Finds the installed plugins, and how far each of them gets on this machine.
+"""Finds the installed plugins, and how far each of them gets on this machine; filters and operations likewise.
 
 Each plugin gets a manager of its own: pluggy checks its hooks against the specification, and no plugin sees another.
+What cannot be used affects nothing else. Imports no torch.
 """
 
 from __future__ import annotations
@@ -8,36 +9,69 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
+import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import importlib_metadata
 import pluggy
+from packaging.utils import canonicalize_name
 
-from tokendraw.backends.description.capabilities import HostNeed
-from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.capabilities import Host, HostNeed
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, OLDEST_API_VERSION, PluginInfo
-from tokendraw.backends.discovery import guard
-from tokendraw.backends.discovery.entry_points import find_entry_points, installed_version
-from tokendraw.backends.discovery.guard import guarded
-from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
+from tokendraw.backends.discovery import entry_points, guard
+from tokendraw.backends.discovery.guard import guarded, package_of
+from tokendraw.backends.discovery.settings import read_settings
 from tokendraw.backends.discovery.validation import CapabilitiesType, check_description, check_identity
-from tokendraw.backends.resolution.admission import admit, author_of
-from tokendraw.backends.resolution.advice import disable_setting
-from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.admission import admit, author_of, disabled_reason, reserved_reason
+from tokendraw.backends.resolution.candidate import Candidate, Choice, Extension, State
 from tokendraw.backends.resolution.decide import assess
-from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import MAX_REASON_CHARS, format_line, format_message, format_value, printable
-from tokendraw.errors.notices import is_first
+from tokendraw.backends.resolution.messages import disable_setting
+from tokendraw.errors.exceptions import PluginError, is_first
+from tokendraw.errors.formatting import all_of, format_line, format_value, printable
 
+if TYPE_CHECKING:
+    import torch
+
+_T = TypeVar("_T")
 _log = logging.getLogger("tokendraw")
-
 _SLOW_PROBE_SECONDS = 1.0  # a probe looks at files and finds programs, it compiles and imports nothing
-_REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
+
+_PROJECT = "tokendraw"
+hookspec = pluggy.HookspecMarker(_PROJECT)
+hookimpl = pluggy.HookimplMarker(_PROJECT)
+
+
+class HookSpecs:
+    """The hooks of a plugin. They serve negotiation only: no hook is called while tokens are drawn."""
+
+    @hookspec(firstresult=True)
+    def tokendraw_describe(self) -> PluginInfo:
+        """Describe the plugin. Called right after it is loaded, and when plugins are looked for again.
+
+        Pure data: no imports, no devices.
+        What depends on the version of the upstream library may be read from its files.
+        """
+        raise NotImplementedError  # a specification, never called
+
+    @hookspec(firstresult=True)
+    def tokendraw_probe(self, operation: str, host: Host, need: HostNeed) -> str | None:
+        """Say in words why this machine cannot serve ``operation``; None if it can. Optional.
+
+        Called only after the declared capabilities fit ``host`` and ``need``. Look, do not import: a compiler
+        on PATH, a prebuilt module on disk.
+        """
+        raise NotImplementedError
+
+    @hookspec(firstresult=True)
+    def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
+        """Build the sampler for a device. Heavy imports happen now. An exception becomes the reason shown to users."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -67,10 +101,7 @@ class Discovery:
         return info.operations[operation.name]
 
     def _assess(self, candidate: Candidate, operation: Operation, need: HostNeed) -> Candidate:
-        """Assess a plugin, and call its probe unless its declared capabilities already rule out this machine.
-
-        The probe is waited for, however long it takes.
-        """
+        """Assess a plugin, and call its probe unless its declared capabilities already rule out this machine."""
         if candidate.state is not State.LOADED:
             return candidate
         explicit, relay = candidate.name == self.choice.sampler, self.hooks[candidate.name]
@@ -84,9 +115,12 @@ class Discovery:
                 lambda: relay.tokendraw_probe(operation=operation.name, host=self.host, need=need),
             )
         except PluginError as error:
-            return _broken(candidate, error)
+            return replace(candidate, state=State.BROKEN, reason=str(error))
         finally:
-            _warn_if_slow(candidate.name, time.monotonic() - start)
+            seconds, name = time.monotonic() - start, candidate.name
+            if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", name)):
+                text = "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s."
+                _log.warning(text, name, seconds, _SLOW_PROBE_SECONDS, author_of(name))
         if reason is None:
             return candidate
         words = format_line(reason) if isinstance(reason, str) else ""
@@ -103,55 +137,50 @@ def gather(host: Host, choice: Choice, type_of: CapabilitiesType) -> Discovery:
     """
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
-    for candidate in admit(find_entry_points(), choice):
-        loaded, relay = candidate, None
-        if candidate.state is State.FOUND:
-            advice = f"Set {disable_setting([candidate.name], choice)} to do without it."
-            with contextlib.nullcontext() if candidate.first_party else guard.watched(candidate.name, advice):
-                loaded, relay = _load(candidate, type_of)
-        if relay is not None:
-            hooks[loaded.name] = relay
+    for candidate in admit(entry_points.find_entry_points(), choice):
+        if candidate.state is not State.FOUND:
+            plugins.append(candidate)
+            continue
+        with _watched(candidate, choice, is_ours=candidate.first_party):
+            try:
+                relay = _hooks(candidate)
+                loaded = _described(candidate, relay, type_of)
+            except PluginError as error:
+                loaded = replace(candidate, state=State.BROKEN, reason=str(error))
         plugins.append(loaded)
-    return Discovery(host, choice, tuple(plugins), MappingProxyType(hooks))
+        if loaded.state is State.LOADED:
+            hooks[loaded.name] = relay
+    return Discovery(host, choice, tuple(plugins), hooks)
 
 
-def _load(candidate: Candidate, type_of: CapabilitiesType) -> tuple[Candidate, pluggy.HookRelay | None]:
-    """Import a plugin and read its description; return hooks only for a sound description of our API version."""
-    try:
-        relay = _hooks(candidate)
-        answer = guarded("tokendraw_describe", relay.tokendraw_describe)
-        info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
-        if not OLDEST_API_VERSION <= info.api_version <= API_VERSION:
-            # The rest of what it says may mean something else in its own API.
-            version, priority = info.api_version, info.priority
-            identity = PluginInfo(name=info.name, api_version=version, priority=priority, operations={})
-            outdated = "tokendraw" if version > API_VERSION else candidate.distribution
-            reason = f"needs plugin API {version}, found {API_VERSION}; upgrade {outdated}"
-            return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
-        info = guarded("reading PluginInfo", lambda: check_description(info, type_of))
-    except PluginError as error:
-        return _broken(candidate, error), None
-    installed = installed_version(info.upstream.distribution) if info.upstream else None
-    return replace(candidate, state=State.LOADED, info=info, upstream_version=installed), relay
+def _described(candidate: Candidate, relay: pluggy.HookRelay, type_of: CapabilitiesType) -> Candidate:
+    """Read the description of a plugin, as far as its API version is ours."""
+    answer = guarded("tokendraw_describe", relay.tokendraw_describe)
+    info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
+    if not OLDEST_API_VERSION <= info.api_version <= API_VERSION:
+        # The rest of what it says may mean something else in its own API.
+        version, priority = info.api_version, info.priority
+        identity = PluginInfo(name=info.name, api_version=version, priority=priority, operations={})
+        outdated = "tokendraw" if version > API_VERSION else candidate.distribution
+        reason = f"needs plugin API {version}, found {API_VERSION}; upgrade {outdated}"
+        return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason)
+    info = guarded("reading PluginInfo", lambda: check_description(info, type_of))
+    installed = entry_points.installed_version(info.upstream.distribution) if info.upstream else None
+    return replace(candidate, state=State.LOADED, info=info, upstream_version=installed)
 
 
 def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     """Import the plugin object and let pluggy check its hooks against the specification."""
     value = candidate.entry_point
-    entry_point = importlib_metadata.EntryPoint(candidate.name, value, ENTRY_POINT_GROUP)
-    plugin = guarded(f"loading {value!r}", entry_point.load)
+    plugin = _imported(entry_points.PLUGIN_GROUP, candidate)
     if inspect.isclass(plugin):
         kind = printable(plugin.__name__)
         raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")
-    manager = pluggy.PluginManager(PROJECT)
+    manager = pluggy.PluginManager(_PROJECT)
     manager.add_hookspecs(HookSpecs)
-
-    def register() -> None:
-        manager.register(plugin, candidate.name)
-        manager.check_pending()
-
-    guarded(f"registering {value!r}", register)
-    for hook in _REQUIRED_HOOKS:
+    guarded(f"registering {value!r}", lambda: manager.register(plugin, candidate.name))
+    guarded(f"registering {value!r}", manager.check_pending)
+    for hook in ("tokendraw_describe", "tokendraw_build"):
         if not getattr(manager.hook, hook).get_hookimpls():
             raise PluginError(
                 f"{value!r} needs the hook {hook}, found none; define it with @tokendraw.plugin.hookimpl"
@@ -159,12 +188,75 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     return manager.hook
 
 
-def _broken(candidate: Candidate, error: PluginError) -> Candidate:
-    # The error may be one that the plugin itself has raised, in words of its own.
-    return replace(candidate, state=State.BROKEN, reason=format_message(error, MAX_REASON_CHARS))
+def _imported(group: str, record: Extension, package: str = "") -> Any:
+    entry_point = importlib_metadata.EntryPoint(record.name, record.entry_point, group)
+    return guarded(f"loading {record.entry_point!r}", entry_point.load, package)
 
 
-def _warn_if_slow(name: str, seconds: float) -> None:
-    if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", name)):
-        text = "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s."
-        _log.warning(text, name, seconds, _SLOW_PROBE_SECONDS, author_of(name))
+def _watched(
+    record: Extension, choice: Choice, *, is_ours: bool
+) -> contextlib.AbstractContextManager[object]:
+    if is_ours:
+        return contextlib.nullcontext()
+    return guard.watched(record.name, f"Set {disable_setting([record.name], choice)} to do without it.")
+
+
+# Filters and operations
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{,63}")
+_NAME_RULE = "at most 64 lowercase letters, digits and underscores, a letter first"
+_VARIABLES = ("TOKENDRAW_CONFIG", "TOKENDRAW_DISABLE", "TOKENDRAW_NO_PLUGINS")
+
+
+def sources() -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """Return what decides which extensions there are: settings, and where distributions lie."""
+    return tuple(os.environ.get(variable) for variable in _VARIABLES), tuple(sys.path)
+
+
+def find_extensions(
+    group: str, checked: Callable[[Any, str, str], _T], owners: Mapping[str, str]
+) -> list[tuple[Extension, _T | None]]:
+    """Find and load what a group declares, sorted by name; None in place of what cannot be used.
+
+    :param checked: makes the value of the imported object, the name and the entry point; raises a PluginError.
+    :param owners: the one distribution that may claim a name.
+    """
+    choice = read_settings().choice()
+    declared = entry_points.declarations(group, _NAME.fullmatch, _NAME_RULE)
+    records = [_admitted(record, choice, owners) for record in declared]
+    loaded: list[tuple[Extension, _T | None]] = []
+    for record in sorted(records, key=lambda record: (record.name, record.distribution)):
+        rivals = [r.distribution for r in records if r.name == record.name and r.state is State.FOUND]
+        if record.state is not State.FOUND:
+            loaded.append((record, None))
+        elif len(rivals) > 1:
+            reason = f"the name {record.name!r} is claimed by {all_of(sorted(rivals))}; uninstall all but one"
+            loaded.append((replace(record, state=State.BROKEN, reason=reason), None))
+        else:
+            with _watched(record, choice, is_ours=record.name in owners):
+                loaded.append(_load(group, record, checked))
+    return loaded
+
+
+def _admitted(record: Extension, choice: Choice, owners: Mapping[str, str]) -> Extension:
+    """Decide from names alone whether an object may be imported."""
+    owner = owners.get(record.name)
+    is_ours = owner is not None and canonicalize_name(record.distribution) == owner
+    if owner is not None and not is_ours:
+        broken = reserved_reason(record.name, owner, record.distribution)
+        return replace(record, state=State.BROKEN, reason=broken)
+    if reason := disabled_reason(record.name, choice, first_party=is_ours):
+        return replace(record, state=State.DISABLED, reason=reason)
+    return record
+
+
+def _load(
+    group: str, record: Extension, checked: Callable[[Any, str, str], _T]
+) -> tuple[Extension, _T | None]:
+    name, value = record.name, record.entry_point
+    try:
+        loaded = _imported(group, record, value.partition(".")[0].partition(":")[0])
+        extension = guarded(f"making {value!r}", lambda: checked(loaded, name, value), package_of(loaded))
+    except PluginError as error:
+        return replace(record, state=State.BROKEN, reason=str(error)), None
+    return replace(record, state=State.AVAILABLE), extension

@@ -18,24 +18,21 @@ _log = logging.getLogger("tokendraw")
 
 
 def watched(name: str, advice: str) -> contextlib.AbstractContextManager[object]:
-    """Surround the load of a third party's plugin, filter or command.
+    """Surround the load of a third party's plugin, filter or command; ``advice`` says how to do without it.
 
     Commands replace this function, to say which one has ended the process, or does not come to an end.
-
-    :param advice: how to do without it.
     """
     return contextlib.nullcontext()
 
 
 def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
-    """Call a plugin's code, and raise any exception as a PluginError.
+    """Call a plugin's code, and raise any exception as a PluginError, whose cause it is.
 
     A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an
     interrupt from the keyboard is the user's own.
 
-    :param action: what is being done, for the message: ``loading 'acme:plugin'``.
+    :param action: such as ``loading 'acme:plugin'``.
     :param package: of the plugin; the message ends with the line in it that was running.
-    :raises PluginError: the call raised; the message is a reason in words, the cause is what was raised.
     """
     try:
         return call()
@@ -58,10 +55,7 @@ def package_of(plugin: object) -> str:
 
 
 def format_origin(error: BaseException, package: str) -> str:
-    """Write `` (acme_tokendraw/sampler.py:42)``: the innermost frame of ``package`` in the traceback.
-
-    Frames of torch and other libraries do not count. Empty for a traceback without a frame of the package.
-    """
+    """Write `` (acme_tokendraw/sampler.py:42)``: the innermost frame of ``package`` in a traceback, or nothing."""
     origin, trace = "", error.__traceback__
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))

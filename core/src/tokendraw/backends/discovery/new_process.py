@@ -25,12 +25,10 @@ getattr(importlib.import_module(module), name)(*arguments)
 
 
 class ProcessResult(NamedTuple):
-    """Last line on stdout and exit status of a new process."""
+    """Last line on stdout, parsed as JSON (None if missing or malformed), and exit status (None after a timeout)."""
 
     value: Any
-    """Last line, parsed as JSON; None if the line is missing or malformed."""
     exit_status: int | None
-    """Exit status; None after a timeout, whatever the last line is."""
 
 
 def call_in_new_process(

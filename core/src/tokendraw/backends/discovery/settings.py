@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokendraw.backends.discovery.entry_points import declarations
-from tokendraw.backends.discovery.hooks import FILTER_GROUP, OPERATION_GROUP
+from tokendraw.backends.discovery.entry_points import FILTER_GROUP, OPERATION_GROUP, declarations
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError
@@ -35,11 +34,7 @@ WARMUP_RULES = "TOKENDRAW_WARMUP_RULES"
 ENGINE_SWITCHES = ("TOKENDRAW_VLLM", WARMUP_RULES)
 """Variables that adapters to engines read; no sampler depends on them."""
 _KNOWN = (*VARIABLES, *ENGINE_SWITCHES)
-_FLAGS = {
-    "first_party_only": "TOKENDRAW_NO_PLUGINS",
-    "strict": "TOKENDRAW_STRICT",
-    "debug": "TOKENDRAW_DEBUG",
-}
+_FLAGS = {"first_party_only": "NO_PLUGINS", "strict": "STRICT", "debug": "DEBUG"}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a list of strings"}
 
@@ -76,12 +71,10 @@ class Settings:
     def all_warnings(self, installed: Iterable[str], *, sampler: bool = False) -> tuple[str, ...]:
         """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
 
-        Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
-
         :param installed: names of the plugins that are installed, in whatever state.
         :param sampler: whether to warn of an unknown ``sampler`` too, which is an error where one is chosen.
         """
-        known = sorted({*installed, *FIRST_PARTY})
+        known = sorted({*installed, *FIRST_PARTY})  # one configuration may serve many machines
         extensions: set[str] = set()
         if {*self.disabled}.difference(known):  # filters from moments and operations may be disabled, too
             groups = (FILTER_GROUP, OPERATION_GROUP)
@@ -89,19 +82,16 @@ class Settings:
         named = {
             _label("disable", self.disabled_source): self.disabled,
             _label("priority", self.priority_source): self.priority,
+            _label("sampler", self.sampler_source): (self.sampler,) if sampler and self.sampler else (),
         }
-        if sampler and self.sampler:
-            named[_label("sampler", self.sampler_source)] = (self.sampler,)
-        return (
-            *self.warnings,
-            *(
-                f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
-                "Correct it, or take it out."
-                for label, names in named.items()
-                for name in dict.fromkeys(names)
-                if name not in known and name not in extensions
-            ),
-        )
+        misnamed = [
+            f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
+            "Correct it, or take it out."
+            for label, names in named.items()
+            for name in dict.fromkeys(names)
+            if name not in known and name not in extensions
+        ]
+        return (*self.warnings, *misnamed)
 
     def choice(
         self,
@@ -115,11 +105,10 @@ class Settings:
         :param sampler: a name, or the names of each operation, as :attr:`Choice.names`.
         :param binds: whether the sampler of the settings counts: for the operations of the core alone.
         """
-        names = sampler if isinstance(sampler, Mapping) else None
         is_default = sampler is None and binds
         return Choice(
             sampler=self.sampler if is_default else sampler if isinstance(sampler, str) else None,
-            names=names,
+            names=sampler if isinstance(sampler, Mapping) else None,
             source=self.sampler_source if is_default else source if sampler is not None else "",
             priority=self.priority,
             priority_source=self.priority_source or "TOKENDRAW_PRIORITY",
@@ -141,7 +130,10 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     }
     path = _config_path(variables, environ)
     table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
-    values: dict[str, Any] = {name: _boolean(variables, variable) for name, variable in _FLAGS.items()}
+    values: dict[str, Any] = {
+        field: _boolean(f"{_PREFIX}{word}", variables.get(f"{_PREFIX}{word}", "0"))
+        for field, word in _FLAGS.items()
+    }
     for field, key in (("sampler", "sampler"), ("priority", "priority"), ("disabled", "disable")):
         text = variables.get(variable := f"{_PREFIX}{key.upper()}")
         if text is not None:
@@ -159,7 +151,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def is_debugging() -> bool:
     """Whether ``TOKENDRAW_DEBUG`` is set."""
-    return _is_set("TOKENDRAW_DEBUG", default="0")
+    return _boolean("TOKENDRAW_DEBUG", os.environ.get("TOKENDRAW_DEBUG", "").strip() or "0")
 
 
 def is_switched_off(variable: str) -> bool:
@@ -167,18 +159,13 @@ def is_switched_off(variable: str) -> bool:
 
     :raises SettingsError: it is set to something else than a boolean.
     """
-    return not _is_set(variable, default="1")
+    return not _boolean(variable, os.environ.get(variable, "").strip() or "1")
 
 
-def _is_set(name: str, *, default: str) -> bool:
-    return _boolean({name: os.environ.get(name, "").strip() or default}, name)
-
-
-def _boolean(variables: Mapping[str, str], name: str) -> bool:
-    text = variables.get(name, "0")
+def _boolean(variable: str, text: str) -> bool:
     if text.lower() not in _BOOLEANS:
         raise SettingsError(
-            f"{name!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
+            f"{variable!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
         )
     return _BOOLEANS[text.lower()]
 
@@ -199,11 +186,10 @@ def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Pa
     if "TOKENDRAW_CONFIG" in variables:
         return Path(variables["TOKENDRAW_CONFIG"]).expanduser()
     base = Path(environ.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():  # the XDG base directory specification says to ignore a relative one
-        try:
-            base = Path.home() / ".config"
-        except RuntimeError:  # a container without a home directory has no configuration file either
-            return None
+    try:  # the XDG base directory specification says to ignore a relative one
+        base = base if base.is_absolute() else Path.home() / ".config"
+    except RuntimeError:  # a container without a home directory has no configuration file either
+        return None
     return base / "tokendraw" / "config.toml"
 
 

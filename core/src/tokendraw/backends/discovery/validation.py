@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, HostCapabilities, are_words
 from tokendraw.backends.description.declared import rules_of
-from tokendraw.backends.description.plugin_info import MAX_ITEMS, MAX_PRIORITY, PluginInfo, Release, Upstream
+from tokendraw.backends.description.plugin_info import MAX_PRIORITY, PluginInfo, Release, Upstream
 from tokendraw.backends.resolution.upstream import is_in_range, release_of, tested_range
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import MAX_TEXT_CHARS, format_value, is_printable, one_of, printable
@@ -35,11 +35,9 @@ def check_identity(info: object, name: str) -> PluginInfo:
     :raises PluginError: it is not; the message is a reason in words.
     """
     if not isinstance(info, PluginInfo):
-        raise PluginError(
-            f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {_kind(info)}"
-        )
-    is_equal = type(info.name) is str and info.name == name
-    _require(is_equal, "PluginInfo.name", f"to be the entry point's name {name!r}", info.name)
+        found = _kind(info)
+        raise PluginError(f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {found}")
+    _require(info.name == name, "PluginInfo.name", f"to be the entry point's name {name!r}", info.name)
     for field in ("api_version", "priority"):
         number = getattr(info, field)
         is_in_bounds = type(number) is int and abs(number) <= MAX_PRIORITY
@@ -49,9 +47,7 @@ def check_identity(info: object, name: str) -> PluginInfo:
 
 
 def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo:
-    """Check and copy a description of sound identity; later changes by the plugin do not reach the copy.
-
-    The rest has to make sense only if the API version is ours.
+    """Check a description of sound identity, which has to make sense only if the API version is ours.
 
     :param type_of: looks up the types of capabilities that plugins may offer.
     :raises PluginError: the message is a reason in words.
@@ -60,60 +56,62 @@ def check_description(info: PluginInfo, type_of: CapabilitiesType) -> PluginInfo
         needed = f"one printable line of at most {MAX_TEXT_CHARS} characters"
         _require(is_printable(getattr(info, field)), f"PluginInfo.{field}", needed, getattr(info, field))
     operations, upstream = info.operations, info.upstream
-    has_some = isinstance(operations, Mapping) and 0 < len(operations) <= MAX_ITEMS
-    _require(has_some, "PluginInfo.operations", f"1 to {MAX_ITEMS} operations", operations)
+    has_some = isinstance(operations, Mapping) and len(operations) > 0
+    _require(has_some, "PluginInfo.operations", "at least one operation", operations)
     copies = {name: _capabilities(name, offered, type_of) for name, offered in operations.items()}
-    if upstream is not None and not isinstance(upstream, Upstream):
-        raise PluginError(
-            f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {_kind(upstream)}"
-        )
-    values = {field.name: getattr(info, field.name) for field in fields(PluginInfo)}
-    values |= {"operations": copies, "upstream": upstream and check_upstream(upstream)}
-    return PluginInfo(**values)
+    if isinstance(upstream, Upstream):
+        check_upstream(upstream)
+    elif upstream is not None:
+        found = _kind(upstream)
+        raise PluginError(f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {found}")
+    return replace(info, operations=copies)
 
 
-def _capabilities(name: object, offered: object, type_of: CapabilitiesType) -> HostCapabilities:
+def _capabilities(name: str, offered: object, type_of: CapabilitiesType) -> HostCapabilities:
     """Copy the capabilities of an operation; of an operation unknown to this core, the host's part alone."""
     if not is_printable(name, MAX_WORD_CHARS) or not isinstance(offered, HostCapabilities):
         found = _kind(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
-    declared = type_of(str(name))
+    declared = type_of(name)
     if not isinstance(offered, declared):
-        raise PluginError(
-            f"PluginInfo.operations needs {declared.__name__} for the operation {name!r}, found {_kind(offered)}"
-        )
+        needed, found = declared.__name__, _kind(offered)
+        raise PluginError(f"PluginInfo.operations needs {needed} for the operation {name!r}, found {found}")
     values = {}
     for field, rule in rules_of(declared).items():
         value = values[field] = getattr(offered, field)
-        fits = rule.fits(value) and not (isinstance(value, tuple) and len(value) > MAX_ITEMS)
-        _require(fits, f"{declared.__name__}.{field} of the operation {name!r}", one_of(rule.needed), value)
+        subject = f"{declared.__name__}.{field} of the operation {name!r}"
+        _require(rule.fits(value), subject, one_of(rule.needed), value)
     return declared(**values)
 
 
 def check_upstream(upstream: Upstream) -> Upstream:
-    """Check and copy a plugin's description of the upstream: range, tested versions, and table of releases.
+    """Check a plugin's description of the upstream: range, tested versions, and table of releases.
 
     :raises PluginError: the message is a reason in words.
     """
     name, versions = upstream.distribution, upstream.versions
-    tested, releases = upstream.tested, upstream.releases
+    tested, releases, found = upstream.tested, upstream.releases, upstream.found
     is_name = partial(canonicalize_name, validate=True)
     _require(_parses(is_name, name), "Upstream.distribution", "a distribution's name", name)
     _require(_parses(SpecifierSet, versions), "Upstream.versions", "a PEP 440 range", versions)
-    are_versions = are_words(tested) and len(tested) <= MAX_ITEMS
-    are_versions = are_versions and all(_parses(tested_range, text) for text in tested)
+    are_versions = are_words(tested) and all(_parses(tested_range, text) for text in tested)
     _require(are_versions, "Upstream.tested", "a tuple of PEP 440 versions or ranges", tested)
-    are_rows = isinstance(releases, tuple) and len(releases) <= MAX_ITEMS
-    _require(are_rows, "Upstream.releases", f"a tuple of at most {MAX_ITEMS} Release", releases)
-    copy = Upstream(name, versions, tested, tuple(map(_check_row, releases)), _check_found(upstream))
-    for operation in dict.fromkeys(row.operation for row in copy.releases):
-        _check_order([row for row in copy.releases if row.operation == operation])
-    for row in copy.releases:
-        _check_decision(row, copy)
-    return copy
+    _require(isinstance(releases, tuple), "Upstream.releases", "a tuple of Release", releases)
+    for row in releases:
+        _check_row(row)
+    operations = dict.fromkeys(row.operation for row in releases)
+    are_told = isinstance(found, Mapping) and all(words and is_printable(words) for words in found.values())
+    _require(are_told, "Upstream.found", "words by operation", found)
+    for about in found:
+        is_known = about is not None and about in operations
+        _require(is_known, "Upstream.found", "operations that Upstream.releases has rows about", about)
+    for operation in operations:
+        rows = [row for row in releases if row.operation == operation]
+        _check_rows(rows, upstream, f"Upstream.releases about {operation or 'all operations'}")
+    return upstream
 
 
-def _check_row(row: object) -> Release:
+def _check_row(row: object) -> None:
     if not isinstance(row, Release):
         raise PluginError(f"Upstream.releases needs a tuple of Release, found {format_value(row)} in it")
     _require(_parses(_release, row.since), "Release.since", "a final or post release", row.since)
@@ -125,24 +123,10 @@ def _check_row(row: object) -> Release:
         ("change", "one printable line", is_printable(row.change)),
     ):
         _require(fits, f"Release.{field} of {row.since}", needed, getattr(row, field))
-    return Release(row.since, row.says, row.operation, row.refused, row.change)
 
 
-def _check_found(upstream: Upstream) -> dict[str, str]:
-    found = upstream.found
-    is_sound = isinstance(found, Mapping) and len(found) <= MAX_ITEMS
-    is_sound = is_sound and all(words and is_printable(words) for words in found.values())
-    _require(is_sound, "Upstream.found", "words by operation", found)
-    about = {row.operation for row in upstream.releases} - {None}
-    for operation in found:
-        needed = "operations that Upstream.releases has rows about"
-        _require(operation in about, "Upstream.found", needed, operation)
-    return dict(found)
-
-
-def _check_order(rows: list[Release]) -> None:
-    """Check that the rows about an operation cover each version exactly once."""
-    about = f"Upstream.releases about {rows[0].operation or 'all operations'}"
+def _check_rows(rows: Sequence[Release], upstream: Upstream, about: str) -> None:
+    """Check that rows cover each version once, and that neither the range nor a row about all refuses one in use."""
     begins = Version(rows[0].since) == Version("0")
     _require(begins, about, "to begin with the release '0'", rows[0].since)
     if all(row.refused for row in rows):
@@ -152,20 +136,13 @@ def _check_order(rows: list[Release]) -> None:
             raise PluginError(
                 f"{about} needs ascending releases, found {following.since!r} behind {row.since!r}"
             )
-
-
-def _check_decision(row: Release, upstream: Upstream) -> None:
-    """Check that neither the range nor a row about all operations refuses the releases of a row in use."""
-    if row.refused or Version(row.since) == Version("0"):
-        return
-    about = f"Upstream.releases about {row.operation or 'all operations'}"
-    is_used = is_in_range(upstream, row.since)
-    _require(is_used, about, f"used releases within {upstream.versions!r}", row.since)
-    above = release_of(upstream, row.since, None)
-    if above is not None and above.refused:
-        raise PluginError(
-            f"{about} uses {row.since!r}, which the row {above.since!r} refuses for all operations"
-        )
+    for row in (row for row in rows[1:] if not row.refused):
+        is_used, above = is_in_range(upstream, row.since), release_of(upstream, row.since, None)
+        _require(is_used, about, f"used releases within {upstream.versions!r}", row.since)
+        if above is not None and above.refused:
+            raise PluginError(
+                f"{about} uses {row.since!r}, which the row {above.since!r} refuses for all operations"
+            )
 
 
 def _release(text: str) -> Version:

@@ -43,9 +43,23 @@ def author_of(name: str) -> str:
 
 def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, ...]:
     """Mark candidates that may not run as disabled or broken."""
-    marked = [_refused(candidate, choice) or candidate for candidate in candidates]
-    owners = conflicts(marked)
-    return tuple(_disputed(c, owners.get(c.name, ())) for c in marked)
+    marked = [_marked(candidate, choice) for candidate in candidates]
+    owners = {name: claimants(rivals) for name, rivals in conflicts(marked).items()}
+    return tuple(
+        replace(c, state=State.BROKEN, reason=disputed_reason(c.name, owners[c.name]))
+        if c.name in owners and _claims(c)
+        else c
+        for c in marked
+    )
+
+
+def _marked(candidate: Candidate, choice: Choice) -> Candidate:
+    if reason := disabled_reason(candidate.name, choice, first_party=candidate.first_party):
+        return replace(candidate, state=State.DISABLED, reason=reason)
+    if _squats(candidate):
+        reason = reserved_reason(candidate.name, FIRST_PARTY[candidate.name], *claimants([candidate]))
+        return replace(candidate, state=State.BROKEN, reason=reason)
+    return candidate
 
 
 def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
@@ -67,7 +81,7 @@ def claimants(candidates: Iterable[Candidate]) -> list[str]:
 
 
 def disabled_reason(name: str, choice: Choice, *, first_party: bool) -> str | None:
-    """Word why the user's choice leaves a plugin or a filter out; None if it does not."""
+    """Word why the user's choice leaves a plugin or a filter out."""
     if name in choice.disabled:
         return f"switched off by {choice.disabled_source}"
     if choice.first_party_only and not first_party:
@@ -86,29 +100,12 @@ def disputed_reason(name: str, owners: Sequence[str]) -> str:
     return f"the name {name!r} is claimed by {all_of(owners)}; uninstall {surplus} of them"
 
 
-def _refused(candidate: Candidate, choice: Choice) -> Candidate | None:
-    if reason := disabled_reason(candidate.name, choice, first_party=candidate.first_party):
-        return replace(candidate, state=State.DISABLED, reason=reason)
-    if _squats(candidate):
-        reason = reserved_reason(candidate.name, FIRST_PARTY[candidate.name], *claimants([candidate]))
-        return replace(candidate, state=State.BROKEN, reason=reason)
-    return None
-
-
 def _claims(candidate: Candidate) -> bool:
-    if not candidate.distribution or candidate.state is State.DISABLED:
-        return False
-    return is_name(candidate.name) and not _squats(candidate)
+    is_found = bool(candidate.distribution) and candidate.state is not State.DISABLED
+    return is_found and is_name(candidate.name) and not _squats(candidate)
 
 
 def _squats(candidate: Candidate) -> bool:
     """Whether another distribution claims a reserved name. A candidate made by hand has no distribution."""
-    if candidate.name not in FIRST_PARTY or not candidate.distribution:
-        return False
-    return not is_first_party(candidate.name, candidate.distribution)
-
-
-def _disputed(candidate: Candidate, owners: Sequence[Candidate]) -> Candidate:
-    if not owners or not _claims(candidate):
-        return candidate
-    return replace(candidate, state=State.BROKEN, reason=disputed_reason(candidate.name, claimants(owners)))
+    is_reserved = candidate.name in FIRST_PARTY and bool(candidate.distribution)
+    return is_reserved and not is_first_party(candidate.name, candidate.distribution)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.capabilities import Host
 from tokendraw.backends.description.plugin_info import PluginInfo
 
 
@@ -24,25 +24,15 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A plugin that is installed, as far as it is known.
+class Extension:
+    """What an entry point of one of tokendraw's groups declares.
 
-    ``state`` and ``reason`` are about one operation, host and need. Where ``info`` is there,
-    :func:`tokendraw.resolve` derives them anew from the facts below, so that candidates found here can be
-    resolved for another machine.
-
-    :ivar name: Name of the plugin and of the entry point.
-    :ivar state: State of the plugin, such as ``available`` or ``broken``.
-    :ivar reason: Reason why the plugin is not available: needed against found. None in the states found, loaded and
-        available.
+    :ivar name: Name of the entry point, fit to print.
+    :ivar state: State, such as ``available`` or ``broken``.
+    :ivar reason: Reason why it cannot be used: needed against found. None in the states found, loaded and available.
     :ivar distribution: Name of the distribution that brought the entry point.
     :ivar version: Version of that distribution; "" if unknown.
     :ivar entry_point: ``package.module:attribute``.
-    :ivar first_party: Whether tokendraw itself ships the plugin, by the name of its distribution.
-    :ivar info: The plugin's description of itself; None unless the plugin was loaded.
-    :ivar upstream_version: Installed version of ``info.upstream``; None if not installed, or without an upstream.
-    :ivar probe_reason: Finding of the plugin's probe: what this machine lacks; None if nothing.
-    :ivar rejection: Reason why building the plugin, or the proof draw, failed on this device.
     """
 
     name: str
@@ -51,6 +41,23 @@ class Candidate:
     distribution: str = ""
     version: str = ""
     entry_point: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Extension):
+    """A plugin that is installed, as far as it is known.
+
+    ``state`` and ``reason`` are about one operation, host and need. Where ``info`` is there,
+    :func:`tokendraw.resolve` derives them anew from the facts below, so that candidates found here can be
+    resolved for another machine. Inherits the fields of :class:`Extension`.
+
+    :ivar first_party: Whether tokendraw itself ships the plugin, by the name of its distribution.
+    :ivar info: The plugin's description of itself; None unless the plugin was loaded.
+    :ivar upstream_version: Installed version of ``info.upstream``; None if not installed, or without an upstream.
+    :ivar probe_reason: Finding of the plugin's probe: what this machine lacks; None if nothing.
+    :ivar rejection: Reason why building the plugin, or the proof draw, failed on this device.
+    """
+
     first_party: bool = False
     info: PluginInfo | None = None
     upstream_version: str | None = None
@@ -69,11 +76,10 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The user's decisions, each with its source.
+    """The user's decisions, each with its source: an argument, an option, a variable, or the configuration file's path.
 
     :ivar sampler: Name of the one sampler to use; None for the default choice.
-    :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's
-        path.
+    :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER`` ...
     :ivar priority: Names that go before all others, in this order.
     :ivar priority_source: Source of ``priority``: the variable, or the path of the configuration file.
     :ivar disabled: Names that are not even imported.
@@ -145,8 +151,7 @@ class Resolution:
     :ivar need: Need of the caller, of the operation's need type.
     :ivar choice: Choice of the user that the decision honours.
     :ivar chosen: Name of the chosen plugin.
-    :ivar companion: Name of the plugin that serves the rows or calls that ``chosen`` cannot; None if ``chosen`` can
-        serve all, or if no plugin on this machine can.
+    :ivar companion: Name of the plugin that serves the rows or calls that ``chosen`` cannot; None without one.
     :ivar decisions: Decision on each candidate, the best first.
     :ivar warnings: Warnings to give once: a plugin was passed over, an upstream version is untested.
     :ivar fallback: The entry of ``warnings`` about plugins that were passed over.

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tokendraw.backends.description.capabilities import HostNeed
-from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.capabilities import Host, HostNeed
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.resolution import advice, checks, refusals, upstream
+from tokendraw.backends.resolution import checks, messages, upstream
 from tokendraw.backends.resolution.admission import admit, conflicts
 from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
 
@@ -61,7 +60,7 @@ def decide(
     named = choice.priority if choice.sampler is None else (choice.sampler,)
     disputed = {name: owners for name, owners in conflicts(admitted).items() if name in named}
     if disputed:
-        raise refusals.duplicate(disputed, choice)
+        raise messages.duplicate_name(disputed, choice)
     assessed = sorted(
         (assess(c, operation, host, need, explicit=c.name == choice.sampler) for c in admitted),
         key=choice.rank,
@@ -76,11 +75,13 @@ def decide(
         partial, companion = pinned[1] if len(pinned) > 2 else None, pinned[-1] if len(pinned) > 1 else None
     offered = chosen.capabilities(operation.name)
     if companion is None and (missing := checks.first_of(operation.default_checks, offered, host, need)):
-        raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
+        raise messages.explicit_refusal(missing, chosen.name, assessed, operation.name, host, choice)
     fallback = None
     if choice.sampler is None:
-        fallback = advice.fallback(chosen, assessed, operation.name, host, choice)
-    untested = [text for c in (chosen, partial, companion) if c is not None and (text := advice.untested(c))]
+        fallback = messages.fallback_warning(chosen, assessed, operation.name, host, choice)
+    untested = [
+        text for c in (chosen, partial, companion) if c is not None and (text := messages.untested_warning(c))
+    ]
     return Resolution(
         operation=operation.name,
         host=host,
@@ -105,7 +106,7 @@ def _chosen(
 ) -> Candidate:
     if choice.sampler is None:
         if not available:
-            raise refusals.nothing(assessed, operation.name, host, choice)
+            raise messages.nothing_serves(assessed, operation.name, host, choice)
         return available[0]
     return _available(choice.sampler, assessed, operation, host, choice)
 
@@ -120,9 +121,9 @@ def _available(
         if candidate.state is State.AVAILABLE:
             return candidate
     if not named:
-        raise refusals.unknown(name, assessed, operation.name, host, choice)
+        raise messages.unknown_name(name, assessed, operation.name, host, choice)
     first = min(named, key=lambda c: not c.first_party)
-    raise refusals.explicit(str(first.reason), first.name, assessed, operation.name, host, choice)
+    raise messages.explicit_refusal(str(first.reason), first.name, assessed, operation.name, host, choice)
 
 
 def _companions(

@@ -138,8 +138,8 @@ def is_version(installed: str) -> bool:
     return True
 
 
-def _rows(upstream: Upstream, operation: str | None) -> Iterator[Release]:
-    return (row for row in upstream.releases if row.operation == operation)
+def _rows(upstream: Upstream, operation: str | None) -> list[Release]:
+    return [row for row in upstream.releases if row.operation == operation]
 
 
 def _used(upstream: Upstream, operation: str | None) -> Iterator[str]:

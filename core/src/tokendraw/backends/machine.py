@@ -1,27 +1,29 @@
 """Gathers the facts about this machine for resolution, without importing torch.
 
-If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked
-directly.
+If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked directly. That
+initialises NVIDIA's driver in this process, as ``torch.cuda`` does: a program that forks workers should ask in the
+workers.
 """
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import importlib_metadata
 
-from tokendraw._torch.device_names import parse
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.machine import cuda_driver, kfd
+from tokendraw._torch.importing import parse_device
+from tokendraw.backends.description.capabilities import Host
 from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.errors.formatting import all_of
 
 
 class _NoGpuError(Exception):
-    """No GPU is usable by torch; the message is a reason in words."""
+    """No GPU is usable by torch, or its driver is missing or failed; the message is a reason in words."""
 
 
 def detect_host(device: str | None = None) -> Host:
@@ -32,7 +34,7 @@ def detect_host(device: str | None = None) -> Host:
     :raises InvalidParameterError: ``device`` is not such a name, or names a device that holds no values.
     :raises SamplerUnavailableError: ``device`` is one that this machine, or its torch, does not have.
     """
-    kind, index = parse(device)
+    kind, index = parse_device(device)
     if kind is not None and kind != "cuda":
         if kind != "cpu" and not _has_device(str(device), kind):
             best = detect_host().device_type.replace("rocm", "cuda")
@@ -59,18 +61,13 @@ def _gpu(index: int | None) -> Host:
     build = _torch_build()
     if build in ("cpu", "xpu"):
         raise _NoGpuError(f"the installed torch is built for the {build.upper()} alone")
-    architectures = kfd.architectures() if build in ("rocm", None) else ()
+    architectures = _rocm_architectures() if build in ("rocm", None) else ()
     if architectures:
         _check_index(index, len(architectures))
         return Host(device_type="rocm", rocm_arch=architectures[index or 0])
     if build == "rocm":
-        raise _NoGpuError(f"{kfd.TOPOLOGY} lists no GPU")
-    try:
-        library = cuda_driver.open_library()
-        _check_index(index, cuda_driver.device_count(library))
-        return cuda_driver.describe(library, index or 0)
-    except cuda_driver.DriverError as error:
-        raise _NoGpuError(str(error)) from None
+        raise _NoGpuError(f"{TOPOLOGY} lists no GPU")
+    return _gpu_by_driver(index)
 
 
 def _gpu_by_torch(torch: Any, index: int | None) -> Host:
@@ -84,8 +81,8 @@ def _gpu_by_torch(torch: Any, index: int | None) -> Host:
         arch = properties.gcnArchName.split(":")[0]  # gfx942:sramecc+:xnack-
         return Host(device_type="rocm", name=properties.name, rocm_arch=arch)
     try:
-        cuda_version = cuda_driver.version(cuda_driver.open_library())
-    except cuda_driver.DriverError:
+        cuda_version = _newest_cuda(_cuda_driver())
+    except _NoGpuError:
         cuda_version = None
     return Host(
         device_type="cuda",
@@ -115,12 +112,9 @@ def _torch_build() -> str | None:
         return "cpu"
     # A wheel without a local version may be built for anything; its version.py says `cuda = '13.0'` or so.
     found = dict(re.findall(r"^(cuda|hip|xpu)\b.*=\s*(.+)$", written, re.MULTILINE))
-    if found.get("cuda", "None") != "None":
-        return "cuda"
-    if found.get("hip", "None") != "None":
-        return "rocm"
-    if found.get("xpu", "None") != "None":
-        return "xpu"
+    for name, platform_name in (("cuda", "cuda"), ("hip", "rocm"), ("xpu", "xpu")):
+        if found.get(name, "None") != "None":
+            return platform_name
     return "cpu" if found else None
 
 
@@ -147,3 +141,83 @@ def _other_accelerator() -> str | None:
         return None if found is None else str(found.type)
     apple = sys.platform == "darwin" and platform.machine() == "arm64"
     return "mps" if apple and _torch_build() is not None else None
+
+
+# NVIDIA's driver. The calls and the numbers are those of cuda.h; CUDA_VISIBLE_DEVICES is the driver's to honour.
+
+_COMPUTE_CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_...
+_COMPUTE_CAPABILITY_MINOR = 76
+_MULTIPROCESSOR_COUNT = 16
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+def _cuda_driver() -> Any:
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        raise _NoGpuError(f"the NVIDIA driver's library {name} is not there") from None
+
+
+def _newest_cuda(driver: Any) -> tuple[int, int]:
+    """Return the newest CUDA version supported by the driver, without initialising the driver."""
+    number = _integer(driver, "cuDriverGetVersion")
+    return number // 1000, number % 1000 // 10
+
+
+def _gpu_by_driver(index: int | None) -> Host:
+    driver = _cuda_driver()
+    status = driver.cuInit(0)
+    if status != _NO_DEVICE:
+        _check("cuInit", status)
+    _check_index(index, 0 if status == _NO_DEVICE else _integer(driver, "cuDeviceGetCount"))
+    device = _integer(driver, "cuDeviceGet", index or 0)
+    name = ctypes.create_string_buffer(256)
+    _check("cuDeviceGetName", driver.cuDeviceGetName(name, len(name), device))
+
+    def attribute(number: int) -> int:
+        return _integer(driver, "cuDeviceGetAttribute", number, device)
+
+    return Host(
+        device_type="cuda",
+        name=name.value.decode(errors="replace"),
+        compute_capability=(attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR)),
+        sm_count=attribute(_MULTIPROCESSOR_COUNT),
+        cuda_version=_newest_cuda(driver),
+    )
+
+
+def _integer(driver: Any, function: str, *arguments: int) -> int:
+    """Call a function with an ``int *`` as first parameter, and return the integer."""
+    value = ctypes.c_int()
+    _check(function, getattr(driver, function)(ctypes.byref(value), *arguments))
+    return value.value
+
+
+def _check(function: str, status: int) -> None:
+    if status != 0:
+        raise _NoGpuError(f"the NVIDIA driver's {function} failed with status {status}")
+
+
+# AMD's driver: its topology in sysfs, with a node for each CPU and GPU.
+
+TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+def _rocm_architectures() -> list[str]:
+    """List the architecture of each GPU, such as ``gfx942``, in the driver's order, without CPUs.
+
+    Sysfs lists every GPU of the machine: ``HIP_VISIBLE_DEVICES`` and its kin are not taken into account.
+    """
+    nodes = sorted(TOPOLOGY.glob("*/properties"), key=lambda path: int(path.parent.name))
+    # 90402 is gfx942: minor and stepping, two decimal digits each, become a hexadecimal digit each.
+    versions = [version for version in map(_gfx_target_version, nodes) if version]
+    return [f"gfx{each // 10000}{each // 100 % 100:x}{each % 100:x}" for each in versions]
+
+
+def _gfx_target_version(properties: Path) -> int:
+    try:
+        lines = properties.read_text(encoding="ascii").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("gfx_target_version ")))
+    except (OSError, ValueError, IndexError, StopIteration):  # such as another user's node in a container
+        return 0

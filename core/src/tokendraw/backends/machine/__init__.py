@@ -1,1 +1,0 @@
-"""Gathers facts about this machine, from torch if loaded and from the drivers otherwise."""
