@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.parameters.fields import FACT_OF_COLUMN
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.request_columns import field_dtypes
+from tokendraw.parameters.metadata import SamplingMetadata, field_dtypes
 
 __all__ = ["MetadataParameters", "PerRow", "RowParameters", "filter_columns", "widest_float"]
 

@@ -16,8 +16,8 @@ from tokendraw._torch.tensor_checks import check_device_of, check_plain, is_plai
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, Need
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
+from tokendraw.parameters.fields import check_logprobs, of_row
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.ranges import check_logprobs, of_row
 
 LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 

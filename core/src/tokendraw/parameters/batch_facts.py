@@ -12,10 +12,15 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
-from tokendraw.parameters.fields import COLUMNS, FACT_OF_COLUMN, FILTER_PARAMETERS, FILTER_PREFIX, Columns
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import check_columns
+from tokendraw.parameters.fields import (
+    COLUMNS,
+    FACT_OF_COLUMN,
+    FILTER_PARAMETERS,
+    FILTER_PREFIX,
+    Columns,
+    integers,
+)
+from tokendraw.parameters.params import SamplingParams, check_columns
 
 RowKind: TypeAlias = tuple[Any, ...]
 """An entry a column of :data:`COLUMNS` but ``xtc_threshold``: whether greedy, whether there is a seed, a real filter

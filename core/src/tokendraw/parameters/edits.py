@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
+from tokendraw.parameters.fields import LARGEST_FLOAT32, each, integer, of_row, real
 from tokendraw.parameters.history_edits import (
     LARGEST_COUNT,
     LAST_N,
@@ -20,7 +21,6 @@ from tokendraw.parameters.history_edits import (
     check_thinking_budget,
     read_ids,
 )
-from tokendraw.parameters.ranges import LARGEST_FLOAT32, each, integer, of_row, real
 
 Edit: TypeAlias = Literal[
     "bitmask",

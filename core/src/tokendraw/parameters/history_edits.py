@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value
-from tokendraw.parameters.ranges import LARGEST_FLOAT32, integer, integers, of_row, real
+from tokendraw.parameters.fields import LARGEST_FLOAT32, integer, integers, of_row, real
 
 MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 LAST_N = "an integer >= -1 (-1: all tokens, 0: off)"

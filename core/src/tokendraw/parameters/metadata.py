@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from itertools import chain
+from types import UnionType
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import INTEGERS, is_plain
+from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_plain, check_vector, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded
+from tokendraw._torch.upload import Column, device_of, uploaded
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.filters.installed import find_filter
+from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
-from tokendraw.parameters.fields import FILTER_PREFIX, SLOT_FIELDS
-from tokendraw.parameters.metadata_checks import (
-    MAX_POSITION,
-    check_form,
-    check_indices,
-    check_kinds,
-    check_positions,
-    check_record,
-    check_together,
-    index_column,
-    missing_positions,
-    num_slots,
-)
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import check_columns, parameter_columns
+from tokendraw.parameters.fields import FILTER_PARAMETERS, FILTER_PREFIX, SLOT_FIELDS, Columns, integers
+from tokendraw.parameters.params import SamplingParams, check_columns
 
 _ANYTHING = BatchFacts()
 _SLOT_TENSORS = (*SLOT_FIELDS, "logprob_token_ids")
@@ -303,3 +292,173 @@ class SamplingMetadata:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.int64) if tensor.dtype in _SMALL_INTEGERS else tensor
+
+
+_REQUIRED = ("temperature", "top_k", "top_p", "min_p")
+
+
+_RARE = [(p.name, p.neutral) for p in FILTER_PARAMETERS if p.name not in _REQUIRED]
+
+
+@cache
+def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
+    """Return the dtype of each field with an entry a slot, on devices of a type."""
+    real = torch.float32 if device_type == "mps" else torch.float64  # so that 0.9 stays 0.9
+    dtypes = {"real": real, "integer": torch.int64, "flag": torch.bool}
+    return {name: dtypes[kind] for name, kind in SLOT_FIELDS.items()}
+
+
+def parameter_columns(columns: Columns, device: torch.device) -> dict[str, Column]:
+    """Return a column [slots] for each field of the metadata that a request uses, 0 for None."""
+    dtypes = field_dtypes(device.type)
+    seeds, orders, logprobs = columns["seed"], columns["filter_order"], columns["logprobs"]
+    uploads: dict[str, Column] = {name: (columns[name], dtypes[name]) for name in _REQUIRED}
+    has_seed = [seed is not None for seed in seeds]
+    if any(has_seed):
+        uploads["seed"] = [seed or 0 for seed in seeds], dtypes["seed"]
+        uploads["seeded"] = has_seed, dtypes["seeded"]
+    for name, neutral in _RARE:
+        if columns[name].count(neutral) < len(columns[name]):
+            uploads[name] = columns[name], dtypes[name]
+    if "xtc_probability" in uploads:
+        uploads["xtc_threshold"] = columns["xtc_threshold"], dtypes["xtc_threshold"]
+    for flag in ("joint", "temperature_last"):
+        if flag in orders:
+            uploads[flag] = [order == flag for order in orders], dtypes[flag]
+    if logprobs.count(None) < len(logprobs):
+        uploads["logprobs"] = [n or 0 for n in logprobs], dtypes["logprobs"]
+    given_ids = columns["logprob_token_ids"]
+    width = max(map(len, given_ids), default=0)
+    if width:  # [slots * M]
+        padded_ids = [[*ids, *[PAD_TOKEN_ID] * (width - len(ids))] for ids in given_ids]
+        uploads["logprob_token_ids"] = [*chain.from_iterable(padded_ids)], torch.int64
+    return uploads | _filter_columns(columns["filters"])
+
+
+def _filter_columns(filters: Sequence[tuple[tuple[str, float], ...]]) -> dict[str, Column]:
+    """Return a column [slots] for each filter from moments that a request uses."""
+    if not any(filters):
+        return {}
+    by_slot = [dict(active) for active in filters]
+    return {
+        f"{FILTER_PREFIX}{name}": (
+            [values.get(name, off) for values in by_slot],
+            torch.float32,
+        )
+        for name in sorted({name for values in by_slot for name in values})
+        for off in (find_filter(name).off,)
+    }
+
+
+ROW_FIELDS = ("positions", "row_index")
+MAX_POSITION = 2**63 - 1
+
+
+def check_form(name: str, tensor: Tensor) -> None:
+    """Refuse anything but a vector, or a matrix of ids, of a field's dtype. Reads no values."""
+    if name == "logprob_token_ids":
+        check_plain(name, tensor)
+        if tensor.dim() != 2:
+            raise InvalidInputError(f"'{name}' needs shape [slots, M], found {list(tensor.shape)}.")
+        check_integers(name, tensor)
+        return
+    check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
+    kind = "real" if name.startswith(FILTER_PREFIX) else SLOT_FIELDS.get(name)
+    if kind == "real":
+        if not tensor.is_floating_point():
+            raise InvalidInputError(f"'{name}' needs a floating-point dtype, found {tensor.dtype}.")
+    elif kind == "flag":
+        if tensor.dtype != torch.bool:
+            raise InvalidInputError(f"'{name}' needs dtype torch.bool, found {tensor.dtype}.")
+    else:
+        check_integers(name, tensor)
+
+
+def check_together(tensors: Mapping[str, Tensor]) -> None:
+    """Check the lengths and devices of tensors, by field, against each other. Reads no values."""
+    rows = {name: tensor for name, tensor in tensors.items() if name in ROW_FIELDS}
+    slots = {name: tensor for name, tensor in tensors.items() if name not in ROW_FIELDS}
+    _check_lengths(slots if "row_index" in tensors else tensors)
+    _check_lengths(rows)
+    if len({tensor.device for tensor in tensors.values()}) > 1:
+        found = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+        raise InvalidInputError(f"the tensors need one device, found {found}.")
+
+
+def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
+    if len({tensor.shape[0] for tensor in tensors.values()}) > 1:
+        found = ", ".join(f"{name} {tensor.shape[0]}" for name, tensor in tensors.items())
+        raise InvalidInputError(f"the tensors need one length, found {found}.")
+
+
+def num_slots(tensors: Mapping[str, Tensor]) -> int | None:
+    """Count the requests of the parameters; None without parameters."""
+    of_slots = (
+        tensor for name, tensor in tensors.items() if name in SLOT_FIELDS or name.startswith(FILTER_PREFIX)
+    )
+    return next((tensor.shape[0] for tensor in of_slots), None)
+
+
+def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:
+    """Refuse slots out of range, and positions below 0.
+
+    :param anywhere: look at values on other devices than the CPU too, and wait for those.
+    """
+    index = tensors.get("row_index")
+    if index is not None and (anywhere or index.is_cpu) and index.shape[0]:
+        slots = num_slots(tensors)
+        least, largest = index.aminmax()
+        if least < 0 or (slots is not None and largest >= slots):
+            slots_of_rows(index.tolist(), 2**63 if slots is None else slots)
+    if "positions" in tensors:
+        check_positions(tensors["positions"], anywhere=anywhere)
+
+
+def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
+    """Refuse positions below 0; see :func:`check_indices`."""
+    if positions.shape[0] and (anywhere or positions.is_cpu) and int(positions.min()) < 0:
+        integers("positions", positions.tolist(), 0, MAX_POSITION)
+
+
+def missing_positions(owner: str = "") -> InvalidParameterError:
+    """Make the error for a seed without positions.
+
+    :param owner: of the seed, such as `` of row 3``.
+    """
+    return InvalidParameterError(
+        f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
+        "Pass positions, one integer a row: the sequence length minus one."
+    )
+
+
+def check_record(name: str, value: object, needed: type | UnionType) -> None:
+    """Refuse anything but a record of the host's knowledge."""
+    if not isinstance(value, needed):
+        record = (get_args(needed) or (needed,))[0].__name__
+        raise InvalidParameterError(
+            f"'{name}' needs a tokendraw.{record}, found {type_name(value)}. Leave it out where nothing is known."
+        )
+
+
+def check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None) -> None:
+    """Check the numbers of slots and rows of row kinds."""
+    if slots is not None and slots != len(row_kinds.of_slot):
+        raise InvalidInputError(
+            f"'row_kinds' needs one entry a slot, {slots}, found {len(row_kinds.of_slot)}."
+        )
+    slot_of_row = row_kinds.slot_of_row
+    if row_index is not None and slot_of_row is not None and row_index.shape[0] != len(slot_of_row):
+        raise InvalidInputError(
+            f"'row_kinds' needs the slots of as many rows as 'row_index' has, {row_index.shape[0]}, "
+            f"found {len(slot_of_row)}. Pass row_index= to RowKinds.of."
+        )
+
+
+def index_column(name: str, indices: Iterable[int] | Tensor, device: torch.device) -> Tensor | Column:
+    """Return positions or slots as a tensor [rows] int64 on the device, or as a column to be uploaded."""
+    if isinstance(indices, Tensor):
+        check_form(name, indices)
+        if device.type == "cpu" or not indices.is_cpu:
+            return indices.to(device=device, dtype=torch.int64)
+        indices = indices.tolist()
+    return integers(name, indices, 0, MAX_POSITION), torch.int64

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -12,10 +13,24 @@ from tokendraw.errors.exceptions import FilterError, InvalidParameterError
 from tokendraw.errors.formatting import format_error, type_name
 from tokendraw.filters.base import Filter
 from tokendraw.filters.installed import find_filter
-from tokendraw.parameters.edits import check_edits
-from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
+from tokendraw.parameters.edits import check_edits, refuse_edits
+from tokendraw.parameters.fields import (
+    COLUMNS,
+    LARGEST_FLOAT32,
+    MAX_LOGPROBS,
+    MAX_TOP_K,
+    PARAMETERS,
+    Columns,
+    are_integers,
+    are_reals,
+    check_logprobs,
+    each,
+    integer,
+    of_row,
+    out_of_range,
+    real,
+)
 from tokendraw.parameters.history_edits import read_ids
-from tokendraw.parameters.ranges import LARGEST_FLOAT32, check_logprobs, integer, of_row, out_of_range, real
 
 _PLAIN_DRY = 0.0, 1.75, 2, -1
 """Defaults of the numbers of DRY."""
@@ -225,3 +240,79 @@ def _check(rule: Filter, value: Any, owner: str) -> None:
             f"The check of the filter {rule.name!r} failed: it raised {format_error(error)}{origin}. Report it to "
             "the author of the filter, or leave it out of SamplingParams.filters."
         ) from error
+
+
+_RANGES = [
+    (are_reals if p.kind == "real" else are_integers, p.least, min(p.largest, p.max_stored), p.is_optional)
+    for p in PARAMETERS
+]
+
+
+_values_of = operator.attrgetter(*COLUMNS)
+
+
+def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> Columns:
+    """Check the parameters of a batch, and return them as stored in tensors.
+
+    :param params: one entry a request.
+    :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
+    """
+    check = check_edits if may_edit else refuse_edits
+    if isinstance(params, SamplingParams):
+        raise InvalidParameterError(
+            "'params' needs one SamplingParams a request, found a single SamplingParams. Pass [params]."
+        )
+    requests = list(each("params", params, "SamplingParams"))
+    if not requests:
+        return dict.fromkeys(COLUMNS, ())
+    kinds = {*map(type, requests)}
+    if kinds == {SamplingParams} or all(issubclass(kind, SamplingParams) for kind in kinds):
+        entries = zip(*map(_values_of, requests), strict=True)
+        columns: dict[str, Sequence[Any]] = dict(zip(COLUMNS, entries, strict=True))
+        if _are_plain(columns):
+            for row, request in enumerate(requests):
+                if request.may_edit:
+                    check(request, row)
+            columns["temperature"] = [value + 0.0 for value in columns["temperature"]]  # -0.0 is 0.0
+            columns["top_k"] = [max(0, k) for k in columns["top_k"]]
+            columns["seed"] = [s if s is None or s < 2**63 else s - 2**64 for s in columns["seed"]]
+            columns |= _given_ids(columns)
+            columns["filters"] = [
+                () if filters is None else read_filters(filters, row)
+                for row, filters in enumerate(columns["filters"])
+            ]
+            return columns
+    rows = []
+    for row, request in enumerate(requests):  # row by row, so that the first wrong one is named
+        if not isinstance(request, SamplingParams):
+            raise InvalidParameterError(
+                f"'params'{of_row(row)} needs a tokendraw.SamplingParams, found {type_name(request)}. "
+                "Make one a request: SamplingParams(temperature=..., top_k=...)."
+            )
+        rows.append(stored_values(request, row).values())
+        check(request, row)
+    return dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+
+
+def _are_plain(columns: Columns) -> bool:
+    """Whether all values are in range and of Python's own types; else :func:`stored_values` checks row by row."""
+    orders = columns["filter_order"]
+    if {*map(type, orders)} != {str} or not {*orders} <= {*FILTER_ORDERS}:
+        return False
+    for column, (are_in_range, least, largest, is_optional) in zip(columns.values(), _RANGES, strict=False):
+        values = [value for value in column if value is not None] if is_optional else column
+        if not are_in_range(values, least, largest):
+            return False
+    return True
+
+
+def _given_ids(columns: Columns) -> dict[str, Sequence[Any]]:
+    """Return the checked ids of each request, and ``logprobs``, which is 0 where there are ids alone."""
+    found, logprobs = columns["logprob_token_ids"], columns["logprobs"]
+    if found.count(None) == len(found):
+        return {"logprob_token_ids": [()] * len(found)}
+    given_ids = [tuple(read_ids("logprob_token_ids", ids, row, None)) for row, ids in enumerate(found)]
+    return {
+        "logprob_token_ids": given_ids,
+        "logprobs": [0 if n is None and ids else n for n, ids in zip(logprobs, given_ids, strict=True)],
+    }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.parameters.ranges import integer
+from tokendraw.parameters.fields import integer
 
 _MAX_SIZE = 2**31 - 1
 _MAX_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32

@@ -12,9 +12,13 @@ from tokendraw._torch.tensor_checks import INTEGERS, check_device_of, check_inte
 from tokendraw._torch.upload import uploaded
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.batch_facts import BatchFacts
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
-from tokendraw.parameters.ranges import each, integers
+from tokendraw.parameters.fields import each, integers
+from tokendraw.parameters.metadata import (
+    MAX_POSITION,
+    SamplingMetadata,
+    check_positions,
+    missing_positions,
+)
 from tokendraw.request_slots.requests import Population
 
 

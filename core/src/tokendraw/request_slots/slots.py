@@ -14,10 +14,10 @@ from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import Edit
+from tokendraw.parameters.fields import integer, integers
 from tokendraw.parameters.history_edits import MAX_ID
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integer, integers
 from tokendraw.request_slots.append import Histories
 from tokendraw.request_slots.capacity import Room, check_sizes
 from tokendraw.request_slots.memory import SlotTensors

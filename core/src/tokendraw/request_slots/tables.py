@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendraw.parameters.edits import EDITS, Edit
 from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
-from tokendraw.parameters.request_columns import field_dtypes
+from tokendraw.parameters.metadata import field_dtypes
 
 STATE_COLUMNS = {
     # A step reads the first three together.

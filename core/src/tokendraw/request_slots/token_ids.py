@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tokendraw._torch.tensor_checks import INTEGERS, check_integers, check_vector, is_plain
 from tokendraw._torch.threads import one_thread
+from tokendraw.parameters.fields import each, integers
 from tokendraw.parameters.history_edits import MAX_ID
-from tokendraw.parameters.ranges import each, integers
 
 NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
 _BUFFER_DTYPES = {
