@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from tokendraw.backends.description.capabilities import Filter
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, Filter
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
 
@@ -19,6 +19,7 @@ _T = TypeVar("_T")
 FieldKind: TypeAlias = Literal["real", "integer", "flag"]
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """Parameters of a batch by name, in the order of :data:`COLUMNS`: an entry a request each."""
+_Convert: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Parameter(NamedTuple):
@@ -28,100 +29,168 @@ class Parameter(NamedTuple):
     kind: FieldKind
     least: float
     largest: float
-    max_stored: float
-    """Largest value in a tensor: any larger one has the same meaning."""
     needed: str
     """Range in words."""
     neutral: float
     """Value in a slot without a request: off."""
+    is_common: bool = False
+    """Whether engines have it too. A batch has a tensor of it even if all rows have the neutral value."""
     is_optional: bool = False
     """Whether None is a value."""
+    as_is: tuple[float, float] = (-math.inf, math.inf)
+    """The least and the largest value that a tensor holds as it is."""
+    stored: Callable[[Any], Any] = abs
+    """Makes any other value the one of its meaning that a tensor holds."""
     filter: Filter | None = None
     """The filter that any value but the neutral one asks for."""
+    setting_of: Filter | None = None
+    """The filter that reads the value, but that another parameter asks for."""
     example: float = 0
-    """A filter's active value in a made-up batch."""
+    """An active value in a made-up batch."""
     quick: float = 0
     """A filter's value in a row whose token is thrown away: fast for any sampler."""
 
-    def check(self, value: Any, row: int | str | None) -> Any:
-        """Return a value of a request as a float or an int of Python.
+    @property
+    def fact(self) -> str:
+        """Field or property of :class:`tokendraw.BatchFacts` that says whether a row may have the filter; "": none."""
+        asked = self.filter or self.setting_of
+        return f"any_{asked}" if asked else ""
+
+    def read(self, value: Any, row: int | str | None) -> Any:
+        """Return a value of a request as it is stored.
 
         :raises InvalidParameterError: the value is out of range; names the parameter and the row.
         """
         if value is None and self.is_optional:
             return None
-        read = real if self.kind == "real" else integer
-        return read(self.name, value, row, self.least, self.largest, self.needed)
+        check = real if self.kind == "real" else integer
+        checked = check(self.name, value, row, self.least, self.largest, self.needed)
+        lowest, highest = self.as_is
+        return checked if lowest <= checked <= highest else self.stored(checked)
+
+    def read_column(self, values: Sequence[Any]) -> Sequence[Any] | None:
+        """Return the values of a batch as :meth:`read` does, in a few passes in C; None: one needs its own check."""
+        given = [value for value in values if value is not None] if self.is_optional else values
+        if not given:
+            return values
+        types = {*map(type, given)}
+        if not (types <= {float, int} if self.kind == "real" else types == {int}):
+            return None
+        least, largest = min(given), max(given)
+        if not (self.least <= least and largest <= self.largest):
+            return None
+        if self.kind == "real" and math.isnan(sum(given)):  # a NaN gets past the comparisons of min and max
+            return None
+        lowest, highest = self.as_is
+        if lowest <= least and largest <= highest:
+            return values
+        return [v if v is None or lowest <= v <= highest else self.stored(v) for v in values]
 
 
-LARGEST_FLOAT32 = 3.4028234663852886e38
 _MAX_FLOAT = sys.float_info.max
-MAX_TOP_K = 2**62  # an int64 with room above; any k >= V is off
-MAX_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
+LARGEST_FLOAT32 = 3.4028234663852886e38
+_MAX_TOP_K = 2**62  # an int64 with room above; any k >= V is off
+_MAX_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
 
 PARAMETERS = (
-    Parameter("temperature", "real", 0.0, _MAX_FLOAT, _MAX_FLOAT, "a finite number >= 0", 1.0),
     Parameter(
-        *("top_k", "integer", -1, math.inf, MAX_TOP_K, "an integer >= -1 (0 and -1: off)", 0),
+        *("temperature", "real", 0.0, _MAX_FLOAT, "a finite number >= 0", 1.0),
+        is_common=True,
+        as_is=(math.ulp(0.0), _MAX_FLOAT),  # of -0.0 the value is 0.0
+    ),
+    Parameter(
+        *("top_k", "integer", -1, math.inf, "an integer >= -1 (0 and -1: off)", 0),
+        is_common=True,
+        as_is=(0, _MAX_TOP_K),
+        stored=lambda k: 0 if k < 0 else _MAX_TOP_K,
         filter="top_k",
         example=50,
         quick=1,  # one token at most, and a sampler that needs a k in every row still draws
     ),
     Parameter(
-        *("top_p", "real", math.ulp(0.0), 1.0, 1.0, "a number in (0, 1] (1: off)", 1.0),
+        *("top_p", "real", math.ulp(0.0), 1.0, "a number in (0, 1] (1: off)", 1.0),
+        is_common=True,
         filter="top_p",
         example=0.9,
         quick=1.0,
     ),
     Parameter(
-        *("min_p", "real", 0.0, 1.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
+        *("min_p", "real", 0.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
+        is_common=True,
         filter="min_p",
         example=0.05,
-        quick=0.0,
     ),
     Parameter(
-        *("typical_p", "real", math.ulp(0.0), 1.0, 1.0, "a number in (0, 1] (1: off)", 1.0),
+        *("typical_p", "real", math.ulp(0.0), 1.0, "a number in (0, 1] (1: off)", 1.0),
         filter="typical_p",
         example=0.9,
         quick=1.0,
     ),
     Parameter(
-        *("xtc_probability", "real", 0.0, 1.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
+        *("xtc_probability", "real", 0.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
         filter="xtc",
         example=0.5,
-        quick=0.0,
-    ),
-    Parameter("xtc_threshold", "real", math.ulp(0.0), 0.5, 0.5, "a number in (0, 0.5]", 0.1),
-    Parameter(
-        *("seed", "integer", -(2**63), 2**64 - 1, math.inf, "an integer in [-2**63, 2**64) or None", 0),
-        is_optional=True,
     ),
     Parameter(
-        *("logprobs", "integer", -1, math.inf, MAX_LOGPROBS, "an integer >= -1 (-1: all) or None", 0),
+        *("xtc_threshold", "real", math.ulp(0.0), 0.5, "a number in (0, 0.5]", 0.1),
+        setting_of="xtc",
+        example=0.2,
+    ),
+    Parameter(
+        *("seed", "integer", -(2**63), 2**64 - 1, "an integer in [-2**63, 2**64) or None", 0),
+        is_common=True,
         is_optional=True,
+        as_is=(-(2**63), 2**63 - 1),
+        stored=lambda seed: seed - 2**64,
+    ),
+    Parameter(
+        *("logprobs", "integer", -1, math.inf, "an integer >= -1 (-1: all) or None", 0),
+        is_common=True,
+        is_optional=True,
+        as_is=(-1, _MAX_LOGPROBS),
+        stored=lambda _: _MAX_LOGPROBS,
     ),
 )
 FILTER_PARAMETERS = tuple(parameter for parameter in PARAMETERS if parameter.filter is not None)
 """The parameters that ask for a filter, in the order of ``FILTERS``."""
-FACT_OF_COLUMN: dict[str, str] = {
-    **{parameter.name: f"any_{parameter.filter}" for parameter in FILTER_PARAMETERS},
-    "xtc_threshold": "any_xtc",
-    "joint": "any_joint",
-    "temperature_last": "any_temperature_last",
-}
-"""Field of :class:`tokendraw.BatchFacts` that rules out the use of a tensor of filters or orders."""
 COLUMNS = (*(parameter.name for parameter in PARAMETERS), "filter_order", "logprob_token_ids", "filters")
 """Fields of :class:`tokendraw.SamplingParams` for the draw; the last two hold a list of each request."""
+ORDERS = tuple(order for order in FILTER_ORDERS if order != "top_k_first")
+"""The filter orders with a tensor that marks their rows; all other rows have the default one."""
 FILTER_PREFIX = "filters."
 """Of the name of a filter from moments, among names of tensors with an entry a slot."""
-SLOT_FIELDS: dict[str, FieldKind] = {
-    **{parameter.name: parameter.kind for parameter in PARAMETERS[:-1]},
-    "seeded": "flag",
-    "joint": "flag",
-    "temperature_last": "flag",
-    "logprobs": "integer",
+
+
+class SlotField(NamedTuple):
+    """A tensor in :class:`tokendraw.SamplingMetadata` with an entry a slot."""
+
+    kind: FieldKind
+    source: str
+    """Field of :class:`tokendraw.SamplingParams`."""
+    fact: str
+    """Field or property of :class:`tokendraw.BatchFacts` that rules out the use of the tensor; "": none."""
+    entries: _Convert = tuple
+    """Makes its entries of stored values of the source."""
+
+
+def _marks(order: str) -> _Convert:
+    return lambda orders: [each == order for each in orders]
+
+
+SLOT_FIELDS: dict[str, SlotField] = {
+    **{p.name: SlotField(p.kind, p.name, p.fact) for p in PARAMETERS if not p.is_optional},
+    "seed": SlotField("integer", "seed", "any_seeded", lambda seeds: [seed or 0 for seed in seeds]),
+    "seeded": SlotField("flag", "seed", "any_seeded", lambda seeds: [seed is not None for seed in seeds]),
+    **{order: SlotField("flag", "filter_order", f"any_{order}", _marks(order)) for order in ORDERS},
+    "logprobs": SlotField("integer", "logprobs", "max_logprobs", lambda numbers: [n or 0 for n in numbers]),
 }
-"""Fields of the metadata with an entry a slot."""
+"""The tensors of the parameters, by name."""
+FACT_OF_COLUMN: dict[str, str] = {
+    name: field.fact
+    for name, field in SLOT_FIELDS.items()
+    if field.fact and field.source not in ("seed", "logprobs")
+}
+"""Facts that rule out the use of a tensor of filters or orders, by its name."""
 
 
 def each(name: str, values: Iterable[_T], needed: str, row: int | str | None = None) -> Iterator[_T]:
@@ -201,16 +270,6 @@ def real(field: str, value: Any, row: int | str | None, least: float, largest: f
     if not least <= number <= largest:
         raise out_of_range(field, row, needed, value)
     return number
-
-
-def are_reals(values: Sequence[Any], least: float, largest: float) -> bool:
-    """Whether all values are floats or ints of Python in [least, largest]; :func:`real` checks any other type."""
-    return not values or (
-        {*map(type, values)} <= {float, int}
-        and least <= min(values)
-        and max(values) <= largest
-        and not math.isnan(sum(values))  # a NaN gets past the comparisons of min and max
-    )
 
 
 def check_flag(field: str, value: object) -> None:
