@@ -230,7 +230,9 @@ class RowKinds:
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)
             row_index = row_index.tolist()
-        return cls(columns, slots_of_rows(row_index, len(columns["seed"])))
+        if row_index is not None:
+            row_index = integers("row_index", row_index, 0, len(columns["seed"]) - 1)
+        return cls(columns, row_index)
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
@@ -289,16 +291,6 @@ def _are_other(column: Sequence[object], neutral: object) -> list[bool]:
     if column.count(neutral) == len(column):
         return [False] * len(column)
     return [value != neutral for value in column]
-
-
-def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """Check the slot of each row; None stays None.
-
-    :raises InvalidParameterError: one of them is no slot; names the row.
-    """
-    if row_index is None:
-        return None
-    return integers("row_index", row_index, 0, slots - 1)
 
 
 def _widest(logprobs: Collection[int | None]) -> int | None:

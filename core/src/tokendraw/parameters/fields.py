@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
     """Whether None is a value."""
     as_is: tuple[float, float] = (-math.inf, math.inf)
     """The least and the largest value that a tensor holds as it is."""
-    stored: Callable[[Any], Any] = abs
+    stored: Callable[[Any], Any] = lambda value: value
     """Makes any other value the one of its meaning that a tensor holds."""
     filter: Filter | None = None
     """The filter that any value but the neutral one asks for."""
@@ -91,12 +91,16 @@ _MAX_FLOAT = sys.float_info.max
 LARGEST_FLOAT32 = 3.4028234663852886e38
 _MAX_TOP_K = 2**62  # an int64 with room above; any k >= V is off
 _MAX_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
+_Range: TypeAlias = tuple[FieldKind, float, float, str, float]
+_OFF_AT_0: _Range = ("real", 0.0, 1.0, "a number in [0, 1] (0: off)", 0.0)
+_OFF_AT_1: _Range = ("real", math.ulp(0.0), 1.0, "a number in (0, 1] (1: off)", 1.0)
 
 PARAMETERS = (
     Parameter(
         *("temperature", "real", 0.0, _MAX_FLOAT, "a finite number >= 0", 1.0),
         is_common=True,
-        as_is=(math.ulp(0.0), _MAX_FLOAT),  # of -0.0 the value is 0.0
+        as_is=(math.ulp(0.0), _MAX_FLOAT),
+        stored=abs,  # -0.0 is 0.0
     ),
     Parameter(
         *("top_k", "integer", -1, math.inf, "an integer >= -1 (0 and -1: off)", 0),
@@ -107,30 +111,10 @@ PARAMETERS = (
         example=50,
         quick=1,  # one token at most, and a sampler that needs a k in every row still draws
     ),
-    Parameter(
-        *("top_p", "real", math.ulp(0.0), 1.0, "a number in (0, 1] (1: off)", 1.0),
-        is_common=True,
-        filter="top_p",
-        example=0.9,
-        quick=1.0,
-    ),
-    Parameter(
-        *("min_p", "real", 0.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
-        is_common=True,
-        filter="min_p",
-        example=0.05,
-    ),
-    Parameter(
-        *("typical_p", "real", math.ulp(0.0), 1.0, "a number in (0, 1] (1: off)", 1.0),
-        filter="typical_p",
-        example=0.9,
-        quick=1.0,
-    ),
-    Parameter(
-        *("xtc_probability", "real", 0.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
-        filter="xtc",
-        example=0.5,
-    ),
+    Parameter("top_p", *_OFF_AT_1, is_common=True, filter="top_p", example=0.9, quick=1.0),
+    Parameter("min_p", *_OFF_AT_0, is_common=True, filter="min_p", example=0.05),
+    Parameter("typical_p", *_OFF_AT_1, filter="typical_p", example=0.9, quick=1.0),
+    Parameter("xtc_probability", *_OFF_AT_0, filter="xtc", example=0.5),
     Parameter(
         *("xtc_threshold", "real", math.ulp(0.0), 0.5, "a number in (0, 0.5]", 0.1),
         setting_of="xtc",

@@ -22,7 +22,7 @@ from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_TOKEN_ID
-from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
 from tokendraw.parameters.fields import FILTER_PREFIX, PARAMETERS, SLOT_FIELDS, Columns, integers
 from tokendraw.parameters.params import SamplingParams, check_columns
 
@@ -165,7 +165,7 @@ class SamplingMetadata:
             raise missing_positions(f" of row {row}")
         num_slots = len(checked["seed"])
         if row_index is not None and not isinstance(row_index, Tensor):
-            row_index = slots_of_rows(row_index, num_slots)
+            row_index = integers("row_index", row_index, 0, num_slots - 1)
         row_kinds = RowKinds(checked, None if isinstance(row_index, Tensor) else row_index)
         facts = row_kinds.facts
         columns = _slot_columns(checked, facts, device)
@@ -227,7 +227,6 @@ class SamplingMetadata:
         found = self.positions
         if (
             found is None
-            or type(self) is not SamplingMetadata  # others may check more than this
             or not is_plain(positions)
             or positions.dtype is not found.dtype
             or positions.shape != found.shape
@@ -235,7 +234,7 @@ class SamplingMetadata:
         ):
             return replace(self, positions=positions)  # checks everything, and says what does not fit
         check_positions(positions)
-        moved = object.__new__(SamplingMetadata)
+        moved = object.__new__(type(self))
         vars(moved).update(vars(self), positions=positions, memo=self.memo)
         return moved
 
@@ -245,11 +244,9 @@ class SamplingMetadata:
         :param row_index: [rows] integer on the device: the slot of each row.
         :param positions: [rows] integer on the device; None where the slots have none.
         """
-        if type(self) is not SamplingMetadata:
-            return replace(self, row_index=row_index, positions=positions)
         layout = "for_rows", row_index.shape, row_index.dtype, None if positions is None else positions.dtype
         changed = {"row_index": row_index, "positions": positions, "row_kinds": None}
-        spread = object.__new__(SamplingMetadata)
+        spread = object.__new__(type(self))
         vars(spread).update(vars(self), **changed, memo=self.memo.setdefault(layout, {}))
         vars(spread).pop("num_rows", None)
         return spread
@@ -382,7 +379,7 @@ def _check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> 
         slots = _num_slots(tensors)
         least, largest = index.aminmax()
         if least < 0 or (slots is not None and largest >= slots):
-            slots_of_rows(index.tolist(), 2**63 if slots is None else slots)
+            integers("row_index", index.tolist(), 0, (2**63 if slots is None else slots) - 1)
     if "positions" in tensors:
         check_positions(tensors["positions"], anywhere=anywhere)
 

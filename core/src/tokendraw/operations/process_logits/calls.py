@@ -23,8 +23,8 @@ from tokendraw.calls.output_checks import wrong_object
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import type_name
 from tokendraw.operations.process_logits import LogitsProcessorBackend, ProcessNeed
-from tokendraw.parameters.batch_facts import slots_of_rows
 from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.fields import integers
 from tokendraw.request_slots.slots import RequestSlots
 
 
@@ -76,7 +76,7 @@ def check_range(row_index: Tensor, slots: RequestSlots) -> None:
     if row_index.shape[0]:
         least, largest = row_index.aminmax()
         if least < 0 or largest >= slots.num_slots:
-            slots_of_rows(row_index.tolist(), slots.num_slots)
+            integers("row_index", row_index.tolist(), 0, slots.num_slots - 1)
 
 
 def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
