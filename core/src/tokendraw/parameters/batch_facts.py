@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self, TypeAlias
 from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
-from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
 from tokendraw.parameters.fields import (
     COLUMNS,
@@ -192,7 +191,7 @@ _REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.kind 
 _KIND_SIZE = len(COLUMNS) - 1
 _MAX_FACTS = 1024
 """Upper limit of cached facts."""
-_TOP_K, _TOP_P = FILTERS.index("top_k"), FILTERS.index("top_p")
+_TOP_K, _TOP_P = ([p.name for p in FILTER_PARAMETERS].index(name) for name in ("top_k", "top_p"))
 
 
 class RowKinds:
