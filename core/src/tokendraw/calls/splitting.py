@@ -19,7 +19,7 @@ from tokendraw._torch.upload import uploaded
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-from tokendraw.parameters.fields import FILTER_PARAMETERS
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata import SamplingMetadata
 
 MIN_SPLIT_ROWS = 16
@@ -81,30 +81,22 @@ class RowSplit:
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """Return the parameters of all rows, with harmless values in the leaving rows, fast for any sampler."""
-        facts, width = self.staying, self.staying.max_logprobs
-        leaves = self.slot_leaves
-        filters = {
-            p.name: _where(leaves, p.quick, getattr(metadata, p.name)) if facts.may_use(p.name) else None
-            for p in FILTER_PARAMETERS
+        facts, leaves = self.staying, self.slot_leaves
+        parameters = {
+            name: _where(leaves, field.quick, getattr(metadata, name)) if facts.may_use(name) else None
+            for name, field in SLOT_FIELDS.items()
         }
+        if facts.any_seeded and metadata.seeded is None:
+            parameters["seeded"] = leaves.logical_not()
         from_moments = {
             name: values.masked_fill(leaves, find_filter(name).off)
             for name, values in (metadata.filters or {}).items()
             if name in (facts.filters or ())
         }
-        seeded = leaves.logical_not() if metadata.seeded is None else metadata.seeded & ~leaves
         return replace(
             metadata,
-            temperature=_where(leaves, 1, metadata.temperature),
-            **filters,
+            **parameters,
             filters=from_moments or None,
-            seed=metadata.seed if facts.any_seeded else None,
-            seeded=seeded if facts.any_seeded else None,
-            **{
-                flag: _where(leaves, False, getattr(metadata, flag)) if facts.may_use(flag) else None
-                for flag in ("joint", "temperature_last")
-            },
-            logprobs=None if width is None else _where(leaves, 0, metadata.logprobs),
             logprob_token_ids=_where(leaves.unsqueeze(1), PAD_TOKEN_ID, metadata.logprob_token_ids)
             if facts.any_logprob_token_ids
             else None,
@@ -210,5 +202,5 @@ def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]
     return best, mass
 
 
-def _where(leaves: Tensor, harmless: float, values: Tensor | None) -> Tensor | None:
-    return None if values is None else values.masked_fill(leaves, harmless)
+def _where(leaves: Tensor, harmless: float | None, values: Tensor | None) -> Tensor | None:
+    return values if values is None or harmless is None else values.masked_fill(leaves, harmless)

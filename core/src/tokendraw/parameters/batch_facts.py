@@ -256,9 +256,9 @@ class RowKinds:
         if self._bound is None:
             self._bound = tuple([(tensor, _version(tensor)) for tensor in tensors])
             return True
-        if len(tensors) != len(self._bound):
-            return False
-        return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
+        return len(tensors) == len(self._bound) and all(
+            tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True)
+        )
 
     def is_current(self) -> bool:
         """Whether torch counts no in-place change of the bound tensors."""

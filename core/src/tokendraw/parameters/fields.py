@@ -47,8 +47,8 @@ class Parameter(NamedTuple):
     """The filter that reads the value, but that another parameter asks for."""
     example: float = 0
     """An active value in a made-up batch."""
-    quick: float = 0
-    """A filter's value in a row whose token is thrown away: fast for any sampler."""
+    quick: float | None = 0
+    """Value in a row whose token is thrown away: fast for any sampler. None: that of the row."""
 
     @property
     def fact(self) -> str:
@@ -99,6 +99,7 @@ PARAMETERS = (
     Parameter(
         *("temperature", "real", 0.0, _MAX_FLOAT, "a finite number >= 0", 1.0),
         is_common=True,
+        quick=1.0,
         as_is=(math.ulp(0.0), _MAX_FLOAT),
         stored=abs,  # -0.0 is 0.0
     ),
@@ -119,6 +120,7 @@ PARAMETERS = (
         *("xtc_threshold", "real", math.ulp(0.0), 0.5, "a number in (0, 0.5]", 0.1),
         setting_of="xtc",
         example=0.2,
+        quick=None,
     ),
     Parameter(
         *("seed", "integer", -(2**63), 2**64 - 1, "an integer in [-2**63, 2**64) or None", 0),
@@ -153,6 +155,8 @@ class SlotField(NamedTuple):
     """Field of :class:`tokendraw.SamplingParams`."""
     fact: str
     """Field or property of :class:`tokendraw.BatchFacts` that rules out the use of the tensor; "": none."""
+    quick: float | None = 0
+    """Entry of a row whose token is thrown away; None: that of the row."""
     entries: _Convert = tuple
     """Makes its entries of stored values of the source."""
 
@@ -162,11 +166,15 @@ def _marks(order: str) -> _Convert:
 
 
 SLOT_FIELDS: dict[str, SlotField] = {
-    **{p.name: SlotField(p.kind, p.name, p.fact) for p in PARAMETERS if not p.is_optional},
-    "seed": SlotField("integer", "seed", "any_seeded", lambda seeds: [seed or 0 for seed in seeds]),
-    "seeded": SlotField("flag", "seed", "any_seeded", lambda seeds: [seed is not None for seed in seeds]),
-    **{order: SlotField("flag", "filter_order", f"any_{order}", _marks(order)) for order in ORDERS},
-    "logprobs": SlotField("integer", "logprobs", "max_logprobs", lambda numbers: [n or 0 for n in numbers]),
+    **{p.name: SlotField(p.kind, p.name, p.fact, p.quick) for p in PARAMETERS if not p.is_optional},
+    "seed": SlotField("integer", "seed", "any_seeded", None, lambda seeds: [seed or 0 for seed in seeds]),
+    "seeded": SlotField(
+        "flag", "seed", "any_seeded", False, lambda seeds: [seed is not None for seed in seeds]
+    ),
+    **{order: SlotField("flag", "filter_order", f"any_{order}", False, _marks(order)) for order in ORDERS},
+    "logprobs": SlotField(
+        "integer", "logprobs", "max_logprobs", 0, lambda numbers: [n or 0 for n in numbers]
+    ),
 }
 """The tensors of the parameters, by name."""
 FACT_OF_COLUMN: dict[str, str] = {
