@@ -145,20 +145,16 @@ def _check(logits: Tensor, threshold: Tensor, ceiling: Tensor | None) -> None:
     if logits.dim() != 2 or not logits.is_floating_point():
         found = f"shape {list(logits.shape)} of {logits.dtype}"
         raise InvalidInputError(f"'logits' needs floating-point numbers [rows, vocabulary], found {found}.")
-    _check_bound("threshold", threshold, logits)
-    if ceiling is not None:
-        _check_bound("ceiling", ceiling, logits)
-
-
-def _check_bound(name: str, bound: Tensor, logits: Tensor) -> None:
-    mend = f"Load the sampler with Need(threshold=True), and pass the {name} of its output."
-    check_plain(name, bound, mend)
-    check_dtype(name, bound, torch.float32, mend)
-    if bound.shape != logits.shape[:1]:
-        raise InvalidInputError(
-            f"'{name}' needs a number for each of {len(logits)} rows, found shape {list(bound.shape)}."
-        )
-    check_device_of(name, bound.device, "'logits'", logits.device)
+    bounds = {"threshold": threshold} if ceiling is None else {"threshold": threshold, "ceiling": ceiling}
+    for name, bound in bounds.items():
+        mend = f"Load the sampler with Need(threshold=True), and pass the {name} of its output."
+        check_plain(name, bound, mend)
+        check_dtype(name, bound, torch.float32, mend)
+        if bound.shape != logits.shape[:1]:
+            raise InvalidInputError(
+                f"'{name}' needs a number for each of {len(logits)} rows, found shape {list(bound.shape)}."
+            )
+        check_device_of(name, bound.device, "'logits'", logits.device)
 
 
 def _chunks(logits: Tensor) -> list[slice]:

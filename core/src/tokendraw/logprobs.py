@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -148,21 +148,19 @@ def logprobs_by_step(
     :returns: the same tensors with dimensions [B, K + 1] first; padding, and rank 0, after the last emitted token.
     """
     row, is_emitted = _emitted_rows(cu_num_logits, num_accepted, max_drafts, len(rows.token_ids))
-    is_emitted_here = is_emitted.unsqueeze(-1)
 
-    def ids_by_step(ids: Tensor) -> Tensor:
-        return torch.where(is_emitted_here, ids[row], PAD_TOKEN_ID)
+    def by_step(tensor: Tensor | None, padding: float) -> Any:
+        if tensor is None:
+            return None
+        is_here = is_emitted if tensor.dim() == 1 else is_emitted.unsqueeze(-1)
+        return torch.where(is_here, tensor[row], padding)
 
-    def values_by_step(values: Tensor) -> Tensor:
-        return torch.where(is_emitted_here, values[row], PAD_LOGPROB)
-
-    given_ids, given_values = rows.given_token_ids, rows.given_logprobs
     return LogprobsTensors(
-        ids_by_step(rows.token_ids),
-        values_by_step(rows.logprobs),
-        None if rows.ranks is None else torch.where(is_emitted, rows.ranks[row], 0),
-        None if given_ids is None else ids_by_step(given_ids),
-        None if given_values is None else values_by_step(given_values),
+        by_step(rows.token_ids, PAD_TOKEN_ID),
+        by_step(rows.logprobs, PAD_LOGPROB),
+        by_step(rows.ranks, 0),
+        by_step(rows.given_token_ids, PAD_TOKEN_ID),
+        by_step(rows.given_logprobs, PAD_LOGPROB),
     )
 
 

@@ -126,8 +126,8 @@ if TYPE_CHECKING:
     from tokendraw.output import PAD_TOKEN_ID as PAD_TOKEN_ID
     from tokendraw.parameters.edits import EDITS as EDITS
     from tokendraw.parameters.edits import Edit as Edit
-    from tokendraw.parameters.ranges import check_flag as check_flag
-    from tokendraw.parameters.ranges import integer as integer
+    from tokendraw.parameters.fields import check_flag as check_flag
+    from tokendraw.parameters.fields import integer as integer
     from tokendraw.philox import numpy_is_usable as numpy_is_usable
 
 _NAMES = {
@@ -165,7 +165,7 @@ _NAMES = {
     """,
     "tokendraw.output": "PAD_LOGPROB PAD_TOKEN_ID",
     "tokendraw.parameters.edits": "EDITS Edit",
-    "tokendraw.parameters.ranges": "check_flag integer",
+    "tokendraw.parameters.fields": "check_flag integer",
     "tokendraw.philox": "numpy_is_usable",
     "tokendraw.edits.tables": "EditFacts RequestTables",
 }

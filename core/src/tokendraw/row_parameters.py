@@ -19,13 +19,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.fields import FACT_OF_COLUMN
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.request_columns import field_dtypes
+from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS, PARAMETERS
+from tokendraw.parameters.metadata import SamplingMetadata, field_dtypes
 
 __all__ = ["MetadataParameters", "PerRow", "RowParameters", "filter_columns", "widest_float"]
 
-_DEFAULT_XTC_THRESHOLD = 0.1
+_DEFAULT_XTC_THRESHOLD = next(p.neutral for p in PARAMETERS if p.name == "xtc_threshold")
 
 
 class PerRow:
@@ -94,20 +93,14 @@ class RowParameters(PerRow):
     @classmethod
     def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Self:
         """Read the parameters of a batch of ``rows`` rows."""
-        facts = metadata.facts
-        return cls(
-            **_temperatures(metadata, rows, device),
-            **_clamped_filters(metadata, device),
-            max_top_k=facts.max_top_k,
-            all_top_k=facts.all_top_k,
-            **_filters_from_moments(metadata),
-        )
+        read = MetadataParameters(metadata, rows, device)
+        return cls(**{field.name: getattr(read, field.name) for field in fields(cls)})
 
     @property
     def may_drop_tokens(self) -> bool:
         """Return whether a row may be greedy or have a filter."""
-        filters = (self.top_k, self.top_p, self.min_p, self.filters, self.typical_p, self.xtc_probability)
-        return any(column is not None for column in (self.greedy, *filters))
+        names = ("greedy", "filters", *(p.name for p in FILTER_PARAMETERS))
+        return any(getattr(self, name) is not None for name in names)
 
     @property
     def has_ceiling(self) -> Tensor | None:
@@ -135,51 +128,42 @@ class MetadataParameters:
     def __getattr__(self, name: str) -> Any:
         """Read a field with the fields of its kind, which become attributes."""
         if name in FACT_OF_COLUMN:
-            fields_read = _clamped_filters(self._metadata, self._device)
+            values = self._clamped_filters()
         elif name in ("filters", "filter_names"):
-            fields_read = _filters_from_moments(self._metadata)
+            names, columns = self._metadata.filters_per_row() or ((), None)
+            values = {"filters": columns, "filter_names": names}
         elif name in ("temperature", "inverse_temperature", "greedy"):
-            fields_read = _temperatures(self._metadata, self._rows, self._device)
+            values = self._temperatures()
         else:
             raise AttributeError(name)
-        vars(self).update(fields_read)
-        return fields_read[name]
+        vars(self).update(values)
+        return values[name]
 
+    def _temperatures(self) -> dict[str, Any]:
+        dtype = widest_float(self._device)
+        largest = torch.finfo(dtype).max
+        column, greedy = self._metadata.per_row("temperature"), None
+        column = torch.ones(self._rows, dtype=dtype, device=self._device) if column is None else column
+        temperature = column.to(dtype).unsqueeze(-1)
+        if self._metadata.facts.any_greedy:
+            greedy = ~(temperature > 0)  # 0, below, and NaN
+            temperature = torch.where(greedy, 1.0, temperature)
+        temperature = temperature.clamp(max=largest)
+        inverse = temperature.reciprocal().clamp_(max=largest)
+        return {"temperature": temperature, "inverse_temperature": inverse, "greedy": greedy}
 
-def _temperatures(metadata: SamplingMetadata, rows: int, device: torch.device) -> dict[str, Any]:
-    """Read the temperatures as fields of :class:`RowParameters`."""
-    dtype = widest_float(device)
-    largest = torch.finfo(dtype).max
-    column, greedy = metadata.per_row("temperature"), None
-    column = torch.ones(rows, dtype=dtype, device=device) if column is None else column.to(dtype)
-    temperature = column.unsqueeze(-1)
-    if metadata.facts.any_greedy:
-        greedy = ~(temperature > 0)  # 0, below, and NaN
-        temperature = torch.where(greedy, 1.0, temperature)
-    temperature = temperature.clamp(max=largest)
-    inverse = temperature.reciprocal().clamp_(max=largest)
-    return {"temperature": temperature, "inverse_temperature": inverse, "greedy": greedy}
-
-
-def _clamped_filters(metadata: SamplingMetadata, device: torch.device) -> dict[str, Any]:
-    """Read the filters as fields of :class:`RowParameters`."""
-    dtypes = field_dtypes(device.type)
-    columns = {
-        name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
-        for name, column in filter_columns(metadata).items()
-    }
-    for name in ("top_p", "typical_p"):
-        if (column := columns[name]) is not None:
-            columns[name] = column.nan_to_num(nan=1.0)
-    if columns["xtc_threshold"] is None and (probability := columns["xtc_probability"]) is not None:
-        columns["xtc_threshold"] = torch.full_like(probability, _DEFAULT_XTC_THRESHOLD)
-    return columns
-
-
-def _filters_from_moments(metadata: SamplingMetadata) -> dict[str, Any]:
-    """Read the filters from moments as fields of :class:`RowParameters`."""
-    names, values = metadata.filters_per_row() or ((), None)
-    return {"filters": values, "filter_names": names}
+    def _clamped_filters(self) -> dict[str, Any]:
+        dtypes = field_dtypes(self._device.type)
+        columns = {
+            name: None if column is None else column.to(dtypes[name]).unsqueeze(-1)
+            for name, column in filter_columns(self._metadata).items()
+        }
+        for name in ("top_p", "typical_p"):
+            if (column := columns[name]) is not None:
+                columns[name] = column.nan_to_num(nan=1.0)
+        if columns["xtc_threshold"] is None and (probability := columns["xtc_probability"]) is not None:
+            columns["xtc_threshold"] = torch.full_like(probability, _DEFAULT_XTC_THRESHOLD)
+        return columns
 
 
 def widest_float(device: torch.device) -> torch.dtype:

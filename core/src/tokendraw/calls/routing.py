@@ -28,7 +28,7 @@ from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.filters.installed import find_filter
 from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata import SamplingMetadata
 
 MIN_SPLIT_ROWS = 16
@@ -38,15 +38,6 @@ that each row counts. See ``docs/engine-authors.md``.
 _MAX_SIGNATURES = 256
 """Number of call signatures that a backend is known to serve, at most; a caller may change its vocabulary all the time.
 """
-_HARMLESS: dict[str, float] = {
-    "temperature": 1,
-    **{parameter.name: parameter.quick for parameter in FILTER_PARAMETERS},
-    "joint": False,
-    "temperature_last": False,
-    "logprobs": 0,
-    "logprob_token_ids": PAD_TOKEN_ID,
-}
-"""Values of rows whose draw nobody uses, fast for any sampler, by the tensors of the metadata."""
 _log = logging.getLogger("tokendraw")
 
 
@@ -315,29 +306,23 @@ class RowSplit:
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """Return the parameters of all rows, with harmless values in the leaving rows, fast for any sampler."""
         facts, leaves = self.staying, self.slot_leaves
-        unused = {name for name in FACT_OF_COLUMN if not facts.may_use(name)}
-        if facts.max_logprobs is None:
-            unused.add("logprobs")
-        if not facts.any_logprob_token_ids:
-            unused.add("logprob_token_ids")
-        columns: dict[str, Any] = {}
-        for name, value in _HARMLESS.items():
-            column = None if name in unused else getattr(metadata, name)
-            if column is not None:
-                column = column.masked_fill(leaves if column.dim() == 1 else leaves.unsqueeze(1), value)
-            columns[name] = column
+        parameters = {
+            name: _where(leaves, field.quick, getattr(metadata, name)) if facts.may_use(name) else None
+            for name, field in SLOT_FIELDS.items()
+        }
+        if facts.any_seeded and metadata.seeded is None:
+            parameters["seeded"] = leaves.logical_not()
         from_moments = {
             name: values.masked_fill(leaves, find_filter(name).off)
             for name, values in (metadata.filters or {}).items()
             if name in (facts.filters or ())
         }
-        seeded = leaves.logical_not() if metadata.seeded is None else metadata.seeded & ~leaves
+        given_ids = metadata.logprob_token_ids if facts.any_logprob_token_ids else None
         return replace(
             metadata,
-            **columns,
+            **parameters,
             filters=from_moments or None,
-            seed=metadata.seed if facts.any_seeded else None,
-            seeded=seeded if facts.any_seeded else None,
+            logprob_token_ids=_where(leaves.unsqueeze(1), PAD_TOKEN_ID, given_ids),
             facts=replace(facts, all_greedy=False, all_seeded=False),
             row_kinds=None,
         )
@@ -414,3 +399,7 @@ def _shown(output: SamplerOutput, facts: BatchFacts, width: int) -> tuple[Logpro
     ids = torch.nn.functional.pad(tokens.unsqueeze(1), (0, width), value=PAD_TOKEN_ID)
     values = mass.new_full(ids.shape, PAD_LOGPROB)
     return LogprobsTensors(ids, values, torch.zeros_like(tokens)), mass
+
+
+def _where(leaves: Tensor, harmless: float | None, values: Tensor | None) -> Tensor | None:
+    return values if values is None or harmless is None else values.masked_fill(leaves, harmless)

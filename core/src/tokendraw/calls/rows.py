@@ -30,10 +30,9 @@ from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, ScoreOutput
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
-from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS
+from tokendraw.parameters.fields import FACT_OF_COLUMN, FILTER_PARAMETERS, check_logprobs, of_row
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import check_logprobs, of_row
 
 LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 

@@ -31,8 +31,8 @@ from tokendraw.errors.exceptions import InvalidInputError, PluginError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.edits import Edit
+from tokendraw.parameters.fields import integers
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integers
 
 _DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")
 

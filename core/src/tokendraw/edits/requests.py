@@ -19,9 +19,8 @@ from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kinds
 from tokendraw.parameters.edits import EDITS, LARGEST_INT32, NO_EDITS, CheckedEdits, Edit, check_edits
-from tokendraw.parameters.fields import FILTER_PREFIX
+from tokendraw.parameters.fields import FILTER_PREFIX, each, integers
 from tokendraw.parameters.params import SamplingParams, stored_values
-from tokendraw.parameters.ranges import each, integers
 
 
 class SlotRequest(NamedTuple):

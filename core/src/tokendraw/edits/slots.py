@@ -28,11 +28,9 @@ from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.edits import LARGEST_INT32, Edit
-from tokendraw.parameters.fields import FILTER_PREFIX
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions, missing_positions
+from tokendraw.parameters.fields import FILTER_PREFIX, each, integer, integers
+from tokendraw.parameters.metadata import MAX_POSITION, SamplingMetadata, check_positions, missing_positions
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import each, integer, integers
 
 
 class HasTokenIds(Protocol):

@@ -1,14 +1,15 @@
-"""The combined floor of a batch from the moments of its rows and the values of its filters."""
+"""For samplers: the sums behind the moments of rows, the moments, and the combined floor of a batch from these."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.capabilities import MOMENTS
+from tokendraw.backends.description.capabilities import MOMENTS, Moment
 from tokendraw.backends.discovery.guard import format_origin, log_traceback, package_of
 from tokendraw.backends.discovery.settings import is_debugging
 from tokendraw.errors.exceptions import FilterError
@@ -89,3 +90,54 @@ def _failed(rule: Filter, reason: str) -> FilterError:
         f"The filter {rule.name!r} failed, so nothing was drawn: {reason}. Report it to the author of the filter, "
         "or leave it out of SamplingParams.filters."
     )
+
+
+MomentSum: TypeAlias = Literal["count", "mean", "squares", "mass", "entropy", "collision"]
+"""A sum over the finite logits of some columns, with m the largest of these and ``w = exp((x - m) / T)``:
+
+* count: their number;
+* mean: of ``x - m``;
+* squares: of the distances from that mean, summed;
+* mass: of w;
+* entropy: of ``w log w``;
+* collision: of ``w^2``.
+"""
+_MOMENTS_OF_SUMS: dict[MomentSum, set[Moment]] = {
+    "count": {"count", "mean", "std"},
+    "mean": {"mean", "std"},
+    "squares": {"std"},
+    "mass": {"log_mass", "entropy", "collision"},
+    "entropy": {"entropy"},
+    "collision": {"collision"},
+}
+"""The moments that need each sum."""
+
+
+def required_sums(moments: Collection[Moment]) -> tuple[MomentSum, ...]:
+    """Return the sums that moments need, always in the same order."""
+    return tuple(name for name, readers in _MOMENTS_OF_SUMS.items() if readers & set(moments))
+
+
+def moments_of_sums(
+    sums: Mapping[MomentSum, Tensor], moments: Collection[Moment], inverse_temperature: Tensor
+) -> RowMoments:
+    """Compute the named moments of rows, and round them to float32 once.
+
+    :param sums: those of :func:`required_sums`, [rows, 1] each, over all columns.
+    :param inverse_temperature: [rows, 1] in the widest float.
+    """
+    found: dict[Moment, Tensor] = {}
+    if "count" in sums:
+        count = found["count"] = sums["count"]
+        if "mean" in sums:
+            found["mean"] = sums["mean"] * inverse_temperature
+        if "squares" in sums:
+            found["std"] = (sums["squares"] / count.clamp(min=1)).sqrt() * inverse_temperature
+    if "mass" in sums:
+        mass = sums["mass"]
+        found["log_mass"] = mass.log()
+        if "entropy" in sums:
+            found["entropy"] = found["log_mass"] - sums["entropy"] / mass
+        if "collision" in sums:
+            found["collision"] = sums["collision"] / mass.square()
+    return RowMoments(**{name: found[name].squeeze(-1).to(torch.float32) for name in moments})

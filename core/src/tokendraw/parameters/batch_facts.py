@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Self, TypeAlias
@@ -10,12 +10,17 @@ from typing import Annotated, Any, Self, TypeAlias
 from torch import Tensor
 
 from tokendraw._torch.tensors import check_integers, check_vector
-from tokendraw.backends.description.capabilities import FILTERS
 from tokendraw.backends.description.declared import at_least, check_fields
-from tokendraw.parameters.fields import COLUMNS, FACT_OF_COLUMN, FILTER_PARAMETERS, FILTER_PREFIX, Columns
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import check_columns
+from tokendraw.parameters.fields import (
+    COLUMNS,
+    FILTER_PARAMETERS,
+    FILTER_PREFIX,
+    ORDERS,
+    SLOT_FIELDS,
+    Columns,
+    integers,
+)
+from tokendraw.parameters.params import SamplingParams, check_columns
 
 RowKind: TypeAlias = tuple[Any, ...]
 """An entry a column of :data:`COLUMNS` but ``xtc_threshold``: whether greedy, whether there is a seed, a real filter
@@ -87,8 +92,10 @@ class BatchFacts:
         return bool(self.filters)
 
     def may_use(self, column: str) -> bool:
-        """Whether a row may use the tensor of this name in the metadata: that of a filter or of a filter order."""
-        return bool(getattr(self, FACT_OF_COLUMN[column]))
+        """Whether a row may use the tensor of this name in the metadata, with an entry a slot."""
+        fact = SLOT_FIELDS[column].fact
+        known = getattr(self, fact) if fact else True
+        return known is not None and known is not False
 
     @property
     def any_ceiling(self) -> bool:
@@ -103,11 +110,13 @@ class BatchFacts:
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
         """Describe a batch with at least one row of each given kind, and no others."""
-        rows = zip(*kinds, strict=True) if kinds else [()] * _KIND_SIZE
-        greedy, *filters, seeded, logprobs, orders, has_given_ids, names = rows  # the order of COLUMNS
+        columns = zip(*kinds, strict=True) if kinds else [()] * _KIND_SIZE
+        greedy, *filters, seeded, logprobs, orders, has_given_ids, names = columns  # the order of COLUMNS
         top_k, top_p = filters[_TOP_K], filters[_TOP_P]
-        active = {flag: any(column) for flag, column in zip(_FILTER_FLAGS, filters, strict=True)}
-        del active["any_top_k"]
+
+        def rows() -> Iterator[tuple[str, bool, tuple[object, ...]]]:
+            return zip(orders, top_p, zip(*filters, names, strict=True), strict=True)
+
         return cls(
             any_greedy=any(greedy),
             all_greedy=bool(kinds) and all(greedy),
@@ -117,19 +126,13 @@ class BatchFacts:
             all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
             any_joint="joint" in orders,
             any_temperature_last="temperature_last" in orders
-            and any(
-                order == "temperature_last" and any(of_row)
-                for order, *of_row in zip(orders, *filters, names, strict=True)
-            ),
+            and any(order == "temperature_last" and any(used) for order, _, used in rows()),
             any_top_k_first=any(top_p)
-            and any(
-                order == "top_k_first" and of_row[_TOP_P] and sum(map(bool, of_row)) > 1
-                for order, *of_row in zip(orders, *filters, names, strict=True)
-            ),
+            and any(order == "top_k_first" and p and sum(map(bool, used)) > 1 for order, p, used in rows()),
             max_logprobs=_widest(logprobs),
             max_logprob_token_id=None if any(has_given_ids) else -1,
             filters=_union(names),
-            **active,
+            **{fact: any(filters[i]) for i, fact in _REAL_FILTERS},
         )
 
     @classmethod
@@ -158,40 +161,37 @@ class BatchFacts:
         )
         if self.filters is not None:
             filters = tuple(name for name in filters if name in self.filters)
-        tight = {
-            "any_greedy": self.any_greedy and "temperature" in given,
-            "any_seeded": self.any_seeded and "seed" in given,
+        tight: dict[str, Any] = {fact: off for name, (fact, off) in _WITHOUT.items() if name not in given}
+        used = [p.name for p in FILTER_PARAMETERS if p.name in given and self.may_use(p.name)]
+        tight |= {
             "all_seeded": self.all_seeded or ("seed" in given and "seeded" not in given),
-            "max_top_k": self.max_top_k if "top_k" in given else 0,
             "all_top_k": self.all_greedy
             or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
-            **{flag: name in given and getattr(self, flag) for name, flag in _REAL_FILTERS},
-            "any_joint": self.any_joint and "joint" in given,
-            "any_temperature_last": self.any_temperature_last and "temperature_last" in given,
-            "any_top_k_first": self.any_top_k_first
-            and (self.any_top_p and "top_p" in given)
-            and (
-                bool(filters) or any(name in given and getattr(self, flag) for name, flag in _OTHER_FILTERS)
-            ),
+            "any_top_k_first": self.any_top_k_first and "top_p" in used and len(used) + len(filters) > 1,
             "filters": filters,
-            "max_logprob_token_id": self.max_logprob_token_id if "logprob_token_ids" in given else -1,
         }
-        if [getattr(self, name) for name in tight] == [*tight.values()]:
-            return self
-        return replace(self, **tight)  # type: ignore[arg-type]
+        changed = {name: value for name, value in tight.items() if getattr(self, name) != value}
+        return replace(self, **changed) if changed else self
 
 
 _ANY_FLAGS, _ALL_FLAGS = (
     [field.name for field in fields(BatchFacts) if field.name.startswith(prefix)]
     for prefix in ("any_", "all_")
 )
-_REAL_FILTERS = [(p.name, FACT_OF_COLUMN[p.name]) for p in FILTER_PARAMETERS if p.kind == "real"]
-_OTHER_FILTERS = [(p.name, FACT_OF_COLUMN[p.name]) for p in FILTER_PARAMETERS if p.name != "top_p"]
+_WITHOUT: dict[str, tuple[str, Any]] = {
+    "temperature": ("any_greedy", False),
+    "seed": ("any_seeded", False),
+    "top_k": ("max_top_k", 0),
+    "logprob_token_ids": ("max_logprob_token_id", -1),
+    **{p.name: (p.fact, False) for p in FILTER_PARAMETERS if p.kind == "real"},
+    **{order: (f"any_{order}", False) for order in ORDERS},
+}
+"""By tensor: the fact that is known without it, and its value then."""
+_REAL_FILTERS = [(i, p.fact) for i, p in enumerate(FILTER_PARAMETERS) if p.kind == "real"]
 _KIND_SIZE = len(COLUMNS) - 1
-_FILTER_FLAGS = [f"any_{name}" for name in FILTERS]
 _MAX_FACTS = 1024
 """Upper limit of cached facts."""
-_TOP_K, _TOP_P = FILTERS.index("top_k"), FILTERS.index("top_p")
+_TOP_K, _TOP_P = ([p.name for p in FILTER_PARAMETERS].index(name) for name in ("top_k", "top_p"))
 
 
 class RowKinds:
@@ -229,7 +229,9 @@ class RowKinds:
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)
             row_index = row_index.tolist()
-        return cls(columns, slots_of_rows(row_index, len(columns["seed"])))
+        if row_index is not None:
+            row_index = integers("row_index", row_index, 0, len(columns["seed"]) - 1)
+        return cls(columns, row_index)
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
@@ -254,9 +256,9 @@ class RowKinds:
         if self._bound is None:
             self._bound = tuple([(tensor, _version(tensor)) for tensor in tensors])
             return True
-        if len(tensors) != len(self._bound):
-            return False
-        return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
+        return len(tensors) == len(self._bound) and all(
+            tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True)
+        )
 
     def is_current(self) -> bool:
         """Whether torch counts no in-place change of the bound tensors."""
@@ -288,16 +290,6 @@ def _are_other(column: Sequence[object], neutral: object) -> list[bool]:
     if column.count(neutral) == len(column):
         return [False] * len(column)
     return [value != neutral for value in column]
-
-
-def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """Check the slot of each row; None stays None.
-
-    :raises InvalidParameterError: one of them is no slot; names the row.
-    """
-    if row_index is None:
-        return None
-    return integers("row_index", row_index, 0, slots - 1)
 
 
 def _widest(logprobs: Collection[int | None]) -> int | None:

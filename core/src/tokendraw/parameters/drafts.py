@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensors import check_device_of, check_plain, device_of, is_plain, uploaded
-from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.errors.exceptions import InvalidInputError
-from tokendraw.parameters.draft_checks import (
-    check_counts,
-    check_distributions,
-    check_ids,
-    check_offsets,
-    first_rows,
-    most_drafts,
+from tokendraw._torch.tensors import (
+    check_device_of,
+    check_integers,
+    check_plain,
+    device_of,
+    is_plain,
+    uploaded,
 )
-from tokendraw.parameters.ranges import are_integers, check_flag, each, integers
+from tokendraw._torch.untraced import made_untraced, untraced
+from tokendraw.backends.description.capabilities import INPUT_DTYPES, DraftKind
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.parameters.fields import are_integers, check_flag, each, integer, integers
 
+_DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 _ID_RANGE = (-(2**63), 2**63 - 1)
 
 
@@ -74,15 +74,13 @@ class Drafts:
     any_placeholder: bool = True
 
     def __post_init__(self) -> None:
-        tensors = self.draft_token_ids, self.draft_probs, self.draft_logits
-        check_ids(self.draft_token_ids, self.cu_num_logits)
-        check_distributions(*tensors)
+        self._check_ids()
+        self._check_distributions()
         if self.num_drafts is not None:
             object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
-            check_counts(self.num_drafts, self.num_requests, *tensors)
+            self._check_counts(self.num_drafts)
         check_flag("any_placeholder", self.any_placeholder)
-        most = most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
-        object.__setattr__(self, "max_drafts", most)
+        object.__setattr__(self, "max_drafts", self._most_drafts())
         if self.cu_num_logits.is_cpu:
             self.check_values()
 
@@ -117,10 +115,12 @@ class Drafts:
         for tensor in (draft_probs, draft_logits):
             if is_plain(tensor) and tensor.dim():
                 vocab_size = tensor.shape[-1]
-        return cls._laid_out(
-            {"draft_token_ids": ids},
-            tuple(map(len, lists)),
-            device,
+        num_drafts = tuple(map(len, lists))
+        columns = {name: (ids, torch.int64), "cu_num_logits": (_first_rows(num_drafts), torch.int64)}
+        tensors: dict[str, Any] = uploaded(columns, device)
+        return cls(
+            **tensors,
+            num_drafts=num_drafts,
             draft_probs=draft_probs,
             draft_logits=draft_logits,
             any_placeholder=vocab_size is None or not are_integers(ids, 0, vocab_size - 1),
@@ -145,11 +145,12 @@ class Drafts:
         :param num_drafts: one integer a request.
         """
         check_plain("draft_token_ids", draft_token_ids, "Pass a tensor of ids, or use Drafts.from_lists.")
-        return cls._laid_out(
-            {},
-            _counts(num_drafts),
-            draft_token_ids.device,
+        counts = _counts(num_drafts)
+        columns = {"cu_num_logits": (_first_rows(counts), torch.int64)}
+        return cls(
             draft_token_ids=draft_token_ids,
+            cu_num_logits=uploaded(columns, draft_token_ids.device)["cu_num_logits"],
+            num_drafts=counts,
             draft_probs=draft_probs,
             draft_logits=draft_logits,
             any_placeholder=any_placeholder,
@@ -182,10 +183,7 @@ class Drafts:
         """Number of rows of target logits, L; None if padded ids leave the number open."""
         if self.num_drafts is not None or not self.num_requests:
             return sum(self.num_drafts or ()) + self.num_requests
-        for tensor in (self.draft_probs, self.draft_logits, self.draft_token_ids):
-            if tensor is not None and (tensor is not self.draft_token_ids or tensor.dim() == 1):
-                return tensor.shape[0] + self.num_requests
-        return None
+        return next((len(tensor) + self.num_requests for tensor in self._ragged.values()), None)
 
     @cached_property
     def device(self) -> torch.device:
@@ -214,9 +212,8 @@ class Drafts:
             raise InvalidInputError(
                 f"'{name}' needs {last} rows, as 'cu_num_logits' says last, found {rows}."
             )
-        for field in ("draft_probs", "draft_logits"):
-            tensor = getattr(self, field)
-            if tensor is not None and tensor.shape[1] != target_logits.shape[1]:
+        for field, tensor in self._distributions.items():
+            if tensor.shape[1] != target_logits.shape[1]:
                 raise InvalidInputError(
                     f"'{field}' needs the vocabulary of '{name}', {target_logits.shape[1]}, "
                     f"found {tensor.shape[1]}."
@@ -227,22 +224,119 @@ class Drafts:
 
         :raises InvalidParameterError: it does not begin with 0 and rise, or says something else than ``num_drafts``.
         """
-        check_offsets(self.cu_num_logits, self.num_drafts, self.num_rows)
+        offsets, num_drafts, rows = self.cu_num_logits.tolist(), self.num_drafts, self.num_rows
+        if num_drafts is not None and offsets == _first_rows(num_drafts):
+            return
+        if offsets[0] != 0:
+            raise InvalidParameterError(f"'cu_num_logits' needs 0 first, found {offsets[0]}.")
+        for request, (first, end) in enumerate(pairwise(offsets)):
+            least = first + 1 + (0 if num_drafts is None else num_drafts[request])
+            if end < least or (end > least and num_drafts is not None):
+                needed = f"{least} or more" if num_drafts is None else f"{least}, as 'num_drafts' says,"
+                raise InvalidParameterError(
+                    f"'cu_num_logits' needs {needed} where request {request} ends, which begins at {first}, "
+                    f"found {end}."
+                )
+        if rows is not None and offsets[-1] > rows:
+            raise InvalidParameterError(
+                f"'cu_num_logits' needs at most {rows} last, one for each draft and one more for each of the "
+                f"{self.num_requests} requests, found {offsets[-1]}."
+            )
 
-    @classmethod
-    def _laid_out(
-        cls,
-        columns: dict[str, list[int]],
-        num_drafts: tuple[int, ...],
-        device: torch.device,
-        *,
-        any_placeholder: bool,
-        **tensors: Tensor | None,
-    ) -> Self:
-        columns = {**columns, "cu_num_logits": first_rows(num_drafts)}
-        uploads = uploaded({name: (values, torch.int64) for name, values in columns.items()}, device)
-        return cls(**uploads, **tensors, num_drafts=num_drafts, any_placeholder=any_placeholder)  # type: ignore[arg-type]
+    @property
+    def _distributions(self) -> dict[str, Tensor]:
+        named = {"draft_probs": self.draft_probs, "draft_logits": self.draft_logits}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    @property
+    def _ragged(self) -> dict[str, Tensor]:
+        """The tensors with an entry for each draft."""
+        ids = {"draft_token_ids": self.draft_token_ids} if self.draft_token_ids.dim() == 1 else {}
+        return ids | self._distributions
+
+    def _check_ids(self) -> None:
+        ids, offsets = self.draft_token_ids, self.cu_num_logits
+        check_plain("draft_token_ids", ids, "Pass a tensor of ids, or use Drafts.from_lists.")
+        check_plain("cu_num_logits", offsets, "Pass a tensor, or use Drafts.from_lists.")
+        if ids.dim() not in (1, 2):
+            raise InvalidInputError(
+                f"'draft_token_ids' needs shape [L - B] or [B, K], found {list(ids.shape)}."
+            )
+        check_integers("draft_token_ids", ids)
+        if offsets.dim() != 1 or not offsets.shape[0]:
+            raise InvalidInputError(f"'cu_num_logits' needs shape [B + 1], found {list(offsets.shape)}.")
+        check_integers("cu_num_logits", offsets)
+        if ids.dim() == 2 and ids.shape[0] != self.num_requests:
+            raise InvalidInputError(
+                f"'draft_token_ids' of two dimensions needs a row for each of the {self.num_requests} requests in "
+                f"'cu_num_logits', found {ids.shape[0]}."
+            )
+        check_device_of("cu_num_logits", offsets.device, "'draft_token_ids'", ids.device)
+
+    def _check_distributions(self) -> None:
+        ids, probs, logits = self.draft_token_ids, self.draft_probs, self.draft_logits
+        for name, tensor in self._distributions.items():
+            check_plain(name, tensor, f"Pass torch.as_tensor({name}).")
+        if len(self._distributions) > 1:
+            raise InvalidInputError(
+                "'drafts' needs draft_probs or draft_logits, found both. Pass one of them."
+            )
+        if probs is not None and not probs.is_floating_point():
+            raise InvalidInputError(f"'draft_probs' needs a floating-point dtype, found {probs.dtype}.")
+        if logits is not None and logits.dtype not in _DTYPES:
+            raise InvalidInputError(
+                f"'draft_logits' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}."
+            )
+        for name, tensor in self._distributions.items():
+            if tensor.dim() != 2 or tensor.shape[1] == 0:
+                raise InvalidInputError(
+                    f"'{name}' needs shape [L - B, V] with V >= 1, found {list(tensor.shape)}."
+                )
+            if ids.dim() == 1 and tensor.shape[0] != ids.shape[0]:
+                raise InvalidInputError(
+                    f"'{name}' needs a row for each of the {ids.shape[0]} draft_token_ids, "
+                    f"found {tensor.shape[0]}."
+                )
+            check_device_of(name, tensor.device, "'draft_token_ids'", ids.device)
+
+    def _check_counts(self, num_drafts: tuple[int, ...]) -> None:
+        ids, total = self.draft_token_ids, sum(num_drafts)
+        if len(num_drafts) != self.num_requests:
+            raise InvalidParameterError(
+                f"'num_drafts' needs a number for each of the {self.num_requests} requests in 'cu_num_logits', "
+                f"found {len(num_drafts)}."
+            )
+        if ids.dim() == 2 and max(num_drafts, default=0) > ids.shape[1]:
+            request = next(i for i, n in enumerate(num_drafts) if n > ids.shape[1])
+            raise InvalidParameterError(
+                f"'num_drafts' of request {request} needs an integer in [0, {ids.shape[1]}], the width of "
+                f"'draft_token_ids', found {num_drafts[request]}."
+            )
+        for name, tensor in self._ragged.items():
+            if tensor.shape[0] != total:
+                raise InvalidInputError(
+                    f"'{name}' needs {total} rows, the sum of 'num_drafts', found {tensor.shape[0]}."
+                )
+
+    def _most_drafts(self) -> int:
+        """Return ``max_drafts``, or for -1 the host's upper bound."""
+        ids, num_drafts = self.draft_token_ids, self.num_drafts
+        if self.max_drafts != -1:
+            return integer("max_drafts", self.max_drafts, None, max(num_drafts or (0,)), 2**62)
+        if ids.dim() == 2:
+            return ids.shape[1]
+        if num_drafts is not None:
+            return max(num_drafts, default=0)
+        raise InvalidParameterError(
+            "'max_drafts' needs to be known on the host, since it is the width of the result, found neither it nor "
+            "'num_drafts'. Pass max_drafts=."
+        )
 
 
 def _counts(num_drafts: Iterable[int]) -> tuple[int, ...]:
     return tuple(integers("num_drafts", num_drafts, 0, 2**62))
+
+
+def _first_rows(num_drafts: Iterable[int]) -> list[int]:
+    """Compute ``cu_num_logits`` from the drafts of each request."""
+    return [0, *accumulate(count + 1 for count in num_drafts)]

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import format_value, type_name
-from tokendraw.parameters.ranges import LARGEST_FLOAT32, each, integer, integers, of_row, real
+from tokendraw.parameters.fields import LARGEST_FLOAT32, each, integer, integers, of_row, real
 
 Edit: TypeAlias = Literal[
     "bitmask",

@@ -14,15 +14,13 @@ from tokendraw.backends.resolution.candidate import State
 from tokendraw.errors.exceptions import InvalidParameterError, SettingsError
 from tokendraw.errors.formatting import all_of, format_value, nearest_or_all, type_name
 from tokendraw.filters.installed import find_filter, installed_filters
-from tokendraw.parameters.fields import PARAMETERS
+from tokendraw.parameters.fields import ORDERS, PARAMETERS
 from tokendraw.parameters.params import SamplingParams
 
-_OF_ENGINES = ("temperature", "top_k", "top_p", "min_p", "seed", "logprobs")
-_PARAMETERS = tuple(parameter.name for parameter in PARAMETERS if parameter.name not in _OF_ENGINES)
-_ORDERS = ("joint", "temperature_last")
+_PARAMETERS = tuple(parameter.name for parameter in PARAMETERS if not parameter.is_common)
 _FIELDS = (*_PARAMETERS, "filter_order")
 """Fields of :class:`SamplingParams` that engines have no parameter for."""
-RULE_FIELDS = (*_PARAMETERS, *_ORDERS)
+RULE_FIELDS = (*_PARAMETERS, *ORDERS)
 """Fields of the metadata for them, each with a tensor in a batch."""
 _PLAIN = SamplingParams()
 
@@ -90,10 +88,8 @@ def warmup_rules(plain: SamplingParams = _PLAIN) -> list[dict[str, float]]:
     for name in names:
         if name not in known:
             raise SettingsError(_refusal(name, known, repr(WARMUP_RULES)))
-    examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS} | {
-        "xtc_threshold": 0.2,
-        "filter_order": "temperature_last",
-    }
+    examples: dict[str, Any] = {parameter.name: parameter.example for parameter in PARAMETERS}
+    examples["filter_order"] = "temperature_last"
     result = []
     for chosen in (each for size in range(len(names)) for each in combinations(names, size + 1)):
         values = {name: examples[name] for name in chosen if name in _FIELDS}
@@ -109,7 +105,7 @@ def _known() -> list[str]:
 
 def _field_values(params: SamplingParams) -> dict[str, float]:
     numbers = {name: float(getattr(params, name)) for name in _PARAMETERS}
-    return {**numbers, **{order: params.filter_order == order for order in _ORDERS}}
+    return {**numbers, **{order: params.filter_order == order for order in ORDERS}}
 
 
 def _refusal(name: object, known: list[str], source: str) -> str:

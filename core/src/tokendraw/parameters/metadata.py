@@ -1,41 +1,47 @@
-"""The parameters of a batch as tensors, with the host's knowledge of the batch."""
+"""The parameters of a batch as tensors, with the host's knowledge of the batch.
+
+Forms are looked at whenever metadata is made. To look at a value on another device would wait for it: there they are
+looked at with ``TOKENDRAW_DEBUG=1`` alone, call by call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensors import INTEGERS, device_of, is_plain, uploaded
+from tokendraw._torch.tensors import (
+    INTEGERS,
+    Column,
+    check_integers,
+    check_plain,
+    check_vector,
+    device_of,
+    is_plain,
+    uploaded,
+)
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.filters.installed import find_filter
-from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
-from tokendraw.parameters.fields import FILTER_PREFIX, SLOT_FIELDS
-from tokendraw.parameters.metadata_checks import (
-    MAX_POSITION,
-    check_form,
-    check_indices,
-    check_kinds,
-    check_positions,
-    check_record,
-    check_together,
-    index_column,
-    missing_positions,
-    num_slots,
-)
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import check_columns, parameter_columns
+from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+from tokendraw.parameters.fields import FILTER_PREFIX, PARAMETERS, SLOT_FIELDS, Columns, integers
+from tokendraw.parameters.params import SamplingParams, check_columns
 
 _ANYTHING = BatchFacts()
 _SLOT_TENSORS = (*SLOT_FIELDS, "logprob_token_ids")
-_TENSORS = (*_SLOT_TENSORS, "positions", "row_index")
+_ROW_FIELDS = ("positions", "row_index")
+_TENSORS = (*_SLOT_TENSORS, *_ROW_FIELDS)
+_KINDS = {name: field.kind for name, field in SLOT_FIELDS.items()} | dict.fromkeys(_ROW_FIELDS, "integer")
+"""The kinds of the tensors that are vectors; those of filters from moments are real."""
+_COMMON = {p.name for p in PARAMETERS if p.is_common and not p.is_optional}
+MAX_POSITION = 2**63 - 1
 _SMALL_INTEGERS = INTEGERS - {torch.int32, torch.int64}
 
 
@@ -102,13 +108,20 @@ class SamplingMetadata:
     row_kinds: RowKinds | None = None
 
     def __post_init__(self) -> None:
-        check_record("facts", self.facts, BatchFacts)
-        check_record("row_kinds", self.row_kinds, RowKinds | None)
+        for name, record, needed in (
+            ("facts", self.facts, BatchFacts),
+            ("row_kinds", self.row_kinds, RowKinds),
+        ):
+            if not isinstance(record, needed) and not (name == "row_kinds" and record is None):
+                raise InvalidParameterError(
+                    f"'{name}' needs a tokendraw.{needed.__name__}, found {type_name(record)}. "
+                    "Leave it out where nothing is known."
+                )
         self._check_filters()
         tensors = self._tensors()
         for name, tensor in tensors.items():
             check_form(name, tensor)
-        check_together(tensors)
+        _check_together(tensors)
         if self.seed is not None and self.positions is None:
             raise missing_positions()
         for name in ("logprobs", "logprob_token_ids"):
@@ -117,7 +130,7 @@ class SamplingMetadata:
                     f"'{name}' needs 'facts.max_logprobs', found None: it is the width of the result. "
                     "Pass facts=BatchFacts(max_logprobs=...)."
                 )
-        check_indices(tensors)
+        _check_indices(tensors)
         object.__setattr__(self, "facts", self.facts.tightened(tensors))
         # Cached properties that every call asks for; computing one later takes a lock in Python 3.11.
         any_tensor = tensors.get("row_index", next(iter(tensors.values()), None))
@@ -128,7 +141,7 @@ class SamplingMetadata:
             return
         filters = [tensor for _, tensor in sorted((self.filters or {}).items())]
         if kinds.describes([self.row_index, *(tensors.get(name) for name in _SLOT_TENSORS), *filters]):
-            check_kinds(kinds, num_slots(tensors), self.row_index)
+            _check_kinds(kinds, _num_slots(tensors), self.row_index)
         else:  # dataclasses.replace put other tensors in their place
             object.__setattr__(self, "row_kinds", None)
 
@@ -155,30 +168,30 @@ class SamplingMetadata:
         :raises InvalidInputError: a CUDA graph is being captured.
         """
         checked, device = check_columns(params), device_of(device)
-        columns = parameter_columns(checked, device)
-        if "seed" in columns and positions is None:
-            raise missing_positions(f" of row {columns['seeded'][0].index(True)}")
-        slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked["seed"]))
-        row_kinds = RowKinds(checked, slots)
+        seeded = (row for row, seed in enumerate(checked["seed"]) if seed is not None)
+        if positions is None and (row := next(seeded, None)) is not None:
+            raise missing_positions(f" of row {row}")
+        num_slots = len(checked["seed"])
+        if row_index is not None and not isinstance(row_index, Tensor):
+            row_index = integers("row_index", row_index, 0, num_slots - 1)
+        row_kinds = RowKinds(checked, None if isinstance(row_index, Tensor) else row_index)
+        facts = row_kinds.facts
+        columns = _slot_columns(checked, facts, device)
         kept = {}
-        for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):
-            if indices is None:
-                continue
-            column = index_column(name, indices, device)
-            if isinstance(column, Tensor):
-                kept[name] = column
-            else:
-                columns[name] = column
+        for name, indices in (("positions", positions), ("row_index", row_index)):
+            if isinstance(indices, Tensor):
+                check_form(name, indices)
+                if device.type == "cpu" or not indices.is_cpu:
+                    kept[name] = indices.to(device=device, dtype=torch.int64)
+                    continue
+            if indices is not None:
+                values = indices.tolist() if isinstance(indices, Tensor) else indices
+                columns[name] = integers(name, values, 0, MAX_POSITION), torch.int64
         tensors = uploaded(columns, device)
         if "logprob_token_ids" in tensors:
-            ids, slots_count = tensors["logprob_token_ids"], len(checked["seed"])
-            tensors["logprob_token_ids"] = ids.view(slots_count, -1)
-        filters = {
-            name.removeprefix(FILTER_PREFIX): tensors.pop(name)
-            for name in list(tensors)
-            if name.startswith(FILTER_PREFIX)
-        }
-        return cls(**tensors, **kept, filters=filters or None, facts=row_kinds.facts, row_kinds=row_kinds)
+            tensors["logprob_token_ids"] = tensors["logprob_token_ids"].view(num_slots, -1)
+        filters = {name: tensors.pop(f"{FILTER_PREFIX}{name}") for name in facts.filters or ()}
+        return cls(**tensors, **kept, filters=filters or None, facts=facts, row_kinds=row_kinds)
 
     @property
     def given_ids(self) -> Tensor | None:
@@ -222,7 +235,6 @@ class SamplingMetadata:
         found = self.positions
         if (
             found is None
-            or type(self) is not SamplingMetadata  # others may check more than this
             or not is_plain(positions)
             or positions.dtype is not found.dtype
             or positions.shape != found.shape
@@ -230,7 +242,7 @@ class SamplingMetadata:
         ):
             return replace(self, positions=positions)  # checks everything, and says what does not fit
         check_positions(positions)
-        moved = object.__new__(SamplingMetadata)
+        moved = object.__new__(type(self))
         vars(moved).update(vars(self), positions=positions, memo=self.memo)
         return moved
 
@@ -240,11 +252,9 @@ class SamplingMetadata:
         :param row_index: [rows] integer on the device: the slot of each row.
         :param positions: [rows] integer on the device; None where the slots have none.
         """
-        if type(self) is not SamplingMetadata:
-            return replace(self, row_index=row_index, positions=positions)
         layout = "for_rows", row_index.shape, row_index.dtype, None if positions is None else positions.dtype
         changed = {"row_index": row_index, "positions": positions, "row_kinds": None}
-        spread = object.__new__(SamplingMetadata)
+        spread = object.__new__(type(self))
         vars(spread).update(vars(self), **changed, memo=self.memo.setdefault(layout, {}))
         vars(spread).pop("num_rows", None)
         return spread
@@ -276,7 +286,7 @@ class SamplingMetadata:
 
         :raises InvalidParameterError: a slot or position is out of range; names the row and the value.
         """
-        check_indices(self._tensors(), anywhere=True)
+        _check_indices(self._tensors(), anywhere=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without the memo
@@ -302,3 +312,111 @@ class SamplingMetadata:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.int64) if tensor.dtype in _SMALL_INTEGERS else tensor
+
+
+@cache
+def field_dtypes(device_type: str) -> dict[str, torch.dtype]:
+    """Return the dtype of each field with an entry a slot, on devices of a type."""
+    real = torch.float32 if device_type == "mps" else torch.float64  # so that 0.9 stays 0.9
+    dtypes = {"real": real, "integer": torch.int64, "flag": torch.bool}
+    return {name: dtypes[field.kind] for name, field in SLOT_FIELDS.items()}
+
+
+def _slot_columns(columns: Columns, facts: BatchFacts, device: torch.device) -> dict[str, Column]:
+    """Return a column [slots] for each field of the metadata that a request uses."""
+    dtypes, used = field_dtypes(device.type), _COMMON.union(columns["filter_order"])
+    uploads: dict[str, Column] = {
+        name: (field.entries(columns[field.source]), dtypes[name])
+        for name, field in SLOT_FIELDS.items()
+        if name in used or facts.may_use(name)
+    }
+    given_ids = columns["logprob_token_ids"]
+    width = max(map(len, given_ids), default=0)
+    if width:  # [slots * M]
+        padded_ids = [[*ids, *[PAD_TOKEN_ID] * (width - len(ids))] for ids in given_ids]
+        uploads["logprob_token_ids"] = [*chain.from_iterable(padded_ids)], torch.int64
+    by_slot = [dict(active) for active in columns["filters"]] if facts.filters else []
+    for name in facts.filters or ():
+        off = find_filter(name).off
+        uploads[f"{FILTER_PREFIX}{name}"] = [values.get(name, off) for values in by_slot], torch.float32
+    return uploads
+
+
+def check_form(name: str, tensor: Tensor) -> None:
+    """Refuse anything but a vector, or a matrix of ids, of a field's dtype. Reads no values."""
+    if name == "logprob_token_ids":
+        check_plain(name, tensor)
+        if tensor.dim() != 2:
+            raise InvalidInputError(f"'{name}' needs shape [slots, M], found {list(tensor.shape)}.")
+        check_integers(name, tensor)
+        return
+    check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
+    kind = _KINDS.get(name, "real")
+    if kind == "integer":
+        check_integers(name, tensor)
+    elif kind == "real" and not tensor.is_floating_point():
+        raise InvalidInputError(f"'{name}' needs a floating-point dtype, found {tensor.dtype}.")
+    elif kind == "flag" and tensor.dtype != torch.bool:
+        raise InvalidInputError(f"'{name}' needs dtype torch.bool, found {tensor.dtype}.")
+
+
+def _check_together(tensors: Mapping[str, Tensor]) -> None:
+    """Check the lengths and devices of tensors, by field, against each other. Reads no values."""
+    rows = {name: tensor for name, tensor in tensors.items() if name in _ROW_FIELDS}
+    slots = {name: tensor for name, tensor in tensors.items() if name not in _ROW_FIELDS}
+    for equal in (slots if "row_index" in tensors else tensors, rows):
+        if len({tensor.shape[0] for tensor in equal.values()}) > 1:
+            found = ", ".join(f"{name} {tensor.shape[0]}" for name, tensor in equal.items())
+            raise InvalidInputError(f"the tensors need one length, found {found}.")
+    if len({tensor.device for tensor in tensors.values()}) > 1:
+        found = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+        raise InvalidInputError(f"the tensors need one device, found {found}.")
+
+
+def _num_slots(tensors: Mapping[str, Tensor]) -> int | None:
+    return next((tensor.shape[0] for name, tensor in tensors.items() if name not in _ROW_FIELDS), None)
+
+
+def _check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:
+    """Refuse slots out of range, and positions below 0.
+
+    :param anywhere: look at values on other devices than the CPU too, and wait for those.
+    """
+    index = tensors.get("row_index")
+    if index is not None and (anywhere or index.is_cpu) and index.shape[0]:
+        slots = _num_slots(tensors)
+        least, largest = index.aminmax()
+        if least < 0 or (slots is not None and largest >= slots):
+            integers("row_index", index.tolist(), 0, (2**63 if slots is None else slots) - 1)
+    if "positions" in tensors:
+        check_positions(tensors["positions"], anywhere=anywhere)
+
+
+def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
+    """Refuse positions below 0, where they lie on the CPU or ``anywhere``."""
+    if positions.shape[0] and (anywhere or positions.is_cpu) and int(positions.min()) < 0:
+        integers("positions", positions.tolist(), 0, MAX_POSITION)
+
+
+def missing_positions(owner: str = "") -> InvalidParameterError:
+    """Make the error for a seed without positions.
+
+    :param owner: of the seed, such as `` of row 3``.
+    """
+    return InvalidParameterError(
+        f"'seed'{owner} needs 'positions', found none: without them every step would draw with the same noise. "
+        "Pass positions, one integer a row: the sequence length minus one."
+    )
+
+
+def _check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None) -> None:
+    if slots is not None and slots != len(row_kinds.of_slot):
+        raise InvalidInputError(
+            f"'row_kinds' needs one entry a slot, {slots}, found {len(row_kinds.of_slot)}."
+        )
+    slot_of_row = row_kinds.slot_of_row
+    if row_index is not None and slot_of_row is not None and row_index.shape[0] != len(slot_of_row):
+        raise InvalidInputError(
+            f"'row_kinds' needs the slots of as many rows as 'row_index' has, {row_index.shape[0]}, "
+            f"found {len(slot_of_row)}. Pass row_index= to RowKinds.of."
+        )

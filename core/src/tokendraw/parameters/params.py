@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import operator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -12,13 +13,19 @@ from tokendraw.errors.exceptions import FilterError, InvalidParameterError
 from tokendraw.errors.formatting import format_error, type_name
 from tokendraw.filters.base import Filter
 from tokendraw.filters.installed import find_filter
-from tokendraw.parameters.edits import check_edits, read_ids
-from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
-from tokendraw.parameters.ranges import LARGEST_FLOAT32, check_logprobs, integer, of_row, out_of_range, real
-
-_PLAIN_DRY = 0.0, 1.75, 2, -1
-"""Defaults of the numbers of DRY."""
-_DRY_TYPES = [type(value) for value in _PLAIN_DRY]
+from tokendraw.parameters.edits import check_edits, read_ids, refuse_edits
+from tokendraw.parameters.fields import (
+    COLUMNS,
+    LARGEST_FLOAT32,
+    PARAMETERS,
+    Columns,
+    check_logprobs,
+    each,
+    integer,
+    of_row,
+    out_of_range,
+    real,
+)
 
 
 class _EditFlag:
@@ -117,22 +124,14 @@ class SamplingParams(_EditFlag):
 
     def __post_init__(self) -> None:
         """Set ``may_edit``: also for a value of another type than the default's, checked later."""
-        r, f, p = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
-        dry = self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n
+        numbers = _edit_numbers(self)
         is_plain = (
-            type(r) is type(f) is type(p) is float
-            and r == 1.0
-            and f == p == 0.0
+            [*map(type, numbers)] == _PLAIN_TYPES
+            and numbers == _PLAIN_NUMBERS
             and self.logit_bias is None
             and self.allowed_token_ids is None
             and self.bad_words is None
-            and type(self.min_tokens) is int
-            and self.min_tokens == 0
             and self.stop_token_ids is None
-            and type(self.penalty_last_n) is int
-            and self.penalty_last_n == -1
-            and [type(value) for value in dry] == _DRY_TYPES
-            and dry == _PLAIN_DRY
             and self.dry_sequence_breakers is None
             and self.thinking_budget is None
         )
@@ -163,32 +162,85 @@ class SamplingParams(_EditFlag):
         return self
 
 
+_draw_values = operator.attrgetter(*COLUMNS)
+_EDIT_NUMBERS = [
+    field for field in fields(SamplingParams) if field.name not in COLUMNS and field.hash is None
+]
+_edit_numbers = operator.attrgetter(*[field.name for field in _EDIT_NUMBERS])
+_PLAIN_NUMBERS = tuple([field.default for field in _EDIT_NUMBERS])
+_PLAIN_TYPES = [*map(type, _PLAIN_NUMBERS)]
+
+
 def stored_values(
     params: SamplingParams, row: int | str | None = None, vocab_size: int | None = None
 ) -> dict[str, Any]:
-    """Check the parameters of a request, and return them by name, as stored in tensors.
+    """Check the parameters of a request, and return them by name, as stored in tensors, in the order of ``COLUMNS``.
 
     :param row: in its batch, or its place in words, for the message.
     :param vocab_size: V; None: it is not known, and ids are only held against the least.
     """
-    values = {
-        parameter.name: parameter.check(getattr(params, parameter.name), row) for parameter in PARAMETERS
-    }
-    order, seed, logprobs = params.filter_order, values["seed"], values["logprobs"]
-    given_ids = tuple(read_ids("logprob_token_ids", params.logprob_token_ids, row, vocab_size))
-    if logprobs is None and given_ids:
-        logprobs = 0
+    values = dict(zip(COLUMNS, _draw_values(params), strict=True))
+    for parameter in PARAMETERS:
+        values[parameter.name] = parameter.read(values[parameter.name], row)
+    given_ids = values["logprob_token_ids"] = tuple(
+        read_ids("logprob_token_ids", params.logprob_token_ids, row, vocab_size)
+    )
+    if values["logprobs"] is None and given_ids:
+        values["logprobs"] = 0
+    order = params.filter_order
     if not isinstance(order, str) or order not in FILTER_ORDERS:
         raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
-    return values | {
-        "temperature": values["temperature"] + 0.0,  # -0.0 is 0.0
-        "top_k": min(max(values["top_k"], 0), MAX_TOP_K),
-        "seed": seed if seed is None or seed < 2**63 else seed - 2**64,
-        "logprobs": logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
-        "filter_order": order,
-        "logprob_token_ids": given_ids,
-        "filters": read_filters(params.filters, row),
-    }
+    values["filters"] = read_filters(params.filters, row)
+    return values
+
+
+def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> Columns:
+    """Check the parameters of a batch, and return them by name: the :func:`stored_values` of each request.
+
+    :param params: one entry a request.
+    :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
+    """
+    check = check_edits if may_edit else refuse_edits
+    if isinstance(params, SamplingParams):
+        raise InvalidParameterError(
+            "'params' needs one SamplingParams a request, found a single SamplingParams. Pass [params]."
+        )
+    requests = list(each("params", params, "SamplingParams"))
+    if not requests:
+        return dict.fromkeys(COLUMNS, ())
+    if all(issubclass(kind, SamplingParams) for kind in {*map(type, requests)}):
+        columns: dict[str, Any] = dict(
+            zip(COLUMNS, zip(*map(_draw_values, requests), strict=True), strict=True)
+        )
+        found = ((p.name, p.read_column(columns[p.name])) for p in PARAMETERS)
+        read = {name: column for name, column in found if column is not None}
+        orders = columns["filter_order"]
+        if len(read) == len(PARAMETERS) and {*map(type, orders)} == {str} and {*orders} <= {*FILTER_ORDERS}:
+            for row, request in enumerate(requests):
+                if request.may_edit:
+                    check(request, row)
+            given_ids = [
+                () if ids is None else tuple(read_ids("logprob_token_ids", ids, row, None))
+                for row, ids in enumerate(columns["logprob_token_ids"])
+            ]
+            filters = [
+                () if values is None else read_filters(values, row)
+                for row, values in enumerate(columns["filters"])
+            ]
+            if any(given_ids):
+                pairs = zip(read["logprobs"], given_ids, strict=True)
+                read["logprobs"] = [0 if n is None and ids else n for n, ids in pairs]
+            return columns | read | {"logprob_token_ids": given_ids, "filters": filters}
+    rows = []
+    for row, request in enumerate(requests):  # row by row, so that the first wrong one is named
+        if not isinstance(request, SamplingParams):
+            raise InvalidParameterError(
+                f"'params'{of_row(row)} needs a tokendraw.SamplingParams, found {type_name(request)}. "
+                "Make one a request: SamplingParams(temperature=..., top_k=...)."
+            )
+        rows.append(stored_values(request, row).values())
+        check(request, row)
+    return dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
 
 
 def read_filters(filters: Any, row: int | str | None) -> tuple[tuple[str, float], ...]:
