@@ -192,7 +192,7 @@ class Batches:
     def verified(
         self, call: Callable[..., Call], max_drafts: int, ways: list[tuple[str, str]], selection: Selection
     ) -> Iterator[CallGroup]:
-        """Draw drafts for every batch, and verify them in ``ways``: modes, each with a kind of draft distribution."""
+        """Draw drafts for every batch, and judge them in ``ways``: modes, each with a kind of draft distribution."""
         yield from self.drawn("drafts", partial(RowCall, is_draft=True), selection)
         batches, calls, kinds = list(self._with_drafts(max_drafts)), [], {kind for _, kind in ways}
         rows, most = (max(column) for column in zip(*(each[:2] for each in batches), strict=True))
