@@ -99,7 +99,7 @@ def planner(change):
 def packer(method, arguments, result=lambda packed: packed):
     right = getattr(TorchPacker, method)
     wrong = {method: lambda self, **given: result(right(self, **arguments(**given)))}
-    return type("Packer", (TorchPacker,), wrong)(torch.device("cpu"))
+    return type("Packer", (TorchPacker,), wrong)()
 
 
 def shared(tensor):

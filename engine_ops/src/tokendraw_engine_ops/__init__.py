@@ -64,7 +64,7 @@ class OpsTorch:
         from tokendraw_engine_ops import torch_packer, torch_planner
 
         is_plan = operation == "plan_paged_kv"
-        return torch_planner.TorchPlanner() if is_plan else torch_packer.TorchPacker(device)
+        return torch_planner.TorchPlanner() if is_plan else torch_packer.TorchPacker()
 
 
 class OpsTriton:

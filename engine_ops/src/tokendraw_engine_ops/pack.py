@@ -17,13 +17,36 @@ from tokendraw import InvalidInputError, InvalidParameterError
 from tokendraw.plugin import TensorFunction, check_device, check_dtype, check_plain, tensor_operation
 from tokendraw_engine_ops import sm90_w4
 from tokendraw_engine_ops.operations import FORMATS, PACK, Format, Layout
-from tokendraw_engine_ops.words import WORDS
 
 _Layout: TypeAlias = Layout | Literal["upstream"]
 ROWS: Final[dict[Layout, int]] = {"v1": 16, "v2": 64}
 """The rows N of weights and scales are a multiple of this."""
 COLUMNS: Final[dict[Layout, int]] = {"v1": 64, "v2": 128}
 """The columns K of weights are a multiple of this; those of scales are one of 128 in either layout."""
+RUNS: Final[dict[tuple[str, str], tuple[tuple[int, int, int], ...]]] = {
+    ("fp4", "v1"): ((4, 4, 8), (8, 4, 4), (20, 4, 24), (24, 4, 20)),
+    ("fp4", "v2"): (
+        (7, 1, 31), (4, 3, 22), (3, 1, 15), (0, 3, 6), (15, 1, 28), (12, 3, 19), (11, 1, 12), (8, 3, 3), (23, 1, 25),
+        (20, 3, 16), (19, 1, 9), (16, 3, 0), (31, 1, 30), (28, 1, 29), (29, 2, 26), (27, 1, 14), (24, 1, 13),
+        (25, 2, 10),
+    ),
+    ("int4", "v1"): (),
+    ("int4", "v2"): (),
+    ("fp4_fp8", "v2"): (
+        (3, 1, 7), (7, 1, 15), (11, 1, 23), (15, 1, 31), (19, 1, 3), (23, 1, 11), (27, 1, 19), (31, 1, 27),
+    ),
+}  # fmt: skip
+"""By format and layout (source, width, target): bits of a packed word of 32 that move together; all others stay.
+
+Rows are paired 8 apart, in groups of 16: rows 0 to 7 of a group are ``h = 0``, the others ``h = 1``. Columns come in 16
+bytes, two halves of 8. A half of both rows, 16 bytes in all, becomes 16 consecutive bytes of one packed row, 4 words.
+Word ``d`` has, lowest bits first,
+
+    fp4       byte d of h = 0, byte d of h = 1, byte 4 + d of h = 0, byte 4 + d of h = 1
+    others    16-bit unit d of h = 0, 16-bit unit d of h = 1
+
+and then its bits move. So packing is a permutation of the bits of 16 x 16 bytes, and unpacking the reverse one.
+"""
 
 
 def _pack_weights(weights: Tensor, *, format: Format, layout: _Layout) -> dict[str, Any]:
@@ -135,7 +158,7 @@ def repacked_weights(weights: Tensor, format: Format, layout: Layout, *, back: b
     word = torch.zeros((), dtype=torch.int64)
     for i, (row, column) in enumerate(read):
         word = word | weights[:, row, column].to(torch.int64) << 8 * i
-    runs = [run[::-1] if back else run for run in WORDS[format, layout].runs]
+    runs = [run[::-1] if back else run for run in RUNS[format, layout]]
     moved = word & ~sum((1 << width) - 1 << source for source, width, _ in runs)
     for source, width, target in runs:
         moved = moved | (word >> source & (1 << width) - 1) << target

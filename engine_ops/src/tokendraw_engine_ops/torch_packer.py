@@ -1,19 +1,19 @@
-"""Packs and unpacks weights by torch's own functions, piece by piece, on any device; on a GPU by a fused kernel.
+"""Packs and unpacks weights by torch's own functions, piece by piece, on any device.
 
-A piece of rows and its copies stay below an expert, so that no device needs room for all of them twice. A CPU computes
-with one thread: threads that wait for each other dozens of times a piece are slower on a busy machine.
+A piece of rows and its copies stay below two experts, so that no device needs room for all of them twice. A CPU
+computes with one thread: threads that wait for each other dozens of times a piece are slower on a busy machine.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from tokendraw.plugin import one_thread
-from tokendraw_engine_ops import fused_packer
-from tokendraw_engine_ops.words import ALL_BITS, WORDS, Shifts, Words
+from tokendraw_engine_ops.pack import RUNS
 
 _PIECE_BYTES: Final = {"cpu": 1 << 18}
 """Bytes of a piece, by type of device: few enough for the cache of a core."""
@@ -24,21 +24,11 @@ _DEVICE_PIECE_BYTES: Final = 1 << 24
 class TorchPacker:
     """Packs and unpacks every format and layout on any device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._is_fused = _is_fused(device)
-
     def pack_weights(self, weights: Tensor, *, format: str, layout: str) -> Tensor:
-        return self._repack(weights, WORDS[format, layout], back=False)
+        return _repack(weights, format, layout, back=False)
 
     def unpack_weights(self, packed: Tensor, *, format: str, layout: str) -> Tensor:
-        return self._repack(packed, WORDS[format, layout], back=True)
-
-    def _repack(self, weights: Tensor, words: Words, *, back: bool) -> Tensor:
-        if not weights.numel():
-            return torch.empty_like(weights)
-        if self._is_fused and fused_packer.is_aligned(weights):
-            return fused_packer.repack(weights, words, back=back)
-        return repack(weights, words, back=back)
+        return _repack(packed, format, layout, back=True)
 
     def pack_scales(self, scales: Tensor, *, layout: str) -> Tensor:
         experts, rows, groups = scales.shape
@@ -63,51 +53,52 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _is_fused(device: torch.device) -> bool:
-    """Whether torch compiles fused kernels for the device; found by packing a sample."""
-    if device.type != "cuda":  # ROCm's are called so too
-        return False
-    words, weights = WORDS["int4", "v1"], torch.arange(16 * 32, device=device).to(torch.uint8).view(1, 16, 32)
-    try:
-        fused = fused_packer.repack(weights, words, back=False)
-    except (RuntimeError, ImportError, AttributeError):
-        return False  # no jiterator, no NVRTC, or none for such a device
-    return torch.equal(fused, repack(weights, words, back=False))
-
-
-def repack(weights: Tensor, words: Words, *, back: bool) -> Tensor:
-    """Pack or unpack weights [E, N, K / 2] uint8, dense: a new tensor of the same shape."""
-    result, moves = torch.empty_like(weights), words.moves(back=back)
-    groups, cells = weights.shape[0] * weights.shape[1] // 16, 8 * (weights.shape[2] // 16)
+def _repack(weights: Tensor, format: str, layout: str, *, back: bool) -> Tensor:
+    result = torch.empty_like(weights)
+    if not weights.numel():
+        return result
+    experts, rows, columns = weights.shape
+    groups, halves = experts * rows // 16, (2, 4, 1) if format == "fp4" else (1, 4, 2)
     natural, packed = (result, weights) if back else (weights, result)
-    # By group of 16 rows, ``h``, row and 16 bytes of columns, half of these, and byte.
-    rows = natural.view(groups, 2, cells, 2, 8)
-    # By group of 16 rows, half, row and 16 bytes of columns, and byte of four words.
-    target = packed.view(groups, 2, cells, 16)
-    limit = min(_PIECE_BYTES.get(weights.device.type, _DEVICE_PIECE_BYTES), weights[0].numel() // 4)
-    step = max(1, limit // (32 * cells))
+    # By group of 16 rows, half of the rows, row, 16 bytes of columns, half of these, and the bytes of a half: units
+    # that stand four apart make a word. Then in packed order, four words of a half: d, unit, half of the rows, byte.
+    in_words = natural.view(groups, 2, 8, columns // 16, 2, *halves).permute(0, 4, 2, 3, 6, 5, 1, 7)
+    limit = min(_PIECE_BYTES.get(weights.device.type, _DEVICE_PIECE_BYTES), weights[0].numel() // 2)
+    step = max(1, limit // (16 * columns))
     with one_thread():
         for start in range(0, groups, step):
-            piece, source = target[start : start + step], rows[start : start + step]
+            own = in_words[start : start + step]
+            piece = packed.view(groups, 16 * columns)[start : start + step]
             if back:
-                moved = _move_bits(piece.clone(), moves)
-                for position, (h, byte) in enumerate(words.byte_order):
-                    source[:, h, :, :, byte] = moved[..., position].transpose(1, 2)
+                _copy(_move_bits(piece.clone(), format, layout, back=True).view(own.shape), own)
             else:
-                moving = torch.empty_like(piece)
-                for position, (h, byte) in enumerate(words.byte_order):
-                    moving[..., position] = source[:, h, :, :, byte].transpose(1, 2)
-                piece.copy_(_move_bits(moving, moves))
+                words = torch.empty_like(piece)
+                _copy(own, words.view(own.shape))
+                piece.copy_(_move_bits(words, format, layout, back=False))
     return result
 
 
-def _move_bits(source_words: Tensor, shifts: Shifts) -> Tensor:
-    """Move the bits of words [..., 16] uint8."""
-    if shifts == ((0, ALL_BITS),):
+def _copy(source: Tensor, target: Tensor) -> None:
+    """Copy in one launch; on a CPU a byte of every four words at a time, since its loops are fast along cells alone."""
+    if not target.is_cpu:
+        target.copy_(source)
+        return
+    for d, unit, half, byte in itertools.product(*map(range, target.shape[4:])):
+        target[..., d, unit, half, byte].copy_(source[..., d, unit, half, byte])
+
+
+def _move_bits(source_words: Tensor, format: str, layout: str, *, back: bool) -> Tensor:
+    """Move the bits of words, uint8, by :data:`RUNS`: those that go equally far in one shift."""
+    masks = {0: 2**32 - 1}
+    for source, width, target in (run[::-1] if back else run for run in RUNS[format, layout]):
+        bits = (2**width - 1) << target
+        masks[0] &= ~bits
+        masks[target - source] = masks.get(target - source, 0) | bits
+    if len(masks) == 1:
         return source_words
     words = source_words.view(torch.int32)
     shifted, result = torch.empty_like(words), torch.zeros_like(words)
-    for shift, mask in shifts:
+    for shift, mask in masks.items():
         move = torch.bitwise_left_shift if shift > 0 else torch.bitwise_right_shift
         move(words, abs(shift), out=shifted)
         result |= shifted.bitwise_and_(mask - (mask >> 31 << 32))  # the mask as int32 has it
