@@ -61,10 +61,9 @@ class OpsTorch:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
-        from tokendraw_engine_ops import torch_packer, torch_planner
+        from tokendraw_engine_ops.torch_backends import TorchPacker, TorchPlanner
 
-        is_plan = operation == "plan_paged_kv"
-        return torch_planner.TorchPlanner() if is_plan else torch_packer.TorchPacker()
+        return TorchPlanner() if operation == "plan_paged_kv" else TorchPacker()
 
 
 class OpsTriton:

@@ -1,11 +1,12 @@
-"""Packs and unpacks weights by torch's own functions, piece by piece, on any device.
+"""Plans pages and packs weights by torch's own functions, on any device.
 
-A piece of rows and its copies stay below two experts, so that no device needs room for all of them twice. A CPU
-computes with one thread: threads that wait for each other dozens of times a piece are slower on a busy machine.
+A CPU computes with one thread: on a busy machine a second one costs more than it gains a plan, and threads that wait
+for each other dozens of times a piece of weights are slower.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Final
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from tokendraw.plugin import one_thread
 from tokendraw_engine_ops.pack import RUNS
+from tokendraw_engine_ops.paged_kv import LARGEST, PagedKVPlan
 
 _PIECE_BYTES: Final = {"cpu": 1 << 18}
 """Bytes of a piece, by type of device: few enough for the cache of a core."""
@@ -21,8 +23,49 @@ _DEVICE_PIECE_BYTES: Final = 1 << 24
 """Bytes of a piece where a launch takes microseconds."""
 
 
+class TorchPlanner:
+    """Plans the pages of a batch by about a dozen operations, without a wait for the device."""
+
+    @torch.inference_mode()  # in which buffers may be written to that were made in it
+    def plan(
+        self,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        page_size: int,
+        page_indices: bool,
+        pad: int,
+        out: PagedKVPlan,
+    ) -> PagedKVPlan:
+        with one_thread() if seq_lens.is_cpu else contextlib.nullcontext():
+            _count_pages(seq_lens, block_table.shape[1], page_size, out)
+            if out.page_indices is not None and block_table.numel():
+                _gather_pages(block_table, out.page_indptr, pad, out.page_indices)
+        return out
+
+
+def _count_pages(seq_lens: Tensor, columns: int, page_size: int, out: PagedKVPlan) -> None:
+    lengths = seq_lens.clamp(0, min(columns * page_size, LARGEST))
+    before_last = (lengths - 1).div_(page_size, rounding_mode="floor")  # pages; -1 without a token
+    out.page_indptr[:1].zero_()
+    torch.cumsum(before_last + 1, 0, dtype=torch.int32, out=out.page_indptr[1:])
+    torch.sub(lengths, before_last.clamp_(min=0), alpha=page_size, out=out.last_page_len)
+
+
+def _gather_pages(block_table: Tensor, page_indptr: Tensor, pad: int, page_indices: Tensor) -> None:
+    requests, columns = block_table.shape
+    slots = torch.arange(requests * columns, dtype=torch.int32, device=page_indptr.device)
+    # A slot behind the last page reads some page of the last request, and is padded afterwards.
+    request = torch.searchsorted(page_indptr[1:], slots, right=True).clamp_(max=requests - 1)
+    column = (slots - page_indptr.index_select(0, request)).clamp_(max=columns - 1)
+    torch.take(block_table, torch.add(column, request, alpha=columns), out=page_indices)
+    page_indices.masked_fill_(slots >= page_indptr[requests:], pad)
+
+
 class TorchPacker:
-    """Packs and unpacks every format and layout on any device."""
+    """Packs and unpacks every format and layout, piece by piece.
+
+    A piece of rows and its copies stay below two experts, so that no device needs room for all of them twice.
+    """
 
     def pack_weights(self, weights: Tensor, *, format: str, layout: str) -> Tensor:
         return _repack(weights, format, layout, back=False)
