@@ -72,13 +72,15 @@ def _unpack_scales(packed: Tensor, *, layout: _Layout) -> dict[str, Any]:
     return locals()
 
 
-def _packed_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+def packed_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """Return the shape of packed scales for that of natural ones."""
     experts, rows, groups = shape
     v2 = experts, rows // 64, groups // 4, 16, 16
     return (experts, groups // 4, 4 * rows) if layout == "v1" else v2
 
 
-def _natural_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+def natural_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """Return the shape of natural scales for that of packed ones."""
     experts, rows, groups, *_ = shape
     return (experts, groups // 4, 4 * rows) if layout == "v1" else (experts, 64 * rows, 4 * groups)
 
@@ -171,7 +173,7 @@ def repacked_weights(weights: Tensor, format: Format, layout: Layout, *, back: b
 def repacked_scales(scales: Tensor, layout: Layout, *, back: bool = False) -> Tensor:
     """Pack scales on a CPU, or unpack them, likewise."""
     given = tuple(scales.shape)
-    out = scales.new_empty(_natural_shape(given, layout) if back else _packed_shape(given, layout))
+    out = scales.new_empty(natural_shape(given, layout) if back else packed_shape(given, layout))
     natural, packed = (out, scales) if back else (scales, out)
     for n, group in itertools.product(*map(range, natural.shape[1:])):
         kb, g = divmod(group, 4)
@@ -186,7 +188,7 @@ def repacked_scales(scales: Tensor, layout: Layout, *, back: bool = False) -> Te
 def _describe(method: str, argument: str, signature: Callable[..., dict[str, Any]]) -> TensorFunction:
     """Describe a method; a size is (E, N, K)."""
     is_weights, back = method.endswith("weights"), method.startswith("unpack")
-    shape_of = _natural_shape if back else _packed_shape
+    shape_of = natural_shape if back else packed_shape
 
     def result(layout: Layout, **given: Any) -> tuple[tuple[int, ...], torch.dtype]:
         shape = tuple(given[argument].shape)
@@ -200,7 +202,7 @@ def _describe(method: str, argument: str, signature: Callable[..., dict[str, Any
     def make(generator: torch.Generator, size: tuple[int, ...], **way: Any) -> dict[str, Any]:
         shape = (*size[:2], size[2] // (2 if is_weights else 32))
         if back and not is_weights:
-            shape = _packed_shape(shape, way["layout"])
+            shape = packed_shape(shape, way["layout"])
         return {argument: torch.randint(256, shape, generator=generator, dtype=torch.uint8), **way}
 
     def odd(generator: torch.Generator, **way: Any) -> list[dict[str, Any]]:

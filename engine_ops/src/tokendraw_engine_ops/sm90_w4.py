@@ -115,10 +115,8 @@ def shared_activation_scale(scale: Tensor, num_tokens: int) -> Tensor:
     :raises InvalidInputError: a ValueError: no tensor, no entries, or entries that differ; names the first that does.
     :raises InvalidParameterError: a ValueError: ``num_tokens`` is no number of tokens.
     """
-    from tokendraw.plugin import (  # not above: the description of ops-flashinfer loads no torch
-        check_plain,
-        integer,
-    )
+    # Not above: the description of ops-flashinfer loads no torch.
+    from tokendraw.plugin import check_plain, integer
 
     integer("num_tokens", num_tokens, None, 0, 2**62)
     check_plain("scale", scale)

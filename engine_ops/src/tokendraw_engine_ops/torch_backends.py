@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import one_thread
-from tokendraw_engine_ops.pack import RUNS
+from tokendraw_engine_ops.operations import Format, Layout
+from tokendraw_engine_ops.pack import RUNS, natural_shape, packed_shape
 from tokendraw_engine_ops.paged_kv import LARGEST, PagedKVPlan
 
-_PIECE_BYTES: Final = {"cpu": 1 << 18}
-"""Bytes of a piece, by type of device: few enough for the cache of a core."""
-_DEVICE_PIECE_BYTES: Final = 1 << 24
-"""Bytes of a piece where a launch takes microseconds."""
+_CPU_PIECE_BYTES: Final = 1 << 18  # few enough for the cache of a core
+_GPU_PIECE_BYTES: Final = 1 << 24  # enough for launches that take microseconds
 
 
 class TorchPlanner:
@@ -67,36 +66,34 @@ class TorchPacker:
     A piece of rows and its copies stay below two experts, so that no device needs room for all of them twice.
     """
 
-    def pack_weights(self, weights: Tensor, *, format: str, layout: str) -> Tensor:
+    def pack_weights(self, weights: Tensor, *, format: Format, layout: Layout) -> Tensor:
         return _repack(weights, format, layout, back=False)
 
-    def unpack_weights(self, packed: Tensor, *, format: str, layout: str) -> Tensor:
+    def unpack_weights(self, packed: Tensor, *, format: Format, layout: Layout) -> Tensor:
         return _repack(packed, format, layout, back=True)
 
-    def pack_scales(self, scales: Tensor, *, layout: str) -> Tensor:
-        experts, rows, groups = scales.shape
-        if layout == "v1":
-            natural = scales.view(experts, rows, groups // 4, 4).transpose(1, 2)
-            return _dense(natural).view(experts, groups // 4, 4 * rows)
-        natural = scales.view(experts, rows // 64, 4, 16, groups // 4, 4)
-        return _dense(natural.permute(0, 1, 4, 3, 2, 5)).view(experts, rows // 64, groups // 4, 16, 16)
+    def pack_scales(self, scales: Tensor, *, layout: Layout) -> Tensor:
+        packed = scales.new_empty(packed_shape(scales.shape, layout))
+        blocks = _blocks(scales, layout)
+        packed.view(blocks.shape).copy_(blocks)
+        return packed
 
-    def unpack_scales(self, packed: Tensor, *, layout: str) -> Tensor:
-        if layout == "v1":
-            experts, blocks, values = packed.shape
-            rows = packed.view(experts, blocks, values // 4, 4).transpose(1, 2)
-            return _dense(rows).view(experts, values // 4, 4 * blocks)
-        experts, row_blocks, blocks, *_ = packed.shape
-        rows = packed.view(experts, row_blocks, blocks, 16, 4, 4).permute(0, 1, 4, 3, 2, 5)
-        return _dense(rows).view(experts, 64 * row_blocks, 4 * blocks)
+    def unpack_scales(self, packed: Tensor, *, layout: Layout) -> Tensor:
+        scales = packed.new_empty(natural_shape(packed.shape, layout))
+        blocks = _blocks(scales, layout)
+        blocks.copy_(packed.view(blocks.shape))
+        return scales
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """Copy always: of few blocks the natural order is the packed one."""
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _blocks(scales: Tensor, layout: Layout) -> Tensor:
+    """View scales in natural order as the packed ones stand."""
+    experts, rows, groups = scales.shape
+    if layout == "v1":
+        return scales.view(experts, rows, groups // 4, 4).transpose(1, 2)
+    return scales.view(experts, rows // 64, 4, 16, groups // 4, 4).permute(0, 1, 4, 3, 2, 5)
 
 
-def _repack(weights: Tensor, format: str, layout: str, *, back: bool) -> Tensor:
+def _repack(weights: Tensor, format: Format, layout: Layout, *, back: bool) -> Tensor:
     result = torch.empty_like(weights)
     if not weights.numel():
         return result
@@ -106,7 +103,7 @@ def _repack(weights: Tensor, format: str, layout: str, *, back: bool) -> Tensor:
     # By group of 16 rows, half of the rows, row, 16 bytes of columns, half of these, and the bytes of a half: units
     # that stand four apart make a word. Then in packed order, four words of a half: d, unit, half of the rows, byte.
     in_words = natural.view(groups, 2, 8, columns // 16, 2, *halves).permute(0, 4, 2, 3, 6, 5, 1, 7)
-    limit = min(_PIECE_BYTES.get(weights.device.type, _DEVICE_PIECE_BYTES), weights[0].numel() // 2)
+    limit = min(_CPU_PIECE_BYTES if weights.is_cpu else _GPU_PIECE_BYTES, weights[0].numel() // 2)
     step = max(1, limit // (16 * columns))
     with one_thread():
         for start in range(0, groups, step):
@@ -130,7 +127,7 @@ def _copy(source: Tensor, target: Tensor) -> None:
         target[..., d, unit, half, byte].copy_(source[..., d, unit, half, byte])
 
 
-def _move_bits(source_words: Tensor, format: str, layout: str, *, back: bool) -> Tensor:
+def _move_bits(source_words: Tensor, format: Format, layout: Layout, *, back: bool) -> Tensor:
     """Move the bits of words, uint8, by :data:`RUNS`: those that go equally far in one shift."""
     masks = {0: 2**32 - 1}
     for source, width, target in (run[::-1] if back else run for run in RUNS[format, layout]):

@@ -111,11 +111,8 @@ class TritonPlanner:
             self._max_programs *= torch.cuda.get_device_properties(device).multi_processor_count
         if os.environ.get("TRITON_INTERPRET") == "1":
             return
-        i32, number, stride = (
-            torch.int32,
-            3,
-            (1 << 32) + 3,
-        )  # numbers are multiples of nothing, strides have 64 bits
+        # Numbers are multiples of nothing, strides have 64 bits.
+        i32, number, stride = torch.int32, 3, (1 << 32) + 3
         with torch.cuda.device(device):
             for division, pages in itertools.product((SMALL, LARGE), (i32, None)):
                 arguments = (i32, i32, stride, number, i32, i32, pages, number, number, number, *division)
