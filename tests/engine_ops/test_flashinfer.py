@@ -12,7 +12,7 @@ import tokendraw_engine_ops
 from fake_candidates import H100
 from flashinfer_stand_in import bare_machine, write
 from tokendraw import PluginError
-from tokendraw_engine_ops.flashinfer_packer import FlashInferPacker
+from tokendraw_engine_ops.backends import FlashInferPacker
 from tokendraw_engine_ops.operations import FORMATS
 from tokendraw_engine_ops.sm90_w4 import probe_flashinfer, read_layout
 

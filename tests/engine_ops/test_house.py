@@ -15,7 +15,7 @@ import tokendraw_engine_ops
 from command_line import call
 from fake_dists import fake_dists
 from tokendraw_bench.timing.timer import WallTimer
-from tokendraw_engine_ops.torch_backends import TorchPacker, TorchPlanner
+from tokendraw_engine_ops.backends import TorchPacker, TorchPlanner
 from tokendraw_testing import Status, Subject, run
 
 OFFERED = tokendraw_engine_ops.ops_torch.tokendraw_describe().operations

@@ -14,8 +14,8 @@ import pages
 import tokendraw
 from cuda_batches import NoWait
 from tokendraw import InvalidInputError, InvalidParameterError, PluginError
+from tokendraw_engine_ops.backends import TorchPlanner
 from tokendraw_engine_ops.paged_kv import PagedKVPlan, advance, requirements, segment_query_indptr
-from tokendraw_engine_ops.torch_backends import TorchPlanner
 from tokendraw_testing import Subject, run
 from tokendraw_testing.kit.device import capture
 

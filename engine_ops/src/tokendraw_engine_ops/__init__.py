@@ -65,7 +65,7 @@ class OpsTorch:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
-        from tokendraw_engine_ops.torch_backends import TorchPacker, TorchPlanner
+        from tokendraw_engine_ops.backends import TorchPacker, TorchPlanner
 
         return TorchPlanner() if operation == "plan_paged_kv" else TorchPacker()
 
@@ -133,7 +133,7 @@ class OpsFlashInfer:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
-        from tokendraw_engine_ops.flashinfer_packer import FlashInferPacker
+        from tokendraw_engine_ops.backends import FlashInferPacker
 
         return FlashInferPacker(flashinfer()[0])
 

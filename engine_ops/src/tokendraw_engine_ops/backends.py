@@ -1,4 +1,4 @@
-"""Plans pages and packs weights by torch's own functions, on any device.
+"""Plans pages and packs weights by torch's own functions, on any device, and packs them by FlashInfer's.
 
 A CPU computes with one thread: on a busy machine a second one costs more than it gains a plan, and threads that wait
 for each other dozens of times a piece of weights are slower.
@@ -7,16 +7,19 @@ for each other dozens of times a piece of weights are slower.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from tokendraw import PluginError
 from tokendraw.plugin import one_thread
 from tokendraw_engine_ops.operations import Format, Layout
 from tokendraw_engine_ops.pack import RUNS, natural_shape, packed_shape
 from tokendraw_engine_ops.paged_kv import LARGEST, PagedKVPlan
+from tokendraw_engine_ops.sm90_w4 import MODULE, SCALES, WEIGHTS, probe_flashinfer
 
 _CPU_PIECE_BYTES: Final = 1 << 18  # few enough for the cache of a core
 _GPU_PIECE_BYTES: Final = 1 << 24  # enough for launches that take microseconds
@@ -143,3 +146,45 @@ def _move_bits(source_words: Tensor, format: Format, layout: Layout, *, back: bo
         move(words, abs(shift), out=shifted)
         result |= shifted.bitwise_and_(mask - (mask >> 31 << 32))  # the mask as int32 has it
     return result.view(torch.uint8)
+
+
+class FlashInferPacker:
+    """FlashInfer's packing functions, with what their documentation leaves out.
+
+    * The kernels start on the current device, wherever the weights lie, and their start is not checked. So the device
+      of the weights is made the current device first.
+    * They read two bytes at once in the formats int4 and fp4_fp8, so weights at an odd address are copied first.
+    * They count the weights before a row in 32 bits, so experts of 2^31 weights or more are refused.
+    * In layout v1 they look at neither the number of rows nor that of columns, and write outside of the packed tensor
+      if they are no multiples of 16 and 64. The core has checked both before it calls.
+
+    :raises PluginError: the functions do not pack into the layout ``promised`` by their source or version.
+    """
+
+    def __init__(self, promised: Layout | None) -> None:
+        probe = probe_flashinfer()
+        if probe.layout is None:
+            raise PluginError(probe.reason)
+        if probe.layout != promised:
+            raise PluginError(
+                f"needs the layout {promised}, which the source or version of FlashInfer says, "
+                f"found that its scale function packs into {probe.layout}; reinstall flashinfer-python"
+            )
+        module = importlib.import_module(MODULE)
+        self._pack_weights, self._pack_scales = getattr(module, WEIGHTS), getattr(module, SCALES)
+
+    @torch.no_grad()
+    def pack_weights(self, weights: Tensor, *, format: Format, layout: Layout) -> Tensor:
+        rows, bytes_per_row = weights.shape[1:]
+        if 2 * rows * bytes_per_row >= 2**31:
+            raise PluginError(f"needs fewer than 2^31 weights in an expert, found {2 * rows * bytes_per_row}")
+        if weights.data_ptr() % 2:
+            weights = weights.clone()
+        with torch.cuda.device(weights.get_device()):  # -1, on a CPU, changes nothing
+            packed: Tensor = self._pack_weights(weights, format)
+        return packed
+
+    @torch.no_grad()
+    def pack_scales(self, scales: Tensor, *, layout: Layout) -> Tensor:
+        packed: Tensor = self._pack_scales(scales)
+        return packed
