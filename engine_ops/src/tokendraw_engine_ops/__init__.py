@@ -9,20 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tokendraw.plugin import (
-    Host,
-    HostCapabilities,
-    HostNeed,
-    PluginInfo,
-    Release,
-    Upstream,
-    hookimpl,
-    release_of,
-)
+from tokendraw.plugin import HostCapabilities, PluginInfo, Release, Upstream, hookimpl, release_of
 from tokendraw_engine_ops.operations import FORMATS, Layout, Sm90W4Capabilities
 
 if TYPE_CHECKING:
     import torch
+
+    from tokendraw.plugin import Host, HostNeed
 
 _AGAIN = "weights that were packed in the other layout have to be packed again"
 _SAYS: dict[Layout | None, str] = {

@@ -17,7 +17,7 @@ from torch import Tensor
 from tokendraw import PluginError
 from tokendraw.plugin import one_thread
 from tokendraw_engine_ops.operations import Format, Layout
-from tokendraw_engine_ops.pack import RUNS, natural_shape, packed_shape
+from tokendraw_engine_ops.pack import RUNS, scales_shape
 from tokendraw_engine_ops.paged_kv import LARGEST, PagedKVPlan
 from tokendraw_engine_ops.sm90_w4 import MODULE, SCALES, WEIGHTS, probe_flashinfer
 
@@ -38,29 +38,21 @@ class TorchPlanner:
         pad: int,
         out: PagedKVPlan,
     ) -> PagedKVPlan:
+        requests, columns = block_table.shape
         with one_thread() if seq_lens.is_cpu else contextlib.nullcontext():
-            _count_pages(seq_lens, block_table.shape[1], page_size, out)
+            lengths = seq_lens.clamp(0, min(columns * page_size, LARGEST))
+            before_last = (lengths - 1).div_(page_size, rounding_mode="floor")  # pages; -1 without a token
+            out.page_indptr[:1].zero_()
+            ends = torch.cumsum(before_last + 1, 0, dtype=torch.int32, out=out.page_indptr[1:])
+            torch.sub(lengths, before_last.clamp_(min=0), alpha=page_size, out=out.last_page_len)
             if out.page_indices is not None and block_table.numel():
-                _gather_pages(block_table, out.page_indptr, pad, out.page_indices)
+                slots = torch.arange(requests * columns, dtype=torch.int32, device=ends.device)
+                # A slot behind the last page reads some page of the last request, and is padded afterwards.
+                request = torch.searchsorted(ends, slots, right=True).clamp_(max=requests - 1)
+                column = (slots - out.page_indptr.index_select(0, request)).clamp_(max=columns - 1)
+                torch.take(block_table, torch.add(column, request, alpha=columns), out=out.page_indices)
+                out.page_indices.masked_fill_(slots >= ends[-1:], pad)
         return out
-
-
-def _count_pages(seq_lens: Tensor, columns: int, page_size: int, out: PagedKVPlan) -> None:
-    lengths = seq_lens.clamp(0, min(columns * page_size, LARGEST))
-    before_last = (lengths - 1).div_(page_size, rounding_mode="floor")  # pages; -1 without a token
-    out.page_indptr[:1].zero_()
-    torch.cumsum(before_last + 1, 0, dtype=torch.int32, out=out.page_indptr[1:])
-    torch.sub(lengths, before_last.clamp_(min=0), alpha=page_size, out=out.last_page_len)
-
-
-def _gather_pages(block_table: Tensor, page_indptr: Tensor, pad: int, page_indices: Tensor) -> None:
-    requests, columns = block_table.shape
-    slots = torch.arange(requests * columns, dtype=torch.int32, device=page_indptr.device)
-    # A slot behind the last page reads some page of the last request, and is padded afterwards.
-    request = torch.searchsorted(page_indptr[1:], slots, right=True).clamp_(max=requests - 1)
-    column = (slots - page_indptr.index_select(0, request)).clamp_(max=columns - 1)
-    torch.take(block_table, torch.add(column, request, alpha=columns), out=page_indices)
-    page_indices.masked_fill_(slots >= page_indptr[requests:], pad)
 
 
 class TorchPacker:
@@ -76,13 +68,13 @@ class TorchPacker:
         return _repack(packed, format, layout, back=True)
 
     def pack_scales(self, scales: Tensor, *, layout: Layout) -> Tensor:
-        packed = scales.new_empty(packed_shape(scales.shape, layout))
+        packed = scales.new_empty(scales_shape(scales.shape, layout, back=False))
         blocks = _blocks(scales, layout)
         packed.view(blocks.shape).copy_(blocks)
         return packed
 
     def unpack_scales(self, packed: Tensor, *, layout: Layout) -> Tensor:
-        scales = packed.new_empty(natural_shape(packed.shape, layout))
+        scales = packed.new_empty(scales_shape(packed.shape, layout, back=True))
         blocks = _blocks(scales, layout)
         blocks.copy_(packed.view(blocks.shape))
         return scales
@@ -103,15 +95,14 @@ def _repack(weights: Tensor, format: Format, layout: Layout, *, back: bool) -> T
     experts, rows, columns = weights.shape
     groups, halves = experts * rows // 16, (2, 4, 1) if format == "fp4" else (1, 4, 2)
     natural, packed = (result, weights) if back else (weights, result)
+    in_rows = packed.view(groups, 16 * columns)
     # By group of 16 rows, half of the rows, row, 16 bytes of columns, half of these, and the bytes of a half: units
     # that stand four apart make a word. Then in packed order, four words of a half: d, unit, half of the rows, byte.
     in_words = natural.view(groups, 2, 8, columns // 16, 2, *halves).permute(0, 4, 2, 3, 6, 5, 1, 7)
     limit = min(_CPU_PIECE_BYTES if weights.is_cpu else _GPU_PIECE_BYTES, weights[0].numel() // 2)
     step = max(1, limit // (16 * columns))
     with one_thread():
-        for start in range(0, groups, step):
-            own = in_words[start : start + step]
-            piece = packed.view(groups, 16 * columns)[start : start + step]
+        for own, piece in zip(torch.split(in_words, step), torch.split(in_rows, step), strict=True):
             if back:
                 _copy(_move_bits(piece.clone(), format, layout, back=True).view(own.shape), own)
             else:
@@ -122,7 +113,7 @@ def _repack(weights: Tensor, format: Format, layout: Layout, *, back: bool) -> T
 
 
 def _copy(source: Tensor, target: Tensor) -> None:
-    """Copy in one launch; on a CPU a byte of every four words at a time, since its loops are fast along cells alone."""
+    """Copy in one launch; on a CPU byte by byte of four words, since its loops are fast where they are long."""
     if not target.is_cpu:
         target.copy_(source)
         return

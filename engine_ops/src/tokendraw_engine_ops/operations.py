@@ -17,7 +17,6 @@ Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
 Layout: TypeAlias = Literal["v1", "v2"]
 """Layouts of packed weights and their scales."""
 FORMATS: Mapping[Layout, tuple[Format, ...]] = {"v1": ("fp4", "int4"), "v2": ("fp4", "int4", "fp4_fp8")}
-"""The formats of each layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
