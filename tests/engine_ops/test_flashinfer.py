@@ -80,8 +80,12 @@ def test_the_gemm_is_never_compiled_for_it_and_an_h20_has_a_module_of_its_own(di
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_it_packs_what_the_kit_needs_and_no_expert_that_is_too_large(dists, layout):
+def test_it_packs_what_the_kit_needs_no_expert_that_is_too_large_and_in_its_source_s_layout(dists, layout):
     install(dists, layout)
+    other = "v1" if layout == "v2" else "v2"
+    words = rf"needs the layout {other}, .* found that its scale function packs into {layout}"
+    with pytest.raises(PluginError, match=words):
+        FlashInferPacker(other)
     info = tokendraw_engine_ops.ops_flashinfer.tokendraw_describe()
     anywhere = {"device_types": None, "compute_capability": (None, None)}
     offered = {"pack_sm90_w4": replace(info.operations["pack_sm90_w4"], **anywhere)}
@@ -91,14 +95,6 @@ def test_it_packs_what_the_kit_needs_and_no_expert_that_is_too_large(dists, layo
     huge = torch.empty(1, 2**16, 2**14, dtype=torch.uint8, device="meta")
     with pytest.raises(PluginError, match=r"needs fewer than 2\^31 weights in an expert, found 2147483648"):
         packer.pack_weights(huge, format="fp4", layout=layout)
-
-
-def test_a_function_that_does_another_thing_than_its_source_says_is_not_built(dists):
-    install(dists, "v1")
-    with pytest.raises(
-        PluginError, match=r"needs the layout v2, .* found that its scale function packs into v1"
-    ):
-        FlashInferPacker("v2")
 
 
 RAISED = "found that its import or a call of it raised"

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -67,20 +66,7 @@ def test_the_bench_times_it(operation, cells, monkeypatch):
 
 # Planted bugs
 
-
-def planner(change):
-    class Planner(TorchPlanner):
-        def plan(self, seq_lens, block_table, page_size, page_indices, pad, out):
-            given = [seq_lens, block_table, page_size, page_indices, pad, out]
-            return change(super().plan, *given)
-
-    return Planner()
-
-
-def packer(method, arguments, result=lambda packed: packed):
-    right = getattr(TorchPacker, method)
-    wrong = {method: lambda self, **given: result(right(self, **arguments(**given)))}
-    return type("Packer", (TorchPacker,), wrong)()
+BUFFER = torch.empty(1 << 20, dtype=torch.uint8)
 
 
 def shared(tensor):
@@ -90,42 +76,49 @@ def shared(tensor):
     return copied
 
 
-def beside(plan, *given):
-    out = plan(*given)
-    for buffer in (out.page_indptr, out.last_page_len):
-        buffer.as_strided((1,), (1,), buffer.storage_offset() + len(buffer)).fill_(0)
-    return out
+class WritesBehindABuffer(TorchPlanner):
+    def plan(self, *given, **named):
+        out = super().plan(*given, **named)
+        for buffer in (out.page_indptr, out.last_page_len):
+            buffer.as_strided((1,), (1,), buffer.storage_offset() + len(buffer)).fill_(0)
+        return out
 
 
-BUFFER = torch.empty(1 << 20, dtype=torch.uint8)
-values, unmodified, threads = "values", "inputs unmodified", "threads"
+class ClampsInPlace(TorchPlanner):
+    def plan(self, seq_lens, *rest, **named):
+        return super().plan(seq_lens.clamp_(max=3), *rest, **named)
+
+
+class UnpacksV2Alone(TorchPacker):
+    def unpack_weights(self, packed, *, format, layout):
+        return super().unpack_weights(packed, format=format, layout="v2")
+
+
+class SharesInputs(TorchPacker):
+    def pack_scales(self, scales, *, layout):
+        return super().pack_scales(shared(scales), layout=layout)
+
+
+class SharesResults(TorchPacker):
+    def pack_scales(self, scales, *, layout):
+        return shared(super().pack_scales(scales, layout=layout))
+
+
 BUGS = {
-    ("another plan", values): lambda: planner(lambda plan, *g: replace(plan(*g))),
-    ("an element behind a buffer", values): lambda: planner(beside),
-    ("lengths clamped in place", unmodified): lambda: planner(
-        lambda plan, lens, *r: plan(lens.clamp_(max=3), *r)
-    ),
-    ("unpacking knows v2 alone", values): lambda: packer(
-        "unpack_weights", lambda layout, **given: given | {"layout": "v2"}
-    ),
-    ("one buffer for all packers", threads): lambda: packer(
-        "pack_scales", lambda scales, layout: {"scales": shared(scales), "layout": layout}
-    ),
-    ("one buffer for all results", unmodified): lambda: packer("pack_scales", lambda **given: given, shared),
+    WritesBehindABuffer: "plan_paged_kv values",
+    ClampsInPlace: "plan_paged_kv inputs unmodified",
+    UnpacksV2Alone: "pack_sm90_w4 values",
+    SharesInputs: "pack_sm90_w4 threads",
+    SharesResults: "pack_sm90_w4 inputs unmodified",
 }
 
 
-@pytest.mark.parametrize(("bug", "line"), BUGS)
-def test_a_planted_bug_turns_its_line_red(bug, line):
-    wrong = BUGS[bug, line]()
-    operation = "plan_paged_kv" if isinstance(wrong, TorchPlanner) else "pack_sm90_w4"
-    subject = Subject(
-        "acme",
-        capabilities={operation: OFFERED[operation]},
-        device="cpu",
-        build=lambda *given: BUGS[bug, line](),
-    )
-    (found,) = run(subject, only=[f"{operation} {line}"]).lines
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_turns_its_line_red(bug):
+    operation = BUGS[bug].partition(" ")[0]
+    offered = {operation: OFFERED[operation]}
+    subject = Subject("acme", capabilities=offered, device="cpu", build=lambda *given: bug())
+    (found,) = run(subject, only=[BUGS[bug]]).lines
     assert (found.status, "a call raised" in found.detail) == (Status.FAILED, False), found
 
 

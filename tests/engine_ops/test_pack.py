@@ -101,22 +101,22 @@ def test_wrong_scales_are_refused(message, shape):
         load().pack_scales(SCALES[:, :, :2].contiguous(), layout="v1")
 
 
+OPTIONS = [
+    ("'format' needs fp4, int4 or fp4_fp8, found 'nf4'", {"format": "nf4", "layout": "v2"}),
+    ("'format' needs fp4 or int4 in the layout v1, found 'fp4_fp8'", {"format": "fp4_fp8", "layout": "v1"}),
+    ("'layout' needs v1 or v2, found 'v3'", {"format": "fp4", "layout": "v3"}),
+    ("'layout' needs v1 or v2, found ['v1']", {"format": "fp4", "layout": ["v1"]}),
+]
+
+
 def test_formats_and_layouts_are_named_and_have_no_default():
-    packer = load()
-    for options, message in (
-        ({"format": "nf4", "layout": "v2"}, "'format' needs fp4, int4 or fp4_fp8, found 'nf4'"),
-        (
-            {"format": "fp4_fp8", "layout": "v1"},
-            "'format' needs fp4 or int4 in the layout v1, found 'fp4_fp8'",
-        ),
-        ({"format": "fp4", "layout": "v3"}, "'layout' needs v1 or v2, found 'v3'"),
-        ({"format": "fp4", "layout": ["v1"]}, r"'layout' needs v1 or v2, found \['v1'\]"),
-    ):
-        with pytest.raises(InvalidParameterError, match=message):
-            packer.pack_weights(WEIGHTS, **options)
+    for message, options in OPTIONS:
+        with pytest.raises(InvalidParameterError) as refused:
+            load().pack_weights(WEIGHTS, **options)
+        assert str(refused.value).startswith(message)
     for options in ({"format": "fp4"}, {"layout": "v2"}):
         with pytest.raises(TypeError, match="missing 1 required keyword-only argument"):
-            packer.pack_weights(WEIGHTS, **options)
+            load().pack_weights(WEIGHTS, **options)
 
 
 def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch):
@@ -128,17 +128,6 @@ def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch):
     monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda: none)
     with pytest.raises(InvalidParameterError, match="found none; 'upstream' is what that packs into"):
         load().pack_scales(SCALES, layout="upstream")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("format", "layout"), WAYS)
-def test_extra_memory_of_a_gpu_stays_under_two_experts(format, layout):
-    packer = tokendraw.load("pack_sm90_w4", "ops-torch", device="cuda")
-    weights = torch.zeros(8, 1024, 2048, dtype=torch.uint8, device="cuda")
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = packer.pack_weights(weights, format=format, layout=layout)
-    assert torch.cuda.max_memory_allocated() - before - result.nbytes < 2 * weights[0].nbytes
 
 
 # Scales of activations, and the page

@@ -1,5 +1,6 @@
 """Page plans: the page's loop and table, arithmetic between steps, refusals, and the kernel."""
 
+import inspect
 import itertools
 import os
 import re
@@ -21,11 +22,7 @@ PAGE = pages.text_of("docs/paged-kv.md")
 TABLE = {
     tuple(row[:4]): (row[4].strip("`"), row[5]) for row in pages.rows(PAGE, 6) if row[5] in ("yes", "no")
 }
-FACTS = (
-    *("num_prefills", "num_decodes", "prefill_on_device", "decode_on_device"),
-    *("dcp", "causal", "num_speculative", "upper_bound_known"),
-)
-NAMES = ("num_computed", "query_lens", "num_logits", "num_sampled", "next_query_lens")
+FACTS, NAMES = (tuple(inspect.signature(function).parameters) for function in (requirements, advance))
 
 
 def ints(values, device="cpu"):
