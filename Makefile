@@ -126,11 +126,11 @@ test-versions:  ## The fast tests with the Python and the versions of torch, tri
 	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow" $(PYTEST)
 
 dist: $(VENV)/.tools $(RELEASE)/.ready  ## sdists and wheels of every distribution, built twice, checked, and proven without an index
-	$(RELEASE)/bin/python release/distributions.py dist
+	$(RELEASE)/bin/python release/distributions.py build dist
 	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(RELEASE)/bin/check-wheel-contents dist
-	$(RELEASE)/bin/python release/distributions.py --last-release $(RELEASE)/last-release
-	$(RELEASE)/bin/python release/proof.py dist --dependencies $(RELEASE)/wheels --last-release $(RELEASE)/last-release
+	$(RELEASE)/bin/python release/distributions.py last-release $(RELEASE)/last-release
+	$(RELEASE)/bin/python release/proof.py dist $(RELEASE)/wheels $(RELEASE)/last-release
 	DIST=dist $(BIN)/python -m pytest tests/repository/test_distributions.py -k TestBuiltFiles $(PYTEST)
 
 # Compiled in a copy, since the library lies beside the sources. Zig brings clang, and C libraries as old as is asked for.
@@ -216,9 +216,9 @@ $(VENV)-vllm/.ready: $(MANIFESTS) tests/engines/vllm.txt integrations/vllm/pypro
 $(RELEASE)/.ready: PIP := $(RELEASE)/$(PIP:$(VENV)/%=%)
 $(RELEASE)/.ready: constraints.txt $(wildcard */pyproject.toml */*/pyproject.toml) release/distributions.py
 	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python release/distributions.py --requirements > $(RELEASE)/build.txt
+	$(RELEASE)/bin/python release/distributions.py requirements > $(RELEASE)/build.txt
 	$(PIP) $(RELEASE_TOOLS) --requirement $(RELEASE)/build.txt
-	$(RELEASE)/bin/python release/distributions.py --dependencies > $(RELEASE)/run.txt
+	$(RELEASE)/bin/python release/distributions.py dependencies > $(RELEASE)/run.txt
 	rm -rf $(RELEASE)/wheels
 	$(RELEASE)/bin/python -m pip download --quiet --constraint constraints.txt --only-binary :all: \
 		--dest $(RELEASE)/wheels --requirement $(RELEASE)/run.txt

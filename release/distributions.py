@@ -1,11 +1,12 @@
 """Build every distribution of the workspace from the files that git has, twice, and compare the two builds.
 
-``python release/distributions.py dist`` writes sdists, wheels and ``SHA256SUMS`` into ``dist``, and
-``python release/distributions.py --last-release FOLDER`` wheels of the last release into ``FOLDER``.
+``python release/distributions.py build FOLDER`` writes sdists, wheels and ``SHA256SUMS``, ``last-release FOLDER``
+wheels of the last release; ``requirements`` prints what the builds need, ``dependencies`` what the wheels need of
+others, and ``version`` the one version of all.
 """
 
-import argparse
 import hashlib
+import io
 import os
 import posixpath
 import re
@@ -23,30 +24,20 @@ ROOT = Path(__file__).resolve().parents[1]
 VERSION_FILE = "core/src/tokendraw/_version.py"
 
 
+def settings(project: Path) -> dict[str, Any]:
+    """Return the content of a folder's ``pyproject.toml``."""
+    return tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+
+
 def projects(tree: Path = ROOT) -> list[Path]:
     """Return the folders of all distributions: the members of the workspace in ``pyproject.toml``, sorted."""
-    workspace = tomllib.loads((tree / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]["workspace"]
-    return sorted(
-        path.parent for member in workspace["members"] for path in tree.glob(f"{member}/pyproject.toml")
-    )
+    members = settings(tree)["tool"]["uv"]["workspace"]["members"]
+    return sorted(path.parent for member in members for path in tree.glob(f"{member}/pyproject.toml"))
 
 
-def manifest(project: Path) -> dict[str, Any]:
+def manifest(project: Path) -> Any:
     """Return the table ``project`` of a distribution's ``pyproject.toml``."""
-    table: dict[str, Any] = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
-    return table
-
-
-def build_requirements() -> list[str]:
-    """Return what the builds of all distributions need."""
-    manifests = [tomllib.loads((path / "pyproject.toml").read_text("utf-8")) for path in projects()]
-    return sorted({need for one in manifests for need in one["build-system"]["requires"]})
-
-
-def dependencies() -> list[str]:
-    """Return what all distributions depend on without extras, themselves left out."""
-    needs = {need for project in projects() for need in manifest(project)["dependencies"]}
-    return sorted(need for need in needs if not need.startswith("tokendraw"))
+    return settings(project)["project"]
 
 
 def version(tree: Path = ROOT) -> str:
@@ -56,18 +47,12 @@ def version(tree: Path = ROOT) -> str:
 
 def git(*arguments: str) -> str:
     """Run git in the checkout; return stdout without white space at its ends."""
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout.strip()
+    return subprocess.check_output(["git", *arguments], cwd=ROOT, encoding="utf-8").strip()
 
 
 def release_tags() -> list[str]:
     """Return the tags of releases, ``v`` and a version, newest first."""
     return git("tag", "--list", "v[0-9]*", "--sort=-version:refname").split()
-
-
-def last_release() -> str | None:
-    """Return the tag of the newest release but today's version; None before the first."""
-    return next((tag for tag in release_tags() if tag != f"v{version()}"), None)
 
 
 def tracked_files() -> str:
@@ -77,17 +62,15 @@ def tracked_files() -> str:
 
 def export(commit: str, tree: Path) -> Path:
     """Write the files of a commit into the folder ``tree``; return ``tree``."""
-    with tempfile.TemporaryFile() as archive:
-        subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=archive, check=True)
-        archive.seek(0)
-        with tarfile.open(fileobj=archive) as files:
-            files.extractall(tree, filter="data")
+    archive = subprocess.check_output(["git", "archive", commit], cwd=ROOT)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(tree, filter="data")
     return tree
 
 
 def export_last_release(tree: Path) -> Path:
     """Write the files of the last release into ``tree``. Before the first release: today's commit as version 0.0.0."""
-    tag = last_release()
+    tag = next((tag for tag in release_tags() if tag != f"v{version()}"), None)
     export(tag or tracked_files(), tree)
     if tag is None:
         old = version(tree)
@@ -112,19 +95,20 @@ def point_to_repository(project: Path, tree: Path) -> None:
 def build(
     folders: Iterable[Path], output: Path, *options: str, umask: int = 0o022, **variables: str
 ) -> dict[str, str]:
-    """Build the distributions in ``folders`` into ``output``; return the last lines printed by each that fails.
+    """Build the distributions in ``folders`` into ``output``; print and return the last lines of each that fails.
 
     A distribution that fails, as one with compiled code does without a compiler, leaves the others alone.
     """
-    epoch = git("log", "-1", "--format=%ct")
+    environment = {"SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")} | os.environ | variables
     failures = {}
     for project in folders:
-        print("building", manifest(project)["name"], flush=True)
+        name = manifest(project)["name"]
+        print("building", name, flush=True)
         # -P: modules of this folder stay out of the builds.
-        command = [sys.executable, "-P", "-m", "build", "--no-isolation", *options]
+        command = [sys.executable, "-P", "-m", "build", "--no-isolation", *options, "--outdir", str(output)]
         result = subprocess.run(
-            [*command, "--outdir", str(output), str(project)],
-            env={"SOURCE_DATE_EPOCH": epoch} | os.environ | variables,
+            [*command, str(project)],
+            env=environment,
             umask=umask,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -132,9 +116,9 @@ def build(
             check=False,
         )
         if result.returncode:
-            failures[manifest(project)["name"]] = (
-                " ".join(result.stdout.split("\n")[-4:]).strip() or "no output"
-            )
+            failures[name] = " ".join(result.stdout.split("\n")[-4:]).strip() or "no output"
+    for name, lines in failures.items():
+        print(f"not built: {name}: {lines}")
     return failures
 
 
@@ -152,7 +136,7 @@ def build_twice(output: Path) -> int:
         for tree in trees:
             for project in projects(tree):
                 point_to_repository(project, tree)
-        failures = build(projects(trees[0]), output)
+        build(projects(trees[0]), output)
         # Another path, umask, time zone and order of sets.
         again = Path(folder, "again")
         build(projects(trees[1]), again, umask=0o077, TZ="Asia/Kathmandu", PYTHONHASHSEED="1")
@@ -161,40 +145,28 @@ def build_twice(output: Path) -> int:
     different = [name for name in first if second.get(name) != first[name]]
     for name in different:
         print(f"not reproducible: {name}: {first[name]}, {second.get(name)}")
-    for name, line in failures.items():
-        print(f"not built: {name}: {line}")
     print(f"{len(first)} files in {output}, {len(first) - len(different)} equal in two builds")
     return 1 if different else 0
 
 
-def main() -> int:
-    """Run the command that the arguments name; return its exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--last-release", action="store_true", help="build wheels of the last release alone")
-    parser.add_argument("--requirements", action="store_true", help="print what the builds need, and stop")
-    parser.add_argument(
-        "--dependencies", action="store_true", help="print what the wheels need of others, and stop"
-    )
-    parser.add_argument("output", type=Path, nargs="?", default=ROOT / "dist")
-    arguments = parser.parse_args()
-    if arguments.requirements:
-        print(*build_requirements(), sep="\n")
+def main(command: str, folder: str = "") -> int:
+    """Run a command; return its exit status."""
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    if command == "build":
+        return build_twice(Path(folder))
+    if command == "last-release":
+        with tempfile.TemporaryDirectory() as tree:
+            build(projects(export_last_release(Path(tree))), Path(folder), "--wheel")
         return 0
-    if arguments.dependencies:
-        print(*dependencies(), sep="\n")
-        return 0
-    shutil.rmtree(arguments.output, ignore_errors=True)
-    if not arguments.last_release:
-        return build_twice(arguments.output)
-    with tempfile.TemporaryDirectory() as folder:
-        tree = export_last_release(Path(folder))
-        failures = build(projects(tree), arguments.output, "--wheel")
-    for name, line in failures.items():
-        print(f"not built: {name}: {line}")
+    lists = {
+        "requirements": [settings(path)["build-system"]["requires"] for path in projects()],
+        "dependencies": [manifest(path)["dependencies"] for path in projects()],
+        "version": [[version()]],
+    }[command]
+    print(*sorted({need for needs in lists for need in needs if not need.startswith("tokendraw")}), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -1,10 +1,10 @@
 """Install wheels as a user does, draw and check with them, upgrade to them and remove them, without an index.
 
-``python release/proof.py dist --dependencies FOLDER --last-release FOLDER`` works in a new environment outside of the
-checkout and writes ``sbom.cdx.json``, the software bill of materials of all distributions, into ``dist``.
+``python release/proof.py WHEELS DEPENDENCIES LAST_RELEASE``, folders of wheels of tokendraw, of others and of
+tokendraw's last release, works in a new environment outside of the checkout and writes ``sbom.cdx.json``, the software
+bill of materials of all distributions, beside the wheels.
 """
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -21,28 +21,16 @@ GENERATE = (
 )
 
 
-def names(wheels: Path) -> list[str]:
-    """Return the names of the distributions with a wheel in the folder ``wheels``."""
-    return sorted({path.name.partition("-")[0].replace("_", "-") for path in wheels.glob("*.whl")})
-
-
 class Environment:
-    """A virtual environment in the folder ``folder`` whose pip knows wheels in folders alone.
-
-    :ivar folder: Folder of the environment, the home and the working directory of its commands.
-    """
+    """A virtual environment whose pip knows wheels in folders alone; its folder is the home of its commands."""
 
     def __init__(self, folder: Path, dependencies: Path) -> None:
         self.folder = folder
         self.python = folder / "bin" / "python"
         self._dependencies = dependencies
         venv.create(folder, with_pip=True)
-        kept = {
-            name: text
-            for name, text in os.environ.items()
-            if not name.startswith(("PIP_", "PYTHON", "TOKENDRAW_"))
-        }
-        self._variables = kept | {
+        own = ("PIP_", "PYTHON", "TOKENDRAW_")
+        self._variables = {name: text for name, text in os.environ.items() if not name.startswith(own)} | {
             "HOME": str(folder),
             "HF_HUB_OFFLINE": "1",
             "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -55,13 +43,9 @@ class Environment:
         """Print and run a command; print and return the lines of its stdout that begin with ``prefix``."""
         print(f"\n$ {line}", flush=True)
         start = time.monotonic()
+        command = shlex.split(line)
         result = subprocess.run(
-            shlex.split(line),
-            cwd=self.folder,
-            env=self._variables,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            check=False,
+            command, cwd=self.folder, env=self._variables, stdout=subprocess.PIPE, text=True, check=False
         )
         lines = [line for line in result.stdout.splitlines(keepends=True) if line.startswith(prefix)]
         print(*lines, sep="", end="")
@@ -75,14 +59,9 @@ class Environment:
         links = f"--no-index --find-links {wheels} --find-links {self._dependencies}"
         self.run(f"pip install --quiet --upgrade {links} {packages}")
 
-    def installed(self) -> dict[str, str]:
-        """Return the versions of tokendraw's installed distributions by name."""
-        lines = self.run("pip list --format freeze", prefix="tokendraw").splitlines()
-        return dict(line.split("==") for line in lines)
-
     def remove(self) -> None:
         """Uninstall tokendraw's distributions, and fail where a path of the environment still names tokendraw."""
-        self.run(f"pip uninstall --quiet --yes {' '.join(self.installed())}")
+        self.run(f"pip uninstall --quiet --yes {' '.join(self._installed())}")
         left = [str(path) for path in self.folder.rglob("*") if "tokendraw" in path.name]
         print("left of tokendraw:", *(left or ["nothing"]))
         if left:
@@ -90,33 +69,29 @@ class Environment:
 
     def require(self, version: str) -> None:
         """Fail unless all installed distributions of tokendraw have the version ``version``."""
-        installed = self.installed()
+        installed = self._installed()
         if set(installed.values()) != {version}:
             sys.exit(f"needs tokendraw's distributions in version {version} alone, found {installed}")
+
+    def _installed(self) -> dict[str, str]:
+        lines = self.run("pip list --format freeze", prefix="tokendraw").splitlines()
+        return dict(line.split("==") for line in lines)
 
 
 def main() -> None:
     """Run all steps; exit with 1 at the first that fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("wheels", type=Path, help="folder of tokendraw's wheels")
-    parser.add_argument("--dependencies", type=Path, required=True, help="folder of wheels of other projects")
-    parser.add_argument(
-        "--last-release", type=Path, required=True, help="folder of wheels of tokendraw's last release"
-    )
-    arguments = parser.parse_args()
-    wheels, last_release = arguments.wheels.resolve(), arguments.last_release.resolve()
+    wheels, dependencies, last_release = (Path(folder).resolve() for folder in sys.argv[1:])
     version = next(wheels.glob("tokendraw-*.whl")).name.split("-")[1]
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        environment = Environment(Path(folder, "environment"), arguments.dependencies.resolve())
+        environment = Environment(Path(folder, "environment"), dependencies)
         environment.install(wheels, PACKAGES)
         environment.run("tokendraw list")
         environment.run(GENERATE)
         environment.install(wheels, "tokendraw[testing]")
         environment.run("tokendraw check native --quick --only 'seeds at the edges' --only 'near ties'")
 
-        environment.install(wheels, " ".join(names(wheels)))
+        names = {path.name.partition("-")[0].replace("_", "-") for path in wheels.glob("*.whl")}
+        environment.install(wheels, " ".join(sorted(names)))
         environment.run("pip check")
         environment.require(version)
         bill = wheels / "sbom.cdx.json"

@@ -38,19 +38,16 @@ def in_markdown(text: str, obj: griffe.Object) -> str:
         if literal is not None and (not line.strip() or indent > literal):
             out.append(line)
             continue
-        literal = None
+        literal = indent if line.rstrip().endswith("::") else None
         if _RULE.fullmatch(line.strip()):
             out += _table(line, lines, obj)
-            continue
-        if line.rstrip().endswith("::"):
-            literal = indent
-        words = re.sub(r"::$", ":", line.rstrip())
-        out.append("" if words.strip() == ":" else _inline(words, obj))
+        else:
+            words = re.sub(r"::$", ":", line.rstrip())
+            out.append("" if words.strip() == ":" else _inline(words, obj))
     return "\n".join(out)
 
 
 def _table(rule: str, lines: Any, obj: griffe.Object) -> list[str]:
-    """Read a simple table of two columns up to its last rule, as a list of terms."""
     start = rule.rindex(" ") + 1
     rows = []
     for line in lines:
@@ -76,7 +73,6 @@ def _inline(line: str, obj: griffe.Object) -> str:
 
 
 def _link(name: str, obj: griffe.Object) -> str:
-    """Return the identifier that a role means, and its words."""
     first, dot, rest = name.partition(".")
     scope: griffe.Object | None = None if first.startswith("tokendraw") else obj
     while scope is not None:

@@ -14,27 +14,23 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from packaging.version import Version
 
-import markdown_pages
-import reference
+import markdown_pages as pages
+from markdown_pages import ROOT
 
-REF = os.environ.get("SITE_REF", "main")
-"""Branch or tag of the repository that links to source files lead to."""
+ADDRESS = f"{pages.repository_url()}/blob/{os.environ.get('SITE_REF', 'main')}"
+"""Where links to source files lead: a branch or tag of the repository."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Set what follows from the checkout: addresses and navigation."""
-    config.repo_url = markdown_pages.repository_url(markdown_pages.ROOT)
+    config.repo_url = pages.repository_url()
     config.repo_name = "Source"
-    config.edit_uri_template = f"{config.repo_url}/blob/{REF}/{{path}}"
-    config.theme.static_templates.discard(
-        "404.html"
-    )  # its links are absolute, and a version has no such place
-    index = (markdown_pages.ROOT / markdown_pages.INDEX).read_text(encoding="utf-8")
-    entries = list(reference.make_pages(markdown_pages.ROOT))
+    config.edit_uri_template = f"{ADDRESS}/{{path}}"
+    # Its links are absolute, and a version has no such place.
+    config.theme.static_templates.discard("404.html")
     try:
-        config.nav = markdown_pages.navigation(
-            markdown_pages.find(markdown_pages.ROOT, markdown_pages.PAGE_PATTERNS), index, entries
-        )
+        index = (ROOT / pages.INDEX).read_text(encoding="utf-8")
+        config.nav = pages.navigation(pages.find(pages.PAGE_PATTERNS), index, list(pages.reference()))
     except ValueError as error:
         raise PluginError(str(error)) from error
     return config
@@ -42,11 +38,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and images of the checkout under their own paths, and the reference."""
-    for path in markdown_pages.find(
-        markdown_pages.ROOT, (*markdown_pages.PAGE_PATTERNS, *markdown_pages.IMAGE_PATTERNS)
-    ):
-        files.append(File(path, str(markdown_pages.ROOT), config.site_dir, config.use_directory_urls))
-    for path, text in reference.make_pages(markdown_pages.ROOT).items():
+    for path in pages.find((*pages.PAGE_PATTERNS, *pages.IMAGE_PATTERNS)):
+        files.append(File(path, "", config.site_dir, config.use_directory_urls))
+    for path, text in pages.reference().items():
         files.append(File.generated(config, path, content=text))
     return files
 
@@ -59,10 +53,7 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
     if path == "README.md":
         page.meta["hide"] = ["navigation"]
     try:
-        address = f"{markdown_pages.repository_url(markdown_pages.ROOT)}/blob/{REF}"
-        return markdown_pages.with_links_of_the_site(
-            markdown, path, files.src_uris, markdown_pages.ROOT, address
-        )
+        return pages.with_links_of_the_site(markdown, path, files.src_uris, ADDRESS)
     except ValueError as error:
         raise PluginError(str(error)) from error
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 import flashinfer_stand_in as stand_in
-import tokendraw
 import tokendraw_engine_ops
 from fake_candidates import H100
 from flashinfer_stand_in import bare_machine, write
 from tokendraw import PluginError
-from tokendraw_engine_ops.flashinfer_packer import FlashInferPacker
-from tokendraw_engine_ops.operations import FORMATS
+from tokendraw_engine_ops.backends import FlashInferPacker
 from tokendraw_engine_ops.sm90_w4 import probe_flashinfer, read_layout
+from tokendraw_testing import Subject, run
 
 RESULT = "folded.contiguous().reshape(experts, rows // 64, groups // 4, 16, 16)"
 H20 = replace(H100, name="H20", sm_count=78)
@@ -81,46 +80,35 @@ def test_the_gemm_is_never_compiled_for_it_and_an_h20_has_a_module_of_its_own(di
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_it_packs_as_ops_torch_does(dists, layout):
+def test_it_packs_what_the_kit_needs_no_expert_that_is_too_large_and_in_its_source_s_layout(dists, layout):
     install(dists, layout)
-    packer, torchs = FlashInferPacker(layout), tokendraw.load("pack_sm90_w4", "ops-torch", device="cpu")
-    weights, scales = (torch.randint(256, (2, 128, size), dtype=torch.uint8) for size in (128, 8))
-    odd = torch.cat((torch.zeros(1, dtype=torch.uint8), weights.view(-1)))[1:].view(weights.shape)
-    for name in FORMATS[layout]:
-        needed = torchs.pack_weights(weights, format=name, layout=layout)
-        assert torch.equal(packer.pack_weights(odd, format=name, layout=layout), needed)
-    needed = torchs.pack_scales(scales, layout=layout)
-    assert torch.equal(packer.pack_scales(scales, layout=layout), needed)
+    other = "v1" if layout == "v2" else "v2"
+    words = rf"needs the layout {other}, .* found that its scale function packs into {layout}"
+    with pytest.raises(PluginError, match=words):
+        FlashInferPacker(other)
+    info = tokendraw_engine_ops.ops_flashinfer.tokendraw_describe()
+    anywhere = {"device_types": None, "compute_capability": (None, None)}
+    offered = {"pack_sm90_w4": replace(info.operations["pack_sm90_w4"], **anywhere)}
+    packer = FlashInferPacker(layout)
+    subject = Subject("acme", capabilities=offered, device="cpu", build=lambda *given: packer)
+    assert run(subject, only=["pack_sm90_w4 values"]).failed == ()
     huge = torch.empty(1, 2**16, 2**14, dtype=torch.uint8, device="meta")
     with pytest.raises(PluginError, match=r"needs fewer than 2\^31 weights in an expert, found 2147483648"):
         packer.pack_weights(huge, format="fp4", layout=layout)
 
 
-def test_a_function_that_does_another_thing_than_its_source_says_is_not_built(dists):
-    install(dists, "v1")
-    with pytest.raises(
-        PluginError, match=r"needs the layout v2, .* found that its scale function packs into v1"
-    ):
-        FlashInferPacker("v2")
+RAISED = "found that its import or a call of it raised"
+REASONS = {
+    "found no module flashinfer": None,
+    "found no such function": "",
+    f"{RAISED} OSError: no ": "raise OSError('no libcudart')",
+    f"{RAISED} SystemExit: 3": "import sys; sys.exit(3)",
+}
 
 
-@pytest.mark.parametrize(
-    ("modules", "reason"),
-    [
-        (None, "found no module flashinfer"),
-        ({"fused_moe": ""}, "found no such function"),
-        (
-            {"fused_moe": "raise OSError('no libcudart')"},
-            "found that its import or a call of it raised OSError: no ",
-        ),
-        (
-            {"fused_moe": "import sys; sys.exit(3)"},
-            "found that its import or a call of it raised SystemExit: 3",
-        ),
-    ],
-)
-def test_a_flashinfer_without_a_layout_says_why(dists, modules, reason):
-    if modules is not None:
-        install(dists, **modules)
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_flashinfer_without_a_layout_says_why(dists, reason):
+    if REASONS[reason] is not None:
+        install(dists, fused_moe=REASONS[reason])
     found = probe_flashinfer()
     assert (found.layout, found.reason.startswith(f"needs {FUNCTION}, {reason}")) == (None, True), found

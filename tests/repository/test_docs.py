@@ -240,7 +240,11 @@ TABLES_OF_NUMBERS = {
         lambda row: re.fullmatch(r"\d+ x \d+", row[0]),
         lambda row: row[:4],
     ),
-    "weight layouts": ("h200_sm90_w4", 6, 6, 4, lambda row: row[0].startswith("pack weights"), list),
+    "weight layouts": (
+        *("h100_sm90_w4", 6, 5, 4),
+        lambda row: row[0].startswith("pack weights"),
+        lambda row: [*row[:4], row[5]],
+    ),
     "edits": (
         *("h200_process_logits", 4, 4, 12),
         lambda row: row[0].startswith(("floor:", "triton-gumbel:", "torch:", "native:")),

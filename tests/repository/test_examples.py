@@ -98,5 +98,5 @@ def test_an_import_of_the_example_loads_no_torch(site):
 def test_every_file_named_in_the_readme_exists():
     readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     named = [*re.findall(r"\| `([^`]+)` \|", readme), *re.findall(r"\]\((\.[^)#]+)\)", readme)]
-    assert len(named) == 6
+    assert len(named) == 5
     assert [path for path in named if not (EXAMPLE / path).exists()] == []

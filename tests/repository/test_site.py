@@ -7,16 +7,15 @@ import pytest
 
 import markdown_pages
 import pages
-import reference
 from pages import ROOT
 
-PAGES = markdown_pages.find(ROOT, markdown_pages.PAGE_PATTERNS)
+PAGES = markdown_pages.find(markdown_pages.PAGE_PATTERNS)
 INDEX = pages.text_of("docs/README.md")
 ADDRESS = "https://example.org/tokendraw/blob/main"
 
 
 def links(text, page="docs/operators.md"):
-    return markdown_pages.with_links_of_the_site(text, page, dict.fromkeys(PAGES), ROOT, ADDRESS)
+    return markdown_pages.with_links_of_the_site(text, page, dict.fromkeys(PAGES), ADDRESS)
 
 
 def leaves(entries):
@@ -50,9 +49,8 @@ def test_a_page_of_docs_without_a_row_in_the_index_is_refused():
 
 def test_the_groups_are_the_headings_of_the_index():
     index = "# Pages\n\n## Run it\n\n| page |\n|---|\n| [a.md](a.md) |\n\n## Beside\n\nMore.\n"
-    assert markdown_pages.groups(index) == {"Run it": ["docs/a.md"]}
-    with pytest.raises(ValueError, match="needs a heading above its table"):
-        markdown_pages.groups("| [a.md](a.md) |")
+    groups = markdown_pages.navigation(["docs/a.md"], index, [])[1:-4]
+    assert groups == [{"Run it": ["docs/a.md"]}]
 
 
 @pytest.mark.parametrize(
@@ -85,35 +83,14 @@ def test_a_link_to_nothing_is_refused():
     )
 
 
-@pytest.mark.parametrize(
-    ("urls", "address"),
-    [
-        ("", markdown_pages.NO_REPOSITORY),
-        ('[project.urls]\nRepository = "https://example.org/t/"\n', "https://example.org/t"),
-        ('[project.urls]\nHomepage = "https://h.org"\nSource = "https://s.org"\n', "https://s.org"),
-    ],
-    ids=["none", "repository", "source before homepage"],
-)
-def test_the_address_of_the_repository_is_one_of_the_project_s_urls(tmp_path, urls, address):
-    (tmp_path / "core").mkdir()
-    (tmp_path / "core/pyproject.toml").write_text(f'[project]\nname = "tokendraw"\n{urls}', encoding="utf-8")
-    assert markdown_pages.repository_url(tmp_path) == address
-
-
-def test_the_version_is_the_core_s():
-    import tokendraw
-
-    assert markdown_pages.version(ROOT) == tokendraw.__version__
-
-
-@pytest.mark.parametrize("module", reference.public_modules(ROOT))
+@pytest.mark.parametrize("module", markdown_pages.public_modules())
 def test_the_reference_has_every_public_name_of_a_module(module):
-    source = reference.source_of(ROOT, module).read_text(encoding="utf-8")
-    found = reference.public_names(source, module)
+    source = markdown_pages.source_of(module).read_text(encoding="utf-8")
+    found = markdown_pages.public_names(source, module)
     loaded = importlib.import_module(module)
     own = {name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module}
     names = getattr(loaded, "__all__", None) or {name for name in own if not name.startswith("_")}
     assert set(names) <= set(found)
     assert set(found) == set(names) or not hasattr(loaded, "__all__")
-    page = reference.make_pages(ROOT)[f"reference/{module}.md"]
+    page = markdown_pages.reference()[f"reference/{module}.md"]
     assert [name for name in found if f".{name}" not in page and name != "__version__"] == []

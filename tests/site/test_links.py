@@ -47,7 +47,7 @@ def is_broken(path, link):
 
 def is_lost_in_the_repository(link):
     """Whether a link to the repository names a file that the checkout has not."""
-    repository = markdown_pages.repository_url(ROOT)
+    repository = markdown_pages.repository_url()
     kind, _, rest = link.removeprefix(f"{repository}/").partition("/")
     if not link.startswith(f"{repository}/") or kind not in ("blob", "tree"):
         return False
@@ -60,7 +60,7 @@ def test_every_link_of_a_page_leads_to_a_page_an_anchor_or_a_file(path):
 
 
 def test_every_page_of_the_checkout_is_in_the_site():
-    wanted = markdown_pages.find(ROOT, markdown_pages.PAGE_PATTERNS)
+    wanted = markdown_pages.find(markdown_pages.PAGE_PATTERNS)
     made = set(page_paths())
     names = [page.replace("README.md", "index.html").replace(".md", ".html") for page in wanted]
     assert len(names) > 80

@@ -9,33 +9,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tokendraw.plugin import (
-    Host,
-    HostCapabilities,
-    HostNeed,
-    PluginInfo,
-    Release,
-    Upstream,
-    hookimpl,
-    release_of,
-)
+from tokendraw.plugin import HostCapabilities, PluginInfo, Release, Upstream, hookimpl, release_of
 from tokendraw_engine_ops.operations import FORMATS, Layout, Sm90W4Capabilities
 
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw.plugin import Host, HostNeed
+
 _AGAIN = "weights that were packed in the other layout have to be packed again"
-_NONE, _V1, _V2 = "packs no weights for SM90", "packs layout v1", "packs layout v2"
+_SAYS: dict[Layout | None, str] = {
+    None: "packs no weights for SM90",
+    "v1": "packs layout v1",
+    "v2": "packs layout v2",
+}
 FLASHINFER = Upstream(
     "flashinfer-python",
     ">=0.6.7,<0.8",
     tested=("0.6.11.post2", "0.7.2.post1"),
     releases=(
-        Release("0", _NONE, "pack_sm90_w4", refused=True),
-        Release("0.6.10", _V1, "pack_sm90_w4"),
-        Release("0.6.16", _V2, "pack_sm90_w4", change=_AGAIN),
-        Release("0.6.16.post3", _V1, "pack_sm90_w4", change=_AGAIN),
-        Release("0.6.18", _V2, "pack_sm90_w4", change=_AGAIN),
+        Release("0", _SAYS[None], "pack_sm90_w4", refused=True),
+        Release("0.6.10", _SAYS["v1"], "pack_sm90_w4"),
+        Release("0.6.16", _SAYS["v2"], "pack_sm90_w4", change=_AGAIN),
+        Release("0.6.16.post3", _SAYS["v1"], "pack_sm90_w4", change=_AGAIN),
+        Release("0.6.18", _SAYS["v2"], "pack_sm90_w4", change=_AGAIN),
     ),
 )
 """What the wheels of each version do. Where the installed source tells, it decides."""
@@ -61,10 +58,9 @@ class OpsTorch:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
-        from tokendraw_engine_ops import torch_packer, torch_planner
+        from tokendraw_engine_ops.backends import TorchPacker, TorchPlanner
 
-        is_plan = operation == "plan_paged_kv"
-        return torch_planner.TorchPlanner() if is_plan else torch_packer.TorchPacker(device)
+        return TorchPlanner() if operation == "plan_paged_kv" else TorchPacker()
 
 
 class OpsTriton:
@@ -130,7 +126,7 @@ class OpsFlashInfer:
 
     @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
-        from tokendraw_engine_ops.flashinfer_packer import FlashInferPacker
+        from tokendraw_engine_ops.backends import FlashInferPacker
 
         return FlashInferPacker(flashinfer()[0])
 
@@ -142,11 +138,9 @@ def flashinfer() -> tuple[Layout | None, Upstream]:
 
     layout, is_read = read_layout()
     if is_read:
-        words = {"v1": _V1, "v2": _V2, None: _NONE}[layout]
-        return layout, replace(FLASHINFER, found={"pack_sm90_w4": words})
+        return layout, replace(FLASHINFER, found={"pack_sm90_w4": _SAYS[layout]})
     row = release_of(FLASHINFER, installed_version(FLASHINFER.distribution) or "0.7.2.post1", "pack_sm90_w4")
-    layouts: dict[str, Layout] = {_V1: "v1", _V2: "v2"}
-    return (layouts.get(row.says) if row else None), FLASHINFER
+    return next((layout for layout, says in _SAYS.items() if row and row.says == says), None), FLASHINFER
 
 
 ops_torch, ops_triton, ops_flashinfer = OpsTorch(), OpsTriton(), OpsFlashInfer()

@@ -17,7 +17,6 @@ Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
 Layout: TypeAlias = Literal["v1", "v2"]
 """Layouts of packed weights and their scales."""
 FORMATS: Mapping[Layout, tuple[Format, ...]] = {"v1": ("fp4", "int4"), "v2": ("fp4", "int4", "fp4_fp8")}
-"""The formats of each layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,28 +35,13 @@ class Sm90W4Capabilities(HostCapabilities):
     unpacks: bool = False
 
 
-def _of_layout(layout: Layout) -> Requirement:
+def _option(argument: str, value: str) -> Requirement:
     return Requirement(
-        kind=f"the layout {layout}",
-        is_supported=lambda capabilities, need: layout in capabilities.layouts,
-        is_asked=lambda call, capabilities: call.arguments["layout"] == layout,
+        kind=f"the {argument} {value}",
+        is_supported=lambda capabilities, need: value in getattr(capabilities, f"{argument}s"),
+        is_asked=lambda call, capabilities: call.arguments.get(argument) == value,
     )
 
-
-def _of_format(format: Format) -> Requirement:
-    return Requirement(
-        kind=f"the format {format}",
-        is_supported=lambda capabilities, need: format in capabilities.formats,
-        is_asked=lambda call, capabilities: call.arguments.get("format") == format,
-    )
-
-
-_UNPACKING = Requirement(
-    kind="unpacking",
-    is_supported=lambda capabilities, need: capabilities.unpacks,
-    is_asked=lambda call, capabilities: call.method.startswith("unpack"),
-    is_named_first=True,
-)
 
 PLAN = Operation(name="plan_paged_kv", module="tokendraw_engine_ops.plan", methods=("plan",))
 PACK = Operation(
@@ -65,5 +49,14 @@ PACK = Operation(
     module="tokendraw_engine_ops.pack",
     capabilities=Sm90W4Capabilities,
     methods=("pack_weights", "pack_scales"),
-    requirements=(*map(_of_layout, FORMATS), *map(_of_format, FORMATS["v2"]), _UNPACKING),
+    requirements=(
+        *(_option("layout", layout) for layout in FORMATS),
+        *(_option("format", format) for format in FORMATS["v2"]),
+        Requirement(
+            kind="unpacking",
+            is_supported=lambda capabilities, need: capabilities.unpacks,
+            is_asked=lambda call, capabilities: call.method.startswith("unpack"),
+            is_named_first=True,
+        ),
+    ),
 )

@@ -77,12 +77,9 @@ def requirements(
 ) -> Requirements:
     """Decide a step's requirements from the host's knowledge of the batch. Needs no device and no tensor.
 
-    :param num_prefills: requests of the batch in their prefill.
-    :param num_decodes: requests that decode.
     :param prefill_on_device: whether the attention kernel of prefills takes block table and lengths as device tensors.
     :param decode_on_device: the same for decodes.
     :param dcp: whether decode context parallelism divides the pages between ranks.
-    :param causal: whether attention is causal.
     :param num_speculative: drafts a request; with any, the host knows no length before the drafts are judged.
     :param upper_bound_known: whether the host keeps a bound of every length, which is the length where nothing is
         rejected.

@@ -129,12 +129,11 @@ def _reference(
     lengths = seq_lens.to(torch.int64).clamp_(0, columns * page_size)
     pages = (lengths + page_size - 1) // page_size
     taken = block_table[torch.arange(columns) < pages.unsqueeze(1)]
+    behind = 0, block_table.numel() - len(taken)
     return PagedKVPlan(
         page_indptr=padded(pages.cumsum(0), (1, 0)),
         last_page_len=torch.where(lengths > 0, (lengths - 1) % page_size + 1, 0),
-        page_indices=padded(taken, (0, block_table.numel() - len(taken)), value=pad)
-        if page_indices
-        else None,
+        page_indices=padded(taken, behind, value=pad) if page_indices else None,
     )
 
 

@@ -12,24 +12,15 @@ import importlib_metadata
 
 from tokendraw import InvalidInputError
 from tokendraw.plugin import printable
-from tokendraw_engine_ops.operations import Format, Layout
+from tokendraw_engine_ops.operations import Format as Format
+from tokendraw_engine_ops.operations import Layout as Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "FlashInferLayout",
-    "Format",
-    "Layout",
-    "layout_of_flashinfer",
-    "probe_flashinfer",
-    "shared_activation_scale",
-]
-
 MODULE = "flashinfer.fused_moe"
 SCALES, WEIGHTS = (f"interleave_moe_{what}_for_sm90_mixed_gemm" for what in ("scales", "weights"))
-_LAYOUTS: dict[int, Layout] = {3: "v1", 5: "v2"}
-"""Layouts by the number of dimensions of their scales."""
+_LAYOUTS: dict[int, Layout] = {3: "v1", 5: "v2"}  # by the number of dimensions of their scales
 
 
 @dataclass(frozen=True)
@@ -47,8 +38,8 @@ class FlashInferLayout:
 def layout_of_flashinfer() -> Layout | None:
     """Return the layout packed by the installed FlashInfer, by packing scales of an expert on the CPU.
 
-    Two incompatible layouts have been released under one function's name and signature, and version numbers do not
-    tell them apart: 0.6.16 has one, its third post-release the other. The first call imports FlashInfer: seconds.
+    Two layouts have been released under one name and signature, which version numbers do not tell apart. The first
+    call imports FlashInfer: seconds.
 
     :returns: None if FlashInfer is not installed, cannot be imported, has no such function, or packs into something
         else; :func:`probe_flashinfer` says which.
@@ -58,7 +49,6 @@ def layout_of_flashinfer() -> Layout | None:
 
 def probe_flashinfer() -> FlashInferLayout:
     """Return the result of :func:`layout_of_flashinfer`, with a reason for None. Raises nothing."""
-    found = "found "
     try:
         import torch
 
@@ -66,19 +56,19 @@ def probe_flashinfer() -> FlashInferLayout:
         dimensions = pack(torch.zeros(1, 64, 4, dtype=torch.uint8, device="cpu")).dim()
         if dimensions in _LAYOUTS:
             return FlashInferLayout(_LAYOUTS[dimensions])
-        found += f"that it returns {dimensions} dimensions, not 3 (v1) or 5 (v2)"
+        found = f"that it returns {dimensions} dimensions, not 3 (v1) or 5 (v2)"
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an import that calls sys.exit must not end the program
         # A folder called flashinfer, such as one of a checkout, is a package without modules to Python.
         if isinstance(error, ModuleNotFoundError) and error.name in ("flashinfer", MODULE):
-            found += f"no module {error.name}"
+            found = f"no module {error.name}"
         elif isinstance(error, AttributeError) and error.name == SCALES:
-            found += "no such function"
+            found = "no such function"
         else:
             words = f"{type(error).__name__}: {printable(str(error))}"
-            found += f"that its import or a call of it raised {words}"
-    return FlashInferLayout(None, f"needs {MODULE}.{SCALES}, {found}")
+            found = f"that its import or a call of it raised {words}"
+    return FlashInferLayout(None, f"needs {MODULE}.{SCALES}, found {found}")
 
 
 def read_layout() -> tuple[Layout | None, bool]:
@@ -105,20 +95,17 @@ def read_layout() -> tuple[Layout | None, bool]:
 def shared_activation_scale(scale: Tensor, num_tokens: int) -> Tensor:
     """Return the common value of all entries of ``scale``, as [1], a copy of the same dtype on the same device.
 
-    Checkpoints have an activation scale for each expert, but tokens are quantized before they are routed, with one
-    scale for all of them; a GEMM that knows scales of tokens too takes E scales of experts for scales of tokens
-    whenever a batch has E tokens. Entries are compared, so the call waits for the device: make it when weights are
-    loaded, not in a step.
+    Tokens are quantized before they are routed, with one scale for all; a GEMM that knows scales of tokens too takes E
+    scales of experts for these in a batch of E tokens. Entries are compared, so the call waits for the device: make it
+    when weights are loaded, not in a step.
 
     :param scale: scales of experts or tokens, of any shape with at least one entry.
     :param num_tokens: tokens that are quantized together, from 0.
     :raises InvalidInputError: a ValueError: no tensor, no entries, or entries that differ; names the first that does.
     :raises InvalidParameterError: a ValueError: ``num_tokens`` is no number of tokens.
     """
-    from tokendraw.plugin import (  # not above: the description of ops-flashinfer loads no torch
-        check_plain,
-        integer,
-    )
+    # Not above: the description of ops-flashinfer loads no torch.
+    from tokendraw.plugin import check_plain, integer
 
     integer("num_tokens", num_tokens, None, 0, 2**62)
     check_plain("scale", scale)

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from tokendraw_engine_ops.paged_kv import PagedKVPlan
-
-_LARGE_BATCH_REQUESTS = 1024
-"""Requests from which on a program takes several: each program reads all lengths."""
-_PROGRAMS = 4
-"""Upper limit of programs a multiprocessor that columns are divided among: each program reads all lengths."""
+# Each program reads all lengths, so there are few: it takes several requests of a large batch, and a multiprocessor has
+# at most four that columns are divided among.
+_LARGE_BATCH_REQUESTS, _PROGRAMS = 1024, 4
+SMALL, LARGE = (1, 512, 256), (8, 1024, 128)
+"""How programs divide a plan: requests a program, lengths read at once, entries of a request copied at once."""
 
 
 @triton.jit
@@ -98,10 +95,6 @@ def write_plan(
             tl.store(page_indices + offset, page, mask=is_one[:, None] & (column < width))
 
 
-SMALL, LARGE = (1, 512, 256), (8, 1024, 128)
-"""How programs divide a plan: requests a program, lengths read at once, entries of a request copied at once."""
-
-
 class TritonPlanner:
     """Plans pages in one launch; its kernels are compiled when it is built."""
 
@@ -111,26 +104,15 @@ class TritonPlanner:
             self._max_programs *= torch.cuda.get_device_properties(device).multi_processor_count
         if os.environ.get("TRITON_INTERPRET") == "1":
             return
-        i32, number, stride = (
-            torch.int32,
-            3,
-            (1 << 32) + 3,
-        )  # numbers are multiples of nothing, strides have 64 bits
+        # Numbers are multiples of nothing, strides have 64 bits.
+        i32, number, stride = torch.int32, 3, (1 << 32) + 3
         with torch.cuda.device(device):
             for division, pages in itertools.product((SMALL, LARGE), (i32, None)):
                 arguments = (i32, i32, stride, number, i32, i32, pages, number, number, number, *division)
                 # Found once: at each launch Triton would inspect the arguments to find the kernel.
                 self._compiled[division, pages is not None] = write_plan.warmup(*arguments, grid=(1, 1, 1))
 
-    def plan(
-        self,
-        seq_lens: Tensor,
-        block_table: Tensor,
-        page_size: int,
-        page_indices: bool,
-        pad: int,
-        out: PagedKVPlan,
-    ) -> PagedKVPlan:
+    def plan(self, seq_lens, block_table, page_size, page_indices, pad, out):
         if seq_lens.is_cuda and seq_lens.get_device() != torch.cuda.current_device():
             with torch.cuda.device(seq_lens.get_device()):
                 return self.plan(seq_lens, block_table, page_size, page_indices, pad, out)
@@ -138,9 +120,8 @@ class TritonPlanner:
         division = SMALL if requests < _LARGE_BATCH_REQUESTS else LARGE
         programs = max(1, -(-requests // division[0]))  # without requests, one writes the 0
         shared = min(-(-width // division[2]), self._max_programs // programs) if page_indices else 1
-        plan = out.page_indptr, out.last_page_len, out.page_indices
-        tensors: Any = (seq_lens, block_table, *plan)
-        kernel: Any = self._compiled.get((division, page_indices), write_plan)
+        tensors = (seq_lens, block_table, out.page_indptr, out.last_page_len, out.page_indices)
+        kernel = self._compiled.get((division, page_indices), write_plan)
         if kernel is not write_plan:
             tensors = [tensor if tensor is None else tensor.data_ptr() for tensor in tensors]
         lengths, table, *buffers = tensors
