@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import torch
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches.logprobs import SEARCHES
+from tokendraw_triton_gumbel.logprob_launches import SEARCHES
 from triton_stand_ins import ENDS, SOME, compiled, has_machine_code, interpreted, sampler_for
 
 V = 4096
