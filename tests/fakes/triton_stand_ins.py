@@ -58,7 +58,6 @@ SOURCES = {
     "weigh_blocks": verify_launches,
     "accept_drafts": verify_launches,
     "row_logprobs": logprob_launches,
-    "list_best_keys": logprob_launches,
     "given_logprobs": logprob_launches,
     "count_ranks": logprob_launches,
     "score_rows": logprob_launches,

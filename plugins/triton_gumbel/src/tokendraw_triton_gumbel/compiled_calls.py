@@ -461,7 +461,6 @@ class LaunchContext:
                 log_kept,
                 logprobs.mode,
                 logprobs.num_best,
-                None if logprobs.keys is None else self.row_buffer(logprobs.keys, logprobs.room),
                 None if ceiling is None or log_masses is None else (ceiling, log_masses.unsqueeze(-1)),
             )
         if scored is not None:

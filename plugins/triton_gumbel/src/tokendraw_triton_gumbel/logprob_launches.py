@@ -24,7 +24,6 @@ from tokendraw_triton_gumbel.kernels.logprobs import (
     Scores,
     count_ranks,
     given_logprobs,
-    list_best_keys,
     row_logprobs,
     score_rows,
 )
@@ -33,15 +32,12 @@ from tokendraw_triton_gumbel.kernels.values import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.launch import Launch, LaunchArguments, Step, group
 from tokendraw_triton_gumbel.plan import PER_ROW, Scratch, power_of_two
 
-# Log-probabilities of the drawn token and of more best tokens than a kernel can order.
-#
-# PyTorch sorts the keys that a kernel has listed or, for an even larger N, ``torch.topk`` takes all logits.
+# Log-probabilities of the drawn token and of more best tokens than a kernel can order, by ``torch.topk``.
 
 _LOGITS_AT_ONCE = 1 << 23
-"""Upper limit of logits or keys that PyTorch gets at once: 40 bytes of scratch each, as measured on a CPU."""
+"""Upper limit of logits that PyTorch gets at once: 40 bytes of scratch each, as measured on a CPU."""
 _INF = float("inf")
 _LARGEST = torch.finfo(torch.float32).max
-_INT32_MAX = torch.iinfo(torch.int32).max
 
 
 def topk_logprobs(
@@ -54,7 +50,6 @@ def topk_logprobs(
     log_kept_mass: Tensor,
     mode: LogprobsMode,
     num_best: int,
-    keys: Tensor | None,
     kept: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     """Return ids and values [rows, 1 + N] of logits [rows, V] for any N, some rows at a time. Waits for nothing.
@@ -68,7 +63,6 @@ def topk_logprobs(
     :param num_best: N.
     :param kept: ceilings [rows, 1], and the logarithms of the masses kept below these, where values are shares of them;
         else None.
-    :param keys: [rows, room] int64, as ``list_best_keys`` leaves them; None: all logits are ordered here.
     """
     logits = logits.detach()
     rows, width = logits.shape[0], 1 + num_best
@@ -78,7 +72,7 @@ def topk_logprobs(
     if temperatures is None or mode.startswith("raw"):
         temperatures = torch.ones(rows, dtype=torch.float64, device=logits.device)
     every_id = torch.arange(logits.shape[1], device=logits.device)
-    for part in row_chunks(logits if keys is None else keys):
+    for part in row_chunks(logits):
         token = token_ids[part, None].clamp(
             0, logits.shape[1] - 1
         )  # nothing is read at what a failed draw left
@@ -94,18 +88,9 @@ def topk_logprobs(
             lowest = (peak - _LARGEST * temperature).to(torch.float32)
         if mode.startswith("processed"):
             lowest = torch.maximum(lowest, thresholds[part, None])
-        if keys is None:
-            x = _visible(as_float32(logits[part]), every_id, token, lowest, is_greedy)
-            columns = torch.cat((token, best_token_ids(x, num_best)), -1)
-            x = x.gather(-1, columns)
-        else:
-            best = keys[part].sort(-1, descending=True).values[:, :num_best]
-            order = every_id[:num_best]
-            greedy_ids = torch.where(order == 0, token, order - (order <= token).to(torch.int64))
-            best_ids = torch.where(is_greedy, greedy_ids, (best & _INT32_MAX) ^ _INT32_MAX)
-            columns = torch.cat((token, best_ids), -1)
-            x = as_float32(logits[part].gather(-1, columns))
-            x = _visible(x, columns, token, lowest, is_greedy)
+        x = _visible(as_float32(logits[part]), every_id, token, lowest, is_greedy)
+        columns = torch.cat((token, best_token_ids(x, num_best)), -1)
+        x = x.gather(-1, columns)
         if mode != "raw_logits":
             y = _scaled(x, peak, inverse)
             if mode.endswith("logprobs"):
@@ -152,8 +137,8 @@ def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:
 # logits, and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself,
 # so that N = 0 takes a launch for its ranks alone.
 #
-# Candidates for the N best are compared all with all or, for a larger N, sorted. For an N above :data:`MOST_LOGPROBS`
-# a launch lists their keys, which PyTorch sorts; where N is no small part of V, ``torch.topk`` takes all logits.
+# Candidates for the N best are compared all with all or, for a larger N, sorted. An N above :data:`MOST_LOGPROBS` is
+# left to ``torch.topk``.
 
 
 class BestSearch(NamedTuple):
@@ -227,21 +212,14 @@ class LogprobsLaunches:
             self.log_masses = draw.interval.log_masses
         self.by_kernel = num_best <= (0 if is_masked else MOST_LOGPROBS)
         """Whether the kernel orders the best tokens."""
-        search = _search_for(num_best)
-        self.room = search.candidates
-        self.keys: int | None = None
-        """Number of the buffer of keys [rows, room], if they are listed."""
-        is_listed = not is_masked and 2 * self.room <= draw.vocab_size
-        is_searched = num_best > 0 and (self.by_kernel or is_listed)
+        search = next((search for search in SEARCHES if num_best <= search.width), SEARCHES[-1])
+        is_searched = num_best > 0 and self.by_kernel
         self._granules = scratch.reserve(torch.int32, draw.tiles * 16 if is_searched else 0, PER_ROW)
         config = search.config(draw.tiles, draw.vector, num_best)
         candidates = torch.int32 if config.IS_SORTED else torch.int64
-        self._candidates = scratch.reserve(candidates, self.room if is_searched else 0, PER_ROW)
-        if is_searched and not self.by_kernel:
-            self.keys = scratch.reserve(torch.int64, self.room, PER_ROW)
+        self._candidates = scratch.reserve(candidates, search.candidates if is_searched else 0, PER_ROW)
         self._count_ranks = Launch(count_ranks, {"SPAN": RANK_SPAN, "VECTOR": draw.vector}, _OPTIONS)
-        kernel = row_logprobs if self.by_kernel else list_best_keys
-        self._search = Launch(kernel, {"config": config}, {"num_warps": search.warps})
+        self._search = Launch(row_logprobs, {"config": config}, {"num_warps": search.warps})
         self._score = Launch(
             score_rows,
             {"AT_ONCE": _SCORED_TILES, "CANDIDATES": SMALL_CANDIDATES, "TILES": config.TILES},
@@ -292,12 +270,7 @@ class LogprobsLaunches:
                 (rows, parts, 1),
                 (logits, draw.tiles, asked, draws, ids, values, self._flags),
             )
-        out: Any
-        if best is not None:
-            out = group(BestTokens, best)
-        elif self.keys is not None:
-            out = scratch[self.keys]
-        else:
+        if best is None:
             return
         yield (
             self._search,
@@ -311,7 +284,7 @@ class LogprobsLaunches:
                 # Without best tokens no granule is read, so the maxima stand in.
                 maxima if granules is None else granules,
                 group(LogprobScratch, (scratch[self._granules], scratch[self._candidates])),
-                out,
+                group(BestTokens, best),
                 self._flags,
             ),
         )
@@ -367,15 +340,6 @@ class LogprobsLaunches:
             group(RequestedLogprobs, (params.temperature, index, requested)),
             group(RowDraws, (drawn[0], scratch[draw.maxima], sums, *drawn[1:], *kept)),
         )
-
-
-def _search_for(num_best: int) -> BestSearch:
-    """Return the search for an N: the narrowest that there is, or one with room for 2 N keys."""
-    for search in SEARCHES:
-        if num_best <= search.width:
-            return search
-    width = power_of_two(num_best)
-    return BestSearch(width, candidates=2 * width, warps=8, granules_at_once=32)
 
 
 def mode_flags(mode: LogprobsMode) -> int:

@@ -279,7 +279,7 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
 
     :param maximum: [TILES] of the tiles.
     :param value: written to ``out.logprobs``.
-    :param out: :class:`BestTokens`, of the N best; without ``logprobs`` ids alone are written.
+    :param out: :class:`BestTokens`, of the N best.
     """
     tile = tl.arange(0, TILES)
     start = tl.min(tl.where(maximum >= tied_value, tile, TILES), 0)
@@ -291,8 +291,7 @@ def fill_ties(row, maximum, tiles, tied_value, threshold, rank, n, value, out, T
         equal = inside & tl.where(tied_value > float("-inf"), x == tied_value, hidden)
         index = rank + tl.cumsum(equal.to(tl.int32), 0) - 1
         tl.store(out.ids + index, token.to(tl.int64), mask=equal & (index < n))
-        if out.logprobs is not None:
-            tl.store(out.logprobs + index, tl.zeros_like(x) + value, mask=equal & (index < n))
+        tl.store(out.logprobs + index, tl.zeros_like(x) + value, mask=equal & (index < n))
         rank += tl.sum(equal.to(tl.int32), 0)
         start = tl.min(tl.where((maximum >= tied_value) & (tile > start), tile, TILES), 0)
 
@@ -562,76 +561,6 @@ def _bound_of(granules, tiles, maximum, max_logit, n, config: tl.constexpr):
         lowest = tl.min(tl.where(finite, maximum, float("inf")), 0)
         low = bound_by_tiles(maximum, max_logit, lowest, tl.sum(finite.to(tl.int32), 0), n, config.TILES)
     return low
-
-
-# Lists keys of one row's N best, in any order, where N is too large for a program to order them.
-#
-# Reads what :func:`row_logprobs` reads. Writes N or more keys, and the least key to the rest of the room.
-
-_KEYS_AT_ONCE = tl.constexpr(1024)
-
-
-@triton.jit(
-    do_not_specialize=["tiles", "n", "flags"],
-    # Scalar reads, or at addresses without alignment.
-    do_not_specialize_on_alignment=["requested", "draws"],
-)
-def list_best_keys(logits, tiles, n, requested, draws, granules, scratch, keys, flags, config: tl.constexpr):
-    """Each program lists the keys of one row; of a greedy row none but the least key. Grid (rows).
-
-    :param logits: :class:`~.arguments.Logits`.
-    :param n: N, at most V and CANDIDATES.
-    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`, ``scratch``
-        :class:`LogprobScratch`.
-    :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
-    :param keys: [rows, CANDIDATES] int64, written: see :func:`order_key`.
-    :param flags: what the mode shows of logits: see :mod:`.rows`.
-    :param config: :class:`~.arguments.LogprobsConfig`.
-    """
-    TILES: tl.constexpr = config.TILES
-    row = tl.program_id(0).to(tl.int64)
-    slot = row
-    if requested.row_index is not None:
-        slot = tl.load(requested.row_index + row).to(tl.int64)
-    source = RowAddress(logits.base + row * logits.row_stride, logits.vocab_size)
-    tile = tl.arange(0, TILES)
-    maximum = tl.load(draws.maxima + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
-    max_logit = tl.max(maximum, 0)
-    temperature, _, greedy = mode_temperature(requested.temperature, slot, flags)
-    lowest = lowest_visible(max_logit, temperature, flags)
-    if (flags & PROCESSED) != 0:
-        lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
-    keys += row * config.CANDIDATES
-    number = tl.zeros((), tl.int32)
-    if greedy == 0:
-        candidates = scratch.candidates + row * config.CANDIDATES
-        granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
-        granules += row * tiles * GRANULES_PER_TILE
-        number, tied_value = find_candidates(
-            source, granules, tiles, granule_list, candidates, lowest, max_logit, n, config
-        )
-        if number < n:
-            # Ids first, then keys in their place.
-            fill_ties(
-                source, maximum, tiles, tied_value, lowest, number, n, 0.0, BestTokens(keys, None), TILES
-            )
-            tl.debug_barrier()
-        start = tl.zeros((), tl.int32)
-        while start < tl.maximum(number, n):
-            i = start + tl.arange(0, _KEYS_AT_ONCE)
-            x, token = load_candidates(
-                source.base, candidates + start, number - start, config.VECTOR, _KEYS_AT_ONCE
-            )
-            is_tie = (i >= number) & (i < n)
-            tied_id = tl.load(keys + i, mask=is_tie, other=0).to(tl.int32)
-            key = order_key(tl.where(is_tie, tied_value, x), tl.where(is_tie, tied_id, token))
-            tl.store(keys + i, key, mask=(i < number) | is_tie)
-            start += _KEYS_AT_ONCE
-        number = tl.maximum(number, n)
-    while number < config.CANDIDATES:
-        i = number + tl.arange(0, _KEYS_AT_ONCE)
-        tl.store(keys + i, tl.full((_KEYS_AT_ONCE,), LOWEST_KEY, tl.int64), mask=i < config.CANDIDATES)
-        number += _KEYS_AT_ONCE
 
 
 # Computes the log-probabilities of ids that requests give.
