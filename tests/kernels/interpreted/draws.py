@@ -73,7 +73,7 @@ def draws():
 
 def search():
     """Draw half of the rows with a single pass, so that one program searches the open bracket."""
-    large_set.ROUNDS = tl.constexpr(1)
+    large_set.MOST_PASSES = tl.constexpr(1)
     return wide(torch.float32, halves=(0,))
 
 
@@ -250,7 +250,7 @@ def large_k():
 def guesses():
     """Require thresholds of nuclei of several widths between the pivots of the first pass."""
     rng = np.random.default_rng(5)
-    shape, missed, write_pivots = (4, 151_936), [], large_set_passes.write_pivots
+    shape, missed, snap = (4, 151_936), [], large_set_passes._snap_pivots
     kinds = {
         "most tokens hidden by others": (0.97, rng.exponential(size=shape)),
         "a thousand tokens": (0.9, rng.normal(0, 3, shape)),
@@ -260,9 +260,7 @@ def guesses():
     for name, (p, rows) in kinds.items():
         for dtype in (torch.float32, torch.bfloat16):
             pivots = []
-            large_set_passes.write_pivots = lambda reals, result, *rest, to=pivots: (
-                to.append(result) or write_pivots(reals, result, *rest)
-            )
+            large_set_passes._snap_pivots = lambda *args, to=pivots: to.append(snap(*args)) or to[-1]
             logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
             params = [SamplingParams(temperature=0.8, top_p=p, seed=seed) for seed in range(len(rows))]
             metadata = SamplingMetadata.from_params(params, positions=range(len(rows)))
@@ -274,7 +272,7 @@ def guesses():
                 highest, lowest = (float(pivot.handle.data.item()) for pivot in (result.p0, result.p3))
                 if not lowest <= threshold < highest:
                     missed.append([name, str(dtype), threshold, highest, lowest])
-    large_set_passes.write_pivots = write_pivots
+    large_set_passes._snap_pivots = snap
     return {"missed": missed, "rows": 2 * len(kinds) * shape[0]}
 
 
@@ -329,7 +327,7 @@ def wide(dtype=torch.bfloat16, halves=(0, 1)):
     """
     rng = np.random.default_rng(1)
     size, judged, wrong = 4099, 0, []
-    large_set_passes.MAX_COLLECTED, large_set._MAX_SET = tl.constexpr(500), tl.constexpr(500)
+    large_set_passes.MOST_EXPECTED, large_set._MAX_SET = tl.constexpr(500), tl.constexpr(500)
     sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
     ranks = np.arange(size)
     families = {

@@ -69,8 +69,10 @@ from tokendraw_triton_gumbel.kernels.values import GRANULES_PER_TILE, least_kept
 # row.
 #
 # Reads 16 or 32 bytes a tile that the pass wrote, and what :mod:`.large_set_passes` reads; before another pass a sample
-# of 2048 logits. :mod:`.large_set_search` and :mod:`.large_set_search` state their own reads.
+# of 2048 logits. :mod:`.large_set_search` states its own reads.
 
+MOST_PASSES = ROUNDS
+"""Passes of a row: each is announced in a round of the queue of its own."""
 _MAX_SET = tl.constexpr(7680)
 """Upper limit of logits from the bracket's low end upwards, for a list of all of them: in larger lists one program
 searches for longer than passes take."""
@@ -139,7 +141,7 @@ def finish_pass(
     if ((flags & EXACT) != 0).to(tl.int32) * is_weighing * is_drawn * (is_exact == 0).to(tl.int32) > 0:
         # The token is known, but not the threshold.
         is_drawn = tl.full((), 0, tl.int32)
-        is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < ROUNDS)).to(tl.int32)
+        is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes + 1 < MOST_PASSES)).to(tl.int32)
         if is_bracketed * (goal == FIND_NUCLEUS).to(tl.int32) * (target_min == target_max).to(tl.int32) > 0:
             is_collecting = may_collect(columns, bracket, tiles, reals, TILES)
     collecting_goal = tl.full((), COLLECT_BRACKET, tl.int32)
@@ -156,7 +158,7 @@ def finish_pass(
     if is_drawn == 0:
         num_passes += 1
         fits_capacity = bracket_fits_capacity(columns, bracket, goal, num_passes, tiles, reals, ints, config)
-        is_continued = (num_passes < ROUNDS) & (fits_capacity == 0)
+        is_continued = (num_passes < MOST_PASSES) & (fits_capacity == 0)
         is_collecting *= is_continued.to(tl.int32)
         is_bracketed = ((low_column >= 0) & (high_column >= 0) & (num_passes > 1)).to(tl.int32)
         if is_collecting > 0:

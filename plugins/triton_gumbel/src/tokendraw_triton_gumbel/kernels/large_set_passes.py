@@ -1007,6 +1007,8 @@ def _snap_pivots(x, pivots, lower_limit, ULP_STEP: tl.constexpr):
 #
 # Reads what the first pivots read, writes 192 bytes a row: all that launch 3 needs.
 
+MOST_EXPECTED = MAX_COLLECTED
+"""Most logits of a row that is collected, as the maxima or a sample say: the room of its list."""
 _GRANULES_AT_ONCE = tl.constexpr(1024)
 """Granules compared at once."""
 _MORE_STANDARD_ERRORS = tl.constexpr(0.67)
@@ -1112,7 +1114,7 @@ def announce_first_pass(
             if by_maxima:
                 least -= (pivots.p2 - pivots.p3) * _MORE_STANDARD_ERRORS
             else:
-                is_collected = (number_in_row(source, least) <= MAX_COLLECTED).to(tl.int32)
+                is_collected = (number_in_row(source, least) <= MOST_EXPECTED).to(tl.int32)
             least = tl.maximum(least, low)
     # A nucleus that a sample shows better than maxima is wide.
     is_likely = (k == 0) & ((goal != FIND_NUCLEUS) | by_maxima)
